@@ -1,0 +1,64 @@
+# One command for each thing a person wants; `make` lists them.
+# What is missing is installed by scripts/install.sh. Builds and caches live outside the checkout.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(HOME)/.cache/trust-fabric
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export TRUST_FABRIC_PYTHON ?= $(CACHE)/venv/bin/python
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# One profile for product and tests, so that RocksDB is compiled once.
+PROFILE := --release --locked
+
+# Passed to the development broker: make run RUN_ARGS="--once"
+RUN_ARGS ?=
+
+.PHONY: help
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+.PHONY: run
+run: build ## start a development broker and watch one token exchange
+	@exec "$$CARGO_TARGET_DIR/release/trust-fabric" dev $(RUN_ARGS)
+
+.PHONY: build
+build: ## compile the product
+	@scripts/install.sh build
+	@test -x "$$CARGO_TARGET_DIR/release/trust-fabric" || \
+		echo "First build: RocksDB and some 300 crates are compiled, about a quarter of an hour on two cores."
+	@cargo build $(PROFILE)
+
+.PHONY: test
+test: ## run every test, with the Python peers
+	@scripts/install.sh test
+	@cargo test $(PROFILE) --doc --quiet
+	@cargo nextest run $(PROFILE)
+
+.PHONY: lint
+lint: ## check format, lints and dependencies; changes nothing
+	@scripts/install.sh lint
+	@cargo fmt --all --check
+	@cargo clippy $(PROFILE) --all-targets -- -D warnings
+	@scripts/deny.sh
+
+.PHONY: verify
+verify: lint test ## lint and test: what a change must pass; changes nothing
+
+.PHONY: fix
+fix: ## format, apply lint suggestions, rewrite docs/limits.md
+	@scripts/install.sh lint
+	@cargo fmt --all
+	@cargo clippy $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
+	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house the_page_of_limits
+
+.PHONY: proof
+proof: ## run the long proofs too: the tests marked `ignore` because they take minutes
+	@scripts/install.sh test
+	@cargo nextest run $(PROFILE) --run-ignored only
+
+.PHONY: clean
+clean: ## remove builds and the Python environment; broker data stays
+	@rm -rf "$$CARGO_TARGET_DIR" "$(CACHE)/venv"

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint]`.
+#
+#   build   compiler, libclang (RocksDB's bindings), Rust
+#   test    build, cargo-nextest, Python with the independent token libraries
+#   lint    build, rustfmt and clippy, cargo-deny
+#
+# Runs as root or with sudo, asks nothing, and says what to do where it cannot help. A second run
+# finds everything in place and takes no time.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$HOME/.cargo/bin:$PATH"
+
+# Pinned, so that a build of today's checkout means the same next year.
+nextest_version=0.9.143
+deny_version=0.20.2
+rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# --- distribution packages ---------------------------------------------------------------------
+
+any() { [ -n "$(for pattern in "$@"; do compgen -G "$pattern"; done)" ]; }
+
+# The library itself, and the headers it brings for the compiler's own types (stddef.h).
+has_libclang() {
+  [ -z "${LIBCLANG_PATH:-}" ] || return 0
+  any '/usr/lib/llvm-*/lib/libclang.so*' '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' \
+    '/usr/lib*/libclang.so*' '/usr/lib/*-linux-gnu/libclang.so*' '/usr/lib/*-linux-gnu/libclang-[0-9]*.so*' &&
+    any '/usr/lib*/clang/*/include/stddef.h' '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'
+}
+
+# Debian splits the module: `import venv` succeeds where making one fails.
+has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+missing_packages() { # what is wanted: build | test | lint
+  has c++ && has cc || echo build-essential
+  has make || echo make
+  has pkg-config || echo pkg-config
+  has curl || echo curl
+  has git || echo git
+  [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || echo ca-certificates
+  has_libclang || echo libclang-dev
+  if [[ " $* " == *" test "* ]] && ! has_venv; then echo python3 python3-venv; fi
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"
+  elif has sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then sudo "$@"
+  else fail "needs root for: $*"
+  fi
+}
+
+install_packages() {
+  local packages
+  read -r -a packages <<<"$(missing_packages "$@" | tr '\n' ' ')"
+  [ "${#packages[@]}" -gt 0 ] || return 0
+  has apt-get || fail "please install these with your package manager (Debian names): ${packages[*]}"
+  say "installing packages: ${packages[*]}"
+  as_root apt-get update -q >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${packages[@]}" >&2
+}
+
+# --- Rust --------------------------------------------------------------------------------------
+
+rust_is_new_enough() {
+  local have
+  have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
+  [ -n "$have" ] && [ "$(printf '%s\n' "$rust_version" "$have" | sort -V | head -n 1)" = "$rust_version" ]
+}
+
+install_rust() {
+  if rust_is_new_enough; then return 0; fi
+  if ! has rustup; then
+    if has apt-cache && [[ "$(apt-cache policy rustup)" =~ Candidate:\ [0-9] ]]; then
+      say "installing rustup from the distribution"
+      as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y rustup >&2
+    else
+      say "installing rustup from https://sh.rustup.rs"
+      curl --proto '=https' --tlsv1.2 --fail --silent --show-error --location https://sh.rustup.rs |
+        sh -s -- -y --quiet --profile minimal --default-toolchain none --no-modify-path >&2 ||
+        fail "rustup could not be installed; install Rust $rust_version or newer yourself, then try again"
+    fi
+    hash -r
+  fi
+  rustup toolchain install stable --profile minimal --component clippy,rustfmt >&2
+  rustup default >/dev/null 2>&1 || rustup default stable >&2
+  # For this checkout only: a default that someone chose for other projects stays as it is.
+  rust_is_new_enough || rustup override set stable >&2
+  hash -r
+  rust_is_new_enough || fail "Rust $rust_version or newer is needed, found: $(cargo --version 2>&1 || true)"
+}
+
+install_lints() {
+  local tool
+  for tool in fmt clippy; do
+    cargo "$tool" --version >/dev/null 2>&1 && continue
+    has rustup || fail "cargo $tool is missing and there is no rustup to add it: install rustup"
+    rustup component add "$([ "$tool" = fmt ] && echo rustfmt || echo clippy)" >&2
+  done
+}
+
+install_cargo_tool() { # name, version
+  cargo "${1#cargo-}" --version >/dev/null 2>&1 && return 0
+  say "installing $1 $2 (some minutes, once)"
+  # Its own temporary build folder: the product's must not fill with tools.
+  env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$2" "$1" >&2
+}
+
+# --- what was asked for ------------------------------------------------------------------------
+
+[ $# -gt 0 ] || set -- build
+for wanted in "$@"; do
+  case "$wanted" in build | test | lint) ;; *) fail "unknown: $wanted (build, test or lint)" ;; esac
+done
+
+install_packages "$@"
+install_rust
+for wanted in "$@"; do
+  case "$wanted" in
+    test)
+      install_cargo_tool cargo-nextest "$nextest_version"
+      scripts/python-env.sh
+      ;;
+    lint)
+      install_lints
+      install_cargo_tool cargo-deny "$deny_version"
+      ;;
+  esac
+done

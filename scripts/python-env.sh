@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes the Python environment of the independent peers (tests/peers), unless it is already there.
+# The Rust tests find it through TRUST_FABRIC_PYTHON, which the Makefile sets.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv="$HOME/.cache/trust-fabric/venv"
+requirements=tests/peers/requirements.txt
+
+# The stamp is written last, so that an interrupted run is repeated, and it holds the requirements,
+# so that a changed one is installed.
+if cmp -s "$requirements" "$venv/stamp" && "$venv/bin/python" -c '' 2>/dev/null; then exit 0; fi
+
+printf 'making the Python environment of the tests\n' >&2
+mkdir -p "$(dirname "$venv")"
+python3 -m venv --clear "$venv"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements" >&2
+cp "$requirements" "$venv/stamp"
