@@ -1,0 +1,197 @@
+//! Between the consensus library's types and the protobuf messages of `proto/log.proto`.
+//!
+//! Decoding trusts nothing: a message with a missing part is an [`Error`], never a default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use openraft::entry::RaftEntry as _;
+use openraft::{EntryPayload, vote::RaftLeaderId as _};
+use prost::Message as _;
+
+use super::types::{Commands, Entry, LogId, Membership, Peer, StoredMembership, TypeConfig, Vote};
+
+/// Generated from `proto/log.proto`.
+#[allow(clippy::pedantic, missing_docs, reason = "generated code")]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/trust_fabric.log.v1.rs"));
+}
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not protobuf of the expected message.
+    #[error("decode {0}: {1}")]
+    Undecodable(&'static str, prost::DecodeError),
+    /// A part that is always written is not there.
+    #[error("decode {0}: {1} is missing")]
+    Missing(&'static str, &'static str),
+    /// The sets of voters and the peers do not fit together.
+    #[error("decode membership: {0}")]
+    Membership(String),
+}
+
+type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
+
+fn leader_to_proto(leader: &LeaderId) -> proto::LeaderId {
+    proto::LeaderId { term: leader.term(), node_id: *leader.node_id() }
+}
+
+fn leader_from_proto(leader: Option<proto::LeaderId>, of: &'static str) -> Result<LeaderId, Error> {
+    let leader = leader.ok_or(Error::Missing(of, "leader"))?;
+    Ok(LeaderId::new(leader.term, leader.node_id))
+}
+
+fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
+    proto::LogId { leader: Some(leader_to_proto(&log_id.leader_id)), index: log_id.index }
+}
+
+fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
+    Ok(LogId::new(leader_from_proto(log_id.leader, "log id")?, log_id.index))
+}
+
+/// Encodes a log id.
+pub fn encode_log_id(log_id: &LogId) -> Vec<u8> {
+    log_id_to_proto(log_id).encode_to_vec()
+}
+
+/// Decodes a log id.
+pub fn decode_log_id(bytes: &[u8]) -> Result<LogId, Error> {
+    log_id_from_proto(proto::LogId::decode(bytes).map_err(|error| Error::Undecodable("log id", error))?)
+}
+
+/// Encodes a vote.
+pub fn encode_vote(vote: &Vote) -> Vec<u8> {
+    proto::Vote { leader: Some(leader_to_proto(&vote.leader_id)), committed: vote.committed }.encode_to_vec()
+}
+
+/// Decodes a vote.
+pub fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
+    let vote = proto::Vote::decode(bytes).map_err(|error| Error::Undecodable("vote", error))?;
+    Ok(Vote { leader_id: leader_from_proto(vote.leader, "vote")?, committed: vote.committed })
+}
+
+fn membership_to_proto(membership: &Membership) -> proto::Membership {
+    let voters = |config: &BTreeSet<u64>| proto::Voters { node_ids: config.iter().copied().collect() };
+    let peer = |peer: &Peer| proto::Peer {
+        address: peer.address.clone(),
+        disk_id: bytes::Bytes::copy_from_slice(&peer.disk_id),
+    };
+    proto::Membership {
+        configs: membership.get_joint_config().iter().map(voters).collect(),
+        peers: membership.nodes().map(|(id, node)| (*id, peer(node))).collect(),
+    }
+}
+
+fn membership_from_proto(membership: proto::Membership) -> Result<Membership, Error> {
+    let configs: Vec<BTreeSet<u64>> =
+        membership.configs.into_iter().map(|voters| voters.node_ids.into_iter().collect()).collect();
+    let mut peers = BTreeMap::new();
+    for (id, peer) in membership.peers {
+        let disk_id = peer.disk_id.as_ref().try_into().map_err(|_| Error::Missing("peer", "disk id"))?;
+        peers.insert(id, Peer { address: peer.address, disk_id });
+    }
+    if configs.is_empty() && peers.is_empty() {
+        return Ok(Membership::default());
+    }
+    Membership::new(configs, peers).map_err(|error| Error::Membership(error.to_string()))
+}
+
+/// Encodes a membership and the entry that set it.
+pub fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
+    proto::StoredMembership {
+        log_id: stored.log_id().as_ref().map(log_id_to_proto),
+        membership: Some(membership_to_proto(stored.membership())),
+    }
+    .encode_to_vec()
+}
+
+/// Decodes a membership and the entry that set it.
+pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
+    let stored = proto::StoredMembership::decode(bytes)
+        .map_err(|error| Error::Undecodable("stored membership", error))?;
+    let membership = stored.membership.ok_or(Error::Missing("stored membership", "membership"))?;
+    let log_id = stored.log_id.map(log_id_from_proto).transpose()?;
+    Ok(StoredMembership::new(log_id, membership_from_proto(membership)?))
+}
+
+/// Encodes a log entry.
+pub fn encode_entry(entry: &Entry) -> Vec<u8> {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => None,
+        EntryPayload::Normal(commands) => Some(proto::entry::Payload::Commands(commands.0.clone())),
+        EntryPayload::Membership(membership) => {
+            Some(proto::entry::Payload::Membership(membership_to_proto(membership)))
+        }
+    };
+    proto::Entry { log_id: Some(log_id_to_proto(&entry.log_id())), payload }.encode_to_vec()
+}
+
+/// Decodes a log entry.
+pub fn decode_entry(bytes: &[u8]) -> Result<Entry, Error> {
+    let entry = proto::Entry::decode(bytes).map_err(|error| Error::Undecodable("log entry", error))?;
+    let log_id = log_id_from_proto(entry.log_id.ok_or(Error::Missing("log entry", "log id"))?)?;
+    let payload = match entry.payload {
+        None => EntryPayload::Blank,
+        Some(proto::entry::Payload::Commands(bytes)) => EntryPayload::Normal(Commands(bytes)),
+        Some(proto::entry::Payload::Membership(membership)) => {
+            EntryPayload::Membership(membership_from_proto(membership)?)
+        }
+    };
+    Ok(Entry { log_id, payload })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log_id(term: u64, index: u64) -> LogId {
+        LogId::new(LeaderId::new(term, 7), index)
+    }
+
+    fn membership() -> Membership {
+        let peers = BTreeMap::from([
+            (1, Peer { address: "a:8695".into(), disk_id: [1; 16] }),
+            (2, Peer { address: String::new(), disk_id: [2; 16] }),
+        ]);
+        Membership::new(vec![BTreeSet::from([1]), BTreeSet::from([1, 2])], peers).expect("valid")
+    }
+
+    #[test]
+    fn every_kind_of_entry_survives_encoding() {
+        for payload in [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Commands(bytes::Bytes::from_static(b"commands"))),
+            EntryPayload::Normal(Commands(bytes::Bytes::new())),
+            EntryPayload::Membership(membership()),
+        ] {
+            let entry = Entry { log_id: log_id(3, 9), payload };
+            assert_eq!(decode_entry(&encode_entry(&entry)), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn votes_and_memberships_survive_encoding() {
+        let vote = Vote { leader_id: LeaderId::new(5, 2), committed: true };
+        assert_eq!(decode_vote(&encode_vote(&vote)), Ok(vote));
+        for stored in [StoredMembership::default(), StoredMembership::new(Some(log_id(1, 1)), membership())] {
+            assert_eq!(decode_membership(&encode_membership(&stored)), Ok(stored));
+        }
+    }
+
+    #[test]
+    fn a_missing_part_is_an_error_not_a_default() {
+        assert_eq!(decode_vote(&[]), Err(Error::Missing("vote", "leader")));
+        assert_eq!(decode_log_id(&[]), Err(Error::Missing("log id", "leader")));
+        assert_eq!(decode_entry(&[]), Err(Error::Missing("log entry", "log id")));
+        assert!(decode_entry(b"\xff\xff").is_err());
+    }
+
+    #[test]
+    fn the_bytes_on_disk_do_not_change() {
+        let entry = Entry {
+            log_id: log_id(3, 9),
+            payload: EntryPayload::Normal(Commands(bytes::Bytes::from_static(b"x"))),
+        };
+        assert_eq!(encode_entry(&entry), [10, 8, 10, 4, 8, 3, 16, 7, 16, 9, 18, 1, b'x']);
+    }
+}

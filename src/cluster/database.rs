@@ -1,0 +1,353 @@
+//! The state database: one generation of every table, and what it was applied up to.
+//!
+//! Written without a sync: a power cut may take back what was applied, never tear it, because an
+//! entry's rows and the index it was applied at are one write. The log brings back the rest.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch};
+
+use super::types::{LogId, StoredMembership};
+use super::{Corrupt, View, Write, codec, identity, record};
+
+/// Column family of the rows below.
+const CLUSTER: &str = "cluster";
+const APPLIED: &[u8] = b"applied";
+const MEMBERSHIP: &[u8] = b"membership";
+const HASH: &[u8] = b"hash";
+/// Row prefix, before an index: the hash the state had there.
+const HASH_AT: &[u8] = b"hash-at/";
+/// Names the current generation.
+const CURRENT: &str = "CURRENT";
+
+/// Every how many entries the state's hash is remembered, to be compared between nodes.
+pub const HASH_INTERVAL: u64 = 1000;
+
+/// How many of them are remembered.
+const HASHES_KEPT_MAX: u64 = 1024;
+
+/// A hash of everything ever applied.
+pub type StateHash = [u8; 32];
+
+/// One generation of the state.
+pub struct Database {
+    db: DB,
+    tables: &'static [&'static str],
+}
+
+/// What applying one entry leaves behind, besides the rows.
+pub struct Mark<'m> {
+    /// The entry.
+    pub log_id: LogId,
+    /// Its membership, if it set one.
+    pub membership: Option<&'m StoredMembership>,
+}
+
+/// The directories of the state: `state/CURRENT` and `state/<generation>/`.
+#[derive(Clone, Debug)]
+pub struct Generations {
+    root: PathBuf,
+}
+
+impl Generations {
+    /// In `root`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn new(root: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        Ok(Self { root })
+    }
+
+    fn directory(&self, generation: u64) -> PathBuf {
+        self.root.join(generation.to_string())
+    }
+
+    /// Opens the current generation, or begins the first. Half-installed ones are removed.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it cannot be opened as it was left.
+    pub fn open(&self, tables: &'static [&'static str]) -> Result<Database, Corrupt> {
+        let corrupt = |error: &dyn std::fmt::Display| Corrupt::new(&self.root, error);
+        let current = self.current()?;
+        self.remove_others(current).map_err(|error| corrupt(&error))?;
+        let database = Database::open(&self.directory(current.unwrap_or(1)), tables)?;
+        if current.is_none() {
+            self.switch(1).map_err(|error| corrupt(&error))?;
+        }
+        Ok(database)
+    }
+
+    fn current(&self) -> Result<Option<u64>, Corrupt> {
+        match fs::read_to_string(self.root.join(CURRENT)) {
+            Ok(text) => text
+                .trim()
+                .parse()
+                .map(Some)
+                .map_err(|_| Corrupt::new(&self.root.join(CURRENT), "not the number of a generation")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Corrupt::new(&self.root.join(CURRENT), error)),
+        }
+    }
+
+    fn switch(&self, generation: u64) -> io::Result<()> {
+        identity::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
+    }
+
+    fn remove_others(&self, keep: Option<u64>) -> io::Result<()> {
+        for item in fs::read_dir(&self.root)? {
+            let item = item?;
+            let generation = item.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+            if generation.is_some() && generation != keep {
+                fs::remove_dir_all(item.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old
+    /// generation or the new one, never half of either.
+    ///
+    /// # Errors
+    /// If the files cannot be linked, or are not the snapshot they should be.
+    pub fn install(
+        &self,
+        files: &Path,
+        tables: &'static [&'static str],
+        expected: Option<LogId>,
+    ) -> io::Result<Database> {
+        let next = self.current().map_err(io::Error::other)?.unwrap_or(0) + 1;
+        let directory = self.directory(next);
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        copy_files(files, &directory)?;
+        let database = Database::open(&directory, tables).map_err(io::Error::other)?;
+        if database.applied().map_err(io::Error::other)? != expected {
+            return Err(io::Error::other("the snapshot's files are not of the entry it names"));
+        }
+        fs::File::open(&directory)?.sync_all()?;
+        self.switch(next)?;
+        Ok(database)
+    }
+}
+
+/// Copies the files of a directory, durably. Copied, not linked: the source goes on being a
+/// database that others open.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for item in fs::read_dir(from)? {
+        let item = item?;
+        let target = to.join(item.file_name());
+        fs::copy(item.path(), &target)?;
+        fs::File::open(&target)?.sync_all()?;
+    }
+    Ok(())
+}
+
+impl Database {
+    /// Opens the database in `directory` and reads every row once.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn open(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_paranoid_checks(true);
+        options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+        options.set_keep_log_file_num(4);
+        options.set_max_total_wal_size(256 * 1024 * 1024);
+        let families = tables
+            .iter()
+            .chain([&CLUSTER])
+            .map(|name| ColumnFamilyDescriptor::new(*name, Options::default()));
+        let db = DB::open_cf_descriptors(&options, directory, families)
+            .map_err(|error| Corrupt::new(directory, error))?;
+        let database = Self { db, tables };
+        database.verify()?;
+        Ok(database)
+    }
+
+    fn verify(&self) -> Result<(), Corrupt> {
+        for table in self.tables.iter().chain([&CLUSTER]) {
+            self.scan(table, &[], &mut |_, _| true)?;
+        }
+        Ok(())
+    }
+
+    fn family(&self, table: &str) -> Result<&rocksdb::ColumnFamily, Corrupt> {
+        self.db.cf_handle(table).ok_or_else(|| self.corrupt(format!("table {table} is missing")))
+    }
+
+    fn corrupt(&self, what: impl std::fmt::Display) -> Corrupt {
+        Corrupt::new(self.db.path(), what)
+    }
+
+    /// The last entry applied.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn applied(&self) -> Result<Option<LogId>, Corrupt> {
+        let row = self.get(CLUSTER, APPLIED)?;
+        row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| self.corrupt(error))).transpose()
+    }
+
+    /// The last membership applied.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn membership(&self) -> Result<StoredMembership, Corrupt> {
+        let row = self.get(CLUSTER, MEMBERSHIP)?;
+        row.map_or_else(
+            || Ok(StoredMembership::default()),
+            |bytes| codec::decode_membership(&bytes).map_err(|error| self.corrupt(error)),
+        )
+    }
+
+    /// The hash of everything applied so far.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn hash(&self) -> Result<StateHash, Corrupt> {
+        let row = self.get(CLUSTER, HASH)?;
+        row.map_or(Ok([0; 32]), |bytes| {
+            bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))
+        })
+    }
+
+    /// The hash the state had at `index`, if it is remembered.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
+        let row = self.get(CLUSTER, &hash_at_key(index))?;
+        row.map(|bytes| bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))).transpose()
+    }
+
+    /// Writes the rows of one entry and its mark at once. Answers the state's new hash.
+    ///
+    /// # Errors
+    /// If the disk refuses, or the hash so far cannot be read.
+    pub fn commit(&self, writes: &[Write], mark: &Mark<'_>) -> io::Result<StateHash> {
+        let hash = next_hash(self.hash().map_err(io::Error::other)?, mark.log_id.index, writes);
+        let mut batch = WriteBatch::default();
+        for write in writes {
+            match write {
+                Write::Put { table, key, value } => {
+                    let family = self.family(table).map_err(io::Error::other)?;
+                    batch.put_cf(family, key, record::seal(key, value));
+                }
+                Write::Delete { table, key } => {
+                    batch.delete_cf(self.family(table).map_err(io::Error::other)?, key);
+                }
+                Write::DeleteRange { table, from, to } => {
+                    batch.delete_range_cf(self.family(table).map_err(io::Error::other)?, from, to);
+                }
+            }
+        }
+        let cluster = self.family(CLUSTER).map_err(io::Error::other)?;
+        let put = |batch: &mut WriteBatch, key: &[u8], value: &[u8]| {
+            batch.put_cf(cluster, key, record::seal(key, value));
+        };
+        put(&mut batch, APPLIED, &codec::encode_log_id(&mark.log_id));
+        put(&mut batch, HASH, &hash);
+        if mark.log_id.index.is_multiple_of(HASH_INTERVAL) {
+            put(&mut batch, &hash_at_key(mark.log_id.index), &hash);
+            let oldest = mark.log_id.index.saturating_sub(HASHES_KEPT_MAX * HASH_INTERVAL);
+            batch.delete_range_cf(cluster, hash_at_key(0), hash_at_key(oldest));
+        }
+        if let Some(membership) = mark.membership {
+            put(&mut batch, MEMBERSHIP, &codec::encode_membership(membership));
+        }
+        self.db.write(batch).map_err(io::Error::other)?;
+        Ok(hash)
+    }
+
+    /// Makes a copy of the database as it is now, from links to its files, in a new `directory`.
+    ///
+    /// Without a flush: that would hold up every entry behind it while the memory table is written.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn checkpoint(&self, directory: &Path) -> io::Result<()> {
+        Checkpoint::new(&self.db)
+            .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
+            .map_err(io::Error::other)
+    }
+}
+
+impl View for Database {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        let sealed = self.db.get_pinned_cf(self.family(table)?, key).map_err(|error| self.corrupt(error))?;
+        let Some(sealed) = sealed else { return Ok(None) };
+        let payload = record::open(key, &sealed).map_err(|error| self.corrupt(error))?;
+        Ok(Some(payload.to_vec()))
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let mode = IteratorMode::From(from, Direction::Forward);
+        for item in self.db.iterator_cf(self.family(table)?, mode) {
+            let (key, sealed) = item.map_err(|error| self.corrupt(error))?;
+            let payload = record::open(&key, &sealed).map_err(|error| self.corrupt(error))?;
+            if !visit(&key, payload) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl View for Arc<Database> {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        self.as_ref().get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.as_ref().scan(table, from, visit)
+    }
+}
+
+fn hash_at_key(index: u64) -> Vec<u8> {
+    [HASH_AT, &index.to_be_bytes()].concat()
+}
+
+/// The chain of hashes over every write of every entry, in order.
+fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&previous);
+    context.update(&index.to_be_bytes());
+    let mut part = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_be_bytes());
+        context.update(bytes);
+    };
+    for write in writes {
+        let (kind, table, key, value) = match write {
+            Write::Put { table, key, value } => (b"put", table, key, value.as_slice()),
+            Write::Delete { table, key } => (b"del", table, key, &[][..]),
+            Write::DeleteRange { table, from, to } => (b"rng", table, from, to.as_slice()),
+        };
+        part(kind);
+        part(table.as_bytes());
+        part(key);
+        part(value);
+    }
+    let mut hash = [0; 32];
+    hash.copy_from_slice(context.finish().as_ref());
+    hash
+}

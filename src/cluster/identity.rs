@@ -1,0 +1,145 @@
+//! Which disk this is, and which node lives on it.
+//!
+//! A node id is bound to the disk that first carried it. A disk that lost its log must not come
+//! back under its old id: it may have voted or acknowledged what it no longer remembers.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Corrupt;
+use super::log::{DISK, read_meta, write_meta};
+
+const FILE: &str = "identity.json";
+
+/// Who this node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The node's id, never reused in the cluster.
+    pub node_id: u64,
+    /// 16 random bytes, drawn when the disk was first used.
+    pub disk_id: [u8; 16],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    node_id: u64,
+    disk_id: String,
+}
+
+/// Finds or makes the identity of the disk that `log` lives on.
+///
+/// The log's row comes first and the file second, so a crash between them leaves a log that knows
+/// its disk, and the file is written again. A file without that row is a disk that was wiped.
+///
+/// # Errors
+/// [`Corrupt`] if the data directory belongs to another node, or lost its log.
+pub fn establish(
+    data: &Path,
+    log: &rocksdb::DB,
+    node_id: u64,
+    drawn: [u8; 16],
+) -> Result<Identity, Corrupt> {
+    let path = data.join(FILE);
+    let refuse = |what: String| Corrupt::new(&path, what);
+    let stored = match fs::read(&path) {
+        Ok(bytes) => Some(parse(&bytes).map_err(refuse)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(refuse(error.to_string())),
+    };
+    let disk_id = read_meta(log, DISK)?
+        .map(|bytes| <[u8; 16]>::try_from(bytes).map_err(|_| refuse("disk id is not 16 bytes".into())))
+        .transpose()?;
+    match (stored, disk_id) {
+        (Some(stored), _) if stored.node_id != node_id => {
+            Err(refuse(format!("the directory belongs to node {}, not to node {node_id}", stored.node_id)))
+        }
+        (Some(stored), Some(disk_id)) if stored.disk_id != disk_id => {
+            Err(refuse("the log was made on another disk".into()))
+        }
+        (Some(stored), Some(_)) => Ok(stored),
+        (Some(stored), None) => Err(refuse(format!(
+            "the log of node {} is gone; a disk that lost its log may not come back under its old id",
+            stored.node_id
+        ))),
+        (None, disk_id) => {
+            let identity = Identity { node_id, disk_id: disk_id.unwrap_or(drawn) };
+            write_meta(log, DISK, &identity.disk_id).map_err(|error| refuse(error.to_string()))?;
+            store(&path, identity).map_err(|error| refuse(error.to_string()))?;
+            Ok(identity)
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Identity, String> {
+    let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
+    let bits = u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: not hexadecimal".to_owned())?;
+    Ok(Identity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
+}
+
+fn store(path: &Path, identity: Identity) -> io::Result<()> {
+    let disk_id = format!("{:032x}", u128::from_be_bytes(identity.disk_id));
+    let text = serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;
+    replace_file(path, &text)
+}
+
+/// Writes a file so that after a crash it holds either its old or its new content, durably.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let parent = path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::log::open_database;
+
+    fn log_in(data: &Path) -> rocksdb::DB {
+        open_database(&data.join("raft")).expect("open")
+    }
+
+    #[test]
+    fn an_identity_is_kept() {
+        let data = tempfile::tempdir().expect("directory");
+        let log = log_in(data.path());
+        let first = establish(data.path(), &log, 1, [7; 16]).expect("first");
+        assert_eq!(establish(data.path(), &log, 1, [8; 16]).expect("second"), first);
+    }
+
+    #[test]
+    fn a_wiped_disk_may_not_come_back_under_its_old_id() {
+        let data = tempfile::tempdir().expect("directory");
+        establish(data.path(), &log_in(data.path()), 1, [7; 16]).expect("first");
+        fs::remove_dir_all(data.path().join("raft")).expect("wipe");
+        let refusal = establish(data.path(), &log_in(data.path()), 1, [8; 16]).expect_err("wiped");
+        assert!(refusal.to_string().contains("lost its log"), "{refusal}");
+    }
+
+    #[test]
+    fn a_directory_of_another_node_is_refused() {
+        let data = tempfile::tempdir().expect("directory");
+        let log = log_in(data.path());
+        establish(data.path(), &log, 1, [7; 16]).expect("first");
+        let refusal = establish(data.path(), &log, 2, [8; 16]).expect_err("another node");
+        assert!(refusal.to_string().contains("belongs to node 1"), "{refusal}");
+    }
+
+    #[test]
+    fn a_crash_between_the_row_and_the_file_is_mended() {
+        let data = tempfile::tempdir().expect("directory");
+        let log = log_in(data.path());
+        let first = establish(data.path(), &log, 1, [7; 16]).expect("first");
+        fs::remove_file(data.path().join(FILE)).expect("remove");
+        assert_eq!(establish(data.path(), &log, 1, [8; 16]).expect("second"), first);
+    }
+}

@@ -1,0 +1,191 @@
+//! The consensus library's view of the state: entries in, rows and replies out.
+//!
+//! An entry is applied only when it is durable in this node's own log. The library may commit on
+//! the word of others first; a node killed then would start with a state ahead of its log.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures::{Stream, StreamExt as _};
+use openraft::alias::SnapshotMetaOf;
+use openraft::entry::RaftEntry as _;
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend};
+use tokio::sync::watch;
+
+use super::database::{Database, Generations, Mark, StateHash};
+use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
+use super::types::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
+use super::{Applied, Machine, View};
+
+/// What everybody who reads the state shares with the one who applies to it.
+pub struct Shared {
+    /// The current generation; replaced whole when a snapshot is installed.
+    pub database: ArcSwap<Database>,
+    /// The last index applied and projected.
+    pub applied: watch::Sender<u64>,
+    /// The newest index whose hash is remembered, and the hash.
+    pub hash: watch::Sender<Option<(u64, StateHash)>>,
+}
+
+/// The state machine of one node.
+pub struct StateMachine<M> {
+    shared: Arc<Shared>,
+    machine: Arc<M>,
+    durable: watch::Receiver<u64>,
+    generations: Generations,
+    snapshots: Snapshots,
+    membership: StoredMembership,
+}
+
+impl<M: Machine> StateMachine<M> {
+    /// Takes up the state where the database left it.
+    ///
+    /// # Errors
+    /// If the database is not what was written.
+    pub fn open(
+        machine: Arc<M>,
+        generations: Generations,
+        snapshots: Snapshots,
+        durable: watch::Receiver<u64>,
+    ) -> Result<(Self, Arc<Shared>), super::Corrupt> {
+        let database = Arc::new(generations.open(M::TABLES)?);
+        let membership = database.membership()?;
+        let applied = database.applied()?.map_or(0, |applied| applied.index);
+        machine.rebuild(&database)?;
+        let shared = Arc::new(Shared {
+            database: ArcSwap::new(database),
+            applied: watch::Sender::new(applied),
+            hash: watch::Sender::new(None),
+        });
+        let state =
+            Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership };
+        Ok((state, shared))
+    }
+
+    async fn until_durable(&mut self, index: u64) -> io::Result<()> {
+        self.durable
+            .wait_for(|end| *end > index)
+            .await
+            .map(drop)
+            .map_err(|_| io::Error::other("the log writer has stopped"))
+    }
+
+    fn apply_entry(&mut self, entry: &Entry) -> io::Result<Replies> {
+        let log_id = entry.log_id();
+        let database = self.shared.database.load_full();
+        let mut membership = None;
+        let Applied { replies, writes, expected_hash } = match &entry.payload {
+            EntryPayload::Blank => Applied::default(),
+            EntryPayload::Membership(set) => {
+                membership = Some(StoredMembership::new(Some(log_id), set.clone()));
+                Applied::default()
+            }
+            EntryPayload::Normal(Commands(batch)) => {
+                self.machine.apply(&database, batch, log_id.index).map_err(io::Error::other)?
+            }
+        };
+        if let Some((index, expected)) = expected_hash {
+            check_hash(&database, index, expected)?;
+        }
+        let hash = database.commit(&writes, &Mark { log_id, membership: membership.as_ref() })?;
+        if let Some(membership) = membership {
+            self.membership = membership;
+        }
+        self.machine.project(&writes, log_id.index).map_err(io::Error::other)?;
+        self.shared.applied.send_replace(log_id.index);
+        if log_id.index.is_multiple_of(super::database::HASH_INTERVAL) {
+            self.shared.hash.send_replace(Some((log_id.index, hash)));
+        }
+        Ok(Replies(replies))
+    }
+}
+
+fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
+    match database.hash_at(index).map_err(io::Error::other)? {
+        Some(hash) if hash != expected => {
+            Err(io::Error::other(format!("the state at entry {index} differs from the leader's")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
+    type SnapshotData = SnapshotFiles;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let applied = self.shared.database.load().applied().map_err(io::Error::other)?;
+        Ok((applied, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            self.until_durable(entry.log_id().index).await?;
+            let replies = self.apply_entry(&entry)?;
+            if let Some(responder) = responder {
+                responder.send(replies);
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+        match self.snapshots.begin(&self.shared.database.load()) {
+            Ok(builder) => Some(builder),
+            Err(error) => {
+                // Only the log's length depends on it; the next trigger tries again.
+                tracing::warn!(%error, "begin a snapshot");
+                None
+            }
+        }
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        loop {
+            if let Some(builder) = self.try_create_snapshot_builder(true).await {
+                return builder;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotFiles,
+    ) -> io::Result<()> {
+        let database = self.generations.install(snapshot.directory(), M::TABLES, meta.last_log_id)?;
+        let database = Arc::new(database);
+        self.machine.rebuild(&database).map_err(io::Error::other)?;
+        self.membership = database.membership().map_err(io::Error::other)?;
+        self.shared.database.store(Arc::clone(&database));
+        self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
+        let mut builder = self.snapshots.begin(&database)?;
+        openraft::RaftSnapshotBuilder::build_snapshot(&mut builder).await.map(drop)
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        self.snapshots.current()
+    }
+}
+
+impl View for Shared {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, super::Corrupt> {
+        self.database.load().get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), super::Corrupt> {
+        self.database.load().scan(table, from, visit)
+    }
+}

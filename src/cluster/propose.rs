@@ -1,0 +1,161 @@
+//! Proposals: many commands in one log entry, several entries under way.
+//!
+//! Whoever proposes waits until its command is applied on this node, so it reads its own write.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::sync::{mpsc, oneshot};
+
+use super::machine::StateMachine;
+use super::types::{Commands, TypeConfig};
+use super::{Machine, network::NoPeers};
+use crate::clock::{Clock, Timestamp};
+use crate::limits;
+
+/// The consensus library, running our state machine.
+pub type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
+
+/// Why a command was not applied, or not known to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The queue is full; nothing was proposed.
+    #[error("too many writes are waiting")]
+    Overloaded,
+    /// Nobody leads the cluster; nothing was proposed.
+    #[error("the cluster has no leader")]
+    NoLeader,
+    /// Not answered in time: it may still be applied.
+    #[error("the outcome of the write is unknown")]
+    OutcomeUnknown,
+    /// The node is stopping; nothing was proposed.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// A command's reply, and the index of the entry that carried it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The log index.
+    pub index: u64,
+    /// The reply, as the state machine encoded it.
+    pub reply: Bytes,
+}
+
+struct Proposal {
+    command: Bytes,
+    answer: oneshot::Sender<Result<Outcome, Error>>,
+}
+
+/// Where commands are handed in.
+#[derive(Clone)]
+pub struct Proposer {
+    queue: mpsc::Sender<Proposal>,
+}
+
+impl Proposer {
+    /// A proposer, and the work that must run for it to get anywhere. The work ends when every
+    /// clone of the proposer is gone.
+    pub fn new<M: Machine>(raft: Raft<M>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+        let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
+        (Self { queue: sender }, work(raft, clock, queue))
+    }
+
+    /// Proposes an encoded command and waits until it is applied here.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn propose(&self, command: Bytes) -> Result<Outcome, Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.queue.try_send(Proposal { command, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Error::Stopping,
+        })?;
+        match tokio::time::timeout(limits::PROPOSE_TIMEOUT, outcome).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => Err(Error::OutcomeUnknown),
+        }
+    }
+}
+
+async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver<Proposal>) {
+    let mut under_way = FuturesUnordered::new();
+    let mut stamped = Timestamp::default();
+    loop {
+        let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
+        let mut batch = Vec::new();
+        tokio::select! {
+            received = queue.recv_many(&mut batch, limits::COMMANDS_PER_ENTRY_MAX), if room => {
+                if received == 0 {
+                    break;
+                }
+                stamped = stamped.max(clock.now());
+                under_way.push(propose_batch(&raft, stamped, batch));
+            }
+            Some(()) = under_way.next() => {}
+        }
+    }
+    while under_way.next().await.is_some() {}
+}
+
+async fn propose_batch<M: Machine>(raft: &Raft<M>, now: Timestamp, batch: Vec<Proposal>) {
+    let (commands, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|proposal| (proposal.command, proposal.answer)).unzip();
+    let written = raft.client_write(Commands(M::batch(now, commands))).await;
+    match written {
+        Ok(written) => {
+            let index = written.log_id.index;
+            let replies = written.data.0;
+            for (answer, reply) in answers.into_iter().zip(replies) {
+                // The asker may have given up; the command stands all the same.
+                drop(answer.send(Ok(Outcome { index, reply })));
+            }
+        }
+        Err(error) => {
+            let error = match error {
+                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => Error::NoLeader,
+                RaftError::APIError(_) | RaftError::Fatal(_) => Error::OutcomeUnknown,
+            };
+            for answer in answers {
+                drop(answer.send(Err(error.clone())));
+            }
+        }
+    }
+}
+
+/// The library's configuration (reasons: `docs/decisions/2026-11-20-openraft-alpha-exact-pin.md`).
+///
+/// # Errors
+/// If the figures contradict each other.
+pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraft::ConfigError> {
+    let heartbeat_millis = u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX);
+    openraft::Config {
+        cluster_name: "trust-fabric".to_owned(),
+        heartbeat_interval: heartbeat_millis,
+        election_timeout_min: heartbeat_millis * 3,
+        election_timeout_max: heartbeat_millis * 6,
+        // The default, 200 ms, also bounds how long a whole snapshot may take.
+        install_snapshot_timeout: 60_000,
+        // A follower should catch up from the log; a snapshot that purges what apply still needs
+        // has taken whole clusters down.
+        max_in_snapshot_log_to_keep: 500_000,
+        snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(100_000),
+        enable_pre_vote: Some(true),
+        // A restarted leader must be elected again before it may believe it leads.
+        enable_leader_restore: Some(false),
+        ..openraft::Config::default()
+    }
+    .validate()
+    .map(Arc::new)
+}
+
+/// The network of a cluster of one.
+#[must_use]
+pub const fn network() -> NoPeers {
+    NoPeers
+}

@@ -1,0 +1,122 @@
+//! Snapshots: copies of the state database, made by links and named by the entry they hold.
+//!
+//! What a snapshot covers is read from its own files, never from memory: memory may already be
+//! ahead of them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openraft::RaftSnapshotBuilder;
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+
+use super::database::Database;
+use super::types::TypeConfig;
+
+/// Name of the newest complete snapshot's directory.
+const CURRENT: &str = "current";
+
+/// The files of a snapshot, in a directory of their own that nobody writes.
+#[derive(Clone, Debug)]
+pub struct SnapshotFiles {
+    directory: Arc<Path>,
+}
+
+impl SnapshotFiles {
+    /// Where the files are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// A snapshot and what it covers.
+pub type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
+
+/// The directory that holds the newest snapshot, and the ones being made.
+#[derive(Clone, Debug)]
+pub struct Snapshots {
+    root: PathBuf,
+    tables: &'static [&'static str],
+}
+
+/// Turns a fresh checkpoint into the current snapshot.
+pub struct Builder {
+    snapshots: Snapshots,
+    checkpoint: PathBuf,
+}
+
+impl Snapshots {
+    /// In `root`, which is made if it is not there; half-made snapshots are removed.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        for item in fs::read_dir(&root)? {
+            let item = item?;
+            if item.file_name() != CURRENT {
+                fs::remove_dir_all(item.path())?;
+            }
+        }
+        Ok(Self { root, tables })
+    }
+
+    /// Fixes what the snapshot will hold: everything in `database` at this moment.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn begin(&self, database: &Database) -> io::Result<Builder> {
+        let checkpoint = self.root.join("making");
+        remove_if_there(&checkpoint)?;
+        database.checkpoint(&checkpoint)?;
+        Ok(Builder { snapshots: self.clone(), checkpoint })
+    }
+
+    /// The newest complete snapshot.
+    ///
+    /// # Errors
+    /// If its files cannot be read.
+    pub fn current(&self) -> io::Result<Option<Snapshot>> {
+        let directory = self.root.join(CURRENT);
+        if !directory.exists() {
+            return Ok(None);
+        }
+        let meta = self.describe(&directory)?;
+        Ok(Some(Snapshot { meta, snapshot: SnapshotFiles { directory: directory.into() } }))
+    }
+
+    fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+        let database = Database::open(directory, self.tables).map_err(io::Error::other)?;
+        Ok(SnapshotMetaOf::<TypeConfig> {
+            last_log_id: database.applied().map_err(io::Error::other)?,
+            last_membership: database.membership().map_err(io::Error::other)?,
+        })
+    }
+
+    /// Replaces the current snapshot by a complete one. Between the two steps there is none; it
+    /// can be made again from the state at any time.
+    fn publish(&self, made: &Path) -> io::Result<()> {
+        let current = self.root.join(CURRENT);
+        remove_if_there(&current)?;
+        fs::rename(made, &current)?;
+        fs::File::open(&self.root)?.sync_all()
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFiles;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        self.snapshots.publish(&self.checkpoint)?;
+        self.snapshots.current()?.ok_or_else(|| io::Error::other("the snapshot just made is gone"))
+    }
+}
+
+fn remove_if_there(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

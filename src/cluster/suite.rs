@@ -1,0 +1,63 @@
+//! The consensus library's own suite for storage, run on ours.
+
+use std::sync::Arc;
+
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use tokio::sync::watch;
+
+use super::database::Generations;
+use super::log::{LogStore, open, open_database};
+use super::machine::StateMachine;
+use super::snapshot::Snapshots;
+use super::types::TypeConfig;
+use super::{Applied, Corrupt, Machine, View, Write};
+use crate::clock::Timestamp;
+
+/// A machine without commands: the suite applies none.
+struct Nothing;
+
+impl Machine for Nothing {
+    const TABLES: &'static [&'static str] = &["table"];
+
+    fn batch(_now: Timestamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
+        bytes::Bytes::new()
+    }
+
+    fn apply(&self, _view: &dyn View, _batch: &[u8], _index: u64) -> Result<Applied, Corrupt> {
+        Ok(Applied::default())
+    }
+
+    fn project(&self, _writes: &[Write], _index: u64) -> Result<(), Corrupt> {
+        Ok(())
+    }
+
+    fn rebuild(&self, _view: &dyn View) -> Result<(), Corrupt> {
+        Ok(())
+    }
+}
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir> for Builder {
+    #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+    async fn build(
+        &self,
+    ) -> Result<(tempfile::TempDir, LogStore, StateMachine<Nothing>), StorageError<TypeConfig>> {
+        let data = tempfile::tempdir().expect("directory");
+        let opened = open(open_database(&data.path().join("raft")).expect("log")).expect("log");
+        std::thread::spawn(opened.writer);
+        let generations = Generations::new(data.path().join("state")).expect("state");
+        let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
+        // The suite applies entries that are in no log; here everything counts as durable.
+        let (_, durable) = watch::channel(u64::MAX);
+        let (state, _) =
+            StateMachine::open(Arc::new(Nothing), generations, snapshots, durable).expect("state");
+        Ok((data, opened.store, state))
+    }
+}
+
+#[tokio::test]
+async fn the_storage_passes_the_library_s_own_suite() {
+    Suite::test_all(Builder).await.expect("suite");
+}

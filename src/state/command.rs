@@ -1,0 +1,137 @@
+//! The commands of the log as they are on disk (`proto/command.proto`), and nothing else.
+//!
+//! Fields are only added. A node that meets a version or command it does not know stops.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+
+/// Generated from `proto/command.proto`.
+#[allow(clippy::pedantic, missing_docs, reason = "generated code")]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/trust_fabric.command.v1.rs"));
+}
+
+pub use proto::command::Body as Command;
+pub use proto::{
+    Bootstrap, CheckStateHash, IdempotencyRow, NonceRow, PolicyHistoryRow, PolicyRow, PolicySource,
+    PublishSigningKey, PutPolicy, Refusal, RetireSigningKey, SigningKeyRow, SpendNonce, TaintSigningKey,
+};
+
+/// The version of the format that this version writes.
+const VERSION: u32 = 1;
+
+/// A decoded batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// The leader's time when it was proposed.
+    pub time: Timestamp,
+    /// The commands, in order.
+    pub commands: Vec<Command>,
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It stands; whether it changed anything.
+    Done {
+        /// False for a repetition of what already was.
+        changed: bool,
+    },
+    /// It was refused and changed nothing.
+    Refused(Refusal),
+}
+
+/// Encodes one command.
+#[must_use]
+pub fn encode(command: Command) -> Bytes {
+    proto::Command { body: Some(command) }.encode_to_vec().into()
+}
+
+/// Joins encoded commands into a batch.
+#[must_use]
+pub fn encode_batch(time: Timestamp, commands: Vec<Bytes>) -> Bytes {
+    proto::Batch { version: VERSION, time_millis: time.millis(), commands }.encode_to_vec().into()
+}
+
+/// Takes a batch apart.
+///
+/// # Errors
+/// [`Corrupt`] if it is of another version or holds a command that is not known.
+pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
+    let undecodable = |error| Corrupt::row(format_args!("decode command: {error}"));
+    let batch = proto::Batch::decode(bytes).map_err(undecodable)?;
+    if batch.version != VERSION {
+        return Err(Corrupt::newer(format_args!("the log holds commands of version {}", batch.version)));
+    }
+    let decode = |bytes: Bytes| {
+        let command = proto::Command::decode(bytes).map_err(undecodable)?;
+        command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))
+    };
+    let commands = batch.commands.into_iter().map(decode).collect::<Result<_, _>>()?;
+    Ok(Batch { time: Timestamp::from_millis(batch.time_millis), commands })
+}
+
+/// Encodes a reply.
+#[must_use]
+pub fn encode_reply(reply: Reply) -> Bytes {
+    let body = match reply {
+        Reply::Done { changed } => proto::reply::Body::Done(proto::Done { changed }),
+        Reply::Refused(reason) => {
+            proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) })
+        }
+    };
+    proto::Reply { body: Some(body) }.encode_to_vec().into()
+}
+
+/// Decodes a reply; `None` if it is none that this version knows.
+#[must_use]
+pub fn decode_reply(bytes: &[u8]) -> Option<Reply> {
+    match proto::Reply::decode(bytes).ok()?.body? {
+        proto::reply::Body::Done(done) => Some(Reply::Done { changed: done.changed }),
+        proto::reply::Body::Refused(refused) => Some(Reply::Refused(Refusal::try_from(refused.reason).ok()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_survives_encoding() {
+        let commands = vec![
+            encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() })),
+            encode(Command::SpendNonce(SpendNonce { nonce: Bytes::from_static(&[7; 16]), ..Default::default() })),
+        ];
+        let batch = decode_batch(&encode_batch(Timestamp::from_secs(9), commands)).expect("decodes");
+        assert_eq!(batch.time, Timestamp::from_secs(9));
+        assert!(matches!(&batch.commands[..], [Command::RetireSigningKey(_), Command::SpendNonce(_)]));
+    }
+
+    #[test]
+    fn a_node_stops_at_a_version_or_command_it_does_not_know() {
+        let newer = proto::Batch { version: 2, ..Default::default() }.encode_to_vec();
+        let refusal = decode_batch(&newer).expect_err("newer").to_string();
+        assert!(refusal.contains("too old"), "{refusal}");
+        // Field 99 of `Command`, length-delimited, empty.
+        let unknown = encode_batch(Timestamp::default(), vec![Bytes::from_static(&[0x9a, 0x06, 0x00])]);
+        assert!(decode_batch(&unknown).expect_err("unknown").to_string().contains("not known"));
+    }
+
+    #[test]
+    fn the_bytes_on_disk_do_not_change() {
+        let command = encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into() }));
+        assert_eq!(command[..], [42, 3, 10, 1, b'k']);
+        let batch = encode_batch(Timestamp::from_millis(5), vec![command]);
+        assert_eq!(batch[..], [8, 1, 16, 5, 26, 5, 42, 3, 10, 1, b'k']);
+        for reply in [
+            Reply::Done { changed: true },
+            Reply::Done { changed: false },
+            Reply::Refused(Refusal::NonceSpent),
+        ] {
+            assert_eq!(decode_reply(&encode_reply(reply)), Some(reply));
+        }
+    }
+}

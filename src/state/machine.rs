@@ -1,0 +1,449 @@
+//! What the log's commands do: one function from (state, batch) to (state, replies).
+//!
+//! Pure: no clock, no randomness, no I/O, no policy, no cryptography. Time is log time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::command::{
+    self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow,
+};
+use super::signing_keys::SigningKeyFacts;
+use super::tables::{
+    self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, SIGNING_KEY, TIME, Tables,
+};
+use super::{policies, signing_keys, spent};
+use crate::clock::Timestamp;
+use crate::cluster::{Applied, Corrupt, Machine, View, Write};
+use crate::id::Incarnation;
+
+/// The state machine, with what it keeps in memory for readers.
+#[derive(Debug, Default)]
+pub struct Replicated {
+    index: ArcSwap<Index>,
+    policy: watch::Sender<String>,
+}
+
+/// What readers need without touching a table. Replaced whole.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    /// 128 random bits that name the cluster; `None` before its first command.
+    pub cluster_id: Option<Incarnation>,
+    /// Which life of the cluster this is.
+    pub incarnation: Option<Incarnation>,
+    /// Log time.
+    pub time: Timestamp,
+    /// The digest of the current policy; empty if there is none.
+    pub policy: String,
+    /// Signing keys by `kid`. Shared: most entries change none.
+    pub signing_keys: Arc<BTreeMap<String, SigningKeyFacts>>,
+    /// Policy changes by number, oldest first.
+    pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
+}
+
+impl Replicated {
+    /// What readers need, as of the last entry applied.
+    #[must_use]
+    pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
+        self.index.load()
+    }
+
+    /// The digest of the current policy, and each change of it.
+    #[must_use]
+    pub fn policy_changes(&self) -> watch::Receiver<String> {
+        self.policy.subscribe()
+    }
+
+    fn replace_index(&self, index: Index) {
+        self.policy.send_if_modified(|policy| {
+            let changed = *policy != index.policy;
+            policy.clone_from(&index.policy);
+            changed
+        });
+        self.index.store(Arc::new(index));
+    }
+}
+
+impl Machine for Replicated {
+    const TABLES: &'static [&'static str] = tables::ALL;
+
+    fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes {
+        command::encode_batch(now, commands)
+    }
+
+    fn apply(&self, view: &dyn View, batch: &[u8], _index: u64) -> Result<Applied, Corrupt> {
+        let batch = command::decode_batch(batch)?;
+        let mut tables = Tables::new(view);
+        let now = tables.advance_time(batch.time)?;
+        let mut applied = Applied::default();
+        for command in batch.commands {
+            let reply = match command {
+                Command::Bootstrap(command) => bootstrap(&mut tables, &command)?,
+                Command::SpendNonce(command) => spent::spend(&mut tables, now, &command)?,
+                Command::PublishSigningKey(command) => signing_keys::publish(&mut tables, now, &command)?,
+                Command::RetireSigningKey(command) => signing_keys::retire(&mut tables, now, &command.kid)?,
+                Command::TaintSigningKey(command) => signing_keys::taint(&mut tables, now, &command.kid)?,
+                Command::PutPolicy(command) => policies::put(&mut tables, now, &command)?,
+                Command::CheckStateHash(command) => {
+                    let hash = command.hash.as_ref().try_into();
+                    let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
+                    applied.expected_hash = Some((command.index, hash));
+                    Reply::Done { changed: false }
+                }
+            };
+            applied.replies.push(command::encode_reply(reply));
+        }
+        applied.writes = tables.into_writes();
+        Ok(applied)
+    }
+
+    fn project(&self, writes: &[Write], _index: u64) -> Result<(), Corrupt> {
+        let mut index = Index::clone(&self.index.load());
+        for write in writes {
+            match write {
+                Write::Put { table, key, value } => index.put(table, key, value)?,
+                Write::Delete { table, key } => index.delete(table, key),
+                // Only tables that readers do not keep in memory have ranges deleted.
+                Write::DeleteRange { .. } => {}
+            }
+        }
+        self.replace_index(index);
+        Ok(())
+    }
+
+    fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
+        let mut index = Index::default();
+        for table in [META, SIGNING_KEY, POLICY_HISTORY] {
+            let mut refused = None;
+            view.scan(table, &[], &mut |key, row| {
+                refused = index.put(table, key, row).err();
+                refused.is_none()
+            })?;
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+        }
+        if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
+            return Err(Corrupt::row("the current policy is not there"));
+        }
+        self.replace_index(index);
+        Ok(())
+    }
+}
+
+impl Index {
+    fn put(&mut self, table: &str, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        match (table, key) {
+            (META, CLUSTER_ID) => self.cluster_id = Some(read_incarnation(row)?),
+            (META, INCARNATION) => self.incarnation = Some(read_incarnation(row)?),
+            (META, TIME) => {
+                let millis = row.try_into().map(i64::from_be_bytes);
+                let millis = millis.map_err(|_| Corrupt::row("log time is not a number"))?;
+                self.time = Timestamp::from_millis(millis);
+            }
+            (META, CURRENT_POLICY) => {
+                let digest = String::from_utf8(row.to_vec());
+                self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
+            }
+            (SIGNING_KEY, kid) => {
+                let facts = SigningKeyFacts::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
+                Arc::make_mut(&mut self.signing_keys).insert(facts.kid.clone(), facts);
+            }
+            (POLICY_HISTORY, number) => {
+                let number = number.try_into().map(u64::from_be_bytes);
+                let number = number.map_err(|_| Corrupt::row("a policy change has no number"))?;
+                Arc::make_mut(&mut self.policy_history).insert(number, tables::decode(table, row)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &str, key: &[u8]) {
+        match table {
+            SIGNING_KEY => {
+                Arc::make_mut(&mut self.signing_keys).retain(|kid, _| kid.as_bytes() != key);
+            }
+            POLICY_HISTORY => {
+                Arc::make_mut(&mut self.policy_history).retain(|number, _| number.to_be_bytes() != key);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read_incarnation(row: &[u8]) -> Result<Incarnation, Corrupt> {
+    row.try_into().map(Incarnation::from_bytes).map_err(|_| Corrupt::row("an id is not 16 bytes"))
+}
+
+fn bootstrap(tables: &mut Tables<'_>, command: &Bootstrap) -> Result<Reply, Corrupt> {
+    if tables.row(META, INCARNATION)?.is_some() {
+        return Ok(Reply::Refused(Refusal::AlreadyBootstrapped));
+    }
+    read_incarnation(&command.cluster_id)?;
+    read_incarnation(&command.incarnation)?;
+    tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
+    tables.put(META, INCARNATION, command.incarnation.to_vec());
+    Ok(Reply::Done { changed: true })
+}
+
+/// The sources of a bundle.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn policy_sources(
+    view: &dyn View,
+    digest: &str,
+) -> Result<Option<Vec<command::PolicySource>>, Corrupt> {
+    let row = view.get(POLICY, digest.as_bytes())?;
+    row.map(|row| tables::decode::<PolicyRow>(POLICY, &row).map(|bundle| bundle.sources)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limits;
+    use crate::state::command::{PolicySource, PublishSigningKey, PutPolicy, SpendNonce, encode};
+
+    /// Tables in memory, and a machine that writes them as the core does.
+    #[derive(Default)]
+    struct Bench {
+        machine: Replicated,
+        rows: Rows,
+        entries: u64,
+    }
+
+    #[derive(Default)]
+    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
+
+    impl View for Rows {
+        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            from: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            let first = (table.to_owned(), from.to_vec());
+            for ((row_table, key), row) in self.0.range(first..) {
+                if row_table != table || !visit(key, row) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl Bench {
+        fn apply(&mut self, at: Timestamp, commands: Vec<Command>) -> Vec<Reply> {
+            let batch = Replicated::batch(at, commands.into_iter().map(encode).collect());
+            self.entries += 1;
+            let applied = self.machine.apply(&self.rows, &batch, self.entries).expect("applies");
+            for write in &applied.writes {
+                match write.clone() {
+                    Write::Put { table, key, value } => {
+                        self.rows.0.insert((table.to_owned(), key), value);
+                    }
+                    Write::Delete { table, key } => {
+                        self.rows.0.remove(&(table.to_owned(), key));
+                    }
+                    Write::DeleteRange { table, from, to } => self.rows.0.retain(|(row_table, key), _| {
+                        row_table != table || *key < from || *key >= to
+                    }),
+                }
+            }
+            self.machine.project(&applied.writes, self.entries).expect("projects");
+            applied.replies.iter().map(|reply| command::decode_reply(reply).expect("reply")).collect()
+        }
+
+        fn one(&mut self, at: Timestamp, command: Command) -> Reply {
+            self.apply(at, vec![command])[0]
+        }
+    }
+
+    const DONE: Reply = Reply::Done { changed: true };
+    const AGAIN: Reply = Reply::Done { changed: false };
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn spend(nonce: u8, key: u8, request: u8) -> Command {
+        let digest = |byte: u8| if byte == 0 { Bytes::new() } else { Bytes::from(vec![byte; 16]) };
+        Command::SpendNonce(SpendNonce {
+            nonce: digest(nonce),
+            idempotency_key: digest(key),
+            request: digest(request),
+        })
+    }
+
+    fn publish(kid: &str, node_id: u64) -> Command {
+        Command::PublishSigningKey(PublishSigningKey { kid: kid.into(), node_id, jwk: "{}".into() })
+    }
+
+    fn retire(kid: &str) -> Command {
+        Command::RetireSigningKey(command::RetireSigningKey { kid: kid.into() })
+    }
+
+    fn put_policy(digest: &str, expected: &str) -> Command {
+        Command::PutPolicy(PutPolicy {
+            digest: digest.into(),
+            sources: vec![PolicySource { path: "a.rego".into(), text: digest.into() }],
+            applied_by: String::new(),
+            expected_current: expected.into(),
+        })
+    }
+
+    #[test]
+    fn a_nonce_is_spent_once_also_within_one_entry() {
+        let mut bench = Bench::default();
+        let replies = bench.apply(START, vec![spend(1, 0, 0), spend(1, 0, 0), spend(2, 0, 0)]);
+        assert_eq!(replies, [DONE, Reply::Refused(Refusal::NonceSpent), DONE]);
+    }
+
+    #[test]
+    fn a_nonce_stays_spent_for_as_long_as_was_promised() {
+        let mut bench = Bench::default();
+        bench.one(START, spend(1, 0, 0));
+        for hour in 1..=24 {
+            let at = START.plus(Duration::from_secs(hour * 3600));
+            assert_eq!(bench.one(at, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent), "hour {hour}");
+        }
+    }
+
+    #[test]
+    fn expired_nonces_leave_the_table() {
+        let mut bench = Bench::default();
+        for nonce in 1..=100 {
+            bench.one(START, spend(nonce, 0, 0));
+        }
+        let later = START.plus(limits::NONCE_RETENTION).plus(Duration::from_secs(6 * 3600 + 1));
+        bench.one(later, spend(200, 0, 0));
+        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == tables::NONCE).count(), 1);
+    }
+
+    #[test]
+    fn a_clock_set_back_does_not_bring_a_nonce_back() {
+        let mut bench = Bench::default();
+        bench.one(START, spend(1, 0, 0));
+        let earlier = START.minus(Duration::from_secs(30 * 24 * 3600));
+        assert_eq!(bench.one(earlier, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent));
+    }
+
+    #[test]
+    fn the_same_idempotency_key_lets_only_its_own_retry_pass() {
+        let mut bench = Bench::default();
+        assert_eq!(bench.one(START, spend(1, 9, 5)), DONE);
+        assert_eq!(bench.one(START, spend(1, 9, 5)), AGAIN);
+        assert_eq!(bench.one(START, spend(1, 9, 6)), Reply::Refused(Refusal::IdempotencyKeyReused));
+        assert_eq!(bench.one(START, spend(1, 8, 5)), Reply::Refused(Refusal::NonceSpent));
+        assert_eq!(bench.one(START, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent));
+    }
+
+    #[test]
+    fn a_fresh_idempotency_key_does_not_reopen_a_spent_nonce() {
+        let mut bench = Bench::default();
+        bench.one(START, spend(1, 0, 0));
+        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
+        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
+    }
+
+    #[test]
+    fn only_the_first_key_of_a_cluster_signs_at_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        let usable_from = |bench: &Bench, kid: &str| bench.machine.index().signing_keys[kid].usable_from;
+        assert_eq!(usable_from(&bench, "first"), START);
+        assert_eq!(usable_from(&bench, "second"), START.plus(limits::KEY_PUBLISH_AHEAD));
+        assert_eq!(usable_from(&bench, "other"), START.plus(limits::KEY_PUBLISH_AHEAD));
+    }
+
+    #[test]
+    fn a_key_is_not_retired_before_its_successor_is_old_enough() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        assert_eq!(bench.one(START, retire("first")), Reply::Refused(Refusal::NoAgedSuccessor));
+        let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
+        assert_eq!(bench.one(aged, retire("first")), DONE);
+        assert_eq!(bench.one(aged, retire("first")), AGAIN);
+        assert_eq!(bench.one(aged, retire("second")), Reply::Refused(Refusal::NoAgedSuccessor));
+        assert_eq!(bench.one(aged, retire("none")), Reply::Refused(Refusal::UnknownSigningKey));
+    }
+
+    #[test]
+    fn a_retired_key_is_forgotten_only_after_its_longest_token() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
+        bench.one(retired, retire("first"));
+        let facts = bench.machine.index().signing_keys["first"].clone();
+        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        assert!(facts.verifies(dead.minus(Duration::from_millis(1))));
+        assert!(!facts.verifies(dead));
+        bench.one(dead, publish("third", 1));
+        assert!(!bench.machine.index().signing_keys.contains_key("first"));
+    }
+
+    #[test]
+    fn a_policy_changed_by_another_is_not_overwritten() {
+        let mut bench = Bench::default();
+        bench.one(START, put_policy("a", ""));
+        bench.one(START, put_policy("b", "a"));
+        assert_eq!(bench.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(bench.machine.index().policy, "b");
+    }
+
+    #[test]
+    fn history_is_bounded_and_keeps_every_bundle_it_names() {
+        let mut bench = Bench::default();
+        for number in 0..3 * limits::POLICY_HISTORY_MAX {
+            bench.one(START, put_policy(&format!("p{}", number % 5 + number / 7), ""));
+        }
+        let index = Index::clone(&bench.machine.index());
+        assert_eq!(index.policy_history.len(), limits::POLICY_HISTORY_MAX);
+        for change in index.policy_history.values() {
+            assert!(policy_sources(&bench.rows, &change.digest).expect("row").is_some(), "{}", change.digest);
+        }
+        let bundles = bench.rows.0.keys().filter(|(table, _)| table == POLICY).count();
+        assert!(bundles <= limits::POLICY_HISTORY_MAX);
+    }
+
+    #[test]
+    fn a_second_bootstrap_is_refused() {
+        let mut bench = Bench::default();
+        let bootstrap = |byte: u8| {
+            let id = Bytes::from(vec![byte; 16]);
+            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id })
+        };
+        assert_eq!(bench.one(START, bootstrap(1)), DONE);
+        assert_eq!(bench.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));
+        assert_eq!(bench.machine.index().incarnation, Some(Incarnation::from_bytes([1; 16])));
+    }
+
+    #[test]
+    fn what_is_kept_in_memory_is_the_same_after_a_restart() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), put_policy("a", "")]);
+        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("first"));
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", bench.machine.index()));
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = || vec![publish("a", 1), spend(1, 0, 0), spend(2, 7, 7), put_policy("p", "")];
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        together.apply(START, commands());
+        for command in commands() {
+            apart.one(START, command);
+        }
+        assert_eq!(together.rows.0, apart.rows.0);
+    }
+}

@@ -1,0 +1,243 @@
+//! The replicated state: typed reads, and typed proposals.
+//!
+//! [`command`] is the format on disk, [`machine`] the pure function that applies it. Nothing here
+//! decides who may do what; that is the use-cases' work.
+
+mod bucket;
+pub mod command;
+mod machine;
+mod policies;
+mod signing_keys;
+mod spent;
+mod tables;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+pub use command::PolicySource;
+pub use machine::{Index, Replicated};
+pub use signing_keys::{SigningKeyFacts, SigningKeyState};
+
+use crate::clock::Timestamp;
+use crate::cluster::{self, Corrupt, StateHash};
+use crate::id::{Digest128, Incarnation, LogPosition};
+use command::{Command, Refusal, Reply};
+
+/// Why a proposal did not come to anything.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// It was not applied, or is not known to be.
+    #[error(transparent)]
+    Write(#[from] cluster::Error),
+    /// The nonce was spent before.
+    #[error("the nonce was already used")]
+    NonceSpent,
+    /// The idempotency key came with another request before.
+    #[error("the Idempotency-Key was used with another request")]
+    IdempotencyKeyReused,
+    /// There is no such signing key.
+    #[error("there is no signing key with this kid")]
+    UnknownSigningKey,
+    /// The node has no other key that may sign.
+    #[error("no successor of this signing key is old enough to sign")]
+    NoAgedSuccessor,
+    /// More keys than the limit.
+    #[error("the cluster has too many signing keys")]
+    TooManySigningKeys,
+    /// Somebody else changed the policy meanwhile.
+    #[error("the policy was changed by someone else")]
+    PolicyChanged,
+    /// The cluster has been bootstrapped before.
+    #[error("the cluster is bootstrapped already")]
+    AlreadyBootstrapped,
+    /// The reply is of a version this one does not know.
+    #[error("the reply cannot be decoded")]
+    Undecodable,
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unspecified => Self::Undecodable,
+            Refusal::AlreadyBootstrapped => Self::AlreadyBootstrapped,
+            Refusal::NonceSpent => Self::NonceSpent,
+            Refusal::IdempotencyKeyReused => Self::IdempotencyKeyReused,
+            Refusal::UnknownSigningKey => Self::UnknownSigningKey,
+            Refusal::NoAgedSuccessor => Self::NoAgedSuccessor,
+            Refusal::PolicyChanged => Self::PolicyChanged,
+            Refusal::TooManySigningKeys => Self::TooManySigningKeys,
+        }
+    }
+}
+
+/// An `Idempotency-Key` and the request that came with it, as digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Digest of (caller, key).
+    pub key: Digest128,
+    /// Digest of the request's body.
+    pub request: Digest128,
+}
+
+/// One change of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The bundle's digest.
+    pub digest: String,
+    /// When, in log time.
+    pub applied_at: Timestamp,
+    /// By whom; empty for the seed of a bootstrap.
+    pub applied_by: String,
+}
+
+/// The replicated state. Cheap to clone.
+#[derive(Clone)]
+pub struct State {
+    core: cluster::Handle<Replicated>,
+}
+
+impl State {
+    /// Over a running core.
+    #[must_use]
+    pub fn new(core: cluster::Handle<Replicated>) -> Self {
+        Self { core }
+    }
+
+    /// The core itself: leader, recovery, shutdown.
+    #[must_use]
+    pub fn core(&self) -> &cluster::Handle<Replicated> {
+        &self.core
+    }
+
+    async fn propose(&self, command: Command) -> Result<bool, Error> {
+        let outcome = self.core.propose(command::encode(command)).await?;
+        match command::decode_reply(&outcome.reply) {
+            Some(Reply::Done { changed }) => Ok(changed),
+            Some(Reply::Refused(refusal)) => Err(refusal.into()),
+            None => Err(Error::Undecodable),
+        }
+    }
+
+    /// Begins the cluster's life, with ids the caller drew at random.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyBootstrapped`], or as [`Error::Write`] says.
+    pub async fn bootstrap(&self, cluster_id: [u8; 16], incarnation: [u8; 16]) -> Result<(), Error> {
+        let command = command::Bootstrap {
+            cluster_id: Bytes::copy_from_slice(&cluster_id),
+            incarnation: Bytes::copy_from_slice(&incarnation),
+        };
+        self.propose(Command::Bootstrap(command)).await.map(drop)
+    }
+
+    /// Spends a nonce, once in the whole cluster.
+    ///
+    /// # Errors
+    /// [`Error::NonceSpent`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn spend_nonce(
+        &self,
+        nonce: Digest128,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(), Error> {
+        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
+        let command = command::SpendNonce {
+            nonce: bytes(nonce),
+            idempotency_key: idempotency.map_or_else(Bytes::new, |idempotency| bytes(idempotency.key)),
+            request: idempotency.map_or_else(Bytes::new, |idempotency| bytes(idempotency.request)),
+        };
+        self.propose(Command::SpendNonce(command)).await.map(drop)
+    }
+
+    /// Publishes a signing key of this node.
+    ///
+    /// # Errors
+    /// [`Error::TooManySigningKeys`], or as [`Error::Write`] says.
+    pub async fn publish_signing_key(&self, kid: String, jwk: String) -> Result<(), Error> {
+        let command = command::PublishSigningKey { kid, node_id: self.core.node_id(), jwk };
+        self.propose(Command::PublishSigningKey(command)).await.map(drop)
+    }
+
+    /// Retires a signing key: it signs no more.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`], or as [`Error::Write`] says.
+    pub async fn retire_signing_key(&self, kid: String) -> Result<(), Error> {
+        self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
+    }
+
+    /// Taints a signing key: nothing it signed is accepted any more.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
+    pub async fn taint_signing_key(&self, kid: String) -> Result<(), Error> {
+        self.propose(Command::TaintSigningKey(command::TaintSigningKey { kid })).await.map(drop)
+    }
+
+    /// Makes a policy bundle current; whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::PolicyChanged`], or as [`Error::Write`] says.
+    pub async fn put_policy(
+        &self,
+        digest: String,
+        sources: Vec<PolicySource>,
+        applied_by: String,
+        expected_current: String,
+    ) -> Result<bool, Error> {
+        let command = command::PutPolicy { digest, sources, applied_by, expected_current };
+        self.propose(Command::PutPolicy(command)).await
+    }
+
+    /// States the hash the state had at an index, so that a node with another one stops.
+    ///
+    /// # Errors
+    /// As [`Error::Write`] says.
+    pub async fn check_state_hash(&self, index: u64, hash: StateHash) -> Result<(), Error> {
+        let command = command::CheckStateHash { index, hash: Bytes::copy_from_slice(&hash) };
+        self.propose(Command::CheckStateHash(command)).await.map(drop)
+    }
+
+    /// What is kept in memory, as of the last entry applied.
+    #[must_use]
+    pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
+        self.core.machine().index()
+    }
+
+    /// Where in the log this node is; `None` before the cluster is bootstrapped.
+    #[must_use]
+    pub fn position(&self) -> Option<LogPosition> {
+        let incarnation: Incarnation = self.index().incarnation?;
+        Some(LogPosition { incarnation, index: self.core.applied() })
+    }
+
+    /// The digest of the current policy, and each change of it.
+    #[must_use]
+    pub fn policy_changes(&self) -> watch::Receiver<String> {
+        self.core.machine().policy_changes()
+    }
+
+    /// The sources of a policy bundle.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn policy_sources(&self, digest: &str) -> Result<Option<Vec<PolicySource>>, Corrupt> {
+        machine::policy_sources(self.core.view(), digest)
+    }
+
+    /// Every change of the policy that is remembered, oldest first.
+    #[must_use]
+    pub fn policy_history(&self) -> Vec<PolicyChange> {
+        let index = self.index();
+        let change = |(number, row): (&u64, &command::PolicyHistoryRow)| PolicyChange {
+            number: *number,
+            digest: row.digest.clone(),
+            applied_at: Timestamp::from_millis(row.applied_at_millis),
+            applied_by: row.applied_by.clone(),
+        };
+        index.policy_history.iter().map(change).collect()
+    }
+}

@@ -1,0 +1,202 @@
+//! The signing keys of every node, public halves only (contract §3, Keys).
+//!
+//! The log holds when a key was published, retired or tainted. Everything else follows from that
+//! and a time: whether it may sign, whether it stands in the JWKS, whether it is forgotten.
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow};
+use super::tables::{SIGNING_KEY, Tables};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::limits;
+
+/// A signing key as the log knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningKeyFacts {
+    /// RFC 7638 thumbprint.
+    pub kid: String,
+    /// The node that holds the private half.
+    pub node_id: u64,
+    /// The public half, a JWK as JSON (RFC 7517).
+    pub jwk: String,
+    /// When it was published.
+    pub published_at: Timestamp,
+    /// From when it may sign.
+    pub usable_from: Timestamp,
+    /// When it was retired: it signs no more.
+    pub retired_at: Option<Timestamp>,
+    /// When it was tainted: nothing it signed is accepted.
+    pub tainted_at: Option<Timestamp>,
+}
+
+/// What a key is good for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SigningKeyState {
+    /// Published, not old enough to sign.
+    Pending,
+    /// May sign.
+    Active,
+    /// Signs no more; what it signed is still accepted.
+    Retired,
+    /// Nothing it can have signed is alive.
+    Dead,
+    /// Nothing it signed is accepted.
+    Tainted,
+}
+
+impl SigningKeyState {
+    /// One lower-case word, as shown by the API and the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+            Self::Retired => "retired",
+            Self::Dead => "dead",
+            Self::Tainted => "tainted",
+        }
+    }
+}
+
+/// How long after its retirement a key's tokens can be alive.
+const RETIRED_FOR: Duration =
+    Duration::from_secs(limits::TOKEN_LIFETIME_LONGEST.as_secs() + limits::LEEWAY.as_secs());
+
+impl SigningKeyFacts {
+    /// What the key is good for at `now`.
+    #[must_use]
+    pub fn state(&self, now: Timestamp) -> SigningKeyState {
+        match (self.tainted_at, self.retired_at) {
+            (Some(_), _) => SigningKeyState::Tainted,
+            (None, Some(retired)) if now >= retired.plus(RETIRED_FOR) => SigningKeyState::Dead,
+            (None, Some(_)) => SigningKeyState::Retired,
+            (None, None) if now >= self.usable_from => SigningKeyState::Active,
+            (None, None) => SigningKeyState::Pending,
+        }
+    }
+
+    /// Whether what it signed may be accepted at `now`, so that it stands in the JWKS.
+    #[must_use]
+    pub fn verifies(&self, now: Timestamp) -> bool {
+        !matches!(self.state(now), SigningKeyState::Tainted | SigningKeyState::Dead)
+    }
+
+    fn forgettable(&self, now: Timestamp) -> bool {
+        let ended = self.tainted_at.or(self.retired_at);
+        ended.is_some_and(|ended| now >= ended.plus(RETIRED_FOR))
+    }
+
+    /// From its row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the key of the row is not a `kid`.
+    pub fn from_row(kid: &[u8], row: SigningKeyRow) -> Result<Self, Corrupt> {
+        let instant = |millis: i64| (millis != 0).then(|| Timestamp::from_millis(millis));
+        Ok(Self {
+            kid: String::from_utf8(kid.to_vec()).map_err(|_| Corrupt::row("a kid is not UTF-8"))?,
+            node_id: row.node_id,
+            jwk: row.jwk,
+            published_at: Timestamp::from_millis(row.published_at_millis),
+            usable_from: Timestamp::from_millis(row.usable_from_millis),
+            retired_at: instant(row.retired_at_millis),
+            tainted_at: instant(row.tainted_at_millis),
+        })
+    }
+
+    fn to_row(&self) -> Vec<u8> {
+        let millis = |instant: Option<Timestamp>| instant.map_or(0, Timestamp::millis);
+        SigningKeyRow {
+            node_id: self.node_id,
+            jwk: self.jwk.clone(),
+            published_at_millis: self.published_at.millis(),
+            usable_from_millis: self.usable_from.millis(),
+            retired_at_millis: millis(self.retired_at),
+            tainted_at_millis: millis(self.tainted_at),
+        }
+        .encode_to_vec()
+    }
+}
+
+/// Publishes a key. It may sign once it is [`limits::KEY_PUBLISH_AHEAD`] old, so that whoever
+/// caches the JWKS knows it by then; the very first key of a cluster may sign at once, because
+/// nobody can have cached anything.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn publish(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: &PublishSigningKey,
+) -> Result<Reply, Corrupt> {
+    let known = all(tables)?;
+    if known.iter().any(|key| key.kid == command.kid) {
+        return Ok(Reply::Done { changed: false });
+    }
+    let (forgettable, kept): (Vec<_>, Vec<_>) = known.into_iter().partition(|key| key.forgettable(now));
+    if kept.len() >= limits::SIGNING_KEYS_MAX {
+        return Ok(Reply::Refused(Refusal::TooManySigningKeys));
+    }
+    let first_ever = kept.is_empty() && forgettable.is_empty();
+    for key in forgettable {
+        tables.delete(SIGNING_KEY, key.kid.as_bytes());
+    }
+    let facts = SigningKeyFacts {
+        kid: command.kid.clone(),
+        node_id: command.node_id,
+        jwk: command.jwk.clone(),
+        published_at: now,
+        usable_from: if first_ever { now } else { now.plus(limits::KEY_PUBLISH_AHEAD) },
+        retired_at: None,
+        tainted_at: None,
+    };
+    tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
+    Ok(Reply::Done { changed: true })
+}
+
+/// Retires a key, if its node has another one that may sign.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Reply, Corrupt> {
+    let known = all(tables)?;
+    let Some(key) = known.iter().find(|key| key.kid == kid) else {
+        return Ok(Reply::Refused(Refusal::UnknownSigningKey));
+    };
+    if key.retired_at.is_some() || key.tainted_at.is_some() {
+        return Ok(Reply::Done { changed: false });
+    }
+    let successor = known.iter().any(|other| {
+        other.kid != kid && other.node_id == key.node_id && other.state(now) == SigningKeyState::Active
+    });
+    if !successor {
+        return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
+    }
+    let retired = SigningKeyFacts { retired_at: Some(now), ..key.clone() };
+    tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
+    Ok(Reply::Done { changed: true })
+}
+
+/// Taints a key, whatever that leaves its node with: nothing it signed is accepted any more.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn taint(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Reply, Corrupt> {
+    let known = all(tables)?;
+    let Some(key) = known.iter().find(|key| key.kid == kid) else {
+        return Ok(Reply::Refused(Refusal::UnknownSigningKey));
+    };
+    if key.tainted_at.is_some() {
+        return Ok(Reply::Done { changed: false });
+    }
+    let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };
+    tables.put(SIGNING_KEY, kid.as_bytes(), tainted.to_row());
+    Ok(Reply::Done { changed: true })
+}
+
+fn all(tables: &Tables<'_>) -> Result<Vec<SigningKeyFacts>, Corrupt> {
+    let rows = tables.messages::<SigningKeyRow>(SIGNING_KEY)?;
+    rows.into_iter().map(|(kid, row)| SigningKeyFacts::from_row(&kid, row)).collect()
+}

@@ -1,0 +1,62 @@
+//! Single use: the nonce of an execution scope is spent once in the whole cluster.
+
+use prost::Message as _;
+
+use super::bucket::Bucketed;
+use super::command::{IdempotencyRow, NonceRow, Refusal, Reply, SpendNonce};
+use super::tables::{IDEMPOTENCY, NONCE, Tables, decode};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::id::Digest128;
+use crate::limits;
+
+const NONCES: Bucketed =
+    Bucketed { table: NONCE, oldest: b"oldest_nonce_bucket", retention: limits::NONCE_RETENTION };
+
+const KEYS: Bucketed = Bucketed {
+    table: IDEMPOTENCY,
+    oldest: b"oldest_idempotency_bucket",
+    retention: limits::IDEMPOTENCY_RETENTION,
+};
+
+/// Spends a nonce. With the idempotency key it was spent with, the same request passes again;
+/// another request under that key is refused.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn spend(tables: &mut Tables<'_>, now: Timestamp, command: &SpendNonce) -> Result<Reply, Corrupt> {
+    let retried = if command.idempotency_key.is_empty() {
+        false
+    } else {
+        let key = digest(&command.idempotency_key)?;
+        match KEYS.find(tables, now, &key)? {
+            Some(row) if decode::<IdempotencyRow>(IDEMPOTENCY, &row)?.request != command.request => {
+                return Ok(Reply::Refused(Refusal::IdempotencyKeyReused));
+            }
+            Some(_) => true,
+            None => {
+                let row = IdempotencyRow { request: command.request.clone() };
+                KEYS.remember(tables, now, &key, row.encode_to_vec())?;
+                false
+            }
+        }
+    };
+    let nonce = digest(&command.nonce)?;
+    match NONCES.find(tables, now, &nonce)? {
+        None => {
+            let row = NonceRow { idempotency_key: command.idempotency_key.clone() };
+            NONCES.remember(tables, now, &nonce, row.encode_to_vec())?;
+            Ok(Reply::Done { changed: true })
+        }
+        Some(row)
+            if retried && decode::<NonceRow>(NONCE, &row)?.idempotency_key == command.idempotency_key =>
+        {
+            Ok(Reply::Done { changed: false })
+        }
+        Some(_) => Ok(Reply::Refused(Refusal::NonceSpent)),
+    }
+}
+
+fn digest(bytes: &[u8]) -> Result<Digest128, Corrupt> {
+    bytes.try_into().map(Digest128::from_bytes).map_err(|_| Corrupt::row("a digest is not 16 bytes"))
+}

@@ -1,0 +1,136 @@
+//! The tables of the state, and what one entry sees of them while it is applied.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View, Write};
+
+/// Cluster id, incarnation, log time, the oldest buckets.
+pub const META: &str = "meta";
+/// Spent nonces, by (bucket, digest).
+pub const NONCE: &str = "nonce";
+/// Idempotency keys, by (bucket, digest).
+pub const IDEMPOTENCY: &str = "idempotency";
+/// Signing keys, by `kid`.
+pub const SIGNING_KEY: &str = "signing_key";
+/// Policy bundles, by digest.
+pub const POLICY: &str = "policy";
+/// Which policy was applied when, by number.
+pub const POLICY_HISTORY: &str = "policy_history";
+
+/// Every table.
+pub const ALL: &[&str] = &[META, NONCE, IDEMPOTENCY, SIGNING_KEY, POLICY, POLICY_HISTORY];
+
+/// Row of [`META`]: 16 bytes.
+pub const CLUSTER_ID: &[u8] = b"cluster_id";
+/// Row of [`META`]: 16 bytes.
+pub const INCARNATION: &[u8] = b"incarnation";
+/// Row of [`META`]: log time, milliseconds, 8 bytes.
+pub const TIME: &[u8] = b"time";
+/// Row of [`META`]: the digest of the current policy.
+pub const CURRENT_POLICY: &[u8] = b"current_policy";
+
+/// The tables as one entry sees them: what was there, and what the entry has changed so far.
+pub struct Tables<'v> {
+    view: &'v dyn View,
+    changed: BTreeMap<(&'static str, Vec<u8>), Option<Vec<u8>>>,
+    writes: Vec<Write>,
+}
+
+impl<'v> Tables<'v> {
+    /// Over what was applied before.
+    #[must_use]
+    pub fn new(view: &'v dyn View) -> Self {
+        Self { view, changed: BTreeMap::new(), writes: Vec::new() }
+    }
+
+    /// The changes, in order.
+    #[must_use]
+    pub fn into_writes(self) -> Vec<Write> {
+        self.writes
+    }
+
+    /// The row under `key`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not what was written.
+    pub fn row(&self, table: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        match self.changed.get(&(table, key.to_vec())) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.view.get(table, key),
+        }
+    }
+
+    /// Every row of a table that stays small, decoded, in the order of keys.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if one is not what was written.
+    pub fn messages<M: Message + Default>(
+        &self,
+        table: &'static str,
+    ) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
+        let mut rows = BTreeMap::new();
+        self.view.scan(table, &[], &mut |key, row| {
+            rows.insert(key.to_vec(), row.to_vec());
+            true
+        })?;
+        for ((changed_table, key), row) in &self.changed {
+            if *changed_table != table {
+                continue;
+            }
+            match row {
+                Some(row) => drop(rows.insert(key.clone(), row.clone())),
+                None => drop(rows.remove(key)),
+            }
+        }
+        rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
+    }
+
+    /// Writes a row.
+    pub fn put(&mut self, table: &'static str, key: &[u8], value: Vec<u8>) {
+        self.changed.insert((table, key.to_vec()), Some(value.clone()));
+        self.writes.push(Write::Put { table, key: key.to_vec(), value });
+    }
+
+    /// Removes a row.
+    pub fn delete(&mut self, table: &'static str, key: &[u8]) {
+        self.changed.insert((table, key.to_vec()), None);
+        self.writes.push(Write::Delete { table, key: key.to_vec() });
+    }
+
+    /// Removes rows that this entry neither reads nor writes: those that have expired.
+    pub fn delete_range(&mut self, table: &'static str, from: Vec<u8>, to: Vec<u8>) {
+        self.writes.push(Write::DeleteRange { table, from, to });
+    }
+
+    /// A number in [`META`], zero if it was never written.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not 8 bytes.
+    pub fn number(&self, key: &[u8]) -> Result<u64, Corrupt> {
+        let Some(row) = self.row(META, key)? else { return Ok(0) };
+        row.try_into()
+            .map(u64::from_be_bytes)
+            .map_err(|_| Corrupt::row(format_args!("{} is not a number", key.escape_ascii())))
+    }
+
+    /// Moves log time on to `time`, never back. Answers log time.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn advance_time(&mut self, time: Timestamp) -> Result<Timestamp, Corrupt> {
+        let millis = self.number(TIME)?.max(u64::try_from(time.millis()).unwrap_or(0));
+        self.put(META, TIME, millis.to_be_bytes().to_vec());
+        Ok(Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Decodes a row of `table`.
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn decode<M: Message + Default>(table: &str, bytes: &[u8]) -> Result<M, Corrupt> {
+    M::decode(bytes).map_err(|error| Corrupt::row(format_args!("decode a row of {table}: {error}")))
+}
