@@ -1,0 +1,236 @@
+//! This node's signing keys: private halves in files, public halves in the replicated state.
+//!
+//! A private half never leaves the data directory (directory 0700, files 0600; contract §3, Keys).
+//! Which key signs is decided by the log: the oldest of this node's that may.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use moka::sync::Cache;
+use serde_json::Value;
+
+use crate::clock::Timestamp;
+use crate::limits;
+use crate::state::{self, SigningKeyFacts, SigningKeyState, State};
+use crate::token::key_set::VerifyingKey;
+use crate::token::signing::{self, SigningKey};
+
+/// Why the keyring cannot do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or the directory.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that others than its owner can read.
+    #[error("{}: mode {mode:o} is too open, a private key is 0600 in a directory of 0700", path.display())]
+    TooOpen {
+        /// Which.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A file that holds no usable key.
+    #[error("{}: {source}", path.display())]
+    Key {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: signing::Error,
+    },
+    /// A new key could not be made.
+    #[error("generate a signing key: {0}")]
+    Generate(signing::Error),
+    /// The state refused, or could not be written.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// None of this node's keys may sign now.
+    #[error("this node has no signing key that is old enough to sign")]
+    NoUsableKey,
+}
+
+/// The keys of this node. Cheap to clone.
+#[derive(Clone)]
+pub struct Keyring {
+    directory: Arc<Path>,
+    private: Arc<ArcSwap<BTreeMap<String, Arc<SigningKey>>>>,
+    public: Cache<String, Arc<VerifyingKey>>,
+    state: State,
+}
+
+impl Keyring {
+    /// Reads the private halves in `directory`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If a file is not a key, or is open to others.
+    pub fn open(directory: &Path, state: State) -> Result<Self, Error> {
+        let private = read_directory(directory)?;
+        Ok(Self {
+            directory: directory.into(),
+            private: Arc::new(ArcSwap::from_pointee(private)),
+            public: Cache::new(limits::SIGNING_KEYS_MAX as u64),
+            state,
+        })
+    }
+
+    /// Makes sure that this node has a key that signs and a successor that ages. A private half
+    /// without its public half in the log is published; one that is gone from the log stays unused.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn ensure(&self) -> Result<(), Error> {
+        loop {
+            let live = self.own().filter(|key| key.retired_at.is_none() && key.tainted_at.is_none()).count();
+            if live >= 2 {
+                return Ok(());
+            }
+            self.publish_new().await?;
+        }
+    }
+
+    /// This node's keys that it can sign with, oldest first.
+    fn own(&self) -> impl Iterator<Item = SigningKeyFacts> + use<> {
+        let private = self.private.load_full();
+        let mut own: Vec<_> = self
+            .state
+            .index()
+            .signing_keys
+            .values()
+            .filter(|key| private.contains_key(&key.kid))
+            .cloned()
+            .collect();
+        own.sort_by(|a, b| (a.usable_from, &a.kid).cmp(&(b.usable_from, &b.kid)));
+        own.into_iter()
+    }
+
+    /// The key that signs at `now`: the oldest that may.
+    ///
+    /// # Errors
+    /// [`Error::NoUsableKey`].
+    pub fn signing_key(&self, now: Timestamp) -> Result<Arc<SigningKey>, Error> {
+        let private = self.private.load();
+        self.own()
+            .find(|key| key.state(now) == SigningKeyState::Active)
+            .and_then(|key| private.get(&key.kid).cloned())
+            .ok_or(Error::NoUsableKey)
+    }
+
+    /// The key of any node of this cluster that signed under `kid`, if what it signed may be
+    /// accepted at `now`.
+    #[must_use]
+    pub fn verifying_key(&self, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
+        let index = self.state.index();
+        let facts = index.signing_keys.get(kid).filter(|key| key.verifies(now))?;
+        if let Some(key) = self.public.get(kid) {
+            return Some(key);
+        }
+        let jwk: Value = crate::json::parse(facts.jwk.as_bytes()).ok()?;
+        let key = Arc::new(VerifyingKey::from_jwk(&jwk).ok()?);
+        self.public.insert(kid.to_owned(), Arc::clone(&key));
+        Some(key)
+    }
+
+    /// The public halves of every node's keys that stand in the JWKS at `now` (RFC 7517 §5).
+    #[must_use]
+    pub fn jwks(&self, now: Timestamp) -> Value {
+        let index = self.state.index();
+        let keys: Vec<Value> = index
+            .signing_keys
+            .values()
+            .filter(|key| key.verifies(now))
+            .filter_map(|key| crate::json::parse(key.jwk.as_bytes()).ok())
+            .collect();
+        serde_json::json!({ "keys": keys })
+    }
+
+    /// Retires the key that signs now in favour of its successor, and publishes the next one.
+    /// Answers the `kid` that was retired.
+    ///
+    /// # Errors
+    /// [`state::Error::NoAgedSuccessor`] if the successor is not old enough; as [`Error`] says.
+    pub async fn rotate(&self, now: Timestamp) -> Result<String, Error> {
+        let retired = self.signing_key(now)?.kid().to_owned();
+        self.state.retire_signing_key(retired.clone()).await?;
+        self.ensure().await?;
+        Ok(retired)
+    }
+
+    /// Taints a key of any node: nothing it signed is accepted any more.
+    ///
+    /// # Errors
+    /// [`state::Error::UnknownSigningKey`]; as [`Error`] says.
+    pub async fn taint(&self, kid: &str) -> Result<(), Error> {
+        self.state.taint_signing_key(kid.to_owned()).await?;
+        self.ensure().await
+    }
+
+    /// The private half is on disk before the log says that it exists.
+    async fn publish_new(&self) -> Result<(), Error> {
+        let key = self.unpublished().map_or_else(|| self.make(), Ok)?;
+        self.state.publish_signing_key(key.kid().to_owned(), key.public_jwk().to_string()).await?;
+        Ok(())
+    }
+
+    /// A private half that a crash left without its public one.
+    fn unpublished(&self) -> Option<Arc<SigningKey>> {
+        let index = self.state.index();
+        self.private.load().values().find(|key| !index.signing_keys.contains_key(key.kid())).cloned()
+    }
+
+    fn make(&self) -> Result<Arc<SigningKey>, Error> {
+        let key = Arc::new(SigningKey::generate().map_err(Error::Generate)?);
+        let der = key.to_pkcs8().map_err(Error::Generate)?;
+        let path = self.directory.join(format!("{}.p8", key.kid()));
+        write_private(&path, &der).map_err(|source| Error::File { path, source })?;
+        self.private.rcu(|private| {
+            let mut private = BTreeMap::clone(private);
+            private.insert(key.kid().to_owned(), Arc::clone(&key));
+            private
+        });
+        Ok(key)
+    }
+}
+
+fn read_directory(directory: &Path) -> Result<BTreeMap<String, Arc<SigningKey>>, Error> {
+    let file_error = |source| Error::File { path: directory.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file_error)?;
+    check_mode(directory)?;
+    let mut private = BTreeMap::new();
+    for item in fs::read_dir(directory).map_err(file_error)? {
+        let path = item.map_err(file_error)?.path();
+        if path.extension().is_none_or(|extension| extension != "p8") {
+            continue;
+        }
+        check_mode(&path)?;
+        let der = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
+        let key = SigningKey::from_pkcs8(&der).map_err(|source| Error::Key { path, source })?;
+        private.insert(key.kid().to_owned(), Arc::new(key));
+    }
+    Ok(private)
+}
+
+fn check_mode(path: &Path) -> Result<(), Error> {
+    let metadata = fs::metadata(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 { Ok(()) } else { Err(Error::TooOpen { path: path.to_owned(), mode }) }
+}
+
+/// A crash leaves the whole file or none that counts as a key.
+fn write_private(path: &Path, der: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(der)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    let parent = path.parent().ok_or_else(|| io::Error::other("a key file has a directory"))?;
+    fs::File::open(parent)?.sync_all()
+}

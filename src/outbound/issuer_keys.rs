@@ -1,0 +1,517 @@
+//! Issuers' keys: fetched, kept, refreshed, one set per issuer.
+//!
+//! * Fresh keys (`KEYS_FRESH`, or what a SPIFFE bundle hints) are used without asking anybody.
+//! * Older ones are fetched again by whoever comes first; the others go on with what there is.
+//! * An unknown `kid` asks the source again, because the issuer may just have rotated.
+//! * But a source is asked at most once per `KEYS_NEGATIVE`, by any `kid` and after any failure: this
+//!   is the negative cache, and its size does not depend on what strangers send.
+//! * A source that fails, or gives a wrong document, changes nothing until `KEYS_STALE_MAX`; then its
+//!   issuer is refused, and no other.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::Mutex;
+
+use super::client::{self, Client};
+use crate::clock::Clock;
+use crate::token::issuer::{Issuer, Issuers, KeySource};
+use crate::token::jws::Algorithm;
+use crate::token::key_set::{self, KeySet, Purpose, VerifyingKey};
+use crate::{json, limits, token};
+
+/// Why there is no key for a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The issuer's keys are known and none is for this token.
+    #[error(transparent)]
+    Key(#[from] token::Error),
+    /// The issuer's keys are not known, or have not been confirmed for too long.
+    #[error("keys of the issuer are not available")]
+    Unavailable,
+}
+
+/// Why a source gave no keys.
+#[derive(Debug, thiserror::Error)]
+enum SourceError {
+    #[error("fetch keys: {0}")]
+    Fetch(#[from] client::Error),
+    #[error("read key file: {0}")]
+    File(#[from] std::io::Error),
+    #[error("key file is too large")]
+    FileTooLarge,
+    #[error("discovery document is malformed")]
+    DiscoveryMalformed,
+    #[error("discovery document is of another issuer")]
+    DiscoveryIssuerMismatch,
+    #[error(transparent)]
+    Document(#[from] key_set::Error),
+    #[error("spiffe_sequence went backwards")]
+    SequenceWentBack,
+}
+
+/// The keys of all configured issuers.
+#[derive(Debug)]
+pub struct IssuerKeys {
+    client: Client,
+    clock: Clock,
+    by_iss: HashMap<String, Source>,
+}
+
+/// What is known of one issuer's keys. All times are [`Clock::boot`].
+#[derive(Debug, Default)]
+struct Source {
+    current: ArcSwapOption<Fetched>,
+    /// Held by the one request that fetches; the earliest time of the next fetch.
+    next_fetch: Mutex<Duration>,
+}
+
+#[derive(Debug)]
+struct Fetched {
+    keys: KeySet,
+    at: Duration,
+}
+
+impl Fetched {
+    fn age(&self, boot: Duration) -> Duration {
+        boot.saturating_sub(self.at)
+    }
+
+    fn is_fresh(&self, boot: Duration) -> bool {
+        self.age(boot) < fresh_for(&self.keys)
+    }
+
+    fn is_usable(&self, boot: Duration) -> bool {
+        self.age(boot) < limits::KEYS_STALE_MAX
+    }
+}
+
+/// SPIFFE bundle §4.1.2: a bundle hints how often to check for updates; held within our own bounds.
+fn fresh_for(keys: &KeySet) -> Duration {
+    let hint = keys.refresh_hint().unwrap_or(limits::KEYS_FRESH);
+    hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::KEYS_FRESH)
+}
+
+impl IssuerKeys {
+    /// Keys of `issuers`; nothing is fetched before it is needed.
+    #[must_use]
+    pub fn new(issuers: &Issuers, client: Client, clock: Clock) -> Self {
+        let by_iss = issuers.iter().map(|issuer| (issuer.iss.clone(), Source::default())).collect();
+        Self { client, clock, by_iss }
+    }
+
+    /// The key of `issuer` that must verify a token with this `kid` and `algorithm`.
+    ///
+    /// # Errors
+    /// [`Error::Key`] as [`KeySet::select`]; [`Error::Unavailable`].
+    pub async fn key_for(
+        &self,
+        issuer: &Issuer,
+        kid: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<Arc<VerifyingKey>, Error> {
+        let source = self.by_iss.get(&issuer.iss).ok_or(token::Error::UnknownIssuer)?;
+        let boot = self.clock.boot();
+        let before = source.current.load_full().filter(|fetched| fetched.is_usable(boot));
+        if let Some(fetched) = &before {
+            match fetched.keys.select(kid, algorithm) {
+                Err(token::Error::UnknownKey) => {}
+                selected if fetched.is_fresh(boot) => return Ok(selected?),
+                selected => {
+                    // Whoever finds the source free asks it; the others do not wait.
+                    let Ok(next_fetch) = source.next_fetch.try_lock() else { return Ok(selected?) };
+                    self.refresh(issuer, source, next_fetch).await;
+                    return self.known(source, kid, algorithm);
+                }
+            }
+        }
+        // No keys, or none of this name: worth waiting for whoever is fetching.
+        let next_fetch = source.next_fetch.lock().await;
+        let during = source.current.load_full().filter(|fetched| fetched.is_usable(self.clock.boot()));
+        if before.as_ref().map(Arc::as_ptr) == during.as_ref().map(Arc::as_ptr) {
+            self.refresh(issuer, source, next_fetch).await;
+        }
+        self.known(source, kid, algorithm)
+    }
+
+    /// The answer from what is known now.
+    fn known(
+        &self,
+        source: &Source,
+        kid: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<Arc<VerifyingKey>, Error> {
+        let boot = self.clock.boot();
+        let fetched = source.current.load_full().filter(|fetched| fetched.is_usable(boot));
+        Ok(fetched.ok_or(Error::Unavailable)?.keys.select(kid, algorithm)?)
+    }
+
+    /// Fetches once if the source may be asked again. A failure is logged and changes nothing.
+    async fn refresh(
+        &self,
+        issuer: &Issuer,
+        source: &Source,
+        mut next_fetch: tokio::sync::MutexGuard<'_, Duration>,
+    ) {
+        let begun = self.clock.boot();
+        if begun < *next_fetch {
+            return;
+        }
+        // If the caller goes away in the middle, the next one need not wait long.
+        *next_fetch = begun + limits::KEYS_ABANDONED;
+        let outcome = self.fetch(issuer).await.and_then(|keys| {
+            let current = source.current.load();
+            let sequence = current.as_ref().and_then(|fetched| fetched.keys.sequence());
+            // SPIFFE bundle §4.1.1: a lower number is an older bundle.
+            if keys.sequence() < sequence { Err(SourceError::SequenceWentBack) } else { Ok(keys) }
+        });
+        let ended = self.clock.boot();
+        match outcome {
+            Ok(keys) => {
+                *next_fetch = ended + fresh_for(&keys).min(limits::KEYS_NEGATIVE);
+                tracing::debug!(issuer = issuer.iss, keys = keys.len(), "issuer keys fetched");
+                // The age counts from before the fetch: the source may have answered at once.
+                source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
+            }
+            Err(error) => {
+                *next_fetch = ended + limits::KEYS_NEGATIVE;
+                tracing::warn!(issuer = issuer.iss, %error, "issuer keys not refreshed");
+            }
+        }
+    }
+
+    async fn fetch(&self, issuer: &Issuer) -> Result<KeySet, SourceError> {
+        let (document, purpose) = match &issuer.keys {
+            KeySource::File(path) => (read_file(path).await?, Purpose::Issuer),
+            KeySource::Url(url) => (self.client.fetch(url).await?, Purpose::Issuer),
+            KeySource::Discovery => {
+                let url = self.discover(&issuer.iss).await?;
+                (self.client.fetch(&url).await?, Purpose::Issuer)
+            }
+            KeySource::SpiffeBundleFile(path) => (read_file(path).await?, Purpose::SpiffeBundle),
+            KeySource::SpiffeBundleEndpoint(url) => (self.client.fetch(url).await?, Purpose::SpiffeBundle),
+        };
+        Ok(KeySet::parse(&document, purpose)?)
+    }
+
+    /// `jwks_uri` of the issuer's own discovery document.
+    async fn discover(&self, iss: &str) -> Result<String, SourceError> {
+        #[derive(Deserialize)]
+        struct Discovery {
+            issuer: String,
+            jwks_uri: String,
+        }
+        // OpenID Connect Discovery §4: a terminating slash is removed before the path is appended.
+        let base = iss.strip_suffix('/').unwrap_or(iss);
+        let document = self.client.fetch(&format!("{base}/.well-known/openid-configuration")).await?;
+        let discovery: Discovery = json::read(&document).map_err(|_| SourceError::DiscoveryMalformed)?;
+        // §4.3: "MUST be identical to the Issuer URL that was used as the prefix".
+        if discovery.issuer == iss {
+            Ok(discovery.jwks_uri)
+        } else {
+            Err(SourceError::DiscoveryIssuerMismatch)
+        }
+    }
+}
+
+async fn read_file(path: &Path) -> Result<Vec<u8>, SourceError> {
+    let file = tokio::fs::File::open(path).await?;
+    let mut document = Vec::new();
+    let limit = limits::FETCH_BYTES_MAX as u64 + 1;
+    file.take(limit).read_to_end(&mut document).await?;
+    if document.len() > limits::FETCH_BYTES_MAX { Err(SourceError::FileTooLarge) } else { Ok(document) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use serde_json::{Value, json};
+    use wiremock::matchers::path;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::outbound::client::Limits;
+    use crate::token::issuer::{ALGORITHMS_DEFAULT, IssuerKind, SubjectMapping};
+    use crate::token::signing::SigningKey;
+
+    const ES256: Algorithm = Algorithm::Es256;
+    const UNKNOWN: Error = Error::Key(token::Error::UnknownKey);
+
+    fn jwks(kids: &[&str]) -> Value {
+        let key = |kid: &&str| {
+            let mut jwk = SigningKey::generate().expect("key").public_jwk().clone();
+            jwk["kid"] = (*kid).into();
+            jwk
+        };
+        json!({"keys": kids.iter().map(key).collect::<Vec<_>>()})
+    }
+
+    fn issuer(iss: &str, keys: KeySource) -> Issuer {
+        let kind = if keys.is_spiffe_bundle() {
+            IssuerKind::Spiffe
+        } else {
+            IssuerKind::Jwt { subject: SubjectMapping::Identifier }
+        };
+        Issuer {
+            iss: iss.to_owned(),
+            kind,
+            keys,
+            algorithms: ALGORITHMS_DEFAULT.to_vec(),
+            audiences: vec!["a".to_owned()],
+            trust_domains: vec!["trust.example".parse().expect("trust domain")],
+            max_credential_age: limits::CREDENTIAL_AGE_MAX,
+            verified_email: false,
+        }
+    }
+
+    /// Keys of one issuer whose source is a local server that a test can change.
+    struct Bench {
+        server: MockServer,
+        clock: Clock,
+        keys: IssuerKeys,
+        issuer: Issuer,
+    }
+
+    impl Bench {
+        async fn of(issuer_at: impl FnOnce(&str) -> Issuer) -> Self {
+            let server = MockServer::start().await;
+            let issuer = issuer_at(&server.uri());
+            let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+            let limits =
+                Limits { allow_loopback_http: true, timeout: Duration::from_secs(1), ..Limits::default() };
+            let client = Client::new(limits).expect("client");
+            let issuers = Issuers::new(vec![issuer.clone()]).expect("configuration");
+            let keys = IssuerKeys::new(&issuers, client, clock.clone());
+            Self { server, clock, keys, issuer }
+        }
+
+        async fn of_url() -> Self {
+            Self::of(|uri| issuer("https://issuer.example", KeySource::Url(format!("{uri}/keys")))).await
+        }
+
+        async fn of_bundle() -> Self {
+            Self::of(|uri| {
+                issuer("spiffe://trust.example", KeySource::SpiffeBundleEndpoint(format!("{uri}/keys")))
+            })
+            .await
+        }
+
+        async fn answers(&self, answer: ResponseTemplate) {
+            self.server.reset().await;
+            Mock::given(path("/keys")).respond_with(answer).mount(&self.server).await;
+        }
+
+        async fn serves(&self, document: &Value) {
+            self.answers(ResponseTemplate::new(200).set_body_json(document)).await;
+        }
+
+        async fn asked(&self) -> usize {
+            self.server.received_requests().await.map_or(0, |requests| requests.len())
+        }
+
+        async fn key(&self, kid: &str) -> Result<(), Error> {
+            self.keys.key_for(&self.issuer, Some(kid), ES256).await.map(|_| ())
+        }
+    }
+
+    #[tokio::test]
+    async fn asks_once_while_keys_are_fresh() {
+        let bench = Bench::of_url().await;
+        bench.serves(&jwks(&["a"])).await;
+        for _ in 0..5 {
+            assert_eq!(bench.key("a").await, Ok(()));
+        }
+        assert_eq!(bench.asked().await, 1);
+        bench.clock.advance(limits::KEYS_FRESH);
+        assert_eq!(bench.key("a").await, Ok(()));
+        assert_eq!(bench.asked().await, 2);
+    }
+
+    #[tokio::test]
+    async fn asks_once_for_many_who_come_together() {
+        let bench = Bench::of_url().await;
+        let slow =
+            ResponseTemplate::new(200).set_body_json(jwks(&["a"])).set_delay(Duration::from_millis(50));
+        bench.answers(slow).await;
+        let (a, b, c, d) = tokio::join!(bench.key("a"), bench.key("a"), bench.key("x"), bench.key("a"));
+        assert_eq!((a, b, c, d), (Ok(()), Ok(()), Err(UNKNOWN), Ok(())));
+        assert_eq!(bench.asked().await, 1);
+    }
+
+    #[tokio::test]
+    async fn an_unknown_kid_asks_again_but_a_flood_of_them_does_not() {
+        let bench = Bench::of_url().await;
+        bench.serves(&jwks(&["a"])).await;
+        assert_eq!(bench.key("a").await, Ok(()));
+        for kid in 0..50 {
+            assert_eq!(bench.key(&format!("../{kid}")).await, Err(UNKNOWN));
+        }
+        assert_eq!(bench.asked().await, 1);
+        // The issuer rotates: its new key is found as soon as the source may be asked again.
+        bench.clock.advance(limits::KEYS_NEGATIVE);
+        bench.serves(&jwks(&["a", "b"])).await;
+        assert_eq!(bench.key("b").await, Ok(()));
+        assert_eq!(bench.key("c").await, Err(UNKNOWN));
+        assert_eq!(bench.asked().await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_withdrawn_key_is_refused_after_the_next_fetch() {
+        let bench = Bench::of_url().await;
+        bench.serves(&jwks(&["a", "b"])).await;
+        assert_eq!(bench.key("a").await, Ok(()));
+        bench.serves(&jwks(&["b"])).await;
+        bench.clock.advance(limits::KEYS_FRESH);
+        assert_eq!(bench.key("a").await, Err(UNKNOWN));
+    }
+
+    #[tokio::test]
+    async fn a_wrong_document_never_replaces_a_good_one_and_ends_only_with_time() {
+        for wrong in [
+            ResponseTemplate::new(200).set_body_string("<html>sign in</html>"),
+            ResponseTemplate::new(200).set_body_string("{\"keys\":"),
+            ResponseTemplate::new(200).set_body_json(json!({"keys": [{"kty": "oct", "k": "AAAA"}]})),
+            ResponseTemplate::new(200).set_body_bytes(vec![b' '; limits::FETCH_BYTES_MAX + 1]),
+            ResponseTemplate::new(302).insert_header("location", "/keys"),
+            ResponseTemplate::new(404),
+            ResponseTemplate::new(200).set_delay(Duration::from_mins(1)),
+        ] {
+            let bench = Bench::of_url().await;
+            bench.serves(&jwks(&["a"])).await;
+            assert_eq!(bench.key("a").await, Ok(()));
+            bench.answers(wrong).await;
+            bench.clock.advance(limits::KEYS_FRESH);
+            assert_eq!(bench.key("a").await, Ok(()));
+            assert_eq!(bench.key("a").await, Ok(()));
+            assert_eq!(bench.asked().await, 1);
+            bench.clock.advance(limits::KEYS_STALE_MAX.saturating_sub(limits::KEYS_FRESH));
+            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_source_that_never_answered_is_left_alone_for_a_while() {
+        let bench = Bench::of_url().await;
+        bench.answers(ResponseTemplate::new(500)).await;
+        for _ in 0..5 {
+            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
+        }
+        assert_eq!(bench.asked().await, 1);
+        bench.serves(&jwks(&["a"])).await;
+        bench.clock.advance(limits::KEYS_NEGATIVE);
+        assert_eq!(bench.key("a").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_delays_the_others_only_briefly() {
+        let bench = Bench::of_url().await;
+        bench.answers(ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
+        let abandoned = tokio::time::timeout(Duration::from_millis(20), bench.key("a")).await;
+        assert!(abandoned.is_err());
+        bench.serves(&jwks(&["a"])).await;
+        bench.clock.advance(limits::KEYS_ABANDONED);
+        assert_eq!(bench.key("a").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn keys_are_found_by_discovery_only_in_the_issuers_own_document() {
+        let bench = Bench::of(|uri| issuer(uri, KeySource::Discovery)).await;
+        let uri = bench.server.uri();
+        let publish = async |issuer: &str| {
+            bench.server.reset().await;
+            let document = json!({"issuer": issuer, "jwks_uri": format!("{uri}/keys")});
+            Mock::given(path("/.well-known/openid-configuration"))
+                .respond_with(ResponseTemplate::new(200).set_body_json(document))
+                .mount(&bench.server)
+                .await;
+            Mock::given(path("/keys"))
+                .respond_with(ResponseTemplate::new(200).set_body_json(jwks(&["a"])))
+                .mount(&bench.server)
+                .await;
+        };
+        for other in [format!("{uri}/"), "https://evil.example".to_owned()] {
+            publish(&other).await;
+            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
+            assert_eq!(bench.asked().await, 1);
+            bench.clock.advance(limits::KEYS_NEGATIVE);
+        }
+        publish(&uri).await;
+        assert_eq!(bench.key("a").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn two_issuers_with_one_kid_have_two_keys() {
+        let server = MockServer::start().await;
+        for name in ["/a", "/b"] {
+            let answer = ResponseTemplate::new(200).set_body_json(jwks(&["k"]));
+            Mock::given(path(name)).respond_with(answer).mount(&server).await;
+        }
+        let at = |name: &str| {
+            issuer(&format!("https://{name}"), KeySource::Url(format!("{}/{name}", server.uri())))
+        };
+        let (a, b) = (at("a"), at("b"));
+        let client = Client::new(Limits { allow_loopback_http: true, ..Limits::default() }).expect("client");
+        let issuers = Issuers::new(vec![a.clone(), b.clone()]).expect("configuration");
+        let keys = IssuerKeys::new(&issuers, client, Clock::manual(Timestamp::from_secs(1)));
+        let key_a = keys.key_for(&a, Some("k"), ES256).await.expect("key");
+        let key_b = keys.key_for(&b, Some("k"), ES256).await.expect("key");
+        assert_ne!(key_a.thumbprint(), key_b.thumbprint());
+        let stranger = issuer("https://c", KeySource::Discovery);
+        let refused = keys.key_for(&stranger, Some("k"), ES256).await.err();
+        assert_eq!(refused, Some(Error::Key(token::Error::UnknownIssuer)));
+    }
+
+    #[tokio::test]
+    async fn a_bundle_is_refreshed_as_it_hints_and_never_goes_back() {
+        let bundle = |kid: &str, sequence: u64| {
+            let mut document = jwks(&[kid]);
+            document["keys"][0]["use"] = "jwt-svid".into();
+            document["spiffe_sequence"] = sequence.into();
+            document["spiffe_refresh_hint"] = 1.into();
+            document
+        };
+        let bench = Bench::of_bundle().await;
+        bench.serves(&bundle("a", 2)).await;
+        assert_eq!(bench.key("a").await, Ok(()));
+        bench.clock.advance(limits::SPIFFE_REFRESH_MIN.saturating_sub(Duration::from_millis(1)));
+        assert_eq!(bench.key("a").await, Ok(()));
+        assert_eq!(bench.asked().await, 1);
+        bench.clock.advance(Duration::from_millis(1));
+        bench.serves(&bundle("old", 1)).await;
+        assert_eq!(bench.key("a").await, Ok(()));
+        assert_eq!(bench.key("old").await, Err(UNKNOWN));
+        assert_eq!(bench.asked().await, 1);
+        bench.clock.advance(limits::KEYS_NEGATIVE);
+        bench.serves(&bundle("b", 3)).await;
+        assert_eq!(bench.key("b").await, Ok(()));
+        assert_eq!(bench.key("a").await, Err(UNKNOWN));
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_again_on_the_same_schedule() {
+        let mut file = tempfile::NamedTempFile::new().expect("file");
+        write!(file, "{}", jwks(&["a"])).expect("written");
+        let source = issuer("https://issuer.example", KeySource::File(file.path().to_owned()));
+        let clock = Clock::manual(Timestamp::from_secs(1));
+        let client = Client::new(Limits::default()).expect("client");
+        let issuers = Issuers::new(vec![source.clone()]).expect("configuration");
+        let keys = IssuerKeys::new(&issuers, client, clock.clone());
+        assert!(keys.key_for(&source, Some("a"), ES256).await.is_ok());
+        std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");
+        assert_eq!(keys.key_for(&source, Some("b"), ES256).await.err(), Some(UNKNOWN));
+        clock.advance(limits::KEYS_NEGATIVE);
+        assert!(keys.key_for(&source, Some("b"), ES256).await.is_ok());
+        std::fs::write(file.path(), vec![b' '; limits::FETCH_BYTES_MAX + 1]).expect("written");
+        clock.advance(limits::KEYS_FRESH);
+        assert!(keys.key_for(&source, Some("b"), ES256).await.is_ok());
+        clock.advance(limits::KEYS_STALE_MAX);
+        assert_eq!(keys.key_for(&source, Some("b"), ES256).await.err(), Some(Error::Unavailable));
+    }
+}

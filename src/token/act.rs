@@ -1,0 +1,145 @@
+//! The claims `act` and `may_act` (RFC 8693 §4.1, §4.4), typed.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Error;
+use crate::limits;
+
+/// An actor, and whoever acted before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Act {
+    /// Who vouches for the actor.
+    pub iss: String,
+    /// The actor.
+    pub sub: String,
+    /// The prior actor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub act: Option<Box<Act>>,
+}
+
+impl Act {
+    /// Reads a chain. An actor without `iss` is one of the token's own issuer.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`], [`Error::ActTooDeep`], or [`Error::ActLoop`] if an actor stands in
+    /// the chain twice.
+    pub fn read(value: &Value, token_iss: &str) -> Result<Self, Error> {
+        let mut actors: Vec<(String, String)> = Vec::new();
+        let mut next = Some(value);
+        while let Some(value) = next {
+            if actors.len() == limits::ACT_DEPTH_MAX {
+                return Err(Error::ActTooDeep);
+            }
+            let actor = actor(value, "act")?;
+            let actor = (actor.0.unwrap_or_else(|| token_iss.to_owned()), actor.1);
+            if actors.contains(&actor) {
+                return Err(Error::ActLoop);
+            }
+            actors.push(actor);
+            next = value.get("act");
+        }
+        let chain = actors
+            .into_iter()
+            .rev()
+            .fold(None, |prior, (iss, sub)| Some(Self { iss, sub, act: prior.map(Box::new) }));
+        chain.ok_or(Error::ClaimMalformed("act"))
+    }
+
+    /// The actors, current first.
+    pub fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |actor| actor.act.as_deref())
+    }
+}
+
+/// Who may become the actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MayAct {
+    /// Who must vouch for the actor, if stated.
+    pub iss: Option<String>,
+    /// The actor.
+    pub sub: String,
+}
+
+impl MayAct {
+    /// Reads the claim.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`].
+    pub fn read(value: &Value) -> Result<Self, Error> {
+        let (iss, sub) = actor(value, "may_act")?;
+        Ok(Self { iss, sub })
+    }
+
+    /// Whether `sub`, vouched for by `iss`, is meant. Byte for byte.
+    #[must_use]
+    pub fn names(&self, iss: &str, sub: &str) -> bool {
+        self.sub == sub && self.iss.as_deref().is_none_or(|stated| stated == iss)
+    }
+}
+
+fn actor(value: &Value, claim: &'static str) -> Result<(Option<String>, String), Error> {
+    let members = value.as_object().ok_or(Error::ClaimMalformed(claim))?;
+    let text = |name| match members.get(name) {
+        None => Ok(None),
+        Some(Value::String(text)) if (1..=limits::WORKLOAD_ID_BYTES_MAX).contains(&text.len()) => {
+            Ok(Some(text.clone()))
+        }
+        Some(_) => Err(Error::ClaimMalformed(claim)),
+    };
+    Ok((text("iss")?, text("sub")?.ok_or(Error::ClaimMalformed(claim))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(depth: usize) -> Value {
+        (0..depth).fold(Value::Null, |inner, level| {
+            let mut actor = json!({"sub": format!("agent-{level}")});
+            if !inner.is_null() {
+                actor["act"] = inner;
+            }
+            actor
+        })
+    }
+
+    #[test]
+    fn reads_a_chain_in_order_and_writes_it_as_it_was() {
+        let value = json!({"iss": "https://a", "sub": "x", "act": {"iss": "https://b", "sub": "y"}});
+        let act = Act::read(&value, "https://own").expect("well formed");
+        assert_eq!(act.chain().map(|actor| actor.sub.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+        assert_eq!(serde_json::to_value(&act).expect("serializes"), value);
+    }
+
+    #[test]
+    fn refuses_a_loop_also_when_the_issuer_is_only_implied() {
+        let value = json!({"sub": "x", "act": {"sub": "y", "act": {"iss": "https://own", "sub": "x"}}});
+        assert_eq!(Act::read(&value, "https://own"), Err(Error::ActLoop));
+        assert!(Act::read(&value, "https://other").is_ok());
+    }
+
+    #[test]
+    fn refuses_a_chain_longer_than_the_limit() {
+        assert!(Act::read(&nested(limits::ACT_DEPTH_MAX), "i").is_ok());
+        assert_eq!(Act::read(&nested(limits::ACT_DEPTH_MAX + 1), "i"), Err(Error::ActTooDeep));
+    }
+
+    #[test]
+    fn refuses_an_actor_without_a_subject_or_of_a_wrong_type() {
+        for value in
+            [json!({}), json!("x"), json!({"sub": 1}), json!({"sub": ""}), json!({"sub": "x", "act": null})]
+        {
+            assert_eq!(Act::read(&value, "i"), Err(Error::ClaimMalformed("act")), "{value}");
+        }
+    }
+
+    #[test]
+    fn may_act_is_compared_byte_for_byte() {
+        let may_act = MayAct::read(&json!({"iss": "https://a", "sub": "x"})).expect("well formed");
+        assert!(may_act.names("https://a", "x"));
+        assert!(!may_act.names("https://a/", "x") && !may_act.names("https://a", "X"));
+    }
+}

@@ -1,0 +1,188 @@
+//! The registered claims (RFC 7519 §4.1), typed strictly, and readers for the others.
+//!
+//! Reading is about types and limits only; what a value means for the caller is decided where the
+//! credential kinds are told apart, in `subject`. Claims are read from nothing but a good signature.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::Error;
+use super::jws::Signed;
+use crate::clock::Timestamp;
+use crate::{json, limits};
+
+/// The claims of a verified token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claims {
+    /// `iss`. Optional only because a JWT-SVID may lack it (JWT-SVID §3).
+    pub iss: Option<String>,
+    /// `sub`.
+    pub sub: String,
+    /// `aud`: at least one, whether it was a string or an array (RFC 7519 §4.1.3).
+    pub aud: Vec<String>,
+    /// `exp`.
+    pub exp: Timestamp,
+    /// `iat`.
+    pub iat: Timestamp,
+    /// `nbf`.
+    pub nbf: Option<Timestamp>,
+    /// `jti`.
+    pub jti: Option<String>,
+    /// All others.
+    pub others: Map<String, Value>,
+    /// Length of the payload in bytes, by which a cache is bounded.
+    pub payload_bytes: usize,
+}
+
+impl Claims {
+    /// Reads the registered claims of a payload.
+    ///
+    /// # Errors
+    /// [`Error::PayloadMalformed`], [`Error::ClaimMissing`] or [`Error::ClaimMalformed`].
+    pub fn read(signed: &Signed) -> Result<Self, Error> {
+        let Ok(Value::Object(mut members)) = json::parse(signed.payload()) else {
+            return Err(Error::PayloadMalformed);
+        };
+        let mut take = |name| members.remove(name);
+        Ok(Self {
+            iss: take("iss").map(|value| text("iss", value, limits::URI_BYTES_MAX)).transpose()?,
+            sub: text("sub", required("sub", take("sub"))?, limits::WORKLOAD_ID_BYTES_MAX)?,
+            aud: audiences(required("aud", take("aud"))?)?,
+            exp: numeric_date("exp", &required("exp", take("exp"))?)?,
+            iat: numeric_date("iat", &required("iat", take("iat"))?)?,
+            nbf: take("nbf").map(|value| numeric_date("nbf", &value)).transpose()?,
+            jti: take("jti").map(|value| text("jti", value, limits::OPAQUE_BYTES_MAX)).transpose()?,
+            others: members,
+            payload_bytes: signed.payload().len(),
+        })
+    }
+
+    /// Checks `nbf`, `iat`, `exp` and age at `now`, with [`limits::LEEWAY`] for clocks that differ. The
+    /// age has none: it is our own rule, not the issuer's statement.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`] if `exp` is not after `iat`, [`Error::NotYetValid`],
+    /// [`Error::IssuedAhead`], [`Error::Expired`] or [`Error::TooOld`].
+    pub fn check_times(&self, now: Timestamp, age_max: Duration) -> Result<(), Error> {
+        if self.exp <= self.iat {
+            return Err(Error::ClaimMalformed("exp"));
+        }
+        // RFC 7519 §4.1.5: "the time before which the JWT MUST NOT be accepted".
+        if self.nbf.is_some_and(|nbf| nbf > now.plus(limits::LEEWAY)) {
+            return Err(Error::NotYetValid);
+        }
+        if self.iat > now.plus(limits::LEEWAY) {
+            return Err(Error::IssuedAhead);
+        }
+        // RFC 7519 §4.1.4: "on or after which the JWT MUST NOT be accepted".
+        if now >= self.exp.plus(limits::LEEWAY) {
+            return Err(Error::Expired);
+        }
+        if now >= self.iat.plus(age_max) {
+            return Err(Error::TooOld);
+        }
+        Ok(())
+    }
+
+    /// A text claim, if present.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`] if it is not a string of 1 to `bytes_max` bytes.
+    pub fn text(&self, name: &'static str, bytes_max: usize) -> Result<Option<String>, Error> {
+        self.others.get(name).map(|value| text(name, value.clone(), bytes_max)).transpose()
+    }
+
+    /// A list of words, if present: an array of distinct or repeated strings.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`] beyond `CAPABILITIES_MAX` words or if one is no scope word.
+    pub fn words(&self, name: &'static str) -> Result<Option<Vec<String>>, Error> {
+        let Some(value) = self.others.get(name) else { return Ok(None) };
+        let words = value.as_array().ok_or(Error::ClaimMalformed(name))?;
+        bounded_words(name, words.iter().map(|word| word.as_str().unwrap_or_default())).map(Some)
+    }
+
+    /// The words of `scope`, if present (RFC 6749 §3.3: separated by one space).
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`] if it is not a string or holds something that is no scope word.
+    pub fn scope(&self) -> Result<Option<Vec<String>>, Error> {
+        const NAME: &str = "scope";
+        let Some(value) = self.others.get(NAME) else { return Ok(None) };
+        let scope = value.as_str().ok_or(Error::ClaimMalformed(NAME))?;
+        if scope.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        bounded_words(NAME, scope.split(' ')).map(Some)
+    }
+
+    /// A whole number, if present.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`] if it is no whole number from 0 to `largest`.
+    pub fn whole_number(&self, name: &'static str, largest: u32) -> Result<Option<u32>, Error> {
+        let Some(value) = self.others.get(name) else { return Ok(None) };
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.filter(|number| *number <= largest).map(Some).ok_or(Error::ClaimMalformed(name))
+    }
+
+    /// A NumericDate, if present.
+    ///
+    /// # Errors
+    /// [`Error::ClaimMalformed`].
+    pub fn numeric_date(&self, name: &'static str) -> Result<Option<Timestamp>, Error> {
+        self.others.get(name).map(|value| numeric_date(name, value)).transpose()
+    }
+}
+
+fn required(name: &'static str, value: Option<Value>) -> Result<Value, Error> {
+    value.ok_or(Error::ClaimMissing(name))
+}
+
+fn text(name: &'static str, value: Value, bytes_max: usize) -> Result<String, Error> {
+    match value {
+        Value::String(text) if (1..=bytes_max).contains(&text.len()) => Ok(text),
+        _ => Err(Error::ClaimMalformed(name)),
+    }
+}
+
+fn audiences(value: Value) -> Result<Vec<String>, Error> {
+    let one = |value| text("aud", value, limits::URI_BYTES_MAX);
+    match value {
+        Value::Array(values) if !values.is_empty() => values.into_iter().map(one).collect(),
+        value => Ok(vec![one(value)?]),
+    }
+}
+
+/// RFC 7519 §2 allows fractions; issuers that send a whole number as `1.7e9` are read, real fractions
+/// and anything outside the calendar are not.
+fn numeric_date(name: &'static str, value: &Value) -> Result<Timestamp, Error> {
+    let secs = value.as_i64().or_else(|| {
+        let number = value.as_f64()?;
+        #[expect(clippy::cast_possible_truncation, reason = "whole and in range, checked first")]
+        let whole = (number.fract() == 0.0 && number.abs() <= 1e15).then_some(number as i64);
+        whole
+    });
+    secs.filter(|secs| (0..=limits::NUMERIC_DATE_MAX_SECS).contains(secs))
+        .map(Timestamp::from_secs)
+        .ok_or(Error::ClaimMalformed(name))
+}
+
+fn bounded_words<'w>(name: &'static str, words: impl Iterator<Item = &'w str>) -> Result<Vec<String>, Error> {
+    let mut read = Vec::new();
+    for word in words {
+        if !is_word(word) || read.len() == limits::CAPABILITIES_MAX {
+            return Err(Error::ClaimMalformed(name));
+        }
+        read.push(word.to_owned());
+    }
+    Ok(read)
+}
+
+/// RFC 6749 §3.3: `scope-token = 1*( %x21 / %x23-5B / %x5D-7E )`. Capabilities are written into `scope`,
+/// so they follow it.
+fn is_word(word: &str) -> bool {
+    (1..=limits::CAPABILITY_BYTES_MAX).contains(&word.len())
+        && word.bytes().all(|b| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e))
+}

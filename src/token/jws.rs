@@ -1,0 +1,466 @@
+//! The one parser of compact JWS (RFC 7515 §7.1). Nothing else splits a token on dots.
+//!
+//! A [`Compact`] shows its header, and of its payload only a hint at who may have issued it. The
+//! payload itself is inside [`Signed`], which only a good signature makes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+use super::Error;
+use super::key_set::VerifyingKey;
+use crate::{json, limits};
+
+/// The signature algorithms that exist here. `none` and HMAC cannot be named (RFC 8725 §3.1).
+///
+/// In the order of RFC 7518 §3.1, then RFC 8037.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
+    Rs384,
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
+    Rs512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// RSASSA-PSS with SHA-256.
+    Ps256,
+    /// RSASSA-PSS with SHA-384.
+    Ps384,
+    /// RSASSA-PSS with SHA-512.
+    Ps512,
+    /// Ed25519, spelled `EdDSA` (RFC 8037) or `Ed25519` (RFC 9864).
+    EdDsa,
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "RS256" => Ok(Self::Rs256),
+            "RS384" => Ok(Self::Rs384),
+            "RS512" => Ok(Self::Rs512),
+            "ES256" => Ok(Self::Es256),
+            "ES384" => Ok(Self::Es384),
+            "PS256" => Ok(Self::Ps256),
+            "PS384" => Ok(Self::Ps384),
+            "PS512" => Ok(Self::Ps512),
+            "EdDSA" | "Ed25519" => Ok(Self::EdDsa),
+            _ => Err(Error::AlgorithmRefused),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+            Self::EdDsa => "EdDSA",
+        })
+    }
+}
+
+/// The header members that mean something here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// `alg`.
+    pub algorithm: Algorithm,
+    /// `typ`, as spelled.
+    pub typ: Option<String>,
+    /// `kid`: up to `KID_BYTES_MAX` of printable ASCII. A name to look up in a map, never a path.
+    pub kid: Option<String>,
+    /// Whether there are members besides `alg`, `typ` and `kid` (JWT-SVID §2 allows none).
+    pub has_other_members: bool,
+}
+
+impl Header {
+    /// Refuses what a header may not say, before any of it is used.
+    fn read(bytes: &[u8]) -> Result<Self, Error> {
+        let Ok(Value::Object(mut members)) = json::parse(bytes) else { return Err(Error::HeaderMalformed) };
+        // RFC 7515 §4.1.11: an extension that must be understood and is not makes the JWS invalid.
+        if ["crit", "b64", "zip"].iter().any(|name| members.contains_key(*name)) {
+            return Err(Error::HeaderExtension);
+        }
+        // Contract §3: "no key taken from the token (`jwk`, `jku`, `x5u`, `x5c`)". A thumbprint (`x5t`)
+        // is no key: it is ignored like any unknown member, because real issuers send it.
+        if ["jwk", "jku", "x5u", "x5c"].iter().any(|name| members.contains_key(*name)) {
+            return Err(Error::KeyInToken);
+        }
+        let algorithm = match text_member(&mut members, "alg")? {
+            Some(name) => name.parse()?,
+            None => return Err(Error::AlgorithmRefused),
+        };
+        let typ = text_member(&mut members, "typ")?;
+        let kid = text_member(&mut members, "kid")?;
+        if kid.as_deref().is_some_and(|kid| !is_kid(kid)) {
+            return Err(Error::KidMalformed);
+        }
+        Ok(Self { algorithm, typ, kid, has_other_members: !members.is_empty() })
+    }
+}
+
+fn text_member(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Error> {
+    match members.remove(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Error::HeaderMalformed),
+    }
+}
+
+/// Whether `text` may be a `kid`: 1 to `KID_BYTES_MAX` of printable ASCII.
+pub(super) fn is_kid(text: &str) -> bool {
+    (1..=limits::KID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| matches!(b, b' '..=b'~'))
+}
+
+/// A compact JWS that is well formed and not verified.
+pub struct Compact<'t> {
+    text: &'t str,
+    signing_input: &'t str,
+    header: Header,
+    payload: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+/// Who an unverified token says it is from. Good for choosing keys to verify with, for nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerHint {
+    /// `iss`, if it is a string.
+    pub iss: Option<String>,
+    /// `sub`, if it is a string.
+    pub sub: Option<String>,
+}
+
+impl<'t> Compact<'t> {
+    /// Parses `text`, size first, then form, then header.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::NotCompact`], [`Error::HeaderMalformed`],
+    /// [`Error::HeaderExtension`], [`Error::KeyInToken`], [`Error::AlgorithmRefused`] or
+    /// [`Error::KidMalformed`].
+    pub fn parse(text: &'t str) -> Result<Self, Error> {
+        if text.len() > limits::TOKEN_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
+        let (signing_input, signature) = text.rsplit_once('.').ok_or(Error::NotCompact)?;
+        let (header, payload) = signing_input.split_once('.').ok_or(Error::NotCompact)?;
+        // A fourth part leaves a dot inside the payload, which is not in the base64url alphabet.
+        let (header, payload, signature) = (decode(header)?, decode(payload)?, decode(signature)?);
+        Ok(Self { text, signing_input, header: Header::read(&header)?, payload, signature })
+    }
+
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// SHA-256 of the whole text, signature included.
+    #[must_use]
+    pub fn text_digest(&self) -> [u8; 32] {
+        sha256(self.text.as_bytes())
+    }
+
+    /// Length of the text in bytes.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// What the payload says about its issuer, to choose the keys that must verify it.
+    ///
+    /// # Errors
+    /// [`Error::PayloadMalformed`].
+    pub fn unverified_issuer(&self) -> Result<IssuerHint, Error> {
+        let Ok(Value::Object(mut claims)) = json::parse(&self.payload) else {
+            return Err(Error::PayloadMalformed);
+        };
+        let mut text = |name| match claims.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        Ok(IssuerHint { iss: text("iss"), sub: text("sub") })
+    }
+
+    /// Verifies the signature.
+    ///
+    /// # Errors
+    /// [`Error::AlgorithmNotAllowed`] if the key is not for the header's algorithm,
+    /// [`Error::SignatureInvalid`].
+    pub fn verify(&self, key: &VerifyingKey) -> Result<Signed, Error> {
+        key.verify(self.header.algorithm, self.signing_input.as_bytes(), &self.signature)?;
+        Ok(Signed { header: self.header.clone(), payload: self.payload.clone() })
+    }
+}
+
+/// Never the text: a token in a log is a stolen token.
+impl fmt::Debug for Compact<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compact").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// Header and payload under a good signature. Only [`Compact::verify`] makes one.
+pub struct Signed {
+    header: Header,
+    payload: Vec<u8>,
+}
+
+impl Signed {
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The payload as it was signed.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+/// Base64url without padding, without stray bits in the last character (RFC 7515 §2).
+pub(super) fn decode(text: &str) -> Result<Vec<u8>, Error> {
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| Error::NotCompact)
+}
+
+pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut output = [0; 32];
+    output.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::token::testing::Signer;
+
+    fn refusal(text: &str) -> Error {
+        Compact::parse(text).expect_err("must be refused")
+    }
+
+    fn with_header(header: &Value) -> String {
+        Signer::es256().sign(header, &json!({}))
+    }
+
+    #[test]
+    fn refuses_none_symmetric_unknown_and_absent_algorithms() {
+        for alg in [
+            "none", "None", "nOnE", "", "HS256", "HS384", "HS512", "RS1", "ES512", "ES256K", "es256",
+            "RSA1_5",
+        ] {
+            assert_eq!(refusal(&with_header(&json!({"alg": alg}))), Error::AlgorithmRefused, "{alg}");
+        }
+        assert_eq!(refusal(&with_header(&json!({}))), Error::AlgorithmRefused);
+        assert_eq!(refusal(&with_header(&json!({"alg": 1}))), Error::HeaderMalformed);
+        assert_eq!(refusal(&with_header(&json!({"alg": ["ES256"]}))), Error::HeaderMalformed);
+    }
+
+    #[test]
+    fn refuses_hs256_made_with_the_public_key() {
+        let signer = Signer::es256();
+        let input = format!(
+            "{}.{}",
+            URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#),
+            URL_SAFE_NO_PAD.encode(r#"{"sub":"x"}"#)
+        );
+        let public = signer.jwk("k").to_string();
+        let secret = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, public.as_bytes());
+        let tag = aws_lc_rs::hmac::sign(&secret, input.as_bytes());
+        assert_eq!(refusal(&format!("{input}.{}", URL_SAFE_NO_PAD.encode(tag))), Error::AlgorithmRefused);
+    }
+
+    #[test]
+    fn refuses_keys_and_addresses_of_keys_in_the_header() {
+        let signer = Signer::es256();
+        for (name, value) in [
+            ("jwk", signer.jwk("k")),
+            ("jku", json!("https://evil.example/keys")),
+            ("x5u", json!("https://evil.example/cert")),
+            ("x5c", json!(["MIIB"])),
+            ("jwk", Value::Null),
+        ] {
+            let mut header = json!({"alg": "ES256"});
+            header[name] = value;
+            assert_eq!(refusal(&signer.sign(&header, &json!({}))), Error::KeyInToken, "{name}");
+        }
+    }
+
+    #[test]
+    fn refuses_extensions_it_does_not_understand() {
+        for header in [
+            json!({"alg": "ES256", "crit": ["exp"], "exp": 1}),
+            json!({"alg": "ES256", "crit": []}),
+            json!({"alg": "ES256", "b64": false}),
+            json!({"alg": "ES256", "zip": "DEF"}),
+        ] {
+            assert_eq!(refusal(&with_header(&header)), Error::HeaderExtension, "{header}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_kid_that_is_empty_long_or_not_printable_and_keeps_a_path_like_one_as_a_name() {
+        for kid in [String::new(), "k".repeat(10_000), "k\n".to_owned(), "k\0".to_owned(), "ключ".to_owned()]
+        {
+            assert_eq!(refusal(&with_header(&json!({"alg": "ES256", "kid": kid}))), Error::KidMalformed);
+        }
+        assert_eq!(refusal(&with_header(&json!({"alg": "ES256", "kid": 1}))), Error::HeaderMalformed);
+        let text = with_header(&json!({"alg": "ES256", "kid": "../../etc/passwd"}));
+        let compact = Compact::parse(&text).expect("a name like any other");
+        assert_eq!(compact.header().kid.as_deref(), Some("../../etc/passwd"));
+    }
+
+    #[test]
+    fn refuses_a_token_above_the_limit_before_decoding_it() {
+        assert_eq!(refusal(&".".repeat(20_000)), Error::TooLarge);
+        assert_eq!(refusal(&".".repeat(limits::TOKEN_BYTES_MAX)), Error::NotCompact);
+    }
+
+    #[test]
+    fn refuses_anything_but_three_strict_base64url_parts() {
+        let good = with_header(&json!({"alg": "ES256"}));
+        assert!(Compact::parse(&good).is_ok());
+        let (head, tail) = good.split_at(good.len() - 2);
+        for text in [
+            String::new(),
+            "..".to_owned(),
+            good.replace('.', ""),
+            format!("{good}."),
+            format!("{good}.AAAA"),
+            format!(".{good}"),
+            format!("{good}="),
+            format!("{good}\n"),
+            format!(" {good}"),
+            format!("{head}+/{tail}"),
+            good.rsplit_once('.').expect("dots").0.to_owned(),
+            r#"{"payload":"e30","protected":"e30","signature":""}"#.to_owned(),
+            "a.b.c.d.e".to_owned(),
+        ] {
+            assert!(Compact::parse(&text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_stray_bits_in_the_last_character() {
+        // The 86th character of a signature of 64 bytes holds two bits of it; the other four are zero.
+        let mut text = with_header(&json!({"alg": "ES256"}));
+        text.pop();
+        let all = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_".chars();
+        let accepted = all.filter(|last| Compact::parse(&format!("{text}{last}")).is_ok());
+        assert_eq!(accepted.collect::<String>(), "AQgw");
+    }
+
+    #[test]
+    fn refuses_a_header_with_duplicate_members_trailing_data_or_bad_utf8() {
+        let signer = Signer::es256();
+        for header in [
+            br#"{"alg":"ES256","alg":"ES256"}"#.as_slice(),
+            br#"{"alg":"ES256"} {}"#,
+            b"{\"alg\":\"ES256\",\"kid\":\"\xff\"}",
+            br#"["ES256"]"#,
+            b"",
+        ] {
+            assert_eq!(refusal(&signer.sign_bytes(header, b"{}")), Error::HeaderMalformed);
+        }
+    }
+
+    #[test]
+    fn ignores_a_certificate_thumbprint_but_says_that_there_is_more() {
+        let text = with_header(&json!({"alg": "ES256", "x5t": "AAAA"}));
+        assert!(Compact::parse(&text).expect("no key in it").header().has_other_members);
+    }
+
+    #[test]
+    fn refuses_a_changed_header_payload_or_signature() {
+        let signer = Signer::es256();
+        let key = signer.verifying("k");
+        let text = signer.sign(&json!({"alg": "ES256"}), &json!({"sub": "x"}));
+        assert!(Compact::parse(&text).expect("compact").verify(&key).is_ok());
+        let other = signer.sign(&json!({"alg": "ES256", "typ": "JWT"}), &json!({"sub": "y"}));
+        let parts = |text: &'_ str| text.split('.').map(ToOwned::to_owned).collect::<Vec<_>>();
+        for part in 0..3 {
+            let mut mixed = parts(&text);
+            mixed[part].clone_from(&parts(&other)[part]);
+            let mixed = mixed.join(".");
+            let outcome = Compact::parse(&mixed).expect("compact").verify(&key);
+            assert_eq!(outcome.err(), Some(Error::SignatureInvalid), "part {part}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_signature_of_zeros_and_one_of_a_wrong_length() {
+        let signer = Signer::es256();
+        let text = signer.sign(&json!({"alg": "ES256"}), &json!({}));
+        let input = text.rsplit_once('.').expect("dots").0;
+        for bytes in [0, 1, 63, 64, 65, 72] {
+            let text = format!("{input}.{}", URL_SAFE_NO_PAD.encode(vec![0; bytes]));
+            let outcome = Compact::parse(&text).expect("compact").verify(&signer.verifying("k"));
+            assert_eq!(outcome.err(), Some(Error::SignatureInvalid), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn verifies_each_family_and_never_across_families() {
+        let signers = [
+            (Signer::es256(), "ES256"),
+            (Signer::ed25519(), "EdDSA"),
+            (Signer::ed25519(), "Ed25519"),
+            (Signer::rsa(), "RS256"),
+            (Signer::rsa(), "PS256"),
+        ];
+        for (index, (signer, alg)) in signers.iter().enumerate() {
+            let text = signer.sign(&json!({"alg": alg}), &json!({}));
+            let compact = Compact::parse(&text).expect("compact");
+            for (other_index, (other, _)) in signers.iter().enumerate() {
+                let good = compact.verify(&other.verifying("k")).is_ok();
+                assert_eq!(good, index == other_index, "{alg} with key {other_index}");
+            }
+        }
+    }
+
+    #[test]
+    fn debug_never_shows_the_token() {
+        let text = with_header(&json!({"alg": "ES256"}));
+        let shown = format!("{:?}", Compact::parse(&text).expect("compact"));
+        assert!(text.split('.').all(|part| !shown.contains(part)), "{shown}");
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_and_never_accepts_text_without_two_dots(text in "\\PC{0,200}") {
+            if Compact::parse(&text).is_ok() {
+                prop_assert_eq!(text.matches('.').count(), 2);
+            }
+        }
+
+        #[test]
+        fn a_flipped_bit_anywhere_is_refused(position in 0usize..10_000, bit in 0u8..7) {
+            let signer = Signer::es256();
+            let text = signer.sign(&json!({"alg": "ES256"}), &json!({"sub": "x"}));
+            let mut bytes = text.clone().into_bytes();
+            let at = position % bytes.len();
+            bytes[at] ^= 1 << bit;
+            let Ok(changed) = String::from_utf8(bytes) else { return Ok(()) };
+            let accepted = Compact::parse(&changed).is_ok_and(|c| c.verify(&signer.verifying("k")).is_ok());
+            prop_assert!(!accepted, "{}", changed);
+        }
+    }
+}

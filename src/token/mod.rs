@@ -1,0 +1,25 @@
+//! Pure JOSE: compact JWS, key sets, claim rules, the three credential kinds, minting.
+//!
+//! Everything here is a function of its arguments: no network, no files, no clock. Keys of foreign
+//! issuers are brought by `outbound`; whether a credential is revoked is asked in `exchange`.
+//! Everything that remembers a token remembers `(iss, jti)`, never its text: ES256 signatures are
+//! malleable (contract §3). The one exception is [`signature_cache`], which remembers only that
+//! exactly this text was signed by exactly this key.
+
+pub mod act;
+pub mod claims;
+mod error;
+pub mod issuer;
+pub mod jws;
+pub mod key_set;
+pub mod lineage;
+pub mod mapping;
+pub mod mint;
+mod rsa;
+pub mod signature_cache;
+pub mod signing;
+pub mod subject;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use error::Error;

@@ -1,0 +1,144 @@
+//! Remembers which texts had a good signature, because callers exchange the same credential many
+//! times and a check costs half of an exchange (design §5).
+//!
+//! An entry is found only by the whole text, the issuer, and the thumbprint of a key that the issuer
+//! has *now*: a key that left its issuer's set is looked up first and not found. An entry says nothing
+//! about times, audience, revocation or policy; those are checked every time.
+
+use std::sync::Arc;
+
+use moka::sync::Cache;
+
+use super::Error;
+use super::claims::Claims;
+use super::jws::Compact;
+use super::key_set::VerifyingKey;
+use crate::clock::Timestamp;
+use crate::limits;
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    text_digest: [u8; 32],
+    iss: String,
+    thumbprint: String,
+}
+
+/// Verified signatures, bounded by [`limits::SIGNATURES_CACHED_MAX`].
+#[derive(Clone)]
+pub struct SignatureCache(Cache<Key, Arc<Claims>>);
+
+impl Default for SignatureCache {
+    fn default() -> Self {
+        let started_kibibytes = |_: &Key, claims: &Arc<Claims>| {
+            u32::try_from(claims.payload_bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(1)
+        };
+        Self(Cache::builder().max_capacity(limits::SIGNATURES_CACHED_MAX).weigher(started_kibibytes).build())
+    }
+}
+
+impl SignatureCache {
+    /// The claims of `token` under the signature of `key`, which the caller just found among the keys
+    /// of the issuer `iss`.
+    ///
+    /// # Errors
+    /// As [`Compact::verify`] and [`Claims::read`]; a refusal is not remembered.
+    pub fn verify(
+        &self,
+        token: &Compact<'_>,
+        iss: &str,
+        key: &VerifyingKey,
+        now: Timestamp,
+    ) -> Result<Arc<Claims>, Error> {
+        let entry = Key {
+            text_digest: token.text_digest(),
+            iss: iss.to_owned(),
+            thumbprint: key.thumbprint().to_owned(),
+        };
+        if let Some(claims) = self.0.get(&entry) {
+            if now >= claims.exp.plus(limits::LEEWAY) {
+                self.0.invalidate(&entry);
+            }
+            return Ok(claims);
+        }
+        let claims = Arc::new(Claims::read(&token.verify(key)?)?);
+        if now < claims.exp.plus(limits::LEEWAY) {
+            self.0.insert(entry, Arc::clone(&claims));
+        }
+        Ok(claims)
+    }
+
+    #[cfg(test)]
+    fn holds(&self, token: &Compact<'_>, iss: &str, key: &VerifyingKey) -> bool {
+        self.0.contains_key(&Key {
+            text_digest: token.text_digest(),
+            iss: iss.to_owned(),
+            thumbprint: key.thumbprint().to_owned(),
+        })
+    }
+}
+
+impl std::fmt::Debug for SignatureCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignatureCache").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::token::testing::{NOW_SECS, Signer, now};
+
+    const ISS: &str = "https://issuer.example";
+
+    fn token(signer: &Signer) -> String {
+        let claims = json!({"sub": "x", "aud": "y", "iat": NOW_SECS, "exp": NOW_SECS + 60});
+        signer.sign(&json!({"alg": "ES256"}), &claims)
+    }
+
+    #[test]
+    fn remembers_a_good_signature_until_the_token_is_dead() {
+        let (cache, signer) = (SignatureCache::default(), Signer::es256());
+        let (text, key) = (token(&signer), signer.verifying("k"));
+        let compact = Compact::parse(&text).expect("compact");
+        let first = cache.verify(&compact, ISS, &key, now()).expect("good");
+        assert!(cache.holds(&compact, ISS, &key));
+        let second = cache.verify(&compact, ISS, &key, now()).expect("good");
+        assert!(Arc::ptr_eq(&first, &second));
+        let dead = now().plus(Duration::from_secs(65));
+        cache.verify(&compact, ISS, &key, dead).expect("times are checked elsewhere");
+        assert!(!cache.holds(&compact, ISS, &key));
+        cache.verify(&compact, ISS, &key, dead).expect("verified anew");
+        assert!(!cache.holds(&compact, ISS, &key));
+    }
+
+    #[test]
+    fn never_answers_for_another_text_key_or_issuer() {
+        let (cache, signer, other) = (SignatureCache::default(), Signer::es256(), Signer::es256());
+        let (text, key) = (token(&signer), signer.verifying("k"));
+        let compact = Compact::parse(&text).expect("compact");
+        cache.verify(&compact, ISS, &key, now()).expect("good");
+        // The same kid under another key: the issuer rotated.
+        let refused = cache.verify(&compact, ISS, &other.verifying("k"), now()).err();
+        assert_eq!(refused, Some(Error::SignatureInvalid));
+        assert!(!cache.holds(&compact, "https://other.example", &key));
+        // The same header and payload under a damaged signature.
+        let (input, _) = text.rsplit_once('.').expect("dots");
+        let damaged = format!("{input}.{}", "A".repeat(86));
+        let damaged = Compact::parse(&damaged).expect("compact");
+        assert_eq!(cache.verify(&damaged, ISS, &key, now()).err(), Some(Error::SignatureInvalid));
+    }
+
+    #[test]
+    fn does_not_remember_a_refusal() {
+        let (cache, signer) = (SignatureCache::default(), Signer::es256());
+        let text = signer.sign(&json!({"alg": "ES256"}), &json!({"sub": "x"}));
+        let compact = Compact::parse(&text).expect("compact");
+        let key = signer.verifying("k");
+        assert_eq!(cache.verify(&compact, ISS, &key, now()).err(), Some(Error::ClaimMissing("aud")));
+        assert!(!cache.holds(&compact, ISS, &key));
+    }
+}
