@@ -1,0 +1,150 @@
+//! The policy this node decides by: follows the replicated bundle, compiled.
+//!
+//! A bundle becomes current for the cluster by a command, after it was compiled in a child process
+//! that can be killed ([`crate::policy::load`]). Each node then compiles it for itself; until that
+//! is done, and if it fails, it goes on with the last good one.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
+
+use crate::limits;
+use crate::policy::{self, Bundle, Source};
+use crate::state::{self, PolicySource, State};
+use crate::telemetry::Metrics;
+
+/// Compiles sources, away from the threads that answer requests.
+pub type Load =
+    Arc<dyn Fn(Vec<Source>) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>> + Send + Sync>;
+
+/// Why sources did not become a bundle.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// They do not compile, or not in time.
+    #[error(transparent)]
+    Refused(#[from] policy::Error),
+    /// The one who compiles is gone.
+    #[error("the policy loader has stopped")]
+    Stopped,
+}
+
+/// Why a bundle did not become current.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It does not compile, or not in time.
+    #[error("policy refused: {0}")]
+    Refused(policy::Error),
+    /// The one who compiles is gone.
+    #[error("{0}")]
+    LoaderFailed(LoadError),
+    /// It could not be written, or somebody else changed the policy.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// It is current for the cluster, and this node has not compiled it in time.
+    #[error("the policy is current, but this node has not compiled it yet")]
+    NotActive,
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Refused(error) => Self::Refused(error),
+            stopped @ LoadError::Stopped => Self::LoaderFailed(stopped),
+        }
+    }
+}
+
+/// The compiled policy of this node. Cheap to clone.
+#[derive(Clone)]
+pub struct ActivePolicy {
+    compiled: Arc<ArcSwapOption<Bundle>>,
+    active: watch::Sender<String>,
+    state: State,
+    load: Load,
+    metrics: Arc<Metrics>,
+}
+
+impl ActivePolicy {
+    /// Nothing is compiled before [`ActivePolicy::follow`] runs.
+    #[must_use]
+    pub fn new(state: State, load: Load, metrics: Arc<Metrics>) -> Self {
+        let compiled = Arc::new(ArcSwapOption::empty());
+        Self { compiled, active: watch::Sender::new(String::new()), state, load, metrics }
+    }
+
+    /// Where the compiled bundle is found.
+    #[must_use]
+    pub fn compiled(&self) -> Arc<ArcSwapOption<Bundle>> {
+        Arc::clone(&self.compiled)
+    }
+
+    /// The bundle this node decides by.
+    #[must_use]
+    pub fn current(&self) -> Option<Bundle> {
+        self.compiled.load().as_deref().cloned()
+    }
+
+    /// Compiles sources, makes them current for the cluster, and waits until this node decides by
+    /// them. Answers the digest, and whether anything changed.
+    ///
+    /// # Errors
+    /// As [`Error`] says; unless it is [`Error::NotActive`], nothing changed.
+    pub async fn apply(
+        &self,
+        sources: Vec<Source>,
+        applied_by: String,
+        expected_current: String,
+    ) -> Result<(String, bool), Error> {
+        let bundle = (self.load)(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let digest = bundle.digest().to_owned();
+        let sources = bundle.sources().iter().map(|source| PolicySource {
+            path: source.path.clone(),
+            text: source.text.clone(),
+        });
+        let changed =
+            self.state.put_policy(digest.clone(), sources.collect(), applied_by, expected_current).await?;
+        let mut active = self.active.subscribe();
+        let until_active = active.wait_for(|active| *active == digest);
+        match tokio::time::timeout(limits::PROPOSE_TIMEOUT, until_active).await {
+            Ok(Ok(_)) => Ok((digest, changed)),
+            Ok(Err(_)) | Err(_) => Err(Error::NotActive),
+        }
+    }
+
+    /// Compiles the current bundle, and every one that becomes current, until the state is gone.
+    pub async fn follow(self) {
+        let mut changes = self.state.policy_changes();
+        loop {
+            let digest = changes.borrow_and_update().clone();
+            if !digest.is_empty() && *self.active.borrow() != digest {
+                self.activate(digest).await;
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn activate(&self, digest: String) {
+        let sources = match self.state.policy_sources(&digest) {
+            Ok(sources) => sources.unwrap_or_default(),
+            Err(error) => return tracing::error!(%error, digest, "read the policy; the last good one stays"),
+        };
+        let sources =
+            sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
+        match (self.load)(sources).await {
+            Ok(bundle) => {
+                self.metrics.policy_load("loaded");
+                self.compiled.store(Some(Arc::new(bundle)));
+                tracing::info!(digest, "policy is active");
+                self.active.send_replace(digest);
+            }
+            Err(error) => {
+                self.metrics.policy_load("failed");
+                tracing::error!(%error, digest, "compile the policy; the last good one stays");
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The tokens of a policy file. What must be known before, or without, the parser is read here.
+
+use regorus::unstable::{Lexer, Source as Text, TokenKind};
+
+use super::{Error, Source};
+
+/// One token and where it stands: line from 1, offsets in bytes.
+pub(super) struct Token {
+    pub(super) kind: TokenKind,
+    pub(super) text: String,
+    pub(super) line: u32,
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+impl Token {
+    pub(super) fn is_symbol(&self, symbol: &str) -> bool {
+        self.kind == TokenKind::Symbol && self.text == symbol
+    }
+}
+
+/// All tokens of a policy file; comments are none.
+pub(super) fn of(source: &Source) -> Result<Vec<Token>, Error> {
+    let syntax = |rule: String| Error::Syntax { path: source.path.clone(), rule };
+    let text = Text::from_contents(source.path.clone(), source.text.clone())
+        .map_err(|error| syntax(error.to_string()))?;
+    let mut lexer = Lexer::new(&text);
+    let mut tokens = Vec::new();
+    loop {
+        let token = lexer.next_token().map_err(|error| syntax(error.to_string()))?;
+        if token.0 == TokenKind::Eof {
+            return Ok(tokens);
+        }
+        let (kind, span) = (token.0, token.1);
+        tokens.push(Token {
+            kind,
+            text: span.text().to_owned(),
+            line: span.line,
+            start: span.start,
+            end: span.end,
+        });
+    }
+}
+
+/// The dotted name that ends `before`, first part first; empty if it does not end in a name.
+pub(super) fn dotted_name(before: &[Token]) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = before;
+    while let Some((name, earlier)) = rest.split_last().filter(|(last, _)| last.kind == TokenKind::Ident) {
+        names.push(name.text.as_str());
+        match earlier.split_last() {
+            Some((dot, earlier)) if dot.is_symbol(".") => rest = earlier,
+            _ => break,
+        }
+    }
+    names.reverse();
+    names
+}

@@ -1,0 +1,412 @@
+//! Policy from the outside: hostile bundles, killable loading, the shipped policy.
+//!
+//! Only the public interface of `trust_fabric::policy` may be used here.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use trust_fabric::clock::Clock;
+use trust_fabric::json;
+use trust_fabric::limits;
+use trust_fabric::policy::exchange::{Party, Question, Request};
+use trust_fabric::policy::load;
+use trust_fabric::policy::{Bundle, DenialKind, Error, Source};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
+
+fn source(path: &str, text: &str) -> Source {
+    Source { path: path.to_owned(), text: text.to_owned() }
+}
+
+fn policy(rules: &str) -> Source {
+    source("exchange.rego", &format!("package svc.exchange\n\nimport rego.v1\n\n{rules}\n"))
+}
+
+fn shipped() -> Vec<Source> {
+    ["data.json", "exchange.rego", "exchange_test.rego"]
+        .into_iter()
+        .map(|name| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").join(name);
+            source(name, &std::fs::read_to_string(path).expect("shipped policy"))
+        })
+        .collect()
+}
+
+fn party(id: &str) -> Party<'_> {
+    Party {
+        id,
+        trust_domain: "dev.trust-fabric.local",
+        issuer: "http://127.0.0.1:8698",
+        kind: "jwt",
+        original_sub: "system:serviceaccount:demo:reporter",
+        email: None,
+        namespace: Some("demo"),
+        service_account: Some("reporter"),
+        capabilities: None,
+        scope: None,
+        blast_radius: None,
+        delegation_depth: None,
+        act: &[],
+    }
+}
+
+fn question() -> Question<'static> {
+    Question {
+        subject: party("wimse://dev.trust-fabric.local/ns/demo/sa/reporter"),
+        actor: None,
+        request: Request { audience: None, scope: &[], execution: false, htm: None, htu: None },
+        caller: None,
+    }
+}
+
+fn denial_of(rules: &str) -> DenialKind {
+    let bundle = Bundle::compile(&[policy(rules)]).unwrap_or_else(|error| panic!("{rules}: {error}"));
+    match bundle.decide_exchange(&question()) {
+        Ok(permit) => panic!("{rules}: {permit:?}"),
+        Err(denial) => {
+            assert_eq!(denial.policy_digest, bundle.digest());
+            assert!(denial.reason.bytes().all(|b| b.is_ascii_graphic() || b == b' '), "{denial:?}");
+            denial.kind
+        }
+    }
+}
+
+fn granting(member: &str, value: &str) -> String {
+    format!(
+        r#"decision := {{"allow": true, "reason": "granted", "grants": object.union(
+            {{"audience": "https://a.example", "capabilities": ["db.read"]}}, {{"{member}": {value}}})}}"#
+    )
+}
+
+#[test]
+fn refuses_a_policy_that_does_not_parse_or_compile() {
+    for rules in ["decision := {", "decision := x", "decision := f(1)", "decision := unknown.builtin(1)"] {
+        let refused = Bundle::compile(&[policy(rules)]);
+        assert!(
+            matches!(refused, Err(Error::Syntax { .. } | Error::DoesNotCompile { .. })),
+            "{rules}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn refuses_a_bundle_without_the_rule_that_answers() {
+    for sources in [
+        vec![],
+        vec![source("data.json", "{}")],
+        vec![policy("other := 1")],
+        vec![source("x.rego", "package other\n\ndecision := 1\n")],
+    ] {
+        assert!(matches!(Bundle::compile(&sources), Err(Error::DoesNotCompile { .. })), "{sources:?}");
+    }
+}
+
+#[test]
+fn refuses_paths_that_leave_the_bundle_or_come_twice() {
+    for path in ["", "/etc/x.rego", "../x.rego", "a/../x.rego", "a//x.rego", "x.yaml", "a b.rego", "x.rego/"]
+    {
+        assert!(matches!(Bundle::compile(&[source(path, "")]), Err(Error::Path { .. })), "{path}");
+    }
+    let twice = [policy("decision := 1"), policy("decision := 2")];
+    assert_eq!(
+        Bundle::compile(&twice).expect_err("twice"),
+        Error::DuplicatePath { path: "exchange.rego".to_owned() }
+    );
+}
+
+#[test]
+fn refuses_a_bundle_beyond_its_limits() {
+    let many: Vec<_> = (0..=limits::POLICY_FILES_MAX).map(|n| source(&format!("{n}.rego"), "")).collect();
+    assert!(matches!(Bundle::compile(&many), Err(Error::TooManyFiles { .. })));
+    let large = source("x.rego", &"#".repeat(limits::POLICY_BYTES_MAX));
+    assert!(matches!(Bundle::compile(&[large]), Err(Error::TooManyBytes { .. })));
+}
+
+#[test]
+fn refuses_data_that_is_not_an_object_or_contradicts_itself() {
+    let rules = policy("decision := 1");
+    for text in ["", "[]", "{\"a\":1,\"a\":2}", "{} {}"] {
+        let refused = Bundle::compile(&[rules.clone(), source("data.json", text)]);
+        assert!(matches!(refused, Err(Error::Data { .. })), "{text}: {refused:?}");
+    }
+    let two = [rules.clone(), source("a.json", r#"{"a":1}"#), source("b.json", r#"{"a":2}"#)];
+    assert!(matches!(Bundle::compile(&two), Err(Error::Data { .. })));
+    let shadow = [rules, source("data.json", r#"{"svc":{"exchange":{"decision":1}}}"#)];
+    assert!(Bundle::compile(&shadow).is_err(), "data in place of the answer");
+}
+
+#[test]
+fn refuses_builtins_that_outlive_the_deadline_or_are_impure() {
+    for call in
+        ["numbers.range(1, 20000000)", r#"sprintf("%2000000000d", [1])"#, "time.now_ns()", "http.send({})"]
+    {
+        let refused = Bundle::compile(&[policy(&format!("decision := {call}"))]);
+        assert!(matches!(&refused, Err(Error::Builtin { line: 5, .. })), "{call}: {refused:?}");
+    }
+}
+
+#[test]
+fn every_answer_that_is_not_a_granted_true_denies() {
+    for answer in ["\"allow\"", "true", "1", "null", "[]", "{}", "{\"allow\": true}", "{true}"] {
+        assert_eq!(denial_of(&format!("decision := {answer}")), DenialKind::Malformed, "{answer}");
+    }
+    assert_eq!(denial_of(r#"decision := {"allow": false, "reason": "no"}"#), DenialKind::Policy);
+    assert_eq!(denial_of("decision := 1 if false"), DenialKind::Undefined);
+    assert_eq!(denial_of("decision := 1 if input.nothing"), DenialKind::Undefined);
+}
+
+#[test]
+fn wrongly_typed_grants_deny() {
+    for (member, value) in [
+        ("capabilities", "\"db.read\""),
+        ("capabilities", "[1]"),
+        ("delegation_depth", "-1"),
+        ("delegation_depth", "1.5"),
+        ("delegation_depth", "1e99"),
+        ("delegation_depth", "99999999999999999999999999"),
+        ("blast_radius", "\"\""),
+        ("audience", "\"\""),
+        ("unknown", "1"),
+    ] {
+        assert_eq!(denial_of(&granting(member, value)), DenialKind::Malformed, "{member}: {value}");
+    }
+    let bundle = Bundle::compile(&[policy(&granting("capabilities", "{\"db.read\", \"db.write\"}"))]);
+    let permit = bundle.expect("compiles").decide_exchange(&question()).expect("a set is a list");
+    assert_eq!(permit.capabilities(), &BTreeSet::from(["db.read".to_owned(), "db.write".to_owned()]));
+}
+
+#[test]
+fn rules_that_contradict_each_other_deny() {
+    assert_eq!(denial_of("decision := 1\n\ndecision := 2"), DenialKind::Failed);
+    let hidden = "decision := {\"allow\": true, \"reason\": \"a\"} if input.subject\n\n\
+                  decision := {\"allow\": false, \"reason\": \"b\"} if input.request";
+    assert_eq!(denial_of(hidden), DenialKind::Failed);
+}
+
+#[test]
+fn an_error_behind_a_negation_denies() {
+    // Each of these would permit if the helper counted as undefined.
+    for helper in [
+        "blocked := 1 if input.subject\n\nblocked := 2 if input.request",
+        "blocked := x if some x in [1, 2]",
+        "blocked := to_number(\"x\")",
+        "blocked := 1 / 0",
+        "blocked := other\n\nother := blocked",
+        "blocked if f(1) == 3\n\nf(x) := 1 if x > 0\n\nf(x) := 2 if x > 0",
+    ] {
+        let rules = format!("{}\n\n{helper}", granting("scopes", "[]").replace("decision :=", "answer :="));
+        let rules = format!("decision := answer if not blocked\n\n{rules}");
+        assert_eq!(denial_of(&rules), DenialKind::Failed, "{helper}");
+    }
+}
+
+#[test]
+fn refuses_functions_that_call_themselves_and_chains_that_are_too_deep() {
+    for rules in [
+        "decision := f(1)\n\nf(x) := f(x)",
+        "decision := f(1)\n\nf(x) := g(x)\n\ng(x) := [y | y := h(x)]\n\nh(x) := data.svc.exchange.f(x)",
+    ] {
+        let refused = Bundle::compile(&[policy(rules)]);
+        assert!(matches!(refused, Err(Error::Recursion { .. })), "{rules}: {refused:?}");
+    }
+    let chain = |length: usize, call: &str| {
+        let links: Vec<_> = (1..length).map(|n| format!("r{n}{call} := r{}{call}\n\n", n + 1)).collect();
+        let links = links.concat();
+        policy(&format!("decision := r1{}\n\n{links}r{length}{call} := 1", call.replace('x', "1")))
+    };
+    for call in ["", "(x)"] {
+        // The rule that answers is one of the chain.
+        let bundle =
+            Bundle::compile(&[chain(limits::POLICY_CALL_DEPTH_MAX - 1, call)]).expect("at the limit");
+        assert_eq!(bundle.decide_exchange(&question()).expect_err("a number").kind, DenialKind::Malformed);
+        let refused = Bundle::compile(&[chain(limits::POLICY_CALL_DEPTH_MAX, call)]);
+        assert!(matches!(refused, Err(Error::TooDeep { .. })), "{refused:?}");
+        let refused = Bundle::compile(&[chain(5000, call)]);
+        assert!(matches!(refused, Err(Error::TooDeep { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_member_or_variable_that_is_named_like_a_rule_is_no_recursion() {
+    let rules =
+        "decision := f(input).decision\n\nf(x) := {\"decision\": x.f, \"f\": actor}\n\nactor := input.actor";
+    assert!(Bundle::compile(&[policy(rules)]).is_ok());
+}
+
+#[test]
+fn tests_take_no_part_in_decisions() {
+    let with = policy("decision := x if x := input.a with input as {}");
+    assert!(matches!(Bundle::compile(&[with]), Err(Error::WithOutsideTest { line: 5, .. })));
+    let reach = policy("decision := data.svc.exchange_test.answer");
+    let tests = source("x_test.rego", "package svc.exchange_test\n\nanswer := 1\n");
+    let denial = Bundle::compile(&[reach, tests]).expect("compiles").decide_exchange(&question());
+    assert_eq!(denial.expect_err("not there").kind, DenialKind::Undefined);
+    let broken = [policy("decision := 1"), source("x_test.rego", "package x\n\ntest_a if {")];
+    assert!(matches!(Bundle::compile(&broken), Err(Error::Syntax { .. })));
+}
+
+#[test]
+fn a_loop_without_a_near_end_is_denied_by_the_deadline() {
+    let digits = "digits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]";
+    let loops: Vec<_> = (0..9).map(|n| format!("\tsome n{n} in digits\n")).collect();
+    let loops = loops.concat();
+    let rules = format!("{digits}\n\ndecision := count([1 |\n{loops}\tn0 + n1 + n2 > 100\n])");
+    let began = Clock::system().boot();
+    assert_eq!(denial_of(&rules), DenialKind::TimedOut);
+    let took = Clock::system().boot().saturating_sub(began);
+    assert!(took < 20 * limits::POLICY_DECISION_DEADLINE, "{took:?}");
+    // The thread's next decision is not affected.
+    assert_eq!(denial_of("decision := 1"), DenialKind::Malformed);
+}
+
+#[test]
+fn one_thread_may_ask_two_bundles_in_turn() {
+    let a = Bundle::compile(&[policy(&granting("scopes", "[\"a\"]"))]).expect("compiles");
+    let b = Bundle::compile(&[policy(&granting("scopes", "[\"b\"]"))]).expect("compiles");
+    for _ in 0..3 {
+        for (bundle, scope) in [(&a, "a"), (&b, "b")] {
+            let permit = bundle.decide_exchange(&question()).expect("permitted");
+            assert!(permit.scopes().contains(scope) && permit.policy_digest() == bundle.digest());
+        }
+    }
+}
+
+#[test]
+fn an_answer_never_depends_on_the_question_before() {
+    let rules = r#"decision := {"allow": false, "reason": input.request.audience}"#;
+    let bundle = Bundle::compile(&[policy(rules)]).expect("compiles");
+    for audience in ["https://a.example", "https://b.example"] {
+        let mut question = question();
+        question.request.audience = Some(audience);
+        assert_eq!(bundle.decide_exchange(&question).expect_err("denied").reason, audience);
+    }
+}
+
+#[test]
+fn a_remembered_answer_is_for_exactly_that_question_and_bundle() {
+    let rules = |word: &str| {
+        policy(&format!(r#"decision := {{"allow": false, "reason": sprintf("{word} %v", [input.subject])}}"#))
+    };
+    let [a, b] = ["a", "b"].map(|word| Bundle::compile(&[rules(word)]).expect("compiles"));
+    let acts = [vec![], vec!["x".to_owned()], vec!["x".to_owned(), "y".to_owned()], vec!["x,y".to_owned()]];
+    let mut reasons = BTreeSet::new();
+    for _ in 0..2 {
+        for bundle in [&a, &b] {
+            for act in &acts {
+                for email in [None, Some(""), Some("x")] {
+                    let mut question = question();
+                    question.subject.act = act;
+                    question.subject.email = email;
+                    reasons.insert(bundle.decide_exchange(&question).expect_err("denied").reason);
+                }
+            }
+        }
+    }
+    assert_eq!(reasons.len(), 2 * 4 * 3);
+}
+
+#[test]
+fn the_digest_does_not_depend_on_file_order_but_on_every_byte() {
+    let (a, b) = (policy("decision := 1"), source("data.json", "{}"));
+    let digest = |sources: &[Source]| Bundle::compile(sources).expect("compiles").digest().to_owned();
+    assert_eq!(digest(&[a.clone(), b.clone()]), digest(&[b.clone(), a.clone()]));
+    assert_eq!(digest(&[a.clone(), b.clone()]).len(), 43);
+    assert_ne!(digest(&[a.clone(), b]), digest(&[a.clone(), source("data.json", "{} ")]));
+    assert_ne!(digest(std::slice::from_ref(&a)), digest(&[policy("decision := 2")]));
+}
+
+#[test]
+fn loads_what_the_child_accepts_and_repeats_why_it_does_not() {
+    let bundle = load::load(Path::new(PROGRAM), &shipped()).expect("loads");
+    assert_eq!(bundle.digest(), Bundle::compile(&shipped()).expect("compiles").digest());
+    let refused = load::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")]);
+    let Err(Error::RefusedByCompiler(message)) = refused else { panic!("{refused:?}") };
+    assert!(message.contains("exchange.rego:5: time.now_ns is refused"), "{message}");
+}
+
+#[test]
+fn a_policy_that_takes_long_to_parse_is_stopped_at_the_deadline() {
+    let nested = format!("decision := {}{}", "[".repeat(40), "]".repeat(40));
+    let began = Clock::system().boot();
+    let refused = load::load(Path::new(PROGRAM), &[policy(&nested)]);
+    assert_eq!(refused.expect_err("killed"), Error::LoadDeadlineExceeded);
+    let took = Clock::system().boot().saturating_sub(began);
+    assert!(took >= limits::POLICY_LOAD_DEADLINE && took < limits::POLICY_LOAD_DEADLINE * 5, "{took:?}");
+}
+
+#[test]
+fn a_compiler_that_does_not_read_is_stopped_at_the_deadline() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let program = directory.path().join("deaf");
+    std::fs::write(&program, "#!/bin/sh\nexec tail -f /dev/null\n").expect("script");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode");
+    let large = policy(&format!("decision := 1\n#{}", "x".repeat(limits::POLICY_BYTES_MAX / 2)));
+    let began = Clock::system().boot();
+    assert_eq!(load::load(&program, &[large]).expect_err("killed"), Error::LoadDeadlineExceeded);
+    assert!(Clock::system().boot().saturating_sub(began) < limits::POLICY_LOAD_DEADLINE * 5);
+}
+
+#[test]
+fn the_shipped_policy_passes_its_own_tests() {
+    let outcomes = Bundle::compile(&shipped()).expect("compiles").test();
+    assert!(outcomes.len() >= 20, "{outcomes:#?}");
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn a_test_that_is_not_true_fails() {
+    let tests = "package svc.exchange_test\n\nimport rego.v1\n\n\
+                 test_a if false\n\ntest_b := 1\n\ntest_c if true\n\nhelper if false\n";
+    let sources = [policy("decision := 1\n\ntest_not_in_a_test_package := 1"), source("x_test.rego", tests)];
+    let outcomes = Bundle::compile(&sources).expect("compiles").test();
+    let seen: Vec<_> = outcomes.iter().map(|o| (o.name.as_str(), o.passed, o.detail.as_str())).collect();
+    assert_eq!(
+        seen,
+        [
+            ("data.svc.exchange_test.test_a", false, "is undefined"),
+            ("data.svc.exchange_test.test_b", false, "is 1"),
+            ("data.svc.exchange_test.test_c", true, ""),
+        ]
+    );
+}
+
+#[test]
+fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
+    let bundle = Bundle::compile(&shipped()).expect("compiles");
+    let input = serde_json::to_value(question()).expect("question");
+    let explanation = bundle.explain(&input);
+    assert_eq!(explanation.answer.expect("answer")["allow"], true);
+    assert_eq!(
+        explanation.rules["data.svc.exchange.audience"],
+        "https://tools.dev.trust-fabric.local/sql-query"
+    );
+    assert_eq!(explanation.rules["data.svc.exchange.actors"], "is undefined");
+    assert!(!explanation.rules.contains_key("data.svc.exchange.row"), "functions have no value");
+    let nothing = Bundle::compile(&[policy("decision := 1 if false")]).expect("compiles").explain(&input);
+    assert_eq!((nothing.answer, nothing.error.as_deref()), (None, Some("policy has no answer")));
+}
+
+/// One row of `tests/vectors/policy/exchange.json`, which a second Rego engine reads too.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Vector {
+    name: String,
+    input: serde_json::Value,
+    expected: serde_json::Value,
+}
+
+#[test]
+fn the_compiled_policy_gives_the_answers_of_the_vectors() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/policy/exchange.json");
+    let vectors: Vec<Vector> = json::read(&std::fs::read(path).expect("vectors")).expect("vectors");
+    let bundle = Bundle::compile(&shipped()).expect("compiles");
+    assert!(vectors.len() >= 20);
+    for Vector { name, input, expected } in vectors {
+        let explanation = bundle.explain(&input);
+        assert_eq!(explanation.answer, Some(expected), "{name}: {:?}", explanation.error);
+    }
+}
