@@ -1,0 +1,136 @@
+//! Delegation: may this actor act for this subject, and what does that make of the chain?
+//! (contract §3, Delegation; RFC 8693 §4.1, §4.4)
+
+use super::Error;
+use crate::clock::Timestamp;
+use crate::id::Digest128;
+use crate::limits;
+use crate::token::act::Act;
+use crate::token::subject::Credential;
+
+/// A subject and its actor that may go together. Only [`pair`] makes one.
+#[derive(Debug)]
+pub struct Pair {
+    subject: Credential,
+    actor: Option<Credential>,
+    act: Option<Act>,
+    depth_max: Option<u32>,
+    lineage: Vec<Digest128>,
+}
+
+impl Pair {
+    /// Whom the token will be about.
+    #[must_use]
+    pub fn subject(&self) -> &Credential {
+        &self.subject
+    }
+
+    /// Who acts for it.
+    #[must_use]
+    pub fn actor(&self) -> Option<&Credential> {
+        self.actor.as_ref()
+    }
+
+    /// The claim `act`: this actor, then everyone who acted before.
+    #[must_use]
+    pub fn act(&self) -> Option<&Act> {
+        self.act.as_ref()
+    }
+
+    /// The most hops that subject and actor leave; `None` if neither states any.
+    #[must_use]
+    pub fn depth_max(&self) -> Option<u32> {
+        self.depth_max
+    }
+
+    /// Everything both derive from.
+    #[must_use]
+    pub fn lineage(&self) -> &[Digest128] {
+        &self.lineage
+    }
+
+    /// When the chain ends: with the first of its first credentials.
+    #[must_use]
+    pub fn root_exp(&self) -> Timestamp {
+        let subject = self.subject.root_exp();
+        self.actor.as_ref().map_or(subject, |actor| subject.min(actor.root_exp()))
+    }
+}
+
+/// Checks the pair, not each alone, in this order:
+///
+/// 1. `may_act` of the subject names the actor, if it is there
+/// 2. the actor is not in the chain already
+/// 3. the actor has a hop left
+/// 4. the chain is not too long
+/// 5. the lineage is not too long
+///
+/// # Errors
+/// The first rule that is broken.
+pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Error> {
+    let prior = subject.act().cloned();
+    let (act, depth_max) = match &actor {
+        // "No actor: depth unchanged."
+        None => (prior, subject.delegation_depth()),
+        Some(actor) => {
+            // "`may_act` in the subject token must name the actor if present."
+            if subject.may_act().is_some_and(|may_act| {
+                !may_act.names(actor.iss(), actor.original_sub())
+                    && !may_act.names(actor.iss(), actor.sub().as_str())
+            }) {
+                return Err(Error::ActorNotNamed);
+            }
+            refuse_loop(&subject, actor)?;
+            // "It spends one hop of the actor's `delegation_depth`"; absent is 0.
+            let left = actor.delegation_depth().unwrap_or(0);
+            let left = left.checked_sub(1).ok_or(Error::DelegationDepthExhausted)?;
+            // "New depth = min(actor − 1, subject's if present)."
+            let depth = subject.delegation_depth().map_or(left, |subject| subject.min(left));
+            (Some(extend(actor, prior)?), Some(depth))
+        }
+    };
+    let mut lineage = subject.lineage().to_vec();
+    for digest in actor.iter().flat_map(|actor| actor.lineage()) {
+        if !lineage.contains(digest) {
+            lineage.push(*digest);
+        }
+    }
+    if lineage.len() > limits::LINEAGE_MAX {
+        return Err(Error::LineageTooLong);
+    }
+    Ok(Pair { subject, actor, act, depth_max, lineage })
+}
+
+/// "An agent already in the chain: 403." The chain is the subject, who acted for it, and who acted
+/// for the actor.
+fn refuse_loop(subject: &Credential, actor: &Credential) -> Result<(), Error> {
+    let own = actor.sub().as_str();
+    let mut seen = vec![subject.sub().as_str(), own];
+    if subject.sub() == actor.sub() {
+        return Err(Error::ActorLoop);
+    }
+    let prior = [actor.act(), subject.act()];
+    for act in prior.into_iter().flatten().flat_map(Act::chain) {
+        if seen.contains(&act.sub.as_str()) {
+            return Err(Error::ActorLoop);
+        }
+        seen.push(&act.sub);
+    }
+    Ok(())
+}
+
+/// This actor, then the actor's own chain, then the subject's.
+fn extend(actor: &Credential, prior: Option<Act>) -> Result<Act, Error> {
+    let own = actor.act().into_iter().flat_map(Act::chain);
+    let subjects = prior.iter().flat_map(Act::chain);
+    let older: Vec<(String, String)> =
+        own.chain(subjects).map(|act| (act.iss.clone(), act.sub.clone())).collect();
+    if older.len() >= limits::ACT_DEPTH_MAX {
+        return Err(Error::ChainTooLong);
+    }
+    let nested = older
+        .into_iter()
+        .rev()
+        .fold(None, |inner, (iss, sub)| Some(Box::new(Act { iss, sub, act: inner })));
+    Ok(Act { iss: actor.iss().to_owned(), sub: actor.sub().to_string(), act: nested })
+}

@@ -1,0 +1,144 @@
+//! Execution scope: a token for one action (contract §3; names after RFC 9449, without its proof).
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use base64::engine::DecodePaddingMode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Error;
+use super::request::{is_absolute_uri, is_printable};
+use crate::limits;
+
+/// Binds a token to one HTTP action. An unknown member is refused: a constraint that is not
+/// understood must not be dropped silently.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutionScope {
+    /// HTTP method, for example `POST`.
+    pub htm: Option<String>,
+    /// Target URI, absolute, without query and fragment.
+    pub htu: Option<String>,
+    /// SHA-256 of the request body, 32 bytes in base64url.
+    pub payload_hash: Option<String>,
+    /// Spent once in the whole cluster per subject.
+    pub nonce: Option<String>,
+    /// The operation, if it is not the method.
+    pub exec_act: Option<String>,
+    /// What it is done to, if it is not the target URI.
+    pub target: Option<String>,
+}
+
+/// Padding is tolerated, spare bits and other characters are not.
+const BASE64URL: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+impl ExecutionScope {
+    /// Checks every member and brings `payload_hash` to its one spelling.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the first member that breaks its rule.
+    pub fn check(self) -> Result<Self, Error> {
+        let htm = self.htm.as_deref().ok_or(invalid("execution_scope.htm", "is required"))?;
+        // RFC 9110 §9.1: a method is a token; all registered ones are capital letters.
+        if !(1..=32).contains(&htm.len()) || !htm.bytes().all(|b| b.is_ascii_uppercase() || b == b'-') {
+            return Err(invalid("execution_scope.htm", "must be an HTTP method in capital letters"));
+        }
+        let htu = self.htu.as_deref().ok_or(invalid("execution_scope.htu", "is required"))?;
+        // RFC 9449 §4.2: "without query and fragment parts".
+        if !is_absolute_uri(htu) || htu.contains('?') {
+            return Err(invalid(
+                "execution_scope.htu",
+                "must be an absolute URI without query and fragment",
+            ));
+        }
+        for (field, value, bytes_max) in [
+            ("execution_scope.nonce", &self.nonce, limits::OPAQUE_BYTES_MAX),
+            ("execution_scope.exec_act", &self.exec_act, limits::OPAQUE_BYTES_MAX),
+            ("execution_scope.target", &self.target, limits::URI_BYTES_MAX),
+        ] {
+            if value.as_deref().is_some_and(|value| !is_printable(value, bytes_max)) {
+                return Err(invalid(field, "must be printable ASCII without spaces, within its limit"));
+            }
+        }
+        let payload_hash = self.payload_hash.as_deref().map(payload_hash).transpose()?;
+        Ok(Self { payload_hash, ..self })
+    }
+}
+
+fn payload_hash(text: &str) -> Result<String, Error> {
+    match BASE64URL.decode(text) {
+        Ok(bytes) if bytes.len() == 32 => Ok(URL_SAFE_NO_PAD.encode(bytes)),
+        _ => Err(invalid("execution_scope.payload_hash", "must be a SHA-256 digest, 32 bytes in base64url")),
+    }
+}
+
+const fn invalid(field: &'static str, rule: &'static str) -> Error {
+    Error::Invalid { field, rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope() -> ExecutionScope {
+        ExecutionScope {
+            htm: Some("POST".into()),
+            htu: Some("https://tools.example.com/sql".into()),
+            ..ExecutionScope::default()
+        }
+    }
+
+    fn refused(scope: ExecutionScope) -> &'static str {
+        match scope.check() {
+            Err(Error::Invalid { field, .. }) => field,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_digest_is_accepted_with_and_without_padding_and_kept_in_one_spelling() {
+        let bare = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
+        for text in [bare.to_owned(), format!("{bare}=")] {
+            let checked = ExecutionScope { payload_hash: Some(text), ..scope() }.check().expect("good");
+            assert_eq!(checked.payload_hash.as_deref(), Some(bare));
+        }
+    }
+
+    #[test]
+    fn a_digest_of_any_other_length_or_alphabet_is_refused() {
+        for text in [
+            "",
+            "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuA",
+            "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFUA",
+            "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU",
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFV",
+        ] {
+            let scope = ExecutionScope { payload_hash: Some(text.into()), ..scope() };
+            assert_eq!(refused(scope), "execution_scope.payload_hash", "{text}");
+        }
+    }
+
+    #[test]
+    fn method_and_target_are_required_and_strict() {
+        assert_eq!(refused(ExecutionScope { htm: None, ..scope() }), "execution_scope.htm");
+        assert_eq!(refused(ExecutionScope { htu: None, ..scope() }), "execution_scope.htu");
+        for htm in ["", "post", "PO ST", "POST\n"] {
+            assert_eq!(refused(ExecutionScope { htm: Some(htm.into()), ..scope() }), "execution_scope.htm");
+        }
+        for htu in ["", "/sql", "https://a/b?c", "https://a/b#c", "https://a b", "https://a/\u{e9}"] {
+            assert_eq!(refused(ExecutionScope { htu: Some(htu.into()), ..scope() }), "execution_scope.htu");
+        }
+    }
+
+    #[test]
+    fn an_unknown_constraint_is_never_dropped() {
+        let error = crate::json::read::<ExecutionScope>(br#"{"htm":"GET","htu":"a:b","max_uses":1}"#)
+            .expect_err("unknown member");
+        assert!(error.to_string().contains("max_uses"), "{error}");
+    }
+}

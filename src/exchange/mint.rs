@@ -1,0 +1,81 @@
+//! From a grant to the claims of the token (contract §3, Tokens).
+
+use super::Error;
+use super::execution::ExecutionScope;
+use super::narrow::Grant;
+use crate::clock::Timestamp;
+use crate::id::LogPosition;
+use crate::limits;
+use crate::token::mint::{AccessTokenClaims, ExecutionClaims};
+
+/// What does not follow from the grant.
+pub struct Circumstances<'c> {
+    /// Our issuer.
+    pub iss: &'c str,
+    /// The authenticated caller.
+    pub caller: Option<&'c str>,
+    /// When.
+    pub now: Timestamp,
+    /// What this node had applied before it looked anything up.
+    pub position: LogPosition,
+    /// Fresh and unique.
+    pub jti: String,
+    /// Fresh and unique; used if the subject token has none.
+    pub txn: String,
+}
+
+/// The claims. The execution scope binds them to one action and shortens their life.
+///
+/// # Errors
+/// [`Error::Invalid`] if the execution scope was not checked before.
+pub fn claims(
+    grant: &Grant,
+    execution_scope: Option<&ExecutionScope>,
+    circumstances: Circumstances<'_>,
+) -> Result<AccessTokenClaims, Error> {
+    let Circumstances { iss, caller, now, position, jti, txn } = circumstances;
+    let execution = execution_scope.map(execution).transpose()?;
+    let lifetime =
+        if execution.is_some() { limits::EXECUTION_TOKEN_LIFETIME } else { limits::TOKEN_LIFETIME };
+    let subject = grant.pair().subject();
+    let scope = grant.scope().iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    Ok(AccessTokenClaims {
+        iss: iss.to_owned(),
+        sub: subject.sub().to_string(),
+        aud: grant.permit().audience().to_owned(),
+        iat: now.secs(),
+        nbf: now.secs(),
+        exp: Timestamp::from_secs(now.secs()).plus(lifetime).secs(),
+        jti,
+        client_id: caller.map_or_else(|| subject.sub().to_string(), str::to_owned),
+        txn: subject.txn().map_or(txn, str::to_owned),
+        scope: Some(scope),
+        capabilities: grant.capabilities().iter().cloned().collect(),
+        blast_radius: grant.blast_radius().map(ToString::to_string),
+        delegation_depth: Some(grant.delegation_depth()),
+        act: grant.pair().act().cloned(),
+        lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
+        root_exp: grant.pair().root_exp().secs(),
+        execution,
+        idx: position.to_string(),
+        policy: grant.permit().policy_digest().to_owned(),
+        cnf: None,
+    })
+}
+
+/// "`exec_act` (default `htm`) and `target` (default `htu`)."
+fn execution(scope: &ExecutionScope) -> Result<ExecutionClaims, Error> {
+    let required = |field, value: &Option<String>| {
+        value.clone().ok_or(Error::Invalid { field, rule: "is required" })
+    };
+    let htm = required("execution_scope.htm", &scope.htm)?;
+    let htu = required("execution_scope.htu", &scope.htu)?;
+    Ok(ExecutionClaims {
+        nonce: scope.nonce.clone(),
+        inp_hash: scope.payload_hash.clone(),
+        exec_act: scope.exec_act.clone().unwrap_or_else(|| htm.clone()),
+        target: scope.target.clone().unwrap_or_else(|| htu.clone()),
+        htm,
+        htu,
+    })
+}

@@ -1,0 +1,287 @@
+//! Token exchange (RFC 8693): a credential in, policy decided, a WIMSE JWT out.
+//!
+//! request → subject → actor → pair → policy → narrowing → nonce → mint. [`Exchange::exchange`] is
+//! that line; each step is a file. A step that reaches out (issuers' keys, the nonce) is in this
+//! file; a step that decides is not.
+
+mod delegation;
+mod error;
+mod execution;
+mod mint;
+mod narrow;
+mod request;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+pub use delegation::{Pair, pair};
+pub use error::Error;
+pub use execution::ExecutionScope;
+pub use narrow::{Grant, narrow};
+pub use request::{GRANT_TYPE, Members, Request};
+
+use crate::clock::{Clock, Timestamp};
+use crate::id::{Digest128, DigestKind, TrustDomain};
+use crate::keyring::Keyring;
+use crate::limits;
+use crate::outbound::issuer_keys::{self, IssuerKeys};
+use crate::policy::blast_radius::Containment;
+use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
+use crate::policy::{Bundle, DenialKind};
+use crate::state::{Idempotency, State};
+use crate::telemetry::Metrics;
+use crate::token;
+use crate::token::issuer::Issuers;
+use crate::token::jws::Compact;
+use crate::token::signature_cache::SignatureCache;
+use crate::token::subject::{self, Credential, Fabric, Kind};
+
+/// Everything an exchange needs.
+pub struct Exchange {
+    /// Our `iss`, and the `aud` of credentials meant for us.
+    pub issuer: String,
+    /// The trust domain we issue for.
+    pub trust_domain: TrustDomain,
+    /// Who else may issue what.
+    pub issuers: Issuers,
+    /// Their keys.
+    pub issuer_keys: IssuerKeys,
+    /// Our keys.
+    pub keyring: Keyring,
+    /// The replicated state.
+    pub state: State,
+    /// Signatures verified before.
+    pub signatures: SignatureCache,
+    /// Which blast radius lies within which.
+    pub containment: Containment,
+    /// The current policy, compiled.
+    pub policy: Arc<ArcSwapOption<Bundle>>,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Who asks, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    /// The authenticated caller.
+    pub id: Option<String>,
+    /// Its `Idempotency-Key`.
+    pub idempotency_key: Option<String>,
+}
+
+/// A token that was minted, and what the answer says of it.
+#[derive(Clone)]
+pub struct Minted {
+    /// The token.
+    pub access_token: String,
+    /// Its lifetime in seconds.
+    pub expires_in_secs: u64,
+    /// The granted scope.
+    pub scope: String,
+    /// Its `jti`, for the log.
+    pub jti: String,
+    /// Its subject, for the log.
+    pub sub: String,
+}
+
+impl Exchange {
+    /// Exchanges a credential for a token. `body` is the request as it came, for its
+    /// `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// As [`Error`] says. A refused exchange changes nothing, but for a nonce that was spent when
+    /// the signature failed.
+    pub async fn exchange(
+        &self,
+        request: &Request,
+        caller: &Caller,
+        body: &[u8],
+    ) -> Result<Minted, Error> {
+        // Before anything is looked up: a revocation that is applied meanwhile covers this token.
+        let position = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let now = self.clock.now();
+
+        let subject = self.subject(request, now).await?;
+        let actor = self.actor(request, now).await?;
+        let pair = pair(subject, actor)?;
+        let permit = self.decide(&pair, request, caller)?;
+        let grant = narrow(permit, pair, &request.scope, &self.containment)?;
+
+        let key = self.keyring.signing_key(now).map_err(Error::CannotSign)?;
+        self.spend_nonce(&grant, request, caller, body).await?;
+        let circumstances = mint::Circumstances {
+            iss: &self.issuer,
+            caller: caller.id.as_deref(),
+            now,
+            position,
+            jti: uuid::Uuid::new_v4().to_string(),
+            txn: uuid::Uuid::new_v4().to_string(),
+        };
+        let claims = mint::claims(&grant, request.execution_scope.as_ref(), circumstances)?;
+        let access_token = token::mint::sign_access_token(&claims, &key)
+            .map_err(|error| Error::Internal(error.into()))?;
+        Ok(Minted {
+            access_token,
+            expires_in_secs: u64::try_from(claims.exp - claims.iat).unwrap_or(0),
+            scope: claims.scope.unwrap_or_default(),
+            jti: claims.jti,
+            sub: claims.sub,
+        })
+    }
+
+    async fn subject(&self, request: &Request, now: Timestamp) -> Result<Credential, Error> {
+        let kind = request.subject_token_type;
+        self.credential(&request.subject_token, kind, now).await.map_err(|error| error.of_subject())
+    }
+
+    /// The actor's token is this fabric's own unless it is said, or says, to be of a foreign issuer.
+    async fn actor(&self, request: &Request, now: Timestamp) -> Result<Option<Credential>, Error> {
+        let Some((text, kind)) = &request.actor else { return Ok(None) };
+        let kind = match kind {
+            Some(Kind::Jwt) | None if self.says_it_is_ours(text) => Kind::AgentA2a,
+            Some(kind) => *kind,
+            None => Kind::Jwt,
+        };
+        self.credential(text, kind, now).await.map(Some).map_err(|error| error.of_actor())
+    }
+
+    fn says_it_is_ours(&self, text: &str) -> bool {
+        let hint = Compact::parse(text).and_then(|token| token.unverified_issuer());
+        hint.is_ok_and(|hint| hint.iss.as_deref() == Some(&self.issuer))
+    }
+
+    async fn credential(&self, text: &str, kind: Kind, now: Timestamp) -> Result<Credential, Unverified> {
+        let token = Compact::parse(text)?;
+        if kind == Kind::AgentA2a {
+            let kid = token.header().kid.as_deref();
+            let key = kid.and_then(|kid| self.keyring.verifying_key(kid, now));
+            let key = key.ok_or(token::Error::UnknownKey)?;
+            let fabric = Fabric { iss: &self.issuer, trust_domain: &self.trust_domain };
+            return Ok(subject::verify_own(&token, fabric, &key, &self.signatures, now)?);
+        }
+        let issuer = self.issuers.choose(kind, &token)?;
+        let header = token.header();
+        let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
+        Ok(subject::verify_foreign(&token, issuer, &key, &self.signatures, now)?)
+    }
+
+    fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Permit, Error> {
+        let policy = self.policy.load();
+        let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
+        let subject_act = actors(pair.subject());
+        let actor_act = pair.actor().map(actors).unwrap_or_default();
+        let execution = request.execution_scope.as_ref();
+        let decision = policy.decide_exchange(&Question {
+            subject: party(pair.subject(), &subject_act),
+            actor: pair.actor().map(|actor| party(actor, &actor_act)),
+            request: Asked {
+                audience: request.audience.as_deref(),
+                scope: &request.scope,
+                execution: execution.is_some(),
+                htm: execution.and_then(|scope| scope.htm.as_deref()),
+                htu: execution.and_then(|scope| scope.htu.as_deref()),
+            },
+            caller: caller.id.as_deref(),
+        });
+        let result = match &decision {
+            Ok(_) => "permit",
+            Err(denial) => match denial.kind {
+                DenialKind::Policy | DenialKind::Audience => "deny",
+                DenialKind::Failed
+                | DenialKind::TimedOut
+                | DenialKind::Undefined
+                | DenialKind::Malformed => "error",
+            },
+        };
+        self.metrics.policy_decision("exchange", result);
+        decision.map_err(Error::Denied)
+    }
+
+    /// "`nonce`: spent once in the whole cluster per subject."
+    async fn spend_nonce(
+        &self,
+        grant: &Grant,
+        request: &Request,
+        caller: &Caller,
+        body: &[u8],
+    ) -> Result<(), Error> {
+        let nonce = request.execution_scope.as_ref().and_then(|scope| scope.nonce.as_deref());
+        let Some(nonce) = nonce else { return Ok(()) };
+        let subject = grant.pair().subject().sub().as_str().as_bytes();
+        let owner = caller.id.as_deref().map_or(subject, str::as_bytes);
+        let idempotency = caller.idempotency_key.as_deref().map(|key| Idempotency {
+            key: Digest128::of(DigestKind::IdempotencyKey, owner, key.as_bytes()),
+            request: Digest128::of(DigestKind::RequestBody, owner, body),
+        });
+        let nonce = Digest128::of(DigestKind::Nonce, subject, nonce.as_bytes());
+        Ok(self.state.spend_nonce(nonce, idempotency).await?)
+    }
+}
+
+/// Why a credential was not verified, before it is known whose it was.
+enum Unverified {
+    Refused(token::Error),
+    IssuerUnavailable,
+}
+
+impl From<token::Error> for Unverified {
+    fn from(error: token::Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<issuer_keys::Error> for Unverified {
+    fn from(error: issuer_keys::Error) -> Self {
+        match error {
+            issuer_keys::Error::Key(error) => Self::Refused(error),
+            issuer_keys::Error::Unavailable => Self::IssuerUnavailable,
+        }
+    }
+}
+
+impl Unverified {
+    fn of_subject(self) -> Error {
+        match self {
+            Self::Refused(error) => Error::SubjectToken(error),
+            Self::IssuerUnavailable => Error::IssuerUnavailable,
+        }
+    }
+
+    fn of_actor(self) -> Error {
+        match self {
+            Self::Refused(error) => Error::ActorToken(error),
+            Self::IssuerUnavailable => Error::IssuerUnavailable,
+        }
+    }
+}
+
+fn actors(credential: &Credential) -> Vec<String> {
+    let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
+    chain.map(|act| act.sub.clone()).take(limits::ACT_DEPTH_MAX).collect()
+}
+
+fn party<'a>(credential: &'a Credential, act: &'a [String]) -> Party<'a> {
+    let kubernetes = credential.kubernetes();
+    Party {
+        id: credential.sub().as_str(),
+        trust_domain: credential.sub().trust_domain().as_str(),
+        issuer: credential.iss(),
+        kind: match credential.kind() {
+            Kind::Jwt => "jwt",
+            Kind::SpiffeSvid => "spiffe-svid",
+            Kind::AgentA2a => "agent-a2a",
+        },
+        original_sub: credential.original_sub(),
+        email: credential.email(),
+        namespace: kubernetes.map(|kubernetes| kubernetes.namespace.as_str()),
+        service_account: kubernetes.map(|kubernetes| kubernetes.service_account.as_str()),
+        capabilities: credential.capabilities(),
+        scope: credential.scope(),
+        blast_radius: credential.blast_radius(),
+        delegation_depth: credential.delegation_depth(),
+        act,
+    }
+}

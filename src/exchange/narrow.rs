@@ -1,0 +1,125 @@
+//! Narrowing: granted = requested ∩ subject's ∩ actor's ∩ policy's (contract §3, Narrowing).
+//!
+//! What a party does not state does not restrict. Nothing here ever adds.
+
+use std::collections::BTreeSet;
+
+use super::Error;
+use super::delegation::Pair;
+use crate::policy::blast_radius::{BlastRadius, Containment};
+use crate::policy::exchange::Permit;
+use crate::token::subject::Credential;
+
+/// What the token will carry. Made from a [`Permit`] and a [`Pair`], by [`narrow`] only.
+#[derive(Debug)]
+pub struct Grant {
+    permit: Permit,
+    pair: Pair,
+    capabilities: BTreeSet<String>,
+    scope: BTreeSet<String>,
+    blast_radius: Option<BlastRadius>,
+    delegation_depth: u32,
+}
+
+impl Grant {
+    /// What policy permitted.
+    #[must_use]
+    pub fn permit(&self) -> &Permit {
+        &self.permit
+    }
+
+    /// Who it is for.
+    #[must_use]
+    pub fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
+    /// The capabilities.
+    #[must_use]
+    pub fn capabilities(&self) -> &BTreeSet<String> {
+        &self.capabilities
+    }
+
+    /// The words of `scope`: the capabilities and the plain scopes.
+    #[must_use]
+    pub fn scope(&self) -> &BTreeSet<String> {
+        &self.scope
+    }
+
+    /// The blast radius.
+    #[must_use]
+    pub fn blast_radius(&self) -> Option<&BlastRadius> {
+        self.blast_radius.as_ref()
+    }
+
+    /// Hops left.
+    #[must_use]
+    pub fn delegation_depth(&self) -> u32 {
+        self.delegation_depth
+    }
+}
+
+/// Takes from what policy permits everything that was not asked for, or that subject or actor do
+/// not have.
+///
+/// # Errors
+/// [`Error::NothingGranted`], [`Error::BlastRadius`].
+pub fn narrow(
+    permit: Permit,
+    pair: Pair,
+    requested: &[String],
+    containment: &Containment,
+) -> Result<Grant, Error> {
+    let parties = || std::iter::once(pair.subject()).chain(pair.actor());
+    // "No `scope` asks for all that is granted."
+    let asked_for = |word: &String| requested.is_empty() || requested.contains(word);
+    let capabilities: BTreeSet<String> = permit
+        .capabilities()
+        .iter()
+        .filter(|capability| asked_for(capability))
+        .filter(|capability| parties().all(|party| has_capability(party, capability)))
+        .cloned()
+        .collect();
+    let mut scope: BTreeSet<String> = permit
+        .scopes()
+        .iter()
+        .filter(|word| asked_for(word))
+        .filter(|word| parties().all(|party| has_scope(party, word)))
+        .cloned()
+        .collect();
+    scope.extend(capabilities.iter().cloned());
+    // "Nothing left: 403."
+    if scope.is_empty() {
+        return Err(Error::NothingGranted);
+    }
+    let blast_radius = smallest(&permit, parties(), containment)?;
+    let delegation_depth =
+        pair.depth_max().map_or(permit.delegation_depth(), |depth| depth.min(permit.delegation_depth()));
+    Ok(Grant { permit, pair, capabilities, scope, blast_radius, delegation_depth })
+}
+
+/// "A scope word names a capability": both lists restrict, each if it is stated.
+fn has_capability(party: &Credential, capability: &String) -> bool {
+    party.capabilities().is_none_or(|stated| stated.contains(capability)) && has_scope(party, capability)
+}
+
+fn has_scope(party: &Credential, word: &String) -> bool {
+    party.scope().is_none_or(|stated| stated.contains(word))
+}
+
+/// "Blast radius = the smaller; not comparable: 403."
+fn smallest<'p>(
+    permit: &Permit,
+    parties: impl Iterator<Item = &'p Credential>,
+    containment: &Containment,
+) -> Result<Option<BlastRadius>, Error> {
+    let mut smallest = permit.blast_radius().cloned();
+    for stated in parties.filter_map(Credential::blast_radius) {
+        let stated: BlastRadius = stated.parse().map_err(|_| Error::BlastRadius)?;
+        smallest = Some(match smallest {
+            None => stated,
+            Some(so_far) => containment.smaller(&so_far, &stated).map_err(|_| Error::BlastRadius)?,
+        });
+    }
+    Ok(smallest)
+}

@@ -1,0 +1,197 @@
+//! The exchange request: from members as they came to a request that keeps every rule.
+
+use crate::limits;
+use crate::token::subject::Kind;
+
+use super::Error;
+use super::execution::ExecutionScope;
+
+/// `grant_type` of RFC 8693 §2.1.
+pub const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+
+/// The members as they came, JSON or form; nothing is checked yet.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// Must be [`GRANT_TYPE`].
+    pub grant_type: Option<String>,
+    /// The source credential.
+    pub subject_token: Option<String>,
+    /// What kind it is.
+    pub subject_token_type: Option<String>,
+    /// Target trust domain or service; every one that was given.
+    pub audience: Vec<String>,
+    /// Target by URI (RFC 8707); every one that was given.
+    pub resource: Vec<String>,
+    /// Space-separated words.
+    pub scope: Option<String>,
+    /// The delegating agent's token.
+    pub actor_token: Option<String>,
+    /// What kind it is.
+    pub actor_token_type: Option<String>,
+    /// `…:jwt` or `…:access_token`.
+    pub requested_token_type: Option<String>,
+    /// Binds the token to one action.
+    pub execution_scope: Option<ExecutionScope>,
+    /// Form mode: RFC 8693 demands `actor_token_type` with `actor_token`.
+    pub actor_token_type_required: bool,
+}
+
+/// A request that keeps every rule.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The source credential.
+    pub subject_token: String,
+    /// What kind it is.
+    pub subject_token_type: Kind,
+    /// The delegating agent's token, and what kind it is said to be.
+    pub actor: Option<(String, Option<Kind>)>,
+    /// The one audience asked for.
+    pub audience: Option<String>,
+    /// The words asked for; empty asks for all that is granted.
+    pub scope: Vec<String>,
+    /// Binds the token to one action.
+    pub execution_scope: Option<ExecutionScope>,
+}
+
+impl Request {
+    /// Checks the members in the order of the table of RFC 8693 §2.1, `grant_type` first.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn read(members: Members) -> Result<Self, Error> {
+        match members.grant_type.as_deref() {
+            None => return Err(Error::Invalid { field: "grant_type", rule: "is required" }),
+            Some(GRANT_TYPE) => {}
+            Some(_) => return Err(Error::UnsupportedGrantType),
+        }
+        let subject_token = token_text("subject_token", members.subject_token)?
+            .ok_or(Error::Invalid { field: "subject_token", rule: "is required" })?;
+        let subject_token_type = members
+            .subject_token_type
+            .ok_or(Error::Invalid { field: "subject_token_type", rule: "is required" })?
+            .parse()
+            .map_err(|_| Error::UnsupportedSubjectTokenType)?;
+        requested_token_type(members.requested_token_type.as_deref())?;
+        Ok(Self {
+            subject_token,
+            subject_token_type,
+            actor: actor(
+                token_text("actor_token", members.actor_token)?,
+                members.actor_token_type.as_deref(),
+                members.actor_token_type_required,
+            )?,
+            audience: audience(members.audience, members.resource)?,
+            scope: scope(members.scope.as_deref().unwrap_or_default())?,
+            execution_scope: members.execution_scope.map(ExecutionScope::check).transpose()?,
+        })
+    }
+}
+
+/// The size is bounded before anything is decoded.
+fn token_text(field: &'static str, text: Option<String>) -> Result<Option<String>, Error> {
+    match text {
+        Some(text) if text.is_empty() => Err(Error::Invalid { field, rule: "is empty" }),
+        Some(text) if text.len() > limits::TOKEN_BYTES_MAX => {
+            Err(Error::Invalid { field, rule: "is larger than 16 KiB" })
+        }
+        text => Ok(text),
+    }
+}
+
+/// RFC 8693 §2.1: `requested_token_type`. The answer is a JWT, which is also an access token.
+fn requested_token_type(requested: Option<&str>) -> Result<(), Error> {
+    match requested {
+        None
+        | Some(
+            "urn:ietf:params:oauth:token-type:jwt" | "urn:ietf:params:oauth:token-type:access_token",
+        ) => Ok(()),
+        Some(_) => Err(Error::Invalid {
+            field: "requested_token_type",
+            rule: "must be urn:ietf:params:oauth:token-type:jwt or :access_token",
+        }),
+    }
+}
+
+fn actor(
+    token: Option<String>,
+    token_type: Option<&str>,
+    type_required: bool,
+) -> Result<Option<(String, Option<Kind>)>, Error> {
+    let kind = token_type
+        .map(|text| text.parse::<Kind>().map_err(|_| Error::UnsupportedActorTokenType))
+        .transpose()?;
+    match (token, kind) {
+        (Some(_), None) if type_required => {
+            Err(Error::Invalid { field: "actor_token_type", rule: "is required with actor_token" })
+        }
+        (Some(token), kind) => Ok(Some((token, kind))),
+        // RFC 8693 §2.1: "This parameter MUST NOT be included when the actor_token is not."
+        (None, Some(_)) => {
+            Err(Error::Invalid { field: "actor_token_type", rule: "must not be there without actor_token" })
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+fn audience(audiences: Vec<String>, resources: Vec<String>) -> Result<Option<String>, Error> {
+    for resource in &resources {
+        // RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component".
+        if !is_absolute_uri(resource) {
+            return Err(Error::Invalid {
+                field: "resource",
+                rule: "must be an absolute URI without a fragment",
+            });
+        }
+    }
+    let mut all: Vec<String> = audiences.into_iter().chain(resources).collect();
+    all.dedup();
+    let only = all.pop();
+    if !all.is_empty() {
+        return Err(Error::SeveralAudiences);
+    }
+    match only {
+        Some(audience) if !is_printable(&audience, limits::URI_BYTES_MAX) => {
+            Err(Error::Invalid { field: "audience", rule: "must be 1 to 2048 printable ASCII characters" })
+        }
+        only => Ok(only),
+    }
+}
+
+/// The words of a scope (RFC 6749 §3.3), each once.
+fn scope(text: &str) -> Result<Vec<String>, Error> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let well_formed = word.len() <= limits::CAPABILITY_BYTES_MAX
+            && word.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
+        if !well_formed {
+            return Err(Error::Invalid {
+                field: "scope",
+                rule: "must be words of up to 128 printable ASCII characters, separated by spaces",
+            });
+        }
+        if !words.iter().any(|known| known == word) {
+            words.push(word.to_owned());
+        }
+    }
+    if words.len() > limits::CAPABILITIES_MAX {
+        return Err(Error::Invalid { field: "scope", rule: "has more than 128 words" });
+    }
+    Ok(words)
+}
+
+/// Whether `text` is an absolute URI without a fragment (RFC 3986 §4.3).
+#[must_use]
+pub fn is_absolute_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else { return false };
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+        && !rest.is_empty()
+        && is_printable(text, limits::URI_BYTES_MAX)
+        && !text.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
+}
+
+/// Whether `text` is 1 to `bytes_max` printable ASCII characters without spaces.
+#[must_use]
+pub fn is_printable(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
