@@ -1,0 +1,154 @@
+//! The only reader of time. Everything else takes a [`Clock`] or an instant as an argument.
+//!
+//! Two kinds of time: wall time for claims ([`Clock::now`]), and time since boot that also counts
+//! suspension, for waits and deadlines ([`Clock::boot`]). Tests turn a manual clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// An instant of wall time, in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// From a NumericDate in whole seconds (RFC 7519 §2).
+    #[must_use]
+    pub const fn from_secs(secs: i64) -> Self {
+        Self(secs.saturating_mul(1000))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// NumericDate in whole seconds, rounded down (RFC 7519 §2).
+    #[must_use]
+    pub const fn secs(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// RFC 3339 in UTC with milliseconds, for resources (contract §1, Times).
+    #[must_use]
+    pub fn to_rfc3339(self) -> String {
+        let instant = chrono::DateTime::from_timestamp_millis(self.0).unwrap_or_default();
+        instant.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+    }
+
+    /// This instant later by `duration`.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis_of(duration)))
+    }
+
+    /// This instant earlier by `duration`.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis_of(duration)))
+    }
+
+    /// Time from `earlier` to this instant; zero if `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+fn millis_of(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Where time comes from.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    Manual(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The machine's clocks.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands still until [`Clock::advance`] turns it.
+    #[must_use]
+    pub fn manual(start: Timestamp) -> Self {
+        Self(Source::Manual(Arc::new(AtomicI64::new(start.millis()))))
+    }
+
+    /// Turns a manual clock forward; a system clock is left alone.
+    pub fn advance(&self, duration: Duration) {
+        if let Source::Manual(millis) = &self.0 {
+            millis.fetch_add(millis_of(duration), Ordering::SeqCst);
+        }
+    }
+
+    /// Wall time.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+            Source::System => {
+                let since_epoch = std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default();
+                Timestamp(millis_of(since_epoch))
+            }
+        }
+    }
+
+    /// Time since boot, suspension included (`CLOCK_BOOTTIME`).
+    #[must_use]
+    pub fn boot(&self) -> Duration {
+        match &self.0 {
+            Source::Manual(millis) => {
+                Duration::from_millis(u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0))
+            }
+            Source::System => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                Duration::new(
+                    u64::try_from(time.tv_sec).unwrap_or(0),
+                    u32::try_from(time.tv_nsec).unwrap_or(0),
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_round_down_also_before_the_epoch() {
+        assert_eq!(Timestamp::from_millis(1_999).secs(), 1);
+        assert_eq!(Timestamp::from_millis(-1).secs(), -1);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_when_turned() {
+        let clock = Clock::manual(Timestamp::from_secs(100));
+        let seen_elsewhere = clock.clone();
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(seen_elsewhere.now(), Timestamp::from_secs(105));
+    }
+
+    #[test]
+    fn time_since_a_later_instant_is_zero() {
+        assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,37 @@
+//! The Trust Fabric: a broker of trust for workloads and AI agents.
+//!
+//! It takes a credential a caller already has, asks policy, and answers with a short-lived token.
+//!
+//! # Layout
+//!
+//! A lower layer never names an upper one, and use-cases never name each other; a test checks both.
+//!
+//! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · `cli` · `demo`
+//! 5. [`api`]: the only HTTP server
+//! 4. [`exchange`]: RFC 8693
+//! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
+//!    keys) · [`active_policy`] (the compiled bundle) · [`outbound`] (the only HTTP client)
+//! 2. [`token`]: pure JOSE and claim rules
+//! 1. [`policy`]: the only Rego
+//! 0. [`id`] · [`clock`] · [`json`] · [`limits`] · [`telemetry`]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
+pub mod active_policy;
+pub mod api;
+pub mod clock;
+pub mod cluster;
+pub mod config;
+pub mod exchange;
+pub mod id;
+pub mod json;
+pub mod keyring;
+pub mod limits;
+pub mod node;
+pub mod outbound;
+pub mod policy;
+pub mod state;
+pub mod telemetry;
+pub mod token;

@@ -1,0 +1,176 @@
+//! Every limit of the product, by name, in one table.
+//!
+//! A queue, body, list, cache or wait that grows without a line here is a bug. `docs/limits.md`
+//! says the same for operators; a house rule compares the two.
+
+use std::time::Duration;
+
+// --- input -------------------------------------------------------------------------------------
+
+/// Largest request body in bytes; a larger one is answered 413.
+pub const BODY_BYTES_MAX: usize = 256 * 1024;
+/// Largest compact JWS in bytes, checked before anything is decoded (contract §3).
+pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Deepest nesting of a JSON document (contract §1).
+pub const JSON_DEPTH_MAX: usize = 32;
+/// Longest workload identifier in bytes (SPIFFE-ID §2.3, WIMSE identifier §4).
+pub const WORKLOAD_ID_BYTES_MAX: usize = 2048;
+/// Longest trust domain name in bytes (SPIFFE-ID §2.1).
+pub const TRUST_DOMAIN_BYTES_MAX: usize = 255;
+/// Longest `kid` in bytes.
+pub const KID_BYTES_MAX: usize = 256;
+/// Longest `nonce`, `jti`, `txn` or idempotency key in bytes.
+pub const OPAQUE_BYTES_MAX: usize = 256;
+/// Longest `htu`, `target` or audience in bytes.
+pub const URI_BYTES_MAX: usize = 2048;
+/// Most words in one `scope`, and most entries of one `capabilities` list.
+pub const CAPABILITIES_MAX: usize = 128;
+/// Longest single scope word or capability in bytes.
+pub const CAPABILITY_BYTES_MAX: usize = 128;
+
+// --- tokens ------------------------------------------------------------------------------------
+
+/// Lifetime of a standard exchanged token (specification, Limits).
+pub const TOKEN_LIFETIME: Duration = Duration::from_secs(300);
+/// Lifetime of an execution-scoped token (specification, Limits).
+pub const EXECUTION_TOKEN_LIFETIME: Duration = Duration::from_secs(30);
+/// Leeway on the time claims of a credential (contract §3); zero for execution-scoped tokens.
+pub const LEEWAY: Duration = Duration::from_secs(5);
+/// Default age limit of a credential, and how long a chain may go on from its first credential.
+pub const CREDENTIAL_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Most actors nested in `act` (contract §3).
+pub const ACT_DEPTH_MAX: usize = 10;
+/// Most digests in `lineage` (contract §3).
+pub const LINEAGE_MAX: usize = 32;
+/// Latest NumericDate that is read: the end of the year 9999.
+pub const NUMERIC_DATE_MAX_SECS: i64 = 253_402_300_799;
+/// Longest verified email address in bytes (RFC 3696 erratum 1690 allows 254; some issuers exceed it).
+pub const EMAIL_BYTES_MAX: usize = 320;
+/// Largest delegation depth that can be stated.
+pub const DELEGATION_DEPTH_MAX: u32 = 10;
+
+// --- keys --------------------------------------------------------------------------------------
+
+/// How long a signing key is published before it may sign (contract §3, W).
+pub const KEY_PUBLISH_AHEAD: Duration = Duration::from_secs(600);
+/// Longest life of any token a signing key signs: the agent identity token (contract §4).
+pub const TOKEN_LIFETIME_LONGEST: Duration = Duration::from_secs(3600);
+/// Most signing keys remembered in the cluster.
+pub const SIGNING_KEYS_MAX: usize = 256;
+/// How long caches may keep a JWKS (contract §1, Cache).
+pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
+
+// --- issuers' keys -----------------------------------------------------------------------------
+
+/// Total time of one fetch of a JWKS, discovery document or SPIFFE bundle.
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Largest document fetched.
+pub const FETCH_BYTES_MAX: usize = 256 * 1024;
+/// Most keys in one key set.
+pub const KEYS_PER_SET_MAX: usize = 100;
+/// How long fetched keys are used before they are fetched again.
+pub const KEYS_FRESH: Duration = Duration::from_secs(300);
+/// How long fetched keys are used when the source cannot be reached.
+pub const KEYS_STALE_MAX: Duration = Duration::from_secs(900);
+/// How long an issuer's source is not asked again, whatever unknown `kid` is presented and after a
+/// failure.
+pub const KEYS_NEGATIVE: Duration = Duration::from_secs(30);
+/// How long a source is left alone after a fetch that its caller abandoned.
+pub const KEYS_ABANDONED: Duration = Duration::from_secs(1);
+/// Shortest refresh interval that a SPIFFE bundle can ask for.
+pub const SPIFFE_REFRESH_MIN: Duration = Duration::from_secs(10);
+/// Shortest RSA modulus of an issuer's key in bits (RFC 7518 §3.3).
+pub const RSA_MODULUS_BITS_MIN: usize = 2048;
+/// Longest RSA modulus of an issuer's key in bits: it caps the cost of a check.
+pub const RSA_MODULUS_BITS_MAX: usize = 8192;
+
+// --- policy ------------------------------------------------------------------------------------
+
+/// Time in which a policy bundle must parse and compile; after it the loader is killed.
+pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
+/// Time in which one decision must be made; after it: denied.
+pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
+/// Largest policy bundle (all sources together).
+pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
+/// Most files in a policy bundle.
+pub const POLICY_FILES_MAX: usize = 64;
+/// Most bundles kept for rollback.
+pub const POLICY_HISTORY_MAX: usize = 16;
+/// Longest path of a file in a policy bundle, in bytes.
+pub const POLICY_PATH_BYTES_MAX: usize = 255;
+/// Steps of an evaluation between two looks at the clock.
+pub const POLICY_STEPS_PER_TICK: u32 = 64;
+/// Most answers remembered per bundle, so that a question asked again is not evaluated again.
+pub const POLICY_DECISIONS_CACHED_MAX: u64 = 10_000;
+/// Deepest chain of rules that use each other; each costs the evaluating thread some stack.
+pub const POLICY_CALL_DEPTH_MAX: usize = 32;
+/// Time in which one rule of a policy's own tests, or of an explanation, must be evaluated.
+pub const POLICY_TEST_DEADLINE: Duration = Duration::from_secs(2);
+/// Longest public reason of a denial in bytes; the rest is cut.
+pub const POLICY_REASON_BYTES_MAX: usize = 512;
+/// Longest message read from the process that compiles a bundle first, in bytes.
+pub const POLICY_VERDICT_BYTES_MAX: usize = 4096;
+/// Longest blast radius in bytes.
+pub const BLAST_RADIUS_BYTES_MAX: usize = 256;
+/// Most kinds in the order of blast radii.
+pub const BLAST_RADIUS_KINDS_MAX: usize = 16;
+/// Most entries in the parent map of blast radii.
+pub const BLAST_RADIUS_PARENTS_MAX: usize = 10_000;
+
+// --- replicated core ---------------------------------------------------------------------------
+
+/// Most commands waiting to be proposed; beyond it: 503.
+pub const PROPOSALS_QUEUED_MAX: usize = 16 * 1024;
+/// Most commands in one log entry.
+pub const COMMANDS_PER_ENTRY_MAX: usize = 512;
+/// Most entries proposed and not yet applied.
+pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
+/// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
+pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait at start-up until everything in the log is applied.
+pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
+/// How long a spent nonce is remembered, by log time: until no credential that could present it
+/// again is alive.
+pub const NONCE_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
+/// How long the outcome of an `Idempotency-Key` is remembered (contract §1).
+pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+// --- listeners ---------------------------------------------------------------------------------
+
+/// Longest wait for a request's headers, and for the next request on an idle connection.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for one request, body and answer included.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Most open connections per listener.
+pub const CONNECTIONS_MAX: usize = 10_240;
+/// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.
+pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
+/// Pause after a connection could not be accepted.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a graceful shutdown waits for requests under way.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+// --- caches ------------------------------------------------------------------------------------
+
+/// Most verified signatures remembered, counting one for each started KiB of payload.
+pub const SIGNATURES_CACHED_MAX: u64 = 100_000;
+
+// --- telemetry ---------------------------------------------------------------------------------
+
+/// Most log lines waiting for their reader; what comes beyond is dropped and counted.
+pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
+
+// --- command line ------------------------------------------------------------------------------
+
+/// Longest wait of the command line for the answer of a node.
+pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest answer that the command line reads: a whole policy bundle as JSON.
+pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Largest configuration file.
+pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
+/// Shortest heartbeat of the replicated core.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(20);
+/// Longest heartbeat of the replicated core.
+pub const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
+/// Longest name of a node in bytes.
+pub const UNIT_ID_BYTES_MAX: usize = 64;

@@ -1,0 +1,251 @@
+//! Metrics in the Prometheus text format, in a registry of their own.
+//!
+//! Labels are `&'static str` wherever the compiler can see that the set is small.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+use super::{Error, logs};
+
+/// Upper bounds of the histogram of request durations, in seconds.
+const DURATION_BUCKETS_SECS: [f64; 14] =
+    [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// Everything that is counted. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Registry,
+    http_requests: IntCounterVec,
+    http_request_duration: HistogramVec,
+    http_connections: IntGauge,
+    exchanges: IntCounterVec,
+    policy_decisions: IntCounterVec,
+    policy_loads: IntCounterVec,
+    issuer_key_fetches: IntCounterVec,
+    signing_keys: IntGaugeVec,
+    raft_applied_index: IntGauge,
+    raft_is_leader: IntGauge,
+    log_lines_dropped: IntCounter,
+    log_lines_known: Arc<AtomicU64>,
+}
+
+impl Metrics {
+    /// All metrics at zero.
+    ///
+    /// # Errors
+    /// [`Error::Metric`].
+    pub fn new() -> Result<Self, Error> {
+        let registry = Registry::new();
+        let metrics = Self {
+            http_requests: counters(
+                &registry,
+                "svc_http_requests_total",
+                "HTTP requests answered.",
+                &["route", "method", "status"],
+            )?,
+            http_request_duration: durations(
+                &registry,
+                "svc_http_request_duration_seconds",
+                "Time from a request's headers to its answer, in seconds.",
+                &["route"],
+            )?,
+            http_connections: gauge(&registry, "svc_http_connections", "Open HTTP connections.")?,
+            exchanges: counters(
+                &registry,
+                "svc_exchange_total",
+                "Token exchanges, by kind of subject token and how they ended.",
+                &["subject_token_type", "result"],
+            )?,
+            policy_decisions: counters(
+                &registry,
+                "svc_policy_decisions_total",
+                "Decisions of the policy, by decision point.",
+                &["point", "decision"],
+            )?,
+            policy_loads: counters(
+                &registry,
+                "svc_policy_loads_total",
+                "Policy bundles loaded or refused.",
+                &["result"],
+            )?,
+            issuer_key_fetches: counters(
+                &registry,
+                "svc_issuer_key_fetches_total",
+                "Fetches of the keys of configured issuers.",
+                &["result"],
+            )?,
+            signing_keys: {
+                let gauges = IntGaugeVec::new(
+                    Opts::new("svc_signing_keys", "Signing keys of the cluster, by state."),
+                    &["state"],
+                )?;
+                registry.register(Box::new(gauges.clone()))?;
+                gauges
+            },
+            raft_applied_index: gauge(
+                &registry,
+                "svc_raft_applied_index",
+                "Index of the last log entry this node applied.",
+            )?,
+            raft_is_leader: gauge(&registry, "svc_raft_is_leader", "1 if this node leads the cluster.")?,
+            log_lines_dropped: {
+                let counter = IntCounter::new(
+                    "svc_log_lines_dropped_total",
+                    "Log lines dropped because their reader was too slow.",
+                )?;
+                registry.register(Box::new(counter.clone()))?;
+                counter
+            },
+            log_lines_known: Arc::default(),
+            registry,
+        };
+        let build = IntGaugeVec::new(Opts::new("svc_build_info", "1, with the version."), &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        metrics.registry.register(Box::new(build))?;
+        Ok(metrics)
+    }
+
+    /// One request was answered after `duration`. `route` is the pattern of the route table, never
+    /// the path that was asked for; a method without a route of its own counts as `other`.
+    pub fn http_request(&self, route: &str, method: &str, status: u16, duration: Duration) {
+        const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+        let method = METHODS.iter().find(|known| **known == method).unwrap_or(&"other");
+        self.http_requests.with_label_values(&[route, method, &status.to_string()]).inc();
+        self.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
+    }
+
+    /// A connection was opened; it is closed when the answer is dropped.
+    #[must_use]
+    pub fn http_connection(&self) -> OpenConnection {
+        self.http_connections.inc();
+        OpenConnection(self.http_connections.clone())
+    }
+
+    /// One exchange ended.
+    pub fn exchange(&self, subject_token_type: &'static str, result: &'static str) {
+        self.exchanges.with_label_values(&[subject_token_type, result]).inc();
+    }
+
+    /// The policy was asked at `point`, for example `exchange`, and decided, for example `allow`.
+    pub fn policy_decision(&self, point: &'static str, decision: &'static str) {
+        self.policy_decisions.with_label_values(&[point, decision]).inc();
+    }
+
+    /// A policy bundle was loaded or refused.
+    pub fn policy_load(&self, result: &'static str) {
+        self.policy_loads.with_label_values(&[result]).inc();
+    }
+
+    /// An issuer's keys were fetched or not.
+    pub fn issuer_key_fetch(&self, result: &'static str) {
+        self.issuer_key_fetches.with_label_values(&[result]).inc();
+    }
+
+    /// How many signing keys are in `state`.
+    pub fn set_signing_keys(&self, state: &'static str, keys: usize) {
+        self.signing_keys.with_label_values(&[state]).set(i64::try_from(keys).unwrap_or(i64::MAX));
+    }
+
+    /// Where this node is in the log, and whether it leads.
+    pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
+        self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
+        self.raft_is_leader.set(i64::from(is_leader));
+    }
+
+    /// Everything in the Prometheus text format 0.0.4.
+    ///
+    /// # Errors
+    /// [`Error::Metric`].
+    pub fn render(&self) -> Result<String, Error> {
+        // The writer of the log counts by itself; this catches up, also when two scrapes meet.
+        let dropped = logs::lines_dropped();
+        let known = self.log_lines_known.fetch_max(dropped, Ordering::Relaxed);
+        self.log_lines_dropped.inc_by(dropped.saturating_sub(known));
+        Ok(TextEncoder::new().encode_to_string(&self.registry.gather())?)
+    }
+}
+
+/// An open connection: dropping it counts it out again.
+#[derive(Debug)]
+pub struct OpenConnection(IntGauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
+    let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(counters.clone()))?;
+    Ok(counters)
+}
+
+fn durations(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, Error> {
+    let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS_SECS.to_vec());
+    let durations = HistogramVec::new(options, labels)?;
+    registry.register(Box::new(durations.clone()))?;
+    Ok(durations)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, Error> {
+    let gauge = IntGauge::new(name, help)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_a_name_a_help_text_and_its_labels() {
+        let metrics = Metrics::new().expect("metrics");
+        metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
+        let connection = metrics.http_connection();
+        metrics.exchange("jwt", "ok");
+        metrics.policy_decision("exchange", "allow");
+        metrics.policy_load("ok");
+        metrics.issuer_key_fetch("ok");
+        metrics.set_signing_keys("active", 2);
+        metrics.set_raft(7, true);
+        let page = metrics.render().expect("page");
+        for line in [
+            r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
+            r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.0025"} 0"#,
+            r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.005"} 1"#,
+            "svc_http_connections 1",
+            r#"svc_exchange_total{result="ok",subject_token_type="jwt"} 1"#,
+            r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
+            r#"svc_policy_loads_total{result="ok"} 1"#,
+            r#"svc_issuer_key_fetches_total{result="ok"} 1"#,
+            r#"svc_signing_keys{state="active"} 2"#,
+            "svc_raft_applied_index 7",
+            "svc_raft_is_leader 1",
+            "svc_log_lines_dropped_total 0",
+            concat!(r#"svc_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in {page}");
+        }
+        let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
+        let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
+        assert_eq!((names, helps.count()), (12, 12), "{page}");
+        drop(connection);
+        assert!(metrics.render().expect("page").contains("svc_http_connections 0"));
+    }
+
+    #[test]
+    fn a_method_from_outside_makes_no_new_series() {
+        let metrics = Metrics::new().expect("metrics");
+        for method in ["BREW", "PROPFIND", "get"] {
+            metrics.http_request("/livez", method, 405, Duration::ZERO);
+        }
+        let page = metrics.render().expect("page");
+        assert!(page.contains(r#"svc_http_requests_total{method="other",route="/livez",status="405"} 3"#), "{page}");
+    }
+}
