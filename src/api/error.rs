@@ -1,0 +1,230 @@
+//! The error object, and the one place where a reason becomes a status and a code (contract §1).
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::exchange;
+use crate::policy::DenialKind;
+use crate::{cluster, json, keyring, state};
+
+/// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
+/// that speak it in forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// Syntax, a missing or bad member, a credential that is not acceptable.
+    InvalidRequest,
+    /// Wrong `grant_type`.
+    UnsupportedGrantType,
+    /// Policy, or a caller that may not.
+    AccessDenied,
+    /// Internal, or not possible now.
+    ServerError,
+    /// Unknown route or id.
+    NotFound,
+    /// The route has no such method.
+    MethodNotAllowed,
+    /// Form mode only (RFC 8693 §2.2.2).
+    InvalidTarget,
+    /// Form mode only (RFC 6749 §5.2).
+    InvalidScope,
+}
+
+/// The error object as it goes out.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Body {
+    /// The code.
+    pub error: Code,
+    /// For people: printable ASCII, no secret, no token.
+    pub error_description: String,
+    /// The same as in the header `X-Request-Id`.
+    pub request_id: String,
+}
+
+/// A refusal, to be answered.
+#[derive(Debug)]
+pub struct Error {
+    status: StatusCode,
+    code: Code,
+    description: String,
+    retry_after_secs: Option<u32>,
+    /// For the log only.
+    detail: Option<String>,
+}
+
+impl Error {
+    /// With a text for people.
+    pub fn new(status: StatusCode, code: Code, description: impl Into<String>) -> Self {
+        Self { status, code, description: description.into(), retry_after_secs: None, detail: None }
+    }
+
+    /// 400 `invalid_request`.
+    pub fn invalid_request(description: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, description)
+    }
+
+    /// 503 `server_error`, to be tried again soon.
+    pub fn unavailable(description: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::ServerError, description);
+        Self { retry_after_secs: Some(1), ..error }
+    }
+
+    /// 500 `server_error`; what happened is for the log.
+    pub fn internal(detail: impl ToString) -> Self {
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
+        Self { detail: Some(detail.to_string()), ..error }
+    }
+
+    /// 404 `not_found`.
+    pub fn not_found(description: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, Code::NotFound, description)
+    }
+
+    /// Adds what only the log may say.
+    #[must_use]
+    pub fn with_detail(self, detail: impl ToString) -> Self {
+        Self { detail: Some(detail.to_string()), ..self }
+    }
+
+    /// An exchange that was refused, for a caller that spoke JSON.
+    #[must_use]
+    pub fn of_exchange(error: &exchange::Error) -> Self {
+        use exchange::Error as E;
+        let description = error.to_string();
+        let refusal = match error {
+            E::UnsupportedGrantType => {
+                Self::new(StatusCode::BAD_REQUEST, Code::UnsupportedGrantType, description)
+            }
+            E::Invalid { .. }
+            | E::UnsupportedSubjectTokenType
+            | E::UnsupportedActorTokenType
+            | E::SeveralAudiences
+            | E::SubjectToken(_)
+            | E::ActorToken(_)
+            | E::NonceSpent => Self::invalid_request(description),
+            E::IdempotencyKeyReused => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
+            }
+            E::ActorNotNamed
+            | E::ActorLoop
+            | E::DelegationDepthExhausted
+            | E::ChainTooLong
+            | E::LineageTooLong
+            | E::Denied(_)
+            | E::NothingGranted
+            | E::BlastRadius => Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description),
+            E::IssuerUnavailable | E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Write(_) => {
+                Self::unavailable(description)
+            }
+            E::Internal(source) => Self::internal(source),
+        };
+        match source_of(error) {
+            Some(source) => refusal.with_detail(source),
+            None => refusal,
+        }
+    }
+
+    /// An exchange that was refused, for a caller that spoke in forms: "RFC 8693 form mode answers
+    /// policy and scope refusals with 400 and the RFC codes".
+    #[must_use]
+    pub fn of_form_exchange(error: &exchange::Error) -> Self {
+        use exchange::Error as E;
+        let code = match error {
+            E::Denied(denial) if denial.kind == DenialKind::Audience => Code::InvalidTarget,
+            E::SeveralAudiences => Code::InvalidTarget,
+            E::NothingGranted => Code::InvalidScope,
+            // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy".
+            E::ActorNotNamed | E::ActorLoop | E::DelegationDepthExhausted | E::ChainTooLong
+            | E::LineageTooLong => Code::InvalidRequest,
+            E::Denied(_) | E::BlastRadius => Code::AccessDenied,
+            _ => return Self::of_exchange(error),
+        };
+        Self { status: StatusCode::BAD_REQUEST, code, ..Self::of_exchange(error) }
+    }
+}
+
+/// What the log says beyond the public text.
+fn source_of(error: &exchange::Error) -> Option<String> {
+    if let exchange::Error::Denied(denial) = error {
+        return denial.detail.clone();
+    }
+    std::error::Error::source(error).map(ToString::to_string)
+}
+
+impl From<json::Error> for Error {
+    fn from(error: json::Error) -> Self {
+        Self::invalid_request(printable(&error.to_string()))
+    }
+}
+
+impl From<cluster::Corrupt> for Error {
+    fn from(error: cluster::Corrupt) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<state::Error> for Error {
+    fn from(error: state::Error) -> Self {
+        use state::Error as E;
+        let description = error.to_string();
+        match error {
+            E::Write(_) => Self::unavailable(description),
+            E::NonceSpent => Self::invalid_request(description),
+            E::IdempotencyKeyReused => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
+            }
+            E::UnknownSigningKey => Self::not_found(description),
+            E::NoAgedSuccessor | E::TooManySigningKeys | E::PolicyChanged | E::AlreadyBootstrapped => {
+                Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description)
+            }
+            E::Undecodable => Self::internal(description),
+        }
+    }
+}
+
+impl From<keyring::Error> for Error {
+    fn from(error: keyring::Error) -> Self {
+        match error {
+            keyring::Error::State(error) => error.into(),
+            keyring::Error::NoUsableKey => Self::unavailable(error.to_string()),
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let request_id = super::around::current_request_id();
+        if let Some(detail) = &self.detail {
+            tracing::info!(request_id, detail, description = self.description, "refused");
+        }
+        let body = Body {
+            error: self.code,
+            error_description: printable(&self.description),
+            request_id,
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(secs) = self.retry_after_secs {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
+        }
+        response
+    }
+}
+
+/// Printable ASCII without quotes and backslashes (RFC 6749 §5.2), bounded.
+fn printable(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    text.chars()
+        .take(CHARACTERS_MAX)
+        .map(|c| match c {
+            '"' | '\\' | '`' => '\'',
+            ' '..='~' => c,
+            _ => '?',
+        })
+        .collect()
+}

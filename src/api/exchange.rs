@@ -1,0 +1,197 @@
+//! `POST /v1/exchange/token`: wire types and translation (contract §4; RFC 8693 §2).
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::App;
+use super::body::{self, Media};
+use super::error::{self, Error};
+use crate::exchange::{self, Caller, ExecutionScope, Members, Request};
+use crate::{json, limits};
+
+/// The request as a JSON object. Unknown members are ignored, except in `execution_scope`.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ExchangeRequest {
+    /// `urn:ietf:params:oauth:grant-type:token-exchange`
+    #[schema(required = true)]
+    grant_type: Option<String>,
+    /// The source credential, at most 16 KiB.
+    #[schema(required = true)]
+    subject_token: Option<String>,
+    /// `urn:ietf:params:oauth:token-type:jwt`, `urn:svc:token-type:spiffe-svid` or
+    /// `urn:svc:token-type:agent-a2a`
+    #[schema(required = true)]
+    subject_token_type: Option<String>,
+    /// Target trust domain or service URL; absent: the policy's default for the subject.
+    audience: Option<String>,
+    /// Target by absolute URI (RFC 8707); instead of `audience`.
+    resource: Option<String>,
+    /// Space-separated words; absent: all that is granted.
+    scope: Option<String>,
+    /// JWT of the delegating agent.
+    actor_token: Option<String>,
+    /// The type of `actor_token`.
+    actor_token_type: Option<String>,
+    /// `urn:ietf:params:oauth:token-type:jwt` or `:access_token`
+    requested_token_type: Option<String>,
+    /// Binds the token to one HTTP action.
+    execution_scope: Option<ExecutionScope>,
+}
+
+/// The token.
+#[derive(Serialize, ToSchema)]
+pub struct ExchangeResponse {
+    /// The WIMSE JWT.
+    access_token: String,
+    /// `urn:ietf:params:oauth:token-type:jwt`
+    issued_token_type: &'static str,
+    /// `Bearer`
+    token_type: &'static str,
+    /// Lifetime in seconds: 300, or 30 with an execution scope.
+    expires_in: u64,
+    /// Granted scope.
+    scope: String,
+}
+
+/// Exchanges a credential for a short-lived WIMSE JWT.
+#[utoipa::path(
+    post,
+    path = "/v1/exchange/token",
+    operation_id = "exchangeToken",
+    request_body(content(
+        (ExchangeRequest = "application/json"),
+        (ExchangeRequest = "application/x-www-form-urlencoded"),
+    )),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body passes")),
+    responses(
+        (status = 200, description = "A token was minted", body = ExchangeResponse),
+        (status = 400, description = "The request or a credential is not valid", body = error::Body),
+        (status = 403, description = "Policy, delegation or narrowing refuses", body = error::Body),
+        (status = 413, description = "The body is too large", body = error::Body),
+        (status = 415, description = "The media type is not supported", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 500, description = "Internal error", body = error::Body),
+        (status = 503, description = "Not possible now", body = error::Body),
+    )
+)]
+pub async fn post(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Error> {
+    let media = body::media(&headers)?;
+    let bytes = body::read(body).await?;
+    let caller = Caller { id: None, idempotency_key: idempotency_key(&headers)? };
+    let members = match media {
+        Media::Json => from_json(&bytes)?,
+        Media::Form => from_form(&bytes)?,
+    };
+    let kind = members.subject_token_type.clone();
+    let result = match Request::read(members) {
+        Ok(request) => app.exchange.exchange(&request, &caller, &bytes).await,
+        Err(error) => Err(error),
+    };
+    let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
+    app.metrics.exchange(kind_label(kind.as_deref()), label);
+    let minted = result.map_err(|error| match media {
+        Media::Json => Error::of_exchange(&error),
+        Media::Form => Error::of_form_exchange(&error),
+    })?;
+    tracing::info!(
+        request_id = super::around::current_request_id(),
+        jti = minted.jti,
+        sub = minted.sub,
+        "token minted"
+    );
+    let answer = ExchangeResponse {
+        access_token: minted.access_token,
+        issued_token_type: "urn:ietf:params:oauth:token-type:jwt",
+        token_type: "Bearer",
+        expires_in: minted.expires_in_secs,
+        scope: minted.scope,
+    };
+    // RFC 6749 §5.1: "MUST include the HTTP Cache-Control response header field with no-store".
+    Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(answer)).into_response())
+}
+
+fn from_json(bytes: &[u8]) -> Result<Members, Error> {
+    let request: ExchangeRequest = json::read(bytes)?;
+    Ok(Members {
+        grant_type: request.grant_type,
+        subject_token: request.subject_token,
+        subject_token_type: request.subject_token_type,
+        audience: request.audience.into_iter().collect(),
+        resource: request.resource.into_iter().collect(),
+        scope: request.scope,
+        actor_token: request.actor_token,
+        actor_token_type: request.actor_token_type,
+        requested_token_type: request.requested_token_type,
+        execution_scope: request.execution_scope,
+        actor_token_type_required: false,
+    })
+}
+
+/// RFC 6749 §3.2: parameters without a value count as omitted, and none but `audience` and
+/// `resource` (RFC 8693 §2.1) may be there twice. `execution_scope` is its JSON object as text.
+fn from_form(bytes: &[u8]) -> Result<Members, Error> {
+    if std::str::from_utf8(bytes).is_err() {
+        return Err(Error::invalid_request("body is not UTF-8"));
+    }
+    let mut members = Members { actor_token_type_required: true, ..Members::default() };
+    let mut execution_scope = None;
+    for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {
+        if value.contains('\u{fffd}') {
+            return Err(Error::invalid_request("body is not UTF-8"));
+        }
+        let single = match name.as_ref() {
+            "audience" => {
+                members.audience.push(value.into_owned());
+                continue;
+            }
+            "resource" => {
+                members.resource.push(value.into_owned());
+                continue;
+            }
+            "grant_type" => &mut members.grant_type,
+            "subject_token" => &mut members.subject_token,
+            "subject_token_type" => &mut members.subject_token_type,
+            "scope" => &mut members.scope,
+            "actor_token" => &mut members.actor_token,
+            "actor_token_type" => &mut members.actor_token_type,
+            "requested_token_type" => &mut members.requested_token_type,
+            "execution_scope" => &mut execution_scope,
+            _ => continue,
+        };
+        if single.replace(value.into_owned()).is_some() {
+            return Err(Error::invalid_request(format!("{name}: must not be given twice")));
+        }
+    }
+    members.execution_scope = execution_scope.map(|text| json::read(text.as_bytes())).transpose()?;
+    Ok(members)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim_matches('"');
+    let well_formed = (1..=limits::OPAQUE_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_graphic())
+        && values.next().is_none();
+    if well_formed {
+        Ok(Some(text.to_owned()))
+    } else {
+        Err(Error::invalid_request("Idempotency-Key: must be 1 to 256 printable ASCII characters, given once"))
+    }
+}
+
+/// The kind for the metric; whatever else was sent is one label.
+fn kind_label(kind: Option<&str>) -> &'static str {
+    match kind {
+        Some("urn:ietf:params:oauth:token-type:jwt") => "jwt",
+        Some("urn:svc:token-type:spiffe-svid") => "spiffe-svid",
+        Some("urn:svc:token-type:agent-a2a") => "agent-a2a",
+        _ => "unsupported",
+    }
+}

@@ -1,0 +1,114 @@
+//! `/v1/sys/health`, `/livez`, `/readyz`.
+//!
+//! `/livez` says that the process answers; it depends on nothing else, so that a supervisor never
+//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::App;
+
+/// How the node is.
+#[derive(Serialize, ToSchema)]
+pub struct Health {
+    /// Whether the cluster has begun its life.
+    initialized: bool,
+    /// Whether the node cannot sign tokens now.
+    locked: bool,
+    /// The product's version.
+    version: &'static str,
+    /// What the node calls itself.
+    unit_id: String,
+    /// `pass` or `fail`.
+    status: &'static str,
+    /// What is missing; empty if nothing is.
+    missing: Vec<&'static str>,
+    /// `leader` or `follower`; absent without a leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    /// The id of the leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<u64>,
+}
+
+fn health(app: &App) -> Health {
+    let initialized = app.state.position().is_some();
+    let locked = app.keyring.signing_key(app.clock.now()).is_err();
+    let leader = app.state.core().leader();
+    let mut missing = Vec::new();
+    for (is_missing, what) in [
+        (!initialized, "bootstrap"),
+        (leader.is_none(), "leader"),
+        (locked, "signing key"),
+        (app.policy.current().is_none(), "policy"),
+    ] {
+        if is_missing {
+            missing.push(what);
+        }
+    }
+    Health {
+        initialized,
+        locked,
+        version: env!("CARGO_PKG_VERSION"),
+        unit_id: app.unit_id.clone(),
+        status: if missing.is_empty() { "pass" } else { "fail" },
+        missing,
+        role: leader.map(|leader| if leader == app.state.core().node_id() { "leader" } else { "follower" }),
+        leader,
+    }
+}
+
+fn answer(health: Health) -> Response {
+    let status = if health.missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(health)).into_response()
+}
+
+/// How the node is.
+#[utoipa::path(
+    get,
+    path = "/v1/sys/health",
+    operation_id = "health",
+    responses(
+        (status = 200, description = "The node does its work", body = Health),
+        (status = 503, description = "Something is missing", body = Health),
+    )
+)]
+pub async fn get(State(app): State<App>) -> Response {
+    answer(health(&app))
+}
+
+/// Whether the node can do its work.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "ready",
+    responses(
+        (status = 200, description = "It can", body = Health),
+        (status = 503, description = "Something is missing", body = Health),
+    )
+)]
+pub async fn ready(State(app): State<App>) -> Response {
+    answer(health(&app))
+}
+
+/// The process answers.
+#[derive(Serialize, ToSchema)]
+pub struct Live {
+    /// `pass`
+    status: &'static str,
+}
+
+/// Whether the process answers.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "live",
+    responses((status = 200, description = "It does", body = Live))
+)]
+pub async fn live() -> Json<Live> {
+    Json(Live { status: "pass" })
+}

@@ -1,0 +1,36 @@
+//! `GET /v1/identity/jwks`: the public halves of every node's signing keys (RFC 7517 §5).
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::error::Error;
+use super::{App, cached};
+
+/// A JWK Set (RFC 7517 §5).
+#[derive(Serialize, ToSchema)]
+pub struct JwkSet {
+    /// Public keys, each with `kty`, `use`, `alg`, `kid` and the members of its kind.
+    keys: Vec<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// The keys that verify this fabric's tokens.
+#[utoipa::path(
+    get,
+    path = "/v1/identity/jwks",
+    operation_id = "jwks",
+    responses(
+        (status = 200, description = "The keys", body = JwkSet),
+        (status = 304, description = "Not changed since the ETag"),
+    )
+)]
+pub async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response, Error> {
+    let asked_for = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|value| value.contains("application/jwk-set+json")));
+    let media = if asked_for { "application/jwk-set+json" } else { "application/json" };
+    cached::answer(&headers, media, app.keyring.jwks(app.clock.now()).to_string())
+}

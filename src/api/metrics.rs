@@ -1,0 +1,35 @@
+//! `GET /metrics`: Prometheus text format 0.0.4.
+
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use super::App;
+use super::error::Error;
+use crate::state::SigningKeyState;
+
+/// Counters and gauges, names `svc_…`.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    responses((status = 200, description = "The metrics", content_type = "text/plain", body = String))
+)]
+pub async fn get(State(app): State<App>) -> Result<Response, Error> {
+    let core = app.state.core();
+    app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
+    let now = app.clock.now();
+    for state in [
+        SigningKeyState::Pending,
+        SigningKeyState::Active,
+        SigningKeyState::Retired,
+        SigningKeyState::Dead,
+        SigningKeyState::Tainted,
+    ] {
+        let keys = app.state.index().signing_keys.values().filter(|key| key.state(now) == state).count();
+        app.metrics.set_signing_keys(state.as_str(), keys);
+    }
+    let text = app.metrics.render().map_err(Error::internal)?;
+    let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok(([(header::CONTENT_TYPE, media)], text).into_response())
+}

@@ -1,0 +1,165 @@
+//! `[[issuers]]`: whose credentials are exchanged, and where the keys are.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::check::{Checker, duration, is_loopback_host, web_address};
+use super::keys;
+use crate::id::TrustDomain;
+use crate::limits;
+use crate::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
+use crate::token::jws::Algorithm;
+
+/// Checks each issuer alone; whether they fit together is checked when none has a mistake.
+pub(super) fn check(
+    all: &[keys::Issuer],
+    own_issuer: Option<&str>,
+    allow_loopback_http: bool,
+    checker: &mut Checker,
+) -> Vec<Issuer> {
+    let mut issuers = Vec::new();
+    for (index, keys) in all.iter().enumerate() {
+        let section = Section { keys, name: format!("issuers[{index}]"), own_issuer, allow_loopback_http };
+        issuers.extend(section.check(checker));
+    }
+    issuers
+}
+
+struct Section<'k> {
+    keys: &'k keys::Issuer,
+    name: String,
+    own_issuer: Option<&'k str>,
+    allow_loopback_http: bool,
+}
+
+impl Section<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.name)
+    }
+
+    fn check(&self, checker: &mut Checker) -> Option<Issuer> {
+        let iss = checker.require(&self.key("issuer"), self.keys.issuer.as_deref());
+        let iss = iss.and_then(|iss| checker.keep(&self.key("issuer"), self.foreign(iss)));
+        let kind = checker.keep(&self.key("subject"), self.kind());
+        let keys = self.key_source(checker);
+        let algorithms = checker.keep(&self.key("algorithms"), self.algorithms());
+        let audiences = checker.keep(&self.key("audiences"), self.audiences());
+        let trust_domains = checker.keep(&self.key("trust_domains"), self.trust_domains());
+        // A nonce is remembered as long as a credential of the oldest acceptable age could bring it
+        // back (limits::NONCE_RETENTION), so no issuer may ask for more.
+        let age = duration(&self.keys.max_credential_age, Duration::from_secs(1), limits::CREDENTIAL_AGE_MAX);
+        let max_credential_age = checker.keep(&self.key("max_credential_age"), age);
+        Some(Issuer {
+            iss: iss?,
+            kind: kind?,
+            keys: keys?,
+            algorithms: algorithms?,
+            audiences: audiences?,
+            trust_domains: trust_domains?,
+            max_credential_age: max_credential_age?,
+            verified_email: self.keys.verified_email,
+        })
+    }
+
+    fn foreign(&self, iss: &str) -> Result<String, &'static str> {
+        if iss.is_empty() || iss.len() > limits::URI_BYTES_MAX {
+            Err("must be the iss of the credentials, byte for byte")
+        } else if self.own_issuer == Some(iss) {
+            Err("is this fabric's own issuer, whose tokens need no entry here")
+        } else {
+            Ok(iss.to_owned())
+        }
+    }
+
+    fn kind(&self) -> Result<IssuerKind, &'static str> {
+        let subject = self.keys.subject.map(|subject| match subject {
+            keys::Subject::Kubernetes => SubjectMapping::Kubernetes,
+            keys::Subject::Identifier => SubjectMapping::Identifier,
+            keys::Subject::Opaque => SubjectMapping::Opaque,
+        });
+        match (self.keys.kind, subject) {
+            (keys::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
+            (keys::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
+            (keys::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),
+            (keys::IssuerKind::Spiffe, Some(_)) => Err("must not be set for kind = \"spiffe\": sub is a SPIFFE ID"),
+        }
+    }
+
+    /// Exactly one of five keys.
+    fn key_source(&self, checker: &mut Checker) -> Option<KeySource> {
+        let keys = self.keys;
+        let file = |path: &PathBuf, source: fn(PathBuf) -> KeySource| Ok(source(path.clone()));
+        let discovery = keys.discovery.then(|| {
+            let iss = keys.issuer.as_deref().unwrap_or_default();
+            self.fetchable(iss).map(|_| KeySource::Discovery)
+        });
+        let mut sources: Vec<(&str, keys::IssuerKind, Result<KeySource, String>)> = Vec::new();
+        sources.extend(
+            keys.keys_file.iter().map(|path| ("keys_file", keys::IssuerKind::Jwt, file(path, KeySource::File))),
+        );
+        sources.extend(keys.keys_url.iter().map(|url| {
+            ("keys_url", keys::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))
+        }));
+        sources.extend(discovery.map(|source| ("discovery", keys::IssuerKind::Jwt, source)));
+        sources.extend(keys.bundle_file.iter().map(|path| {
+            ("bundle_file", keys::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
+        }));
+        sources.extend(keys.bundle_endpoint.iter().map(|url| {
+            let source = self.fetchable(url).map(KeySource::SpiffeBundleEndpoint);
+            ("bundle_endpoint", keys::IssuerKind::Spiffe, source)
+        }));
+        let mut sources = sources.into_iter();
+        match (sources.next(), sources.next()) {
+            (Some((name, kind, source)), None) if kind == keys.kind => checker.keep(&self.key(name), source),
+            _ => {
+                let rule = match keys.kind {
+                    keys::IssuerKind::Jwt => "needs exactly one of keys_file, keys_url, discovery = true",
+                    keys::IssuerKind::Spiffe => "needs exactly one of bundle_file, bundle_endpoint",
+                };
+                checker.keep(&self.name, Err(rule))
+            }
+        }
+    }
+
+    /// What `outbound` will agree to fetch, said before it is asked to.
+    fn fetchable(&self, address: &str) -> Result<String, String> {
+        let url = web_address(address)?;
+        if url.scheme() == "https" || (self.allow_loopback_http && is_loopback_host(&url)) {
+            Ok(address.to_owned())
+        } else if is_loopback_host(&url) {
+            Err("must be https, or outbound.allow_loopback_http = true".to_owned())
+        } else {
+            Err("must be https".to_owned())
+        }
+    }
+
+    fn algorithms(&self) -> Result<Vec<Algorithm>, String> {
+        let read = |name: &String| name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"));
+        let algorithms: Vec<Algorithm> = self.keys.algorithms.iter().map(read).collect::<Result<_, _>>()?;
+        if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
+    }
+
+    /// Our own issuer unless the configuration says otherwise.
+    fn audiences(&self) -> Result<Vec<String>, &'static str> {
+        let audiences = match &self.keys.audiences {
+            Some(audiences) => audiences.clone(),
+            // Without our own issuer there is another mistake already.
+            None => vec![self.own_issuer.unwrap_or("unknown").to_owned()],
+        };
+        if audiences.is_empty() || audiences.iter().any(String::is_empty) {
+            Err("must name at least one, none of them empty")
+        } else {
+            Ok(audiences)
+        }
+    }
+
+    fn trust_domains(&self) -> Result<Vec<TrustDomain>, String> {
+        let read = |name: &String| name.parse().map_err(|error| format!("{name:?}: {error}"));
+        let trust_domains: Vec<TrustDomain> = self.keys.trust_domains.iter().map(read).collect::<Result<_, _>>()?;
+        match (self.keys.kind, trust_domains.len()) {
+            (_, 0) => Err("must name at least one".to_owned()),
+            (keys::IssuerKind::Spiffe, 2..) => Err("must name exactly one: a bundle is of one trust domain".to_owned()),
+            _ => Ok(trust_domains),
+        }
+    }
+}

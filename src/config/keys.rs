@@ -1,0 +1,202 @@
+//! The keys of the file, as they are spelled, with their defaults. Nothing is checked here but types
+//! and unknown names. Units are text for people: `24h`, `100ms`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::MetricsAccess;
+use crate::limits;
+use crate::telemetry::LogFormat;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Keys {
+    pub node: Node,
+    pub listen: Listen,
+    pub fabric: Fabric,
+    pub policy: Policy,
+    pub cluster: Cluster,
+    pub outbound: Outbound,
+    pub blast_radius: BlastRadius,
+    pub log: Log,
+    pub metrics: Metrics,
+    pub issuers: Vec<Issuer>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Node {
+    #[serde(deserialize_with = "whole_number")]
+    pub id: u64,
+    pub data_dir: Option<PathBuf>,
+    pub unit_id: Option<String>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { id: 1, data_dir: None, unit_id: None }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Listen {
+    pub http: String,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { http: "127.0.0.1:8693".to_owned() }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Fabric {
+    pub issuer: Option<String>,
+    pub trust_domain: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Policy {
+    pub directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Cluster {
+    pub heartbeat: String,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self { heartbeat: "100ms".to_owned() }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Outbound {
+    #[serde(deserialize_with = "yes_or_no")]
+    pub allow_loopback_http: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct BlastRadius {
+    pub order: Vec<String>,
+    pub parents: BTreeMap<String, String>,
+}
+
+impl Default for BlastRadius {
+    fn default() -> Self {
+        let order = ["workspace", "namespace", "cluster", "global"].map(str::to_owned).to_vec();
+        Self { order, parents: BTreeMap::new() }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Log {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), filter: "info,openraft=warn".to_owned() }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Metrics {
+    pub access: MetricsAccess,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Issuer {
+    pub issuer: Option<String>,
+    pub kind: IssuerKind,
+    pub subject: Option<Subject>,
+    pub keys_file: Option<PathBuf>,
+    pub keys_url: Option<String>,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub discovery: bool,
+    pub bundle_file: Option<PathBuf>,
+    pub bundle_endpoint: Option<String>,
+    pub algorithms: Vec<String>,
+    pub audiences: Option<Vec<String>>,
+    pub trust_domains: Vec<String>,
+    pub max_credential_age: String,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub verified_email: bool,
+}
+
+impl Default for Issuer {
+    fn default() -> Self {
+        let algorithms = crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec();
+        Self {
+            issuer: None,
+            kind: IssuerKind::Jwt,
+            subject: None,
+            keys_file: None,
+            keys_url: None,
+            discovery: false,
+            bundle_file: None,
+            bundle_endpoint: None,
+            algorithms,
+            audiences: None,
+            trust_domains: Vec::new(),
+            max_credential_age: format!("{}h", limits::CREDENTIAL_AGE_MAX.as_secs() / 3600),
+            verified_email: false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum IssuerKind {
+    Jwt,
+    Spiffe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Subject {
+    Kubernetes,
+    Identifier,
+    Opaque,
+}
+
+/// The environment has only text. A fraction is refused, where the library would round it.
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "must be a whole number")]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Number(number) => Ok(number),
+        Written::Text(text) => text.parse().map_err(|_| serde::de::Error::custom("must be a whole number")),
+    }
+}
+
+/// `true` or `false`, and nothing that could be taken for them.
+fn yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "must be true or false")]
+    enum Written {
+        Bool(bool),
+        Text(String),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Bool(bool) => Ok(bool),
+        Written::Text(text) => text.parse().map_err(|_| serde::de::Error::custom("must be true or false")),
+    }
+}

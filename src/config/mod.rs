@@ -1,0 +1,312 @@
+//! The configuration: one file, the environment and the flags, read once, checked once.
+//!
+//! The only reader of the environment and of files that configure. What comes out is typed and
+//! needs no second look; every mistake is named with its key, its rule and its place. No secret
+//! stands in a configuration, so all of it may be printed.
+
+mod check;
+mod issuers;
+mod keys;
+mod policy_directory;
+mod process;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use self::check::Checker;
+use self::keys::Keys;
+pub use self::process::{data_home, environment, program};
+use crate::id::TrustDomain;
+use crate::policy::blast_radius::Containment;
+use crate::telemetry::LogFormat;
+use crate::token::issuer::Issuer;
+use crate::{limits, policy};
+
+/// Begins the name of every environment variable that sets a key; `__` separates the key's parts.
+pub const ENVIRONMENT_PREFIX: &str = "TRUST_FABRIC__";
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node.
+    pub node: Node,
+    /// Where it listens.
+    pub listen: Listen,
+    /// The trust fabric it is part of.
+    pub fabric: Fabric,
+    /// Foreign issuers whose credentials are exchanged, in the order of the file.
+    pub issuers: Vec<Issuer>,
+    /// Where the first policy comes from.
+    pub policy: Policy,
+    /// The replicated core.
+    pub cluster: Cluster,
+    /// What may be fetched from others.
+    pub outbound: Outbound,
+    /// Which blast radius lies within which.
+    pub blast_radius: Containment,
+    /// Logs.
+    pub log: Log,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+/// `[node]`
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Number in the cluster, from 1. Never used again for another disk.
+    pub id: u64,
+    /// Where everything that lasts is kept.
+    pub data_dir: PathBuf,
+    /// Name in health, events and audit.
+    pub unit_id: String,
+}
+
+/// `[listen]`
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Plain HTTP; a loopback address.
+    pub http: SocketAddr,
+}
+
+/// `[fabric]`
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    /// `iss` of every token that is minted here, and the `aud` of those meant for the fabric itself.
+    pub issuer: String,
+    /// The trust domain whose workloads it names.
+    pub trust_domain: TrustDomain,
+}
+
+/// `[policy]`
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Holds the policy that a new cluster starts with; a running one has its own.
+    pub directory: PathBuf,
+}
+
+/// `[cluster]`
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster {
+    /// Time between two heartbeats of the leader.
+    pub heartbeat: Duration,
+}
+
+/// `[outbound]`
+#[derive(Clone, Copy, Debug)]
+pub struct Outbound {
+    /// Whether issuers' keys may be fetched over plain HTTP from this machine.
+    pub allow_loopback_http: bool,
+}
+
+/// `[log]`
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// What a line looks like.
+    pub format: LogFormat,
+    /// Which events are written.
+    pub filter: String,
+}
+
+/// `[metrics]`
+#[derive(Clone, Copy, Debug)]
+pub struct Metrics {
+    /// Who may read them.
+    pub access: MetricsAccess,
+}
+
+/// Who may read `GET /metrics`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricsAccess {
+    /// Callers from this machine.
+    #[default]
+    Loopback,
+    /// Everybody who reaches the listener.
+    Public,
+}
+
+/// Flags, which win over the environment and the file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// `--data-dir`: `node.data_dir`.
+    pub data_dir: Option<PathBuf>,
+    /// `--listen`: `listen.http`.
+    pub listen: Option<String>,
+}
+
+/// One mistake in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The key, for example `issuers[0].keys_url`.
+    pub key: String,
+    /// The rule it breaks.
+    pub rule: String,
+    /// Where it was set: a file, an environment variable or a flag; `None` if it was not set.
+    pub origin: Option<String>,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.rule)?;
+        match &self.origin {
+            Some(origin) => write!(f, " ({origin})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file or directory is larger than its limit.
+    #[error("{}: {rule}", path.display())]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+        /// The limit.
+        rule: String,
+    },
+    /// The file is not TOML.
+    #[error("{}: {rule}", path.display())]
+    Syntax {
+        /// Which.
+        path: PathBuf,
+        /// What the parser says, on one line.
+        rule: String,
+    },
+    /// Keys that break their rules: all that were found.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Mistakes(Vec<Mistake>),
+}
+
+/// Reads and checks. The file comes first, then `environment`, then `overrides`; the later wins.
+///
+/// # Errors
+/// As [`Error`] says; [`Error::Mistakes`] names all that were found in one pass.
+pub fn load(
+    file: Option<&Path>,
+    environment: &mut dyn Iterator<Item = (String, String)>,
+    overrides: &Overrides,
+) -> Result<Config, Error> {
+    let (keys, checker) = merge(file, environment, overrides)?;
+    check::config(&keys, checker)
+}
+
+/// Every key with the value in force, defaults included, as JSON of the file's own shape.
+///
+/// # Errors
+/// As [`load`].
+pub fn show(
+    file: Option<&Path>,
+    environment: &mut dyn Iterator<Item = (String, String)>,
+    overrides: &Overrides,
+) -> Result<serde_json::Value, Error> {
+    let (keys, checker) = merge(file, environment, overrides)?;
+    check::config(&keys, checker)?;
+    serde_json::to_value(&keys).map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))
+}
+
+/// The three sources laid over each other, unchecked, and where each key came from.
+fn merge(
+    file: Option<&Path>,
+    environment: &mut dyn Iterator<Item = (String, String)>,
+    overrides: &Overrides,
+) -> Result<(Keys, Checker), Error> {
+    let mut checker = Checker::new(file);
+    let mut builder = ::config::Config::builder();
+    if let Some(path) = file {
+        let text = read(path)?;
+        // Parsed here alone first: its errors are then about the file.
+        let source = ::config::File::from_str(&text, ::config::FileFormat::Toml);
+        ::config::Config::builder().add_source(source.clone()).build().map_err(|error| Error::Syntax {
+            path: path.to_owned(),
+            rule: error.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
+        })?;
+        builder = builder.add_source(source);
+    }
+    for (variable, value) in environment {
+        let Some(name) = variable.strip_prefix(ENVIRONMENT_PREFIX) else { continue };
+        let key = name.split("__").collect::<Vec<_>>().join(".").to_ascii_lowercase();
+        let broken = |rule: String| Mistake { key: key.clone(), rule, origin: Some(variable.clone()) };
+        checker.set_by(&key, &format!("environment variable {variable}"));
+        builder = builder
+            .set_override(&key, value)
+            .map_err(|_| Error::Mistakes(vec![broken("is not the name of a key".to_owned())]))?;
+    }
+    let merged = builder.build().map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))?;
+    let mut keys: Keys = serde_path_to_error::deserialize(merged).map_err(|error| {
+        let key = error.path().to_string();
+        Error::Mistakes(vec![checker.mistake(&key, rule_of(error.inner()))])
+    })?;
+    if let Some(data_dir) = &overrides.data_dir {
+        checker.set_by("node.data_dir", "flag --data-dir");
+        keys.node.data_dir = Some(data_dir.clone());
+    }
+    if let Some(listen) = &overrides.listen {
+        checker.set_by("listen.http", "flag --listen");
+        keys.listen.http.clone_from(listen);
+    }
+    Ok((keys, checker))
+}
+
+impl Mistake {
+    fn of_all(rule: String) -> Self {
+        Self { key: "configuration".to_owned(), rule, origin: None }
+    }
+}
+
+/// What is wrong, without the words for where, which the mistake says itself.
+fn rule_of(error: &::config::ConfigError) -> String {
+    match error {
+        ::config::ConfigError::At { error, .. } => rule_of(error),
+        ::config::ConfigError::Type { unexpected, expected, .. } => format!("is {unexpected}, must be {expected}"),
+        other => other.to_string(),
+    }
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(limits::CONFIG_BYTES_MAX as u64 + 1).read_to_string(&mut text))
+        .map_err(unreadable)?;
+    if text.len() > limits::CONFIG_BYTES_MAX {
+        let rule = format!("is larger than {} bytes", limits::CONFIG_BYTES_MAX);
+        return Err(Error::TooLarge { path: path.to_owned(), rule });
+    }
+    Ok(text)
+}
+
+impl Config {
+    /// The files of the policy that a new cluster starts with.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] or [`Error::TooLarge`].
+    pub fn policy_sources(&self) -> Result<Vec<policy::Source>, Error> {
+        policy_sources(&self.policy.directory)
+    }
+}
+
+/// The `*.rego` and `*.json` files in `directory` and below, tests included, in path order. Names
+/// that begin with a dot are left out, and so are links to directories.
+///
+/// # Errors
+/// [`Error::Unreadable`] or [`Error::TooLarge`].
+pub fn policy_sources(directory: &Path) -> Result<Vec<policy::Source>, Error> {
+    policy_directory::read(directory)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! What the process was given: environment and program. Read here and nowhere else.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The environment, without what is not UTF-8: no key can be spelled in it.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Where a user's programs keep data: `$XDG_DATA_HOME`, else `~/.local/share` (XDG Base Directory).
+#[must_use]
+pub fn data_home(environment: &mut dyn Iterator<Item = (String, String)>) -> Option<PathBuf> {
+    let (mut data, mut user) = (None, None);
+    for (name, value) in environment {
+        match name.as_str() {
+            "XDG_DATA_HOME" => data = Some(PathBuf::from(value)),
+            "HOME" => user = Some(PathBuf::from(value)),
+            _ => {}
+        }
+    }
+    // "All paths set in these environment variables must be absolute"; others are ignored.
+    let absolute = |path: &PathBuf| path.is_absolute();
+    data.filter(absolute).or_else(|| Some(user.filter(absolute)?.join(".local").join("share")))
+}
+
+/// This program's own file, which is started again to compile policies.
+///
+/// # Errors
+/// If the system does not tell.
+pub fn program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(variables: &[(&str, &str)]) -> Option<PathBuf> {
+        data_home(&mut variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn data_lives_where_the_user_says_or_else_below_the_home_directory() {
+        assert_eq!(home(&[("HOME", "/u"), ("XDG_DATA_HOME", "/d")]), Some("/d".into()));
+        assert_eq!(home(&[("HOME", "/u"), ("XDG_DATA_HOME", "relative")]), Some("/u/.local/share".into()));
+        assert_eq!(home(&[("HOME", "")]), None);
+        assert_eq!(home(&[]), None);
+    }
+}

@@ -1,0 +1,356 @@
+//! Every rule of a configuration, broken once.
+
+use std::io::Write as _;
+
+use super::*;
+use crate::token::issuer::{IssuerKind, KeySource, SubjectMapping};
+
+const REQUIRED: &str = r#"
+node.data_dir = "/var/lib/fabric"
+fabric.issuer = "https://trust.example.com"
+fabric.trust_domain = "trust.example.com"
+policy.directory = "policies"
+"#;
+
+const ISSUER: &str = r#"
+[[issuers]]
+issuer = "https://k8s.example.com"
+subject = "kubernetes"
+discovery = true
+trust_domains = ["trust.example.com"]
+"#;
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_suffix(".toml").expect("file");
+    file.write_all(text.as_bytes()).expect("written");
+    file
+}
+
+fn loaded(text: &str, environment: &[(&str, &str)], overrides: &Overrides) -> Result<Config, Error> {
+    let mut environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    load(Some(file(text).path()), &mut environment, overrides)
+}
+
+fn good(text: &str) -> Config {
+    loaded(text, &[], &Overrides::default()).expect("good")
+}
+
+fn mistakes(text: &str, environment: &[(&str, &str)]) -> Vec<Mistake> {
+    match loaded(text, environment, &Overrides::default()) {
+        Err(Error::Mistakes(mistakes)) => mistakes,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+/// The one mistake in the required keys and `extra`, with where it was set.
+fn mistake(extra: &str) -> (String, String) {
+    let found = mistakes(&format!("{REQUIRED}{extra}"), &[]);
+    let [only] = found.as_slice() else { panic!("{extra}: {found:?}") };
+    assert!(only.origin.as_deref().is_some_and(|origin| origin.ends_with(".toml")), "{only:?}");
+    (only.key.clone(), only.rule.clone())
+}
+
+#[test]
+fn what_is_not_set_has_the_documented_default() {
+    let config = good(REQUIRED);
+    assert_eq!((config.node.id, config.node.unit_id.as_str()), (1, "node-1"));
+    assert_eq!(config.listen.http.to_string(), "127.0.0.1:8693");
+    assert_eq!(config.cluster.heartbeat, Duration::from_millis(100));
+    assert!(!config.outbound.allow_loopback_http);
+    assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Json, "info,openraft=warn"));
+    assert_eq!(config.metrics.access, MetricsAccess::Loopback);
+    assert!(config.issuers.is_empty());
+    let fits = |value: &str, limit: &str| {
+        config.blast_radius.fits(&value.parse().expect("value"), &limit.parse().expect("limit"))
+    };
+    assert!(fits("workspace:a", "global") && !fits("global", "cluster"));
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let text = format!("{REQUIRED}\n[listen]\nhttp = \"127.0.0.1:1\"\n[log]\nfilter = \"debug\"");
+    let environment = [
+        ("TRUST_FABRIC__LISTEN__HTTP", "127.0.0.1:2"),
+        ("TRUST_FABRIC__NODE__DATA_DIR", "/from/environment"),
+        ("TRUST_FABRIC__NODE__ID", "7"),
+        ("TRUST_FABRIC__NODE__UNIT_ID", "007"),
+        ("TRUST_FABRIC__OUTBOUND__ALLOW_LOOPBACK_HTTP", "true"),
+        ("TRUST_FABRIC_PYTHON", "not a key"),
+        ("PATH", "/bin"),
+    ];
+    let overrides = Overrides { listen: Some("127.0.0.1:3".to_owned()), ..Overrides::default() };
+    let config = loaded(&text, &environment, &overrides).expect("good");
+    assert_eq!(config.listen.http.port(), 3);
+    assert_eq!(config.node.data_dir, Path::new("/from/environment"));
+    assert_eq!((config.node.id, config.node.unit_id.as_str()), (7, "007"));
+    assert!(config.outbound.allow_loopback_http);
+    assert_eq!(config.log.filter, "debug");
+}
+
+#[test]
+fn a_configuration_needs_no_file() {
+    let environment = [
+        ("TRUST_FABRIC__NODE__DATA_DIR", "/d"),
+        ("TRUST_FABRIC__FABRIC__ISSUER", "https://trust.example.com"),
+        ("TRUST_FABRIC__FABRIC__TRUST_DOMAIN", "trust.example.com"),
+        ("TRUST_FABRIC__POLICY__DIRECTORY", "policies"),
+    ];
+    let mut environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    assert!(load(None, &mut environment, &Overrides::default()).is_ok());
+}
+
+#[test]
+fn names_every_required_key_that_is_missing() {
+    let found = mistakes("", &[]);
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    assert_eq!(keys, ["node.data_dir", "fabric.issuer", "fabric.trust_domain", "policy.directory"]);
+    assert!(found.iter().all(|mistake| mistake.rule == "must be set" && mistake.origin.is_none()));
+}
+
+#[test]
+fn refuses_an_unknown_key_and_names_where_it_was_set() {
+    assert_eq!(mistake("[listen]\nhtpp = \"x\"").0, "listen.htpp");
+    assert_eq!(mistake("[lissten]\nhttp = \"x\"").0, "lissten");
+    assert_eq!(mistake(&format!("{ISSUER}audience = \"x\"")).0, "issuers[0].audience");
+    let found = mistakes(REQUIRED, &[("TRUST_FABRIC__LISTEN__HTPP", "x")]);
+    assert_eq!(found[0].key, "listen.htpp");
+    assert_eq!(found[0].origin.as_deref(), Some("environment variable TRUST_FABRIC__LISTEN__HTPP"));
+    assert!(found[0].rule.contains("unknown field"), "{found:?}");
+}
+
+#[test]
+fn refuses_a_variable_that_cannot_name_a_key() {
+    for name in ["TRUST_FABRIC__", "TRUST_FABRIC__LISTEN__", "TRUST_FABRIC__A[", "TRUST_FABRIC__LISTEN__HTTP__X"] {
+        let outcome = loaded(REQUIRED, &[(name, "x")], &Overrides::default());
+        assert!(matches!(outcome, Err(Error::Mistakes(_))), "{name}: {outcome:?}");
+    }
+}
+
+#[test]
+fn refuses_a_value_of_the_wrong_type() {
+    for (extra, key) in [
+        ("[node]\nid = 1.5", "node.id"),
+        ("[node]\nid = \"one\"", "node.id"),
+        ("[node]\nid = -1", "node.id"),
+        ("[outbound]\nallow_loopback_http = \"yes\"", "outbound.allow_loopback_http"),
+        ("[outbound]\nallow_loopback_http = 1", "outbound.allow_loopback_http"),
+        ("[log]\nformat = \"xml\"", "log.format"),
+        ("[metrics]\naccess = \"everyone\"", "metrics.access"),
+        ("[blast_radius]\norder = \"global\"", "blast_radius.order"),
+    ] {
+        assert_eq!(mistake_in(extra), key, "{extra}");
+    }
+}
+
+/// Like [`mistake`], where `extra` may open a table that the dotted keys would have opened before.
+fn mistake_in(extra: &str) -> String {
+    let text = if extra.starts_with("[node]") {
+        format!("{}{extra}\ndata_dir = \"/d\"", REQUIRED.replace("node.data_dir = \"/var/lib/fabric\"", ""))
+    } else {
+        format!("{REQUIRED}{extra}")
+    };
+    let found = mistakes(&text, &[]);
+    assert_eq!(found.len(), 1, "{extra}: {found:?}");
+    found[0].key.clone()
+}
+
+#[test]
+fn refuses_a_value_beyond_its_rule() {
+    for (extra, key) in [
+        ("[node]\nid = 0", "node.id"),
+        ("[node]\nunit_id = \"\"", "node.unit_id"),
+        ("[node]\nunit_id = \"a b\"", "node.unit_id"),
+        ("[listen]\nhttp = \"8693\"", "listen.http"),
+        ("[listen]\nhttp = \"localhost:8693\"", "listen.http"),
+        ("[cluster]\nheartbeat = \"19ms\"", "cluster.heartbeat"),
+        ("[cluster]\nheartbeat = \"5001ms\"", "cluster.heartbeat"),
+        ("[cluster]\nheartbeat = \"100\"", "cluster.heartbeat"),
+        ("[blast_radius]\norder = []", "blast_radius"),
+        ("[blast_radius]\norder = [\"a\", \"a\"]", "blast_radius"),
+        ("[blast_radius.parents]\n\"cluster:a\" = \"namespace:b\"", "blast_radius"),
+        ("[blast_radius.parents]\n\"namespace\" = \"cluster:b\"", "blast_radius"),
+        ("[log]\nfilter = \"trust_fabric=loudly\"", "log.filter"),
+    ] {
+        assert_eq!(mistake_in(extra), key, "{extra}");
+    }
+}
+
+#[test]
+fn refuses_to_listen_beyond_this_machine_and_says_why() {
+    for http in ["0.0.0.0:8693", "[::]:8693", "192.168.0.1:8693"] {
+        let (key, rule) = mistake(&format!("[listen]\nhttp = \"{http}\""));
+        assert_eq!(key, "listen.http");
+        assert!(rule.contains("no TLS"), "{rule}");
+    }
+    assert!(good(&format!("{REQUIRED}[listen]\nhttp = \"[::1]:0\"")).listen.http.is_ipv6());
+}
+
+#[test]
+fn refuses_an_issuer_of_our_own_that_has_two_spellings_or_no_tls() {
+    for issuer in [
+        "",
+        "trust.example.com",
+        "ftp://trust.example.com",
+        "http://trust.example.com",
+        "http://localhost.example.com",
+        "https://trust.example.com/",
+        "https://trust.example.com/a/",
+        "https://trust.example.com?",
+        "https://trust.example.com?a=b",
+        "https://trust.example.com#",
+        "https://user@trust.example.com",
+        "https://TRUST.example.com",
+        "https://trust.example.com:443",
+        "https://trust.example.com/a/../b",
+        " https://trust.example.com",
+    ] {
+        let text = REQUIRED.replace("https://trust.example.com", issuer);
+        assert_eq!(mistakes(&text, &[])[0].key, "fabric.issuer", "{issuer}");
+    }
+    for issuer in ["https://trust.example.com/fabric", "http://127.0.0.1:8693", "http://localhost:1"] {
+        assert_eq!(good(&REQUIRED.replace("https://trust.example.com", issuer)).fabric.issuer, issuer);
+    }
+}
+
+#[test]
+fn an_issuer_has_what_it_states_and_defaults_for_the_rest() {
+    let config = good(&format!("{REQUIRED}{ISSUER}"));
+    let [issuer] = config.issuers.as_slice() else { panic!("{:?}", config.issuers) };
+    assert_eq!(issuer.iss, "https://k8s.example.com");
+    assert_eq!(issuer.kind, IssuerKind::Jwt { subject: SubjectMapping::Kubernetes });
+    assert_eq!(issuer.keys, KeySource::Discovery);
+    assert_eq!(issuer.algorithms, crate::token::issuer::ALGORITHMS_DEFAULT);
+    assert_eq!(issuer.audiences, ["https://trust.example.com"]);
+    assert_eq!(issuer.max_credential_age, limits::CREDENTIAL_AGE_MAX);
+    assert!(!issuer.verified_email);
+}
+
+#[test]
+fn refuses_an_issuer_that_breaks_a_rule() {
+    for (change, to, key) in [
+        ("issuer = \"https://k8s.example.com\"\n", "", "issuers[0].issuer"),
+        ("https://k8s.example.com", "https://trust.example.com", "issuers[0].issuer"),
+        ("subject = \"kubernetes\"\n", "", "issuers[0].subject"),
+        ("\"kubernetes\"", "\"email\"", "issuers[0].subject"),
+        ("discovery = true\n", "", "issuers[0]"),
+        ("discovery = true", "discovery = true\nkeys_file = \"k\"", "issuers[0]"),
+        ("discovery = true", "bundle_file = \"b\"", "issuers[0]"),
+        ("discovery = true", "keys_url = \"http://k8s.example.com/keys\"", "issuers[0].keys_url"),
+        ("discovery = true", "keys_url = \"http://127.0.0.1/keys\"", "issuers[0].keys_url"),
+        ("discovery = true", "keys_url = \"keys\"", "issuers[0].keys_url"),
+        ("https://k8s.example.com", "http://localhost:8698", "issuers[0].discovery"),
+        ("discovery = true", "discovery = true\nalgorithms = []", "issuers[0].algorithms"),
+        ("discovery = true", "discovery = true\nalgorithms = [\"HS256\"]", "issuers[0].algorithms"),
+        ("discovery = true", "discovery = true\nalgorithms = [\"none\"]", "issuers[0].algorithms"),
+        ("discovery = true", "discovery = true\naudiences = []", "issuers[0].audiences"),
+        ("discovery = true", "discovery = true\naudiences = [\"\"]", "issuers[0].audiences"),
+        ("[\"trust.example.com\"]", "[]", "issuers[0].trust_domains"),
+        ("[\"trust.example.com\"]", "[\"Trust\"]", "issuers[0].trust_domains"),
+        ("discovery = true", "discovery = true\nmax_credential_age = \"25h\"", "issuers[0].max_credential_age"),
+        ("discovery = true", "discovery = true\nmax_credential_age = \"0s\"", "issuers[0].max_credential_age"),
+        ("discovery = true", "discovery = true\nkind = \"saml\"", "issuers[0].kind"),
+    ] {
+        let issuer = ISSUER.replace(change, to);
+        assert_ne!(issuer, ISSUER, "{change}");
+        assert_eq!(mistake(&issuer).0, key, "{to}");
+    }
+}
+
+#[test]
+fn refuses_a_spiffe_issuer_with_what_only_others_have() {
+    let spiffe = "[[issuers]]\nissuer = \"https://spire\"\nkind = \"spiffe\"\nbundle_file = \"b\"\ntrust_domains = [\"a\"]\n";
+    assert_eq!(good(&format!("{REQUIRED}{spiffe}")).issuers[0].kind, IssuerKind::Spiffe);
+    for (extra, key) in [
+        ("subject = \"identifier\"", "issuers[0].subject"),
+        ("discovery = true", "issuers[0]"),
+        ("algorithms = [\"EdDSA\"]", "issuers"),
+    ] {
+        assert_eq!(mistake(&format!("{spiffe}{extra}")).0, key, "{extra}");
+    }
+    assert_eq!(mistake(&spiffe.replace("[\"a\"]", "[\"a\", \"b\"]")).0, "issuers[0].trust_domains");
+}
+
+#[test]
+fn refuses_issuers_that_do_not_fit_together() {
+    let (key, rule) = mistake(&format!("{ISSUER}{ISSUER}"));
+    assert_eq!(key, "issuers");
+    assert!(rule.contains("twice"), "{rule}");
+}
+
+#[test]
+fn plain_http_from_this_machine_is_allowed_when_it_is_said() {
+    let text = ISSUER.replace("https://k8s.example.com", "http://127.0.0.1:8698");
+    let config = good(&format!("{REQUIRED}[outbound]\nallow_loopback_http = true\n{text}"));
+    assert!(config.outbound.allow_loopback_http);
+}
+
+#[test]
+fn names_all_mistakes_at_once() {
+    let text = format!("{}[cluster]\nheartbeat = \"1h\"", REQUIRED.replace("policies", "").replace("https://", "ftp://"));
+    let keys: Vec<_> = mistakes(&text, &[]).into_iter().map(|mistake| mistake.key).collect();
+    assert_eq!(keys, ["fabric.issuer", "cluster.heartbeat"]);
+}
+
+#[test]
+fn refuses_a_file_that_is_missing_too_large_or_no_toml() {
+    let missing = load(Some(Path::new("/nonexistent.toml")), &mut std::iter::empty(), &Overrides::default());
+    assert!(matches!(missing, Err(Error::Unreadable { .. })), "{missing:?}");
+    let broken = loaded("node = {", &[], &Overrides::default());
+    let Err(Error::Syntax { rule, .. }) = &broken else { panic!("{broken:?}") };
+    assert!(rule.contains("line 1") && !rule.contains('\n'), "{rule}");
+    let large = loaded(&"#".repeat(limits::CONFIG_BYTES_MAX + 1), &[], &Overrides::default());
+    assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
+}
+
+const EXAMPLE: &str = include_str!("../../trust-fabric.example.toml");
+
+#[test]
+fn the_example_is_a_configuration() {
+    let config = good(EXAMPLE);
+    assert_eq!(config.issuers.len(), 5);
+}
+
+/// The example with the comment sign taken from every line that then holds a key.
+fn example_with_defaults_set() -> String {
+    let is_key = |line: &str| {
+        let name = line.split(" = ").next().unwrap_or_default();
+        line.contains(" = ") && name.trim_matches('"').bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b':'))
+    };
+    let uncommented = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if is_key(rest) => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(uncommented).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn what_the_example_shows_as_defaults_are_the_defaults() {
+    let text = example_with_defaults_set();
+    let effective = |text: &str| {
+        show(Some(file(text).path()), &mut std::iter::empty(), &Overrides::default()).expect("good")
+    };
+    let (mut set, mut unset) = (effective(&text), effective(EXAMPLE));
+    // Derived from other keys, or examples where the default is nothing.
+    assert_eq!(set["node"]["unit_id"].take(), "node-1");
+    assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
+    unset["blast_radius"]["parents"].take();
+    assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set, unset);
+}
+
+#[test]
+fn the_example_holds_every_key() {
+    let all = serde_json::to_value(Keys { issuers: vec![keys::Issuer::default()], ..Keys::default() }).expect("keys");
+    let mut sections: Vec<(String, &serde_json::Value)> =
+        all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
+    assert_eq!(sections.len(), 10);
+    let issuers = sections.iter_mut().find(|(name, _)| name == "issuers").expect("issuers");
+    issuers.1 = &issuers.1[0];
+    for (name, section) in sections {
+        assert!(EXAMPLE.contains(&format!("[{name}]")), "[{name}]");
+        for key in section.as_object().expect("keys").keys() {
+            let shown = EXAMPLE.contains(&format!("{key} = ")) || EXAMPLE.contains(&format!("[{name}.{key}]"));
+            assert!(shown, "{name}.{key}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The only wiring: opens the data directory, starts the core, brings up keys and policy, listens.
+//! And the only place that starts tasks and threads, so that a shutdown can wait for all of them.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::active_policy::{ActivePolicy, Load, LoadError};
+use crate::api::{self, App, listener};
+use crate::clock::Clock;
+use crate::cluster::{self, Corrupt};
+use crate::config::{self, Config};
+use crate::exchange::Exchange;
+use crate::keyring::{self, Keyring};
+use crate::outbound::client::{self, Client};
+use crate::outbound::issuer_keys::IssuerKeys;
+use crate::policy::Source;
+use crate::state::{self, Replicated, State};
+use crate::telemetry::{self, Metrics};
+use crate::token::issuer::{self, Issuers};
+use crate::token::signature_cache::SignatureCache;
+use crate::{limits, policy};
+
+/// Why a node did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The data directory cannot be made or read.
+    #[error("data directory {}: {source}", path.display())]
+    DataDirectory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process runs on the data directory.
+    #[error("data directory {}: another process is using it", path.display())]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The data directory is not what this node can run on.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The log's last entries were not committed in time.
+    #[error("the core did not recover: {0}")]
+    NotRecovered(String),
+    /// The configured issuers do not fit together.
+    #[error("issuers: {0}")]
+    Issuers(#[from] issuer::Error),
+    /// The first policy cannot be read.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The first policy is refused.
+    #[error("policy: {0}")]
+    Policy(LoadError),
+    /// A write during start-up.
+    #[error("start-up: {0}")]
+    State(#[from] state::Error),
+    /// The signing keys.
+    #[error("signing keys: {0}")]
+    Keyring(#[from] keyring::Error),
+    /// The HTTP client.
+    #[error("outbound: {0}")]
+    Outbound(#[from] client::Error),
+    /// The metrics.
+    #[error("telemetry: {0}")]
+    Telemetry(#[from] telemetry::Error),
+    /// The machine gives no random bytes.
+    #[error("the machine gives no random bytes")]
+    NoRandomness,
+    /// The core can no longer go on. The process must exit: what is in memory may be ahead of what
+    /// is on disk.
+    #[error("the core has failed: {0}")]
+    CoreFailed(String),
+}
+
+/// A node that serves.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The replicated state, for tests and for the development broker.
+    pub state: State,
+    listener: JoinSet<()>,
+    background: JoinSet<()>,
+    log_writer: thread::JoinHandle<()>,
+    shutdown: CancellationToken,
+}
+
+/// Starts a node. `compiler` is this program: it is run as a child to compile a policy.
+///
+/// # Errors
+/// As [`Error`] says; nothing is left running.
+pub async fn start(
+    config: Config,
+    clock: Clock,
+    compiler: &Path,
+    shutdown: CancellationToken,
+) -> Result<Running, Error> {
+    let issuers = Issuers::new(config.issuers.clone())?;
+    let socket = listen(config.listen.http).await?;
+    let address = socket
+        .local_addr()
+        .map_err(|source| Error::Listen { address: config.listen.http, source })?;
+    let metrics = Arc::new(Metrics::new()?);
+    let mut background = JoinSet::new();
+
+    let Core { state, log_writer } = start_core(&config, &clock, &mut background).await?;
+    let load = loader(compiler);
+    bootstrap(&config, &state, &load).await?;
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
+    keyring.ensure().await?;
+    let policy = ActivePolicy::new(state.clone(), load, Arc::clone(&metrics));
+    background.spawn(policy.clone().follow());
+    background.spawn(compare_state_hashes(state.clone()));
+
+    let outbound = Client::new(client::Limits {
+        allow_loopback_http: config.outbound.allow_loopback_http,
+        ..client::Limits::default()
+    })?;
+    let exchange = Exchange {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone()),
+        issuers,
+        keyring: keyring.clone(),
+        state: state.clone(),
+        signatures: SignatureCache::default(),
+        containment: config.blast_radius.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: Arc::clone(&metrics),
+    };
+    let router = api::router(App::new(api::Parts {
+        exchange,
+        keyring,
+        state: state.clone(),
+        policy,
+        clock,
+        metrics,
+        issuer: config.fabric.issuer,
+        unit_id: config.node.unit_id,
+    }));
+    let mut listening = JoinSet::new();
+    listening.spawn(listener::serve(socket, router, shutdown.clone()));
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
+    Ok(Running { address, state, listener: listening, background, log_writer, shutdown })
+}
+
+impl Running {
+    /// Serves until the shutdown, and then until every request under way is answered and the data
+    /// directory is closed.
+    ///
+    /// # Errors
+    /// [`Error::CoreFailed`].
+    pub async fn until_stopped(mut self) -> Result<(), Error> {
+        let core = self.state.core().clone();
+        let failure = tokio::select! {
+            failure = core.until_failed() => Some(failure),
+            _ = self.listener.join_next() => None,
+        };
+        self.shutdown.cancel();
+        if let Some(failure) = failure {
+            return Err(Error::CoreFailed(failure));
+        }
+        tracing::info!("stopping");
+        self.background.shutdown().await;
+        core.shutdown().await.map_err(Error::CoreFailed)?;
+        drop((core, self.state));
+        // The writer ends when the core has let go of the log.
+        let joined = wait_for_thread(self.log_writer).await;
+        tracing::info!("stopped");
+        joined
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the node waits for its own thread")]
+async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
+    match tokio::task::spawn_blocking(move || thread.join()).await {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(Error::CoreFailed("the log writer ended with a panic".to_owned())),
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+}
+
+struct Core {
+    state: State,
+    log_writer: thread::JoinHandle<()>,
+}
+
+async fn start_core(
+    config: &Config,
+    clock: &Clock,
+    background: &mut JoinSet<()>,
+) -> Result<Core, Error> {
+    let data = config.node.data_dir.clone();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&data)
+        .map_err(|source| Error::DataDirectory { path: data.clone(), source })?;
+    lock(&data)?;
+    let options = cluster::Options {
+        data,
+        node_id: config.node.id,
+        drawn_disk_id: draw()?,
+        heartbeat: config.cluster.heartbeat,
+        clock: clock.clone(),
+    };
+    let mut log_writer = None;
+    let started = cluster::start(options, Replicated::default(), |writer| {
+        log_writer = Some(start_log_writer(writer)?);
+        Ok(())
+    })
+    .await?;
+    background.spawn(started.proposer);
+    let state = State::new(started.handle);
+    state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
+    let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
+    Ok(Core { state, log_writer })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
+fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
+}
+
+/// Refuses to share the directory. The lock is held by the kernel for as long as the process lives.
+fn lock(data: &Path) -> Result<(), Error> {
+    let path = data.join("raft").join("LOCK");
+    let Ok(file) = fs::File::open(path) else { return Ok(()) };
+    // RocksDB takes this lock with fcntl; asking first gives a message that names the reason.
+    match rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
+            Err(Error::InUse { path: data.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Begins the cluster's life if it has not begun: its name, and its first policy.
+async fn bootstrap(config: &Config, state: &State, load: &Load) -> Result<(), Error> {
+    if state.position().is_none() {
+        match state.bootstrap(draw()?, draw()?).await {
+            Ok(()) | Err(state::Error::AlreadyBootstrapped) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !state.index().policy.is_empty() {
+        return Ok(());
+    }
+    let bundle = load(config.policy_sources()?).await.map_err(Error::Policy)?;
+    let sources = bundle
+        .sources()
+        .iter()
+        .map(|source| state::PolicySource { path: source.path.clone(), text: source.text.clone() })
+        .collect();
+    state.put_policy(bundle.digest().to_owned(), sources, String::new(), String::new()).await?;
+    Ok(())
+}
+
+fn loader(compiler: &Path) -> Load {
+    let compiler: Arc<Path> = compiler.into();
+    Arc::new(move |sources| {
+        let compiler = Arc::clone(&compiler);
+        Box::pin(load(compiler, sources))
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "waiting for a child must not hold up requests")]
+async fn load(compiler: Arc<Path>, sources: Vec<Source>) -> Result<policy::Bundle, LoadError> {
+    let loaded = tokio::task::spawn_blocking(move || policy::load::load(&compiler, &sources)).await;
+    Ok(loaded.map_err(|_| LoadError::Stopped)??)
+}
+
+/// States the hash of the state in the log now and then, so that a node that differs stops.
+async fn compare_state_hashes(state: State) {
+    let mut checkpoints = state.core().hash_checkpoints();
+    while checkpoints.changed().await.is_ok() {
+        let checkpoint = *checkpoints.borrow_and_update();
+        let leads = state.core().leader() == Some(state.core().node_id());
+        if let (Some((index, hash)), true) = (checkpoint, leads)
+            && let Err(error) = state.check_state_hash(index, hash).await
+        {
+            tracing::warn!(%error, index, "state the hash of the state");
+        }
+    }
+}
+
+fn draw() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
+    Ok(bytes)
+}
