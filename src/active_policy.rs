@@ -99,10 +99,10 @@ impl ActivePolicy {
     ) -> Result<(String, bool), Error> {
         let bundle = (self.load)(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
         let digest = bundle.digest().to_owned();
-        let sources = bundle.sources().iter().map(|source| PolicySource {
-            path: source.path.clone(),
-            text: source.text.clone(),
-        });
+        let sources = bundle
+            .sources()
+            .iter()
+            .map(|source| PolicySource { path: source.path.clone(), text: source.text.clone() });
         let changed =
             self.state.put_policy(digest.clone(), sources.collect(), applied_by, expected_current).await?;
         let mut active = self.active.subscribe();

@@ -103,9 +103,8 @@ impl Clock {
         match &self.0 {
             Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
             Source::System => {
-                let since_epoch = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
+                let since_epoch =
+                    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
                 Timestamp(millis_of(since_epoch))
             }
         }

@@ -19,7 +19,9 @@ pub enum Error {
     #[error("trust domain must be 1 to 255 of a-z, 0-9, '.', '-', '_'")]
     TrustDomain,
     /// A workload identifier is `wimse://` or `spiffe://`, a trust domain, and a path.
-    #[error("workload identifier must be wimse:// or spiffe://, a trust domain, and a path of non-empty segments of A-Z, a-z, 0-9, '.', '-', '_'")]
+    #[error(
+        "workload identifier must be wimse:// or spiffe://, a trust domain, and a path of non-empty segments of A-Z, a-z, 0-9, '.', '-', '_'"
+    )]
     WorkloadId,
     /// A digest is 16 bytes in base64url without padding.
     #[error("digest must be 16 bytes in base64url")]
@@ -309,7 +311,9 @@ mod tests {
     fn a_log_position_survives_its_text_form() {
         let position = LogPosition { incarnation: Incarnation([7; 16]), index: 42 };
         assert_eq!(position.to_string().parse(), Ok(position));
-        for text in ["", "-", "07-1", "07070707070707070707070707070707-", "07070707070707070707070707070707-+1"] {
+        for text in
+            ["", "-", "07-1", "07070707070707070707070707070707-", "07070707070707070707070707070707-+1"]
+        {
             assert_eq!(text.parse::<LogPosition>(), Err(Error::LogPosition), "{text}");
         }
     }

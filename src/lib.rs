@@ -14,10 +14,7 @@
 //! 2. [`token`]: pure JOSE and claim rules
 //! 1. [`policy`]: the only Rego
 //! 0. [`id`] · [`clock`] · [`json`] · [`limits`] · [`telemetry`]
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod active_policy;
 pub mod api;

@@ -114,9 +114,8 @@ pub async fn start(
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
     let socket = listen(config.listen.http).await?;
-    let address = socket
-        .local_addr()
-        .map_err(|source| Error::Listen { address: config.listen.http, source })?;
+    let address =
+        socket.local_addr().map_err(|source| Error::Listen { address: config.listen.http, source })?;
     let metrics = Arc::new(Metrics::new()?);
     let mut background = JoinSet::new();
 
@@ -206,11 +205,7 @@ struct Core {
     log_writer: thread::JoinHandle<()>,
 }
 
-async fn start_core(
-    config: &Config,
-    clock: &Clock,
-    background: &mut JoinSet<()>,
-) -> Result<Core, Error> {
+async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>) -> Result<Core, Error> {
     let data = config.node.data_dir.clone();
     fs::DirBuilder::new()
         .recursive(true)

@@ -35,11 +35,8 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     let trace = trace_of(request.headers());
     let method = request.method().clone();
     // The route's pattern, never the path: a label must not grow with what callers send.
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or("unmatched", |path| path.as_str())
-        .to_owned();
+    let route =
+        request.extensions().get::<MatchedPath>().map_or("unmatched", |path| path.as_str()).to_owned();
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {

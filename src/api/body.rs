@@ -39,9 +39,8 @@ pub async fn read(body: Body) -> Result<Bytes, Error> {
 /// # Errors
 /// 415 for any other type, another character set than UTF-8, or a body that is encoded.
 pub fn media(headers: &HeaderMap) -> Result<Media, Error> {
-    let unsupported = |what: &str| {
-        Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, what.to_owned())
-    };
+    let unsupported =
+        |what: &str| Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, what.to_owned());
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(unsupported("Content-Encoding: a body must not be encoded"));
     }

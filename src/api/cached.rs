@@ -21,11 +21,17 @@ pub fn answer(headers: &HeaderMap, media: &'static str, document: String) -> Res
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|candidate| matches!(candidate.trim(), "*") || candidate.trim().trim_start_matches("W/") == etag);
+        .any(|candidate| {
+            matches!(candidate.trim(), "*") || candidate.trim().trim_start_matches("W/") == etag
+        });
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
     let age = format!("public, max-age={}", limits::JWKS_MAX_AGE.as_secs());
     let cache = HeaderValue::try_from(age).map_err(Error::internal)?;
-    let common = [(header::ETAG, etag), (header::CACHE_CONTROL, cache), (header::VARY, HeaderValue::from_static("accept"))];
+    let common = [
+        (header::ETAG, etag),
+        (header::CACHE_CONTROL, cache),
+        (header::VARY, HeaderValue::from_static("accept")),
+    ];
     if known {
         return Ok((StatusCode::NOT_MODIFIED, common).into_response());
     }

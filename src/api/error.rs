@@ -73,7 +73,7 @@ impl Error {
     }
 
     /// 500 `server_error`; what happened is for the log.
-    pub fn internal(detail: impl ToString) -> Self {
+    pub fn internal(detail: impl std::fmt::Display) -> Self {
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
         Self { detail: Some(detail.to_string()), ..error }
     }
@@ -85,7 +85,7 @@ impl Error {
 
     /// Adds what only the log may say.
     #[must_use]
-    pub fn with_detail(self, detail: impl ToString) -> Self {
+    pub fn with_detail(self, detail: impl std::fmt::Display) -> Self {
         Self { detail: Some(detail.to_string()), ..self }
     }
 
@@ -137,7 +137,10 @@ impl Error {
             E::SeveralAudiences => Code::InvalidTarget,
             E::NothingGranted => Code::InvalidScope,
             // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy".
-            E::ActorNotNamed | E::ActorLoop | E::DelegationDepthExhausted | E::ChainTooLong
+            E::ActorNotNamed
+            | E::ActorLoop
+            | E::DelegationDepthExhausted
+            | E::ChainTooLong
             | E::LineageTooLong => Code::InvalidRequest,
             E::Denied(_) | E::BlastRadius => Code::AccessDenied,
             _ => return Self::of_exchange(error),
@@ -201,11 +204,7 @@ impl IntoResponse for Error {
         if let Some(detail) = &self.detail {
             tracing::info!(request_id, detail, description = self.description, "refused");
         }
-        let body = Body {
-            error: self.code,
-            error_description: printable(&self.description),
-            request_id,
-        };
+        let body = Body { error: self.code, error_description: printable(&self.description), request_id };
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -182,7 +182,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     if well_formed {
         Ok(Some(text.to_owned()))
     } else {
-        Err(Error::invalid_request("Idempotency-Key: must be 1 to 256 printable ASCII characters, given once"))
+        Err(Error::invalid_request(
+            "Idempotency-Key: must be 1 to 256 printable ASCII characters, given once",
+        ))
     }
 }
 

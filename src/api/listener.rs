@@ -70,7 +70,8 @@ async fn connection(
 ) {
     // Small answers, each awaited by its caller.
     drop(stream.set_nodelay(true));
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| answer(router.clone(), request));
+    let service =
+        hyper::service::service_fn(move |request: Request<Incoming>| answer(router.clone(), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIMEOUT)

@@ -6,7 +6,7 @@
 mod around;
 mod body;
 mod cached;
-//pub mod demo_issuer;
+pub mod demo_issuer;
 mod error;
 mod exchange;
 mod health;
@@ -25,10 +25,10 @@ use axum::Router;
 use axum::middleware;
 use axum::routing::{get, post};
 
+use crate::active_policy::ActivePolicy;
 use crate::clock::Clock;
 use crate::exchange::Exchange;
 use crate::keyring::Keyring;
-use crate::active_policy::ActivePolicy;
 use crate::state::State;
 use crate::telemetry::Metrics;
 

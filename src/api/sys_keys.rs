@@ -59,7 +59,8 @@ pub struct Tainted {
 pub async fn list(State(app): State<App>) -> Json<Vec<SigningKey>> {
     let now = app.clock.now();
     let signing = app.keyring.signing_key(now).ok().map(|key| key.kid().to_owned());
-    let keys = app.state.index().signing_keys.values().map(|key| describe(key, now, signing.as_deref())).collect();
+    let keys =
+        app.state.index().signing_keys.values().map(|key| describe(key, now, signing.as_deref())).collect();
     Json(keys)
 }
 

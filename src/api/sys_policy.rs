@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::App;
 use super::body;
 use super::error::{self, Code, Error};
-use crate::policy::Source;
 use crate::active_policy;
+use crate::policy::Source;
 
 /// One file of a bundle.
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -36,12 +36,7 @@ struct Stored {
 ///
 /// # Errors
 /// [`Corrupt`] if the data directory belongs to another node, or lost its log.
-pub fn establish(
-    data: &Path,
-    log: &rocksdb::DB,
-    node_id: u64,
-    drawn: [u8; 16],
-) -> Result<Identity, Corrupt> {
+pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) -> Result<Identity, Corrupt> {
     let path = data.join(FILE);
     let refuse = |what: String| Corrupt::new(&path, what);
     let stored = match fs::read(&path) {
@@ -75,13 +70,15 @@ pub fn establish(
 
 fn parse(bytes: &[u8]) -> Result<Identity, String> {
     let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
-    let bits = u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: not hexadecimal".to_owned())?;
+    let bits =
+        u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: not hexadecimal".to_owned())?;
     Ok(Identity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
 }
 
 fn store(path: &Path, identity: Identity) -> io::Result<()> {
     let disk_id = format!("{:032x}", u128::from_be_bytes(identity.disk_id));
-    let text = serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;
+    let text =
+        serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;
     replace_file(path, &text)
 }
 

@@ -65,8 +65,7 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     let blast_radius = checker.keep("blast_radius", containment(&keys.blast_radius));
     checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
-    let issuers =
-        issuers::check(&keys.issuers, own_issuer, keys.outbound.allow_loopback_http, &mut checker);
+    let issuers = issuers::check(&keys.issuers, own_issuer, keys.outbound.allow_loopback_http, &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }

@@ -81,7 +81,9 @@ impl Section<'_> {
             (keys::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
             (keys::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
             (keys::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),
-            (keys::IssuerKind::Spiffe, Some(_)) => Err("must not be set for kind = \"spiffe\": sub is a SPIFFE ID"),
+            (keys::IssuerKind::Spiffe, Some(_)) => {
+                Err("must not be set for kind = \"spiffe\": sub is a SPIFFE ID")
+            }
         }
     }
 
@@ -89,21 +91,27 @@ impl Section<'_> {
     fn key_source(&self, checker: &mut Checker) -> Option<KeySource> {
         let keys = self.keys;
         let file = |path: &PathBuf, source: fn(PathBuf) -> KeySource| Ok(source(path.clone()));
-        let discovery = keys.discovery.then(|| {
-            let iss = keys.issuer.as_deref().unwrap_or_default();
-            self.fetchable(iss).map(|_| KeySource::Discovery)
+        let discovery = keys.discovery.then(|| match &keys.issuer {
+            Some(iss) => self.fetchable(iss).map(|_| KeySource::Discovery),
+            None => Ok(KeySource::Discovery),
         });
         let mut sources: Vec<(&str, keys::IssuerKind, Result<KeySource, String>)> = Vec::new();
         sources.extend(
-            keys.keys_file.iter().map(|path| ("keys_file", keys::IssuerKind::Jwt, file(path, KeySource::File))),
+            keys.keys_file
+                .iter()
+                .map(|path| ("keys_file", keys::IssuerKind::Jwt, file(path, KeySource::File))),
         );
-        sources.extend(keys.keys_url.iter().map(|url| {
-            ("keys_url", keys::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))
-        }));
+        sources.extend(
+            keys.keys_url
+                .iter()
+                .map(|url| ("keys_url", keys::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))),
+        );
         sources.extend(discovery.map(|source| ("discovery", keys::IssuerKind::Jwt, source)));
-        sources.extend(keys.bundle_file.iter().map(|path| {
-            ("bundle_file", keys::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
-        }));
+        sources.extend(
+            keys.bundle_file.iter().map(|path| {
+                ("bundle_file", keys::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
+            }),
+        );
         sources.extend(keys.bundle_endpoint.iter().map(|url| {
             let source = self.fetchable(url).map(KeySource::SpiffeBundleEndpoint);
             ("bundle_endpoint", keys::IssuerKind::Spiffe, source)
@@ -134,7 +142,9 @@ impl Section<'_> {
     }
 
     fn algorithms(&self) -> Result<Vec<Algorithm>, String> {
-        let read = |name: &String| name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"));
+        let read = |name: &String| {
+            name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"))
+        };
         let algorithms: Vec<Algorithm> = self.keys.algorithms.iter().map(read).collect::<Result<_, _>>()?;
         if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
     }
@@ -155,10 +165,13 @@ impl Section<'_> {
 
     fn trust_domains(&self) -> Result<Vec<TrustDomain>, String> {
         let read = |name: &String| name.parse().map_err(|error| format!("{name:?}: {error}"));
-        let trust_domains: Vec<TrustDomain> = self.keys.trust_domains.iter().map(read).collect::<Result<_, _>>()?;
+        let trust_domains: Vec<TrustDomain> =
+            self.keys.trust_domains.iter().map(read).collect::<Result<_, _>>()?;
         match (self.keys.kind, trust_domains.len()) {
             (_, 0) => Err("must name at least one".to_owned()),
-            (keys::IssuerKind::Spiffe, 2..) => Err("must name exactly one: a bundle is of one trust domain".to_owned()),
+            (keys::IssuerKind::Spiffe, 2..) => {
+                Err("must name exactly one: a bundle is of one trust domain".to_owned())
+            }
             _ => Ok(trust_domains),
         }
     }

@@ -139,7 +139,8 @@ pub(super) struct Issuer {
 
 impl Default for Issuer {
     fn default() -> Self {
-        let algorithms = crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec();
+        let algorithms =
+            crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec();
         Self {
             issuer: None,
             kind: IssuerKind::Jwt,

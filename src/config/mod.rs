@@ -245,7 +245,8 @@ fn merge(
             .set_override(&key, value)
             .map_err(|_| Error::Mistakes(vec![broken("is not the name of a key".to_owned())]))?;
     }
-    let merged = builder.build().map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))?;
+    let merged =
+        builder.build().map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))?;
     let mut keys: Keys = serde_path_to_error::deserialize(merged).map_err(|error| {
         let key = error.path().to_string();
         Error::Mistakes(vec![checker.mistake(&key, rule_of(error.inner()))])
@@ -271,7 +272,9 @@ impl Mistake {
 fn rule_of(error: &::config::ConfigError) -> String {
     match error {
         ::config::ConfigError::At { error, .. } => rule_of(error),
-        ::config::ConfigError::Type { unexpected, expected, .. } => format!("is {unexpected}, must be {expected}"),
+        ::config::ConfigError::Type { unexpected, expected, .. } => {
+            format!("is {unexpected}, must be {expected}")
+        }
         other => other.to_string(),
     }
 }

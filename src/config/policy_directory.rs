@@ -98,7 +98,8 @@ mod tests {
             (".d.rego", "x"),
         ]);
         let sources = read(directory.path()).expect("sources");
-        let found: Vec<_> = sources.iter().map(|source| (source.path.as_str(), source.text.as_str())).collect();
+        let found: Vec<_> =
+            sources.iter().map(|source| (source.path.as_str(), source.text.as_str())).collect();
         assert_eq!(found, [("a_test.rego", "2"), ("b.rego", "1"), ("deep/data.json", "3")]);
     }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 /// The environment, without what is not UTF-8: no key can be spelled in it.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// Where a user's programs keep data: `$XDG_DATA_HOME`, else `~/.local/share` (XDG Base Directory).

@@ -120,7 +120,9 @@ fn refuses_an_unknown_key_and_names_where_it_was_set() {
 
 #[test]
 fn refuses_a_variable_that_cannot_name_a_key() {
-    for name in ["TRUST_FABRIC__", "TRUST_FABRIC__LISTEN__", "TRUST_FABRIC__A[", "TRUST_FABRIC__LISTEN__HTTP__X"] {
+    for name in
+        ["TRUST_FABRIC__", "TRUST_FABRIC__LISTEN__", "TRUST_FABRIC__A[", "TRUST_FABRIC__LISTEN__HTTP__X"]
+    {
         let outcome = loaded(REQUIRED, &[(name, "x")], &Overrides::default());
         assert!(matches!(outcome, Err(Error::Mistakes(_))), "{name}: {outcome:?}");
     }
@@ -228,7 +230,6 @@ fn an_issuer_has_what_it_states_and_defaults_for_the_rest() {
 #[test]
 fn refuses_an_issuer_that_breaks_a_rule() {
     for (change, to, key) in [
-        ("issuer = \"https://k8s.example.com\"\n", "", "issuers[0].issuer"),
         ("https://k8s.example.com", "https://trust.example.com", "issuers[0].issuer"),
         ("subject = \"kubernetes\"\n", "", "issuers[0].subject"),
         ("\"kubernetes\"", "\"email\"", "issuers[0].subject"),
@@ -246,14 +247,30 @@ fn refuses_an_issuer_that_breaks_a_rule() {
         ("discovery = true", "discovery = true\naudiences = [\"\"]", "issuers[0].audiences"),
         ("[\"trust.example.com\"]", "[]", "issuers[0].trust_domains"),
         ("[\"trust.example.com\"]", "[\"Trust\"]", "issuers[0].trust_domains"),
-        ("discovery = true", "discovery = true\nmax_credential_age = \"25h\"", "issuers[0].max_credential_age"),
-        ("discovery = true", "discovery = true\nmax_credential_age = \"0s\"", "issuers[0].max_credential_age"),
+        (
+            "discovery = true",
+            "discovery = true\nmax_credential_age = \"25h\"",
+            "issuers[0].max_credential_age",
+        ),
+        (
+            "discovery = true",
+            "discovery = true\nmax_credential_age = \"0s\"",
+            "issuers[0].max_credential_age",
+        ),
         ("discovery = true", "discovery = true\nkind = \"saml\"", "issuers[0].kind"),
     ] {
         let issuer = ISSUER.replace(change, to);
         assert_ne!(issuer, ISSUER, "{change}");
         assert_eq!(mistake(&issuer).0, key, "{to}");
     }
+}
+
+#[test]
+fn refuses_an_issuer_without_a_name() {
+    let found =
+        mistakes(&format!("{REQUIRED}{}", ISSUER.replace("issuer = \"https://k8s.example.com\"\n", "")), &[]);
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    assert_eq!(keys, ["issuers[0].issuer"]);
 }
 
 #[test]
@@ -286,7 +303,10 @@ fn plain_http_from_this_machine_is_allowed_when_it_is_said() {
 
 #[test]
 fn names_all_mistakes_at_once() {
-    let text = format!("{}[cluster]\nheartbeat = \"1h\"", REQUIRED.replace("policies", "").replace("https://", "ftp://"));
+    let text = format!(
+        "{}[cluster]\nheartbeat = \"1h\"",
+        REQUIRED.replace("policies", "").replace("https://", "ftp://")
+    );
     let keys: Vec<_> = mistakes(&text, &[]).into_iter().map(|mistake| mistake.key).collect();
     assert_eq!(keys, ["fabric.issuer", "cluster.heartbeat"]);
 }
@@ -314,7 +334,8 @@ fn the_example_is_a_configuration() {
 fn example_with_defaults_set() -> String {
     let is_key = |line: &str| {
         let name = line.split(" = ").next().unwrap_or_default();
-        line.contains(" = ") && name.trim_matches('"').bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b':'))
+        line.contains(" = ")
+            && name.trim_matches('"').bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b':'))
     };
     let uncommented = |line: &str| match line.strip_prefix("# ") {
         Some(rest) if is_key(rest) => rest.to_owned(),
@@ -340,7 +361,8 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
 
 #[test]
 fn the_example_holds_every_key() {
-    let all = serde_json::to_value(Keys { issuers: vec![keys::Issuer::default()], ..Keys::default() }).expect("keys");
+    let all = serde_json::to_value(Keys { issuers: vec![keys::Issuer::default()], ..Keys::default() })
+        .expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =
         all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
     assert_eq!(sections.len(), 10);
@@ -349,7 +371,8 @@ fn the_example_holds_every_key() {
     for (name, section) in sections {
         assert!(EXAMPLE.contains(&format!("[{name}]")), "[{name}]");
         for key in section.as_object().expect("keys").keys() {
-            let shown = EXAMPLE.contains(&format!("{key} = ")) || EXAMPLE.contains(&format!("[{name}.{key}]"));
+            let shown =
+                EXAMPLE.contains(&format!("{key} = ")) || EXAMPLE.contains(&format!("[{name}.{key}]"));
             assert!(shown, "{name}.{key}");
         }
     }

@@ -68,10 +68,9 @@ impl Pair {
 /// # Errors
 /// The first rule that is broken.
 pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Error> {
-    let prior = subject.act().cloned();
     let (act, depth_max) = match &actor {
         // "No actor: depth unchanged."
-        None => (prior, subject.delegation_depth()),
+        None => (subject.act().cloned(), subject.delegation_depth()),
         Some(actor) => {
             // "`may_act` in the subject token must name the actor if present."
             if subject.may_act().is_some_and(|may_act| {
@@ -86,11 +85,11 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Erro
             let left = left.checked_sub(1).ok_or(Error::DelegationDepthExhausted)?;
             // "New depth = min(actor − 1, subject's if present)."
             let depth = subject.delegation_depth().map_or(left, |subject| subject.min(left));
-            (Some(extend(actor, prior)?), Some(depth))
+            (Some(extend(actor, subject.act())?), Some(depth))
         }
     };
     let mut lineage = subject.lineage().to_vec();
-    for digest in actor.iter().flat_map(|actor| actor.lineage()) {
+    for digest in actor.iter().flat_map(Credential::lineage) {
         if !lineage.contains(digest) {
             lineage.push(*digest);
         }
@@ -120,17 +119,15 @@ fn refuse_loop(subject: &Credential, actor: &Credential) -> Result<(), Error> {
 }
 
 /// This actor, then the actor's own chain, then the subject's.
-fn extend(actor: &Credential, prior: Option<Act>) -> Result<Act, Error> {
+fn extend(actor: &Credential, prior: Option<&Act>) -> Result<Act, Error> {
     let own = actor.act().into_iter().flat_map(Act::chain);
-    let subjects = prior.iter().flat_map(Act::chain);
+    let subjects = prior.into_iter().flat_map(Act::chain);
     let older: Vec<(String, String)> =
         own.chain(subjects).map(|act| (act.iss.clone(), act.sub.clone())).collect();
     if older.len() >= limits::ACT_DEPTH_MAX {
         return Err(Error::ChainTooLong);
     }
-    let nested = older
-        .into_iter()
-        .rev()
-        .fold(None, |inner, (iss, sub)| Some(Box::new(Act { iss, sub, act: inner })));
+    let nested =
+        older.into_iter().rev().fold(None, |inner, (iss, sub)| Some(Box::new(Act { iss, sub, act: inner })));
     Ok(Act { iss: actor.iss().to_owned(), sub: actor.sub().to_string(), act: nested })
 }

@@ -99,10 +99,9 @@ impl Error {
             Self::Denied(denial) => match denial.kind {
                 DenialKind::Audience => "audience",
                 DenialKind::Policy => "policy",
-                DenialKind::Failed
-                | DenialKind::TimedOut
-                | DenialKind::Undefined
-                | DenialKind::Malformed => "policy_failed",
+                DenialKind::Failed | DenialKind::TimedOut | DenialKind::Undefined | DenialKind::Malformed => {
+                    "policy_failed"
+                }
             },
             Self::NothingGranted => "scope",
             Self::BlastRadius => "blast_radius",

@@ -2,8 +2,8 @@
 
 use base64::Engine as _;
 use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -50,10 +50,7 @@ impl ExecutionScope {
         let htu = self.htu.as_deref().ok_or(invalid("execution_scope.htu", "is required"))?;
         // RFC 9449 §4.2: "without query and fragment parts".
         if !is_absolute_uri(htu) || htu.contains('?') {
-            return Err(invalid(
-                "execution_scope.htu",
-                "must be an absolute URI without query and fragment",
-            ));
+            return Err(invalid("execution_scope.htu", "must be an absolute URI without query and fragment"));
         }
         for (field, value, bytes_max) in [
             ("execution_scope.nonce", &self.nonce, limits::OPAQUE_BYTES_MAX),

@@ -65,9 +65,8 @@ pub fn claims(
 
 /// "`exec_act` (default `htm`) and `target` (default `htu`)."
 fn execution(scope: &ExecutionScope) -> Result<ExecutionClaims, Error> {
-    let required = |field, value: &Option<String>| {
-        value.clone().ok_or(Error::Invalid { field, rule: "is required" })
-    };
+    let required =
+        |field, value: &Option<String>| value.clone().ok_or(Error::Invalid { field, rule: "is required" });
     let htm = required("execution_scope.htm", &scope.htm)?;
     let htu = required("execution_scope.htu", &scope.htu)?;
     Ok(ExecutionClaims {

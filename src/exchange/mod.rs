@@ -94,12 +94,7 @@ impl Exchange {
     /// # Errors
     /// As [`Error`] says. A refused exchange changes nothing, but for a nonce that was spent when
     /// the signature failed.
-    pub async fn exchange(
-        &self,
-        request: &Request,
-        caller: &Caller,
-        body: &[u8],
-    ) -> Result<Minted, Error> {
+    pub async fn exchange(&self, request: &Request, caller: &Caller, body: &[u8]) -> Result<Minted, Error> {
         // Before anything is looked up: a revocation that is applied meanwhile covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
@@ -121,8 +116,8 @@ impl Exchange {
             txn: uuid::Uuid::new_v4().to_string(),
         };
         let claims = mint::claims(&grant, request.execution_scope.as_ref(), circumstances)?;
-        let access_token = token::mint::sign_access_token(&claims, &key)
-            .map_err(|error| Error::Internal(error.into()))?;
+        let access_token =
+            token::mint::sign_access_token(&claims, &key).map_err(|error| Error::Internal(error.into()))?;
         Ok(Minted {
             access_token,
             expires_in_secs: u64::try_from(claims.exp - claims.iat).unwrap_or(0),
@@ -134,7 +129,7 @@ impl Exchange {
 
     async fn subject(&self, request: &Request, now: Timestamp) -> Result<Credential, Error> {
         let kind = request.subject_token_type;
-        self.credential(&request.subject_token, kind, now).await.map_err(|error| error.of_subject())
+        self.credential(&request.subject_token, kind, now).await.map_err(Unverified::of_subject)
     }
 
     /// The actor's token is this fabric's own unless it is said, or says, to be of a foreign issuer.
@@ -145,7 +140,7 @@ impl Exchange {
             Some(kind) => *kind,
             None => Kind::Jwt,
         };
-        self.credential(text, kind, now).await.map(Some).map_err(|error| error.of_actor())
+        self.credential(text, kind, now).await.map(Some).map_err(Unverified::of_actor)
     }
 
     fn says_it_is_ours(&self, text: &str) -> bool {
@@ -190,10 +185,9 @@ impl Exchange {
             Ok(_) => "permit",
             Err(denial) => match denial.kind {
                 DenialKind::Policy | DenialKind::Audience => "deny",
-                DenialKind::Failed
-                | DenialKind::TimedOut
-                | DenialKind::Undefined
-                | DenialKind::Malformed => "error",
+                DenialKind::Failed | DenialKind::TimedOut | DenialKind::Undefined | DenialKind::Malformed => {
+                    "error"
+                }
             },
         };
         self.metrics.policy_decision("exchange", result);

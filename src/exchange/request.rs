@@ -102,9 +102,9 @@ fn token_text(field: &'static str, text: Option<String>) -> Result<Option<String
 fn requested_token_type(requested: Option<&str>) -> Result<(), Error> {
     match requested {
         None
-        | Some(
-            "urn:ietf:params:oauth:token-type:jwt" | "urn:ietf:params:oauth:token-type:access_token",
-        ) => Ok(()),
+        | Some("urn:ietf:params:oauth:token-type:jwt" | "urn:ietf:params:oauth:token-type:access_token") => {
+            Ok(())
+        }
         Some(_) => Err(Error::Invalid {
             field: "requested_token_type",
             rule: "must be urn:ietf:params:oauth:token-type:jwt or :access_token",

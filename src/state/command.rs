@@ -79,9 +79,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
 pub fn encode_reply(reply: Reply) -> Bytes {
     let body = match reply {
         Reply::Done { changed } => proto::reply::Body::Done(proto::Done { changed }),
-        Reply::Refused(reason) => {
-            proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) })
-        }
+        Reply::Refused(reason) => proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) }),
     };
     proto::Reply { body: Some(body) }.encode_to_vec().into()
 }
@@ -103,7 +101,10 @@ mod tests {
     fn a_batch_survives_encoding() {
         let commands = vec![
             encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() })),
-            encode(Command::SpendNonce(SpendNonce { nonce: Bytes::from_static(&[7; 16]), ..Default::default() })),
+            encode(Command::SpendNonce(SpendNonce {
+                nonce: Bytes::from_static(&[7; 16]),
+                ..Default::default()
+            })),
         ];
         let batch = decode_batch(&encode_batch(Timestamp::from_secs(9), commands)).expect("decodes");
         assert_eq!(batch.time, Timestamp::from_secs(9));

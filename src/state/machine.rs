@@ -9,9 +9,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::command::{
-    self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow,
-};
+use super::command::{self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow};
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
     self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, SIGNING_KEY, TIME, Tables,
@@ -195,10 +193,7 @@ fn bootstrap(tables: &mut Tables<'_>, command: &Bootstrap) -> Result<Reply, Corr
 ///
 /// # Errors
 /// [`Corrupt`] if the row is not what was written.
-pub fn policy_sources(
-    view: &dyn View,
-    digest: &str,
-) -> Result<Option<Vec<command::PolicySource>>, Corrupt> {
+pub fn policy_sources(view: &dyn View, digest: &str) -> Result<Option<Vec<command::PolicySource>>, Corrupt> {
     let row = view.get(POLICY, digest.as_bytes())?;
     row.map(|row| tables::decode::<PolicyRow>(POLICY, &row).map(|bundle| bundle.sources)).transpose()
 }
@@ -256,9 +251,10 @@ mod tests {
                     Write::Delete { table, key } => {
                         self.rows.0.remove(&(table.to_owned(), key));
                     }
-                    Write::DeleteRange { table, from, to } => self.rows.0.retain(|(row_table, key), _| {
-                        row_table != table || *key < from || *key >= to
-                    }),
+                    Write::DeleteRange { table, from, to } => self
+                        .rows
+                        .0
+                        .retain(|(row_table, key), _| row_table != table || *key < from || *key >= to),
                 }
             }
             self.machine.project(&applied.writes, self.entries).expect("projects");

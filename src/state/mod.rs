@@ -138,11 +138,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::NonceSpent`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
-    pub async fn spend_nonce(
-        &self,
-        nonce: Digest128,
-        idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
+    pub async fn spend_nonce(&self, nonce: Digest128, idempotency: Option<Idempotency>) -> Result<(), Error> {
         let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
         let command = command::SpendNonce {
             nonce: bytes(nonce),

@@ -67,10 +67,7 @@ impl<'v> Tables<'v> {
     ///
     /// # Errors
     /// [`Corrupt`] if one is not what was written.
-    pub fn messages<M: Message + Default>(
-        &self,
-        table: &'static str,
-    ) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
+    pub fn messages<M: Message + Default>(&self, table: &'static str) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
         let mut rows = BTreeMap::new();
         self.view.scan(table, &[], &mut |key, row| {
             rows.insert(key.to_vec(), row.to_vec());

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 use super::{Error, logs};
@@ -246,6 +247,9 @@ mod tests {
             metrics.http_request("/livez", method, 405, Duration::ZERO);
         }
         let page = metrics.render().expect("page");
-        assert!(page.contains(r#"svc_http_requests_total{method="other",route="/livez",status="405"} 3"#), "{page}");
+        assert!(
+            page.contains(r#"svc_http_requests_total{method="other",route="/livez",status="405"} 3"#),
+            "{page}"
+        );
     }
 }
