@@ -84,6 +84,9 @@ pub enum Error {
     /// The machine gives no random bytes.
     #[error("the machine gives no random bytes")]
     NoRandomness,
+    /// A task the node depends on ended with a panic.
+    #[error("a task has failed: {0}")]
+    TaskFailed(tokio::task::JoinError),
     /// The core can no longer go on. The process must exit: what is in memory may be ahead of what
     /// is on disk.
     #[error("the core has failed: {0}")]
@@ -169,14 +172,19 @@ impl Running {
     /// [`Error::CoreFailed`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
         let core = self.state.core().clone();
-        let failure = tokio::select! {
-            failure = core.until_failed() => Some(failure),
-            _ = self.listener.join_next() => None,
+        let ended = tokio::select! {
+            failure = core.until_failed() => Err(Error::CoreFailed(failure)),
+            ended = self.listener.join_next() => match ended {
+                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
+                _ => Ok(()),
+            },
+            ended = self.background.join_next() => match ended {
+                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
+                _ => Err(Error::CoreFailed("a task ended before the node".to_owned())),
+            },
         };
         self.shutdown.cancel();
-        if let Some(failure) = failure {
-            return Err(Error::CoreFailed(failure));
-        }
+        ended?;
         tracing::info!("stopping");
         self.background.shutdown().await;
         core.shutdown().await.map_err(Error::CoreFailed)?;
