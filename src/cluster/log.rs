@@ -214,12 +214,25 @@ impl LogReader {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Memory first: what it does not hold from `first` on was durable before it was dropped, so it
+    /// is on the disk. The other way round, an entry could leave memory between the two looks.
     fn read(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
-        if let Some(entries) = self.read_recent(first, end) {
-            return Ok(entries);
-        }
-        // Entries that were truncated in memory may still be on the disk.
-        let end = end.min(self.recent().last.as_ref().map_or(0, |last| last.index + 1));
+        let (newest, end) = {
+            let recent = self.recent();
+            // Entries that were truncated in memory may still be on the disk.
+            let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
+            let range = first..end.max(first);
+            let newest: Vec<Entry> =
+                recent.entries.range(range).map(|(_, (entry, _))| entry.clone()).collect();
+            (newest, end)
+        };
+        let end = newest.first().map_or(end, |entry| entry.log_id().index);
+        let mut entries = if first < end { self.read_disk(first, end)? } else { Vec::new() };
+        entries.extend(newest);
+        Ok(entries)
+    }
+
+    fn read_disk(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
         let family = self.db.cf_handle(LOG).ok_or_else(|| io::Error::other("column family is missing"))?;
         let start = log_key(first);
         let mut entries = Vec::new();
@@ -230,22 +243,7 @@ impl LogReader {
             }
             entries.push(decode(&key, &sealed)?);
         }
-        // The newest may not have reached the disk yet.
-        let next = entries.last().map_or(first, |entry| entry.log_id().index + 1);
-        entries.extend(self.recent().entries.range(next..end.max(next)).map(|(_, (entry, _))| entry.clone()));
         Ok(entries)
-    }
-
-    /// The entries, if memory holds all of them.
-    fn read_recent(&self, first: u64, end: u64) -> Option<Vec<Entry>> {
-        if first >= end {
-            return Some(Vec::new());
-        }
-        let recent = self.recent();
-        let known_end = recent.last.as_ref().map_or(0, |last| last.index + 1).min(end);
-        let oldest = *recent.entries.first_key_value()?.0;
-        (oldest <= first && first < known_end)
-            .then(|| recent.entries.range(first..known_end).map(|(_, (entry, _))| entry.clone()).collect())
     }
 }
 

@@ -119,6 +119,7 @@ pub(super) struct Metrics {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "the key is spelled like this")]
 pub(super) struct Issuer {
     pub issuer: Option<String>,
     pub kind: IssuerKind,

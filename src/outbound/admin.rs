@@ -144,7 +144,9 @@ mod tests {
 
     #[test]
     fn refuses_a_server_that_is_more_or_less_than_a_host() {
-        for server in ["", "127.0.0.1:8693", "ftp://h", "http://h/path", "http://h?q", "http://u@h", "http://h#f"] {
+        for server in
+            ["", "127.0.0.1:8693", "ftp://h", "http://h/path", "http://h?q", "http://u@h", "http://h#f"]
+        {
             assert!(matches!(NodeClient::new(server), Err(Error::AddressMalformed(_))), "{server}");
         }
         assert!(NodeClient::new("http://127.0.0.1:8693/").is_ok());
@@ -178,7 +180,8 @@ mod tests {
     #[tokio::test]
     async fn says_what_the_node_said() {
         let server = MockServer::start().await;
-        let body = json!({"error": "not_found", "error_description": "there is no such key", "request_id": "1"});
+        let body =
+            json!({"error": "not_found", "error_description": "there is no such key", "request_id": "1"});
         Mock::given(method("GET"))
             .respond_with(ResponseTemplate::new(404).set_body_json(body))
             .mount(&server)
