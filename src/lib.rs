@@ -6,7 +6,8 @@
 //!
 //! A lower layer never names an upper one, and use-cases never name each other; a test checks both.
 //!
-//! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · `cli` · `demo`
+//! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
+//!    [`demo`]
 //! 5. [`api`]: the only HTTP server
 //! 4. [`exchange`]: RFC 8693
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
@@ -18,9 +19,11 @@
 
 pub mod active_policy;
 pub mod api;
+pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod demo;
 pub mod exchange;
 pub mod id;
 pub mod json;

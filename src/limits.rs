@@ -166,6 +166,10 @@ pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
 pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer that the command line reads: a whole policy bundle as JSON.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest wait of the development broker for its own node to become ready.
+pub const DEMO_READY_MAX: Duration = Duration::from_secs(30);
+/// Time between two looks at whether it is.
+pub const DEMO_READY_PAUSE: Duration = Duration::from_millis(50);
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 /// Shortest heartbeat of the replicated core.

@@ -1,0 +1,72 @@
+//! The demo issuer of the development broker: it stands in for the API server of a Kubernetes
+//! cluster. Routes and translation only; what a token says is decided by whoever builds it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Makes a credential for a namespace and a service account; an error is told to the caller.
+pub type Issue = dyn Fn(&str, &str) -> Result<String, String> + Send + Sync;
+
+/// What the demo issuer answers.
+#[derive(Clone)]
+pub struct DemoIssuer {
+    /// Its discovery document (OpenID Connect Discovery §3).
+    pub discovery: Value,
+    /// Its public keys.
+    pub jwks: Value,
+    /// Makes a credential.
+    pub issue: Arc<Issue>,
+}
+
+/// Whose credential is wanted.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    #[serde(default = "demo")]
+    namespace: String,
+    #[serde(default = "reporter")]
+    service_account: String,
+}
+
+fn demo() -> String {
+    "demo".to_owned()
+}
+
+fn reporter() -> String {
+    "reporter".to_owned()
+}
+
+/// Every route of the demo issuer.
+pub fn router(issuer: DemoIssuer) -> Router {
+    Router::new()
+        .route("/.well-known/openid-configuration", get(discovery))
+        .route("/openid/v1/jwks", get(jwks))
+        .route("/token", get(token))
+        .with_state(issuer)
+}
+
+async fn discovery(State(issuer): State<DemoIssuer>) -> Json<Value> {
+    Json(issuer.discovery)
+}
+
+/// With the media type that a real API server gives.
+async fn jwks(State(issuer): State<DemoIssuer>) -> Response {
+    let media = HeaderValue::from_static("application/jwk-set+json");
+    ([(header::CONTENT_TYPE, media)], issuer.jwks.to_string()).into_response()
+}
+
+async fn token(State(issuer): State<DemoIssuer>, Query(wanted): Query<Wanted>) -> Response {
+    let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    match (issuer.issue)(&wanted.namespace, &wanted.service_account) {
+        Ok(token) => (no_store, token).into_response(),
+        Err(rule) => (StatusCode::BAD_REQUEST, no_store, rule).into_response(),
+    }
+}

@@ -1,0 +1,41 @@
+//! `trust-fabric config …`
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Error, output};
+use crate::config::{self, Overrides};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Name every mistake of a configuration and its place; changes nothing.
+    Check(Source),
+    /// Show every key with the value in force, defaults included, as JSON.
+    Show(Source),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Source {
+    /// Configuration file; the environment is read too, and wins.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
+    let mut environment = config::environment();
+    match command {
+        Command::Check(Source { config }) => {
+            let config = config::load(config.as_deref(), &mut environment, &Overrides::default())?;
+            let files = config.policy_sources()?.len();
+            let issuers = config.issuers.len();
+            writeln!(out, "the configuration is good: {issuers} issuers, {files} policy files")?;
+        }
+        Command::Show(Source { config }) => {
+            let keys = config::show(config.as_deref(), &mut environment, &Overrides::default())?;
+            output::json(out, &keys)?;
+        }
+    }
+    Ok(())
+}

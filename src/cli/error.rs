@@ -1,0 +1,167 @@
+//! Why a command did not do what it was asked, in one line, with a hint where one helps.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::outbound::admin;
+use crate::{config, demo, json, node, policy, telemetry};
+
+/// `EX_SOFTWARE` of sysexits.h.
+const CORE_FAILED: u8 = 70;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    #[error(transparent)]
+    Demo(#[from] demo::Error),
+    #[error(transparent)]
+    Answer(#[from] admin::Error),
+    #[error("policy: {0}")]
+    Policy(#[from] policy::Error),
+    /// For the node that started this process: the reason alone.
+    #[error("{0}")]
+    CompileRefused(policy::Error),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Input { path: PathBuf, source: json::Error },
+    #[error("the policy denies this")]
+    Denied,
+    #[error("{failed} of {all} policy tests failed")]
+    TestsFailed { failed: usize, all: usize },
+    #[error("{}: there are no policy tests", .0.display())]
+    NoTests(PathBuf),
+    #[error("there is no earlier policy to go back to")]
+    NoEarlierPolicy,
+    #[error("the node is not ready: {0}")]
+    NotReady(String),
+    #[error("start the runtime: {0}")]
+    Runtime(io::Error),
+    #[error("find this program's file: {0}")]
+    Program(io::Error),
+    #[error("stopped before it was finished")]
+    Interrupted,
+    #[error("write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Error {
+    /// A reader that went away, as in `… | head`, has what it wanted.
+    fn is_reader_gone(&self) -> bool {
+        let (Self::Output(error) | Self::Demo(demo::Error::Output(error))) = self else { return false };
+        error.kind() == io::ErrorKind::BrokenPipe
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self {
+            _ if self.is_reader_gone() => ExitCode::SUCCESS,
+            Self::Node(node::Error::CoreFailed(_))
+            | Self::Demo(demo::Error::Node(node::Error::CoreFailed(_))) => ExitCode::from(CORE_FAILED),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// Each mistake of a configuration, or the one reason, and the hint.
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.is_reader_gone() {
+            return Ok(());
+        }
+        if let Self::CompileRefused(reason) = self {
+            return writeln!(out, "{reason}");
+        }
+        if let Self::Config(config::Error::Mistakes(mistakes)) = self {
+            mistakes.iter().try_for_each(|mistake| writeln!(out, "error: {mistake}"))?;
+        } else {
+            writeln!(out, "error: {}", self.to_string().trim_end())?;
+        }
+        match self.hint() {
+            Some(hint) => writeln!(out, "hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Config(config::Error::Mistakes(_)) => {
+                Some("every key is explained in trust-fabric.example.toml")
+            }
+            Self::Answer(admin::Error::Unreachable(_)) => {
+                Some("is the node running? --server says where it is")
+            }
+            Self::Answer(admin::Error::TimedOut(_)) => {
+                Some("what was asked for may have happened: look before trying again")
+            }
+            Self::Demo(demo::Error::NoDataDirectory) => Some("choose a directory with --data-dir"),
+            Self::Demo(demo::Error::Data { source, .. }) if is_not_writable(source) => {
+                Some("choose another directory with --data-dir")
+            }
+            Self::Demo(demo::Error::IssuerListen { .. }) => {
+                Some("choose another port with --issuer-listen 127.0.0.1:<port>")
+            }
+            Self::Node(error) | Self::Demo(demo::Error::Node(error)) => node_hint(error),
+            _ => None,
+        }
+    }
+}
+
+fn node_hint(error: &node::Error) -> Option<&'static str> {
+    match error {
+        node::Error::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+            Some("another program uses this port: stop it, or choose another with --listen 127.0.0.1:<port>")
+        }
+        node::Error::Listen { .. } => Some("choose another address with --listen"),
+        node::Error::DataDirectory { source, .. } if is_not_writable(source) => {
+            Some("choose another directory with --data-dir")
+        }
+        node::Error::InUse { .. } => Some("stop that process, or choose another directory with --data-dir"),
+        _ => None,
+    }
+}
+
+fn is_not_writable(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory | NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(error: &Error) -> String {
+        let mut text = Vec::new();
+        error.write(&mut text).expect("written");
+        String::from_utf8(text).expect("text")
+    }
+
+    #[test]
+    fn a_busy_port_is_named_with_the_way_out() {
+        let address = "127.0.0.1:8693".parse().expect("address");
+        let source = io::Error::from(io::ErrorKind::AddrInUse);
+        let text = written(&Error::Demo(demo::Error::Node(node::Error::Listen { address, source })));
+        assert!(text.starts_with("error: listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
+    }
+
+    #[test]
+    fn every_mistake_has_a_line_of_its_own() {
+        let mistake =
+            |key: &str| config::Mistake { key: key.into(), rule: "must be set".into(), origin: None };
+        let text = written(&Error::Config(config::Error::Mistakes(vec![mistake("a"), mistake("b")])));
+        assert_eq!(text.lines().filter(|line| line.starts_with("error: ")).count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_error_and_a_failed_core_is_its_own() {
+        let gone = Error::Output(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(written(&gone), "");
+        assert_eq!(gone.exit_code(), ExitCode::SUCCESS);
+        let failed = Error::Node(node::Error::CoreFailed("sync".to_owned()));
+        assert_eq!(failed.exit_code(), ExitCode::from(70));
+        assert_eq!(Error::Denied.exit_code(), ExitCode::FAILURE);
+    }
+}

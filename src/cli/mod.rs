@@ -1,0 +1,191 @@
+//! The command line: arguments, output and exit codes. What a command does is done elsewhere.
+//!
+//! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 the core of a serving node failed.
+
+mod config;
+mod dev;
+mod error;
+mod health;
+mod keys;
+mod output;
+mod policy;
+mod serve;
+mod server;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use self::error::Error;
+
+/// A broker of trust for workloads and AI agents.
+///
+/// It takes a credential a workload already has, asks a policy, and answers with a token that lives
+/// five minutes. `trust-fabric dev` shows it.
+#[derive(Debug, Parser)]
+#[command(name = "trust-fabric", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node until SIGTERM or SIGINT; exits with 70 if its core fails.
+    Serve(serve::Arguments),
+    /// Run a development broker with an issuer beside it, and watch one exchange.
+    Dev(dev::Arguments),
+    /// Check or show a configuration.
+    #[command(subcommand)]
+    Config(config::Command),
+    /// List, rotate or taint the signing keys of a running node.
+    #[command(subcommand)]
+    Keys(keys::Command),
+    /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
+    #[command(subcommand)]
+    Policy(policy::Command),
+    /// Exit with 0 if a node can do its work: for health checks of containers.
+    Health(health::Arguments),
+}
+
+/// Runs the command that `arguments` name, the first of which is the program.
+#[must_use]
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are errors here too; they go to standard output with exit code 0.
+            drop(error.print());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut out = io::stdout();
+    match run(cli.command, &mut out).and_then(|()| Ok(out.flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(error.write(&mut io::stderr()));
+            error.exit_code()
+        }
+    }
+}
+
+fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+    match command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Dev(arguments) => dev::run(arguments, out),
+        Command::Config(command) => config::run(&command, out),
+        Command::Keys(command) => keys::run(command, out),
+        Command::Policy(command) => policy::run(command, out),
+        Command::Health(arguments) => health::run(&arguments, out),
+    }
+}
+
+/// Runs `future` on a runtime of its own. What is left running afterwards is not waited for.
+fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    let outcome = runtime.block_on(future);
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Runs `future` until it ends. The first SIGTERM or SIGINT asks it to, the second does not wait.
+async fn until_signalled<T>(
+    shutdown: CancellationToken,
+    future: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
+    tokio::pin!(future);
+    loop {
+        tokio::select! {
+            outcome = &mut future => return outcome,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if shutdown.is_cancelled() {
+            return Err(Error::Interrupted);
+        }
+        shutdown.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parsed(arguments: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("trust-fabric").chain(arguments.split_whitespace()))
+    }
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_argument_is_explained() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn accepts_every_documented_command() {
+        for arguments in [
+            "serve --config f",
+            "serve --config f --data-dir d --listen 127.0.0.1:0",
+            "dev",
+            "dev --once --data-dir d --listen 127.0.0.1:0 --issuer-listen 127.0.0.1:0",
+            "config check --config f",
+            "config show --config f",
+            "keys list",
+            "keys list --output json --server http://127.0.0.1:1",
+            "keys rotate",
+            "keys taint abc",
+            "policy test",
+            "policy test policies/",
+            "policy eval --input q.json policies",
+            "policy explain --input -",
+            "policy apply policies --expect abc",
+            "policy history --output json",
+            "policy rollback",
+            "policy rollback 3",
+            "policy show",
+            "policy compile-check",
+            "health --server http://127.0.0.1:1",
+        ] {
+            assert!(parsed(arguments).is_ok(), "{arguments}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_2_and_help_with_0() {
+        for arguments in
+            ["", "serv", "keys taint", "keys", "policy rollback x", "policy apply", "dev --listen here"]
+        {
+            assert_eq!(parsed(arguments).expect_err("wrong usage").exit_code(), 2, "{arguments}");
+        }
+        for arguments in ["--help", "--version", "policy rollback --help"] {
+            assert_eq!(parsed(arguments).expect_err("help").exit_code(), 0, "{arguments}");
+        }
+    }
+
+    #[test]
+    fn the_command_that_compiles_for_others_is_not_shown() {
+        let help =
+            Cli::command().find_subcommand_mut("policy").expect("policy").render_long_help().to_string();
+        assert!(!help.contains("compile-check"), "{help}");
+    }
+}

@@ -1,0 +1,264 @@
+//! `trust-fabric policy …`
+
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::Error;
+use super::output::{self, Format, Output, printable};
+use super::server::Server;
+use crate::policy::{Bundle, load};
+use crate::{config, json as strict_json, limits};
+
+const POLICY: [&str; 3] = ["v1", "sys", "policy"];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the tests of a policy: the rules `test_*` of its packages `*_test`.
+    Test(Test),
+    /// Ask a policy on disk; prints its answer and exits with 1 if it denies.
+    Eval(Eval),
+    /// Ask the policy of a running node, and show how its answer came about. Grants nothing.
+    Explain(Explain),
+    /// Replace the policy of a running cluster. Its tokens name the new one from then on.
+    Apply(Apply),
+    /// List what was applied, and when.
+    History(History),
+    /// Make an earlier policy current again.
+    Rollback(Rollback),
+    /// Show the policy of a running node.
+    Show(Show),
+    /// Compile the sources on standard input; for the node itself, which can stop this process.
+    #[command(hide = true)]
+    CompileCheck,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Test {
+    /// Directory of the policy.
+    #[arg(default_value = "policies")]
+    directory: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Eval {
+    /// The question: a JSON file, or - for standard input.
+    #[arg(long, value_name = "FILE")]
+    input: PathBuf,
+    /// Directory of the policy.
+    #[arg(default_value = "policies")]
+    directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// The question: a JSON file, or - for standard input.
+    #[arg(long, value_name = "FILE")]
+    input: PathBuf,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Apply {
+    /// Directory of the policy: its *.rego and *.json files, tests included.
+    directory: PathBuf,
+    /// Only if this is the digest of the current policy, so that nobody's change is overwritten.
+    #[arg(long, value_name = "DIGEST")]
+    expect: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct History {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Rollback {
+    /// Number of the change in `policy history` [default: the one before the last]
+    number: Option<u64>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+    match command {
+        Command::Test(arguments) => test(&arguments, out),
+        Command::Eval(arguments) => eval(&arguments, out),
+        Command::Explain(arguments) => explain(&arguments, out),
+        Command::Apply(arguments) => apply(&arguments, out),
+        Command::History(arguments) => history(&arguments, out),
+        Command::Rollback(arguments) => rollback(&arguments, out),
+        Command::Show(arguments) => show(&arguments, out),
+        Command::CompileCheck => load::compile_check(io::stdin().lock()).map_err(Error::CompileRefused),
+    }
+}
+
+/// Compiled in a process of its own first, as a node does it.
+fn bundle(directory: &Path) -> Result<Bundle, Error> {
+    let program = config::program().map_err(Error::Program)?;
+    Ok(load::load(&program, &config::policy_sources(directory)?)?)
+}
+
+fn question(path: &Path) -> Result<Value, Error> {
+    let unreadable = |source| Error::File { path: path.to_owned(), source };
+    let limit = limits::BODY_BYTES_MAX as u64;
+    let mut text = Vec::new();
+    if path == Path::new("-") {
+        io::stdin().lock().take(limit).read_to_end(&mut text).map_err(unreadable)?;
+    } else {
+        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text)).map_err(unreadable)?;
+    }
+    strict_json::parse(&text).map_err(|source| Error::Input { path: path.to_owned(), source })
+}
+
+fn test(Test { directory, output }: &Test, out: &mut dyn Write) -> Result<(), Error> {
+    let outcomes = bundle(directory)?.test();
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
+    if output.format == Format::Json {
+        output::json(out, &json!(outcomes))?;
+    } else {
+        for outcome in &outcomes {
+            if outcome.passed {
+                writeln!(out, "ok      {}", outcome.name)?;
+            } else {
+                writeln!(out, "FAILED  {}: {}", outcome.name, outcome.detail)?;
+            }
+        }
+        writeln!(out, "{} passed, {failed} failed", outcomes.len().saturating_sub(failed))?;
+    }
+    match (outcomes.len(), failed) {
+        (0, _) => Err(Error::NoTests(directory.clone())),
+        (_, 0) => Ok(()),
+        (all, failed) => Err(Error::TestsFailed { failed, all }),
+    }
+}
+
+fn eval(Eval { input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Error> {
+    let explanation = bundle(directory)?.explain(&question(input)?);
+    let Some(answer) = explanation.answer else {
+        writeln!(out, "no answer: {}", explanation.error.unwrap_or_default())?;
+        return Err(Error::Denied);
+    };
+    output::json(out, &answer)?;
+    if answer.get("allow") == Some(&Value::Bool(true)) { Ok(()) } else { Err(Error::Denied) }
+}
+
+fn explain(Explain { input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
+    let question = question(input)?;
+    let client = server.client()?;
+    let path = ["v1", "sys", "policy", "explain"];
+    let explanation = super::wait_for(async { Ok(client.post(&path, &question).await?) })?;
+    Ok(output::json(out, &explanation)?)
+}
+
+fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Result<(), Error> {
+    // Compiled here first: the compiler's message is then shown as it is.
+    let mut request = json!({ "sources": bundle(directory)?.sources() });
+    if let (Some(expect), Some(members)) = (expect, request.as_object_mut()) {
+        members.insert("expected_current".to_owned(), json!(expect));
+    }
+    let client = server.client()?;
+    let applied = super::wait_for(async { Ok(client.put(&POLICY, &request).await?) })?;
+    Ok(say_applied(out, &applied)?)
+}
+
+fn history(History { server, output }: &History, out: &mut dyn Write) -> Result<(), Error> {
+    let client = server.client()?;
+    let changes = super::wait_for(async { Ok(client.get(&["v1", "sys", "policy", "history"]).await?) })?;
+    let columns =
+        [("number", "number"), ("digest", "digest"), ("applied", "applied_at"), ("by", "applied_by")];
+    Ok(output::list(out, *output, &changes, &columns)?)
+}
+
+fn rollback(Rollback { number, server }: &Rollback, out: &mut dyn Write) -> Result<(), Error> {
+    let client = server.client()?;
+    let applied = super::wait_for(async {
+        let number = if let Some(number) = number {
+            *number
+        } else {
+            let changes = client.get(&["v1", "sys", "policy", "history"]).await?;
+            before_the_last(&changes).ok_or(Error::NoEarlierPolicy)?
+        };
+        Ok(client.post(&["v1", "sys", "policy", "rollback"], &json!({ "number": number })).await?)
+    })?;
+    Ok(say_applied(out, &applied)?)
+}
+
+/// The number of the change before the last one.
+fn before_the_last(changes: &Value) -> Option<u64> {
+    let numbers = changes.as_array()?.iter().filter_map(|change| change.get("number")?.as_u64());
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers.into_iter().rev().nth(1)
+}
+
+fn say_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
+    let digest = applied.get("digest").and_then(Value::as_str).map(printable).unwrap_or_default();
+    if applied.get("changed") == Some(&Value::Bool(false)) {
+        writeln!(out, "{digest} is current already")
+    } else {
+        writeln!(out, "{digest} is current")
+    }
+}
+
+fn show(Show { server, output }: &Show, out: &mut dyn Write) -> Result<(), Error> {
+    let client = server.client()?;
+    let policy = super::wait_for(async { Ok(client.get(&POLICY).await?) })?;
+    if output.format == Format::Json {
+        return Ok(output::json(out, &policy)?);
+    }
+    let text =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    writeln!(out, "# policy {}", printable(&text(&policy, "digest")))?;
+    for source in policy.get("sources").and_then(Value::as_array).into_iter().flatten() {
+        writeln!(out, "\n# --- {}", printable(&text(source, "path")))?;
+        for line in text(source, "text").lines() {
+            writeln!(out, "{}", printable(&line.replace('\t', "    ")))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn going_back_goes_to_the_change_before_the_last() {
+        let changes = |numbers: &[u64]| numbers.iter().map(|n| json!({ "number": n })).collect::<Value>();
+        assert_eq!(before_the_last(&changes(&[3, 4, 5])), Some(4));
+        assert_eq!(before_the_last(&changes(&[5, 3, 4])), Some(4));
+        assert_eq!(before_the_last(&changes(&[3])), None);
+        assert_eq!(before_the_last(&json!({})), None);
+    }
+
+    #[test]
+    fn a_question_is_one_strict_json_document() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("question.json");
+        std::fs::write(&path, r#"{"a": 1, "a": 2}"#).expect("written");
+        assert!(matches!(question(&path), Err(Error::Input { .. })));
+        assert!(matches!(question(&directory.path().join("gone")), Err(Error::File { .. })));
+        std::fs::write(&path, "{}").expect("written");
+        assert_eq!(question(&path).expect("question"), json!({}));
+    }
+}

@@ -1,0 +1,37 @@
+//! `trust-fabric serve`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use crate::clock::Clock;
+use crate::{config, node, telemetry};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Configuration file; without it the environment must set every required key.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Data directory, instead of `node.data_dir`.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address to listen on, instead of `listen.http`.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> Result<(), Error> {
+    let overrides = config::Overrides { data_dir: arguments.data_dir, listen: arguments.listen };
+    let config = config::load(arguments.config.as_deref(), &mut config::environment(), &overrides)?;
+    let program = config::program().map_err(Error::Program)?;
+    let _logs = telemetry::init_logs(config.log.format, &config.log.filter)?;
+    tracing::debug!(?config, "configuration");
+    let shutdown = CancellationToken::new();
+    let serving = async {
+        let running = node::start(config, Clock::system(), &program, shutdown.clone()).await?;
+        Ok(running.until_stopped().await?)
+    };
+    super::wait_for(super::until_signalled(shutdown.clone(), serving))
+}

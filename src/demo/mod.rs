@@ -1,0 +1,270 @@
+//! `trust-fabric dev`: a broker of one node on this machine, an issuer beside it, and one exchange
+//! before the reader's eyes. For trying out; nothing here is used by `serve`.
+
+mod issuer;
+mod page;
+mod steps;
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use self::page::Page;
+use crate::api::{demo_issuer, listener};
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::outbound::{admin, client};
+use crate::policy::blast_radius::Containment;
+use crate::telemetry::LogFormat;
+use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
+use crate::token::{key_set, signing};
+use crate::{id, limits, node, token};
+
+/// `iss` of the development broker, whichever address it listens on: data outlives a port.
+const BROKER: &str = "http://127.0.0.1:8693";
+/// `iss` of the demo issuer, likewise.
+const ISSUER: &str = "http://127.0.0.1:8698";
+/// The trust domain of the shipped policy.
+const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
+/// The shipped policy, so that the program needs nothing beside it.
+const POLICY: [(&str, &str); 3] = [
+    ("data.json", include_str!("../../policies/data.json")),
+    ("exchange.rego", include_str!("../../policies/exchange.rego")),
+    ("exchange_test.rego", include_str!("../../policies/exchange_test.rego")),
+];
+
+/// Why the development broker did not start, or a step did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody said where data is kept, and there is no home directory.
+    #[error("there is no home directory to keep data in")]
+    NoDataDirectory,
+    /// A file of the data directory.
+    #[error("{}: {source}", path.display())]
+    Data {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The demo issuer's address cannot be listened on.
+    #[error("listen on {address} for the demo issuer: {source}")]
+    IssuerListen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The demo issuer's key.
+    #[error("key of the demo issuer: {0}")]
+    Key(#[from] signing::Error),
+    /// The broker itself.
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    /// This program's own file is not known.
+    #[error("find this program's file: {0}")]
+    Program(io::Error),
+    /// The page cannot be written.
+    #[error("write: {0}")]
+    Output(#[from] io::Error),
+    /// A name in this file breaks its rule.
+    #[error(transparent)]
+    Name(#[from] id::Error),
+    /// A document could not be fetched.
+    #[error("fetch {address}: {source}")]
+    Fetch {
+        /// From where.
+        address: String,
+        /// Why.
+        source: client::Error,
+    },
+    /// The broker did not answer as it should.
+    #[error(transparent)]
+    Answer(#[from] admin::Error),
+    /// The key set is none.
+    #[error("read a key set: {0}")]
+    KeySet(#[from] key_set::Error),
+    /// A token did not verify.
+    #[error("verify a token: {0}")]
+    Token(#[from] token::Error),
+    /// What a step found is not what it must be.
+    #[error("{0}")]
+    Unexpected(&'static str),
+}
+
+/// What the caller of `trust-fabric dev` chose.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Stop after the exchange.
+    pub once: bool,
+    /// Where data is kept; `None`: below the user's data directory.
+    pub data_dir: Option<PathBuf>,
+    /// Where the broker listens.
+    pub listen: SocketAddr,
+    /// Where the demo issuer listens.
+    pub issuer_listen: SocketAddr,
+    /// Whether to write in colour.
+    pub colour: bool,
+}
+
+/// Starts broker and issuer, shows one exchange, and serves until `shutdown`.
+///
+/// # Errors
+/// As [`Error`] says: the first step that did not do what it should ends the demonstration.
+pub async fn run(
+    options: Options,
+    out: &mut (dyn Write + Send),
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let mut page = Page::new(out, options.colour);
+    let data_dir = match &options.data_dir {
+        Some(data_dir) => data_dir.clone(),
+        None => config::data_home(&mut config::environment())
+            .ok_or(Error::NoDataDirectory)?
+            .join("trust-fabric")
+            .join("dev"),
+    };
+    let is_first_run = prepare(&data_dir)?;
+    let key = issuer::signing_key(&data_dir.join("demo-issuer.p8"))?;
+    let socket = TcpListener::bind(options.issuer_listen)
+        .await
+        .map_err(|source| Error::IssuerListen { address: options.issuer_listen, source })?;
+    let issuer_address = format!("http://{}", socket.local_addr().map_err(Error::Output)?);
+    let config = configuration(&data_dir, options.listen, &issuer_address)?;
+    let program = config::program().map_err(Error::Program)?;
+    let clock = Clock::system();
+    let running = node::start(config, clock.clone(), &program, shutdown.clone()).await?;
+    let places = steps::Places {
+        broker: format!("http://{}", running.address),
+        issuer: issuer_address.clone(),
+        program: program.display().to_string(),
+    };
+
+    let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
+    let issuing = listener::serve(socket, demo_issuer::router(issuer), shutdown.clone());
+    // The issuer stops when the broker does, whatever the reason, and the other way round.
+    let serving = async {
+        let brokering = async {
+            let outcome = running.until_stopped().await;
+            shutdown.cancel();
+            outcome
+        };
+        tokio::join!(brokering, issuing).0
+    };
+    tokio::pin!(serving);
+
+    page.line(&format!("The broker is at {}, the demo issuer at {}.", places.broker, places.issuer))?;
+    page.line(&format!(
+        "{} {}",
+        if is_first_run { "New data is kept in" } else { "Found the data of an earlier run in" },
+        data_dir.display()
+    ))?;
+    let shown = tokio::select! {
+        stopped = &mut serving => return Ok(stopped?),
+        shown = steps::show(&mut page, &places, &clock) => shown,
+    };
+    if shown.is_ok() && !options.once {
+        steps::say_how_to_go_on(&mut page, &places)?;
+    } else {
+        shutdown.cancel();
+    }
+    serving.await?;
+    shown
+}
+
+/// Makes the data directory and the policy in it, which is the reader's to edit. Answers whether
+/// there was no data yet.
+fn prepare(data_dir: &Path) -> Result<bool, Error> {
+    let policies = data_dir.join("policies");
+    let is_first_run = !data_dir.join("raft").exists();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&policies)
+        .map_err(|source| Error::Data { path: data_dir.to_owned(), source })?;
+    for (name, text) in POLICY {
+        let path = policies.join(name);
+        if !path.exists() {
+            fs::write(&path, text).map_err(|source| Error::Data { path, source })?;
+        }
+    }
+    Ok(is_first_run)
+}
+
+fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> Result<Config, Error> {
+    let keys = if issuer_address == ISSUER {
+        KeySource::Discovery
+    } else {
+        KeySource::Url(format!("{issuer_address}/openid/v1/jwks"))
+    };
+    Ok(Config {
+        node: config::Node { id: 1, data_dir: data_dir.to_owned(), unit_id: "dev".to_owned() },
+        listen: config::Listen { http: listen },
+        fabric: config::Fabric { issuer: BROKER.to_owned(), trust_domain: TRUST_DOMAIN.parse()? },
+        issuers: vec![Issuer {
+            iss: ISSUER.to_owned(),
+            kind: IssuerKind::Jwt { subject: SubjectMapping::Kubernetes },
+            keys,
+            algorithms: ALGORITHMS_DEFAULT.to_vec(),
+            audiences: vec![BROKER.to_owned()],
+            trust_domains: vec![TRUST_DOMAIN.parse()?],
+            max_credential_age: limits::CREDENTIAL_AGE_MAX,
+            verified_email: false,
+        }],
+        policy: config::Policy { directory: data_dir.join("policies") },
+        cluster: config::Cluster { heartbeat: Duration::from_millis(100) },
+        outbound: config::Outbound { allow_loopback_http: true },
+        blast_radius: Containment::default(),
+        log: config::Log { format: LogFormat::Text, filter: "warn".to_owned() },
+        metrics: config::Metrics { access: config::MetricsAccess::Loopback },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Bundle;
+    use crate::token::issuer::Issuers;
+
+    #[test]
+    fn the_policy_it_carries_is_whole_and_knows_its_names() {
+        let sources =
+            POLICY.map(|(path, text)| crate::policy::Source { path: path.into(), text: text.into() });
+        assert!(Bundle::compile(&sources).expect("compiles").test().iter().all(|test| test.passed));
+        for name in [BROKER, ISSUER, TRUST_DOMAIN, steps::AUDIENCE] {
+            assert!(POLICY[0].1.contains(name), "{name}");
+        }
+        let shipped = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/policies")).expect("policies");
+        assert_eq!(shipped.count(), POLICY.len(), "a policy file that is not carried");
+    }
+
+    #[test]
+    fn an_earlier_run_is_recognised_and_its_policy_kept() {
+        let directory = tempfile::tempdir().expect("directory");
+        let data_dir = directory.path().join("dev");
+        assert!(prepare(&data_dir).expect("prepared"));
+        fs::write(data_dir.join("policies/data.json"), "{}").expect("edited");
+        fs::create_dir(data_dir.join("raft")).expect("data");
+        assert!(!prepare(&data_dir).expect("prepared"));
+        assert_eq!(fs::read_to_string(data_dir.join("policies/data.json")).expect("kept"), "{}");
+    }
+
+    #[test]
+    fn keys_are_found_on_any_port() {
+        let listen = "127.0.0.1:0".parse().expect("address");
+        for (address, keys) in [
+            (ISSUER, KeySource::Discovery),
+            ("http://127.0.0.1:1", KeySource::Url("http://127.0.0.1:1/openid/v1/jwks".to_owned())),
+        ] {
+            let config = configuration(Path::new("d"), listen, address).expect("configuration");
+            assert_eq!(config.issuers[0].keys, keys);
+            assert!(Issuers::new(config.issuers).is_ok());
+        }
+    }
+}

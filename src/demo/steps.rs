@@ -1,0 +1,258 @@
+//! The demonstration, step by step. Every step does what it says through the same HTTP interface
+//! that anyone else uses, and fails if the outcome is another.
+
+use aws_lc_rs::{digest, rand};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::Error;
+use super::page::Page;
+use crate::clock::Clock;
+use crate::outbound::admin::{self, NodeClient};
+use crate::outbound::client::{self, Client};
+use crate::token::jws::Compact;
+use crate::token::key_set::{KeySet, Purpose};
+use crate::{json as strict_json, limits};
+
+/// A tool of the shipped policy.
+pub(super) const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
+/// What the workload wants to do there.
+const SCOPE: &str = "db.read";
+/// The body of the one call that an execution-scoped token is for.
+const CALL: &str = r#"{"query":"select 1"}"#;
+
+/// Where to reach what was started.
+pub(super) struct Places {
+    pub broker: String,
+    pub issuer: String,
+    /// This program, as it can be called from the reader's shell.
+    pub program: String,
+}
+
+/// Shows one exchange, and one that is good for a single call.
+pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
+    let documents = Client::new(client::Limits { allow_loopback_http: true, ..client::Limits::default() })
+        .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
+    let broker = NodeClient::new(&places.broker)?;
+    until_ready(&broker).await?;
+
+    page.step(
+        "The credential a workload has already",
+        "A service-account token, as a Kubernetes cluster mounts it into a pod. Its claims:",
+    )?;
+    let credential = text(fetch(&documents, &format!("{}/token", places.issuer)).await?)?;
+    let issuer_keys = fetch(&documents, &format!("{}/openid/v1/jwks", places.issuer)).await?;
+    let (claims, _) = verified(&credential, &issuer_keys)?;
+    page.object(&claims, &CREDENTIAL_REMARKS)?;
+
+    page.step("The request", "The workload asks for a token for one tool. You can paste this:")?;
+    page.command(&exchange_command(places))?;
+
+    page.step("The answer", "The broker verified the credential and asked its policy:")?;
+    let request = request(&credential);
+    let answer = broker.post(&EXCHANGE, &request).await?;
+    page.object(&answer, &[])?;
+
+    page.step("The token that was minted", "Decoded, with what its claims are for:")?;
+    let token = access_token(&answer)?;
+    let broker_keys = fetch(&documents, &format!("{}/v1/identity/jwks", places.broker)).await?;
+    let (claims, kid) = verified(token, &broker_keys)?;
+    page.object(&claims, &TOKEN_REMARKS)?;
+
+    page.step(
+        "Its verification",
+        &format!("As the tool does it, with the keys from {}/v1/identity/jwks:", places.broker),
+    )?;
+    page.good(&format!("signature by key {kid}"))?;
+    if claims.get("iss") != Some(&json!(super::BROKER)) {
+        return Err(Error::Unexpected("the token is by another issuer"));
+    }
+    page.good(&format!("iss is {}", super::BROKER))?;
+    if claims.get("aud") != Some(&json!(AUDIENCE)) {
+        return Err(Error::Unexpected("the token is for another audience"));
+    }
+    page.good(&format!("aud is {AUDIENCE}"))?;
+    let left = claims.get("exp").and_then(Value::as_i64).unwrap_or(0) - clock.now().secs();
+    if left <= 0 {
+        return Err(Error::Unexpected("the token has expired"));
+    }
+    page.good(&format!("exp is {left} s from now"))?;
+
+    show_execution_scope(page, &broker, &broker_keys, &request).await
+}
+
+/// A node that has just started compiles its policy first.
+async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
+    let ready = async {
+        loop {
+            match broker.get(&["readyz"]).await {
+                Err(admin::Error::Refused { status: 503, .. }) => {
+                    tokio::time::sleep(limits::DEMO_READY_PAUSE).await;
+                }
+                answer => return answer.map(drop),
+            }
+        }
+    };
+    let outcome = tokio::time::timeout(limits::DEMO_READY_MAX, ready).await;
+    Ok(outcome.map_err(|_| Error::Unexpected("the broker did not become ready in time"))??)
+}
+
+async fn show_execution_scope(
+    page: &mut Page<'_>,
+    broker: &NodeClient,
+    broker_keys: &[u8],
+    request: &Value,
+) -> Result<(), Error> {
+    page.step(
+        "A token for one call",
+        "With an execution scope a token is bound to one HTTP call and its body, and lives 30 seconds:",
+    )?;
+    let scope = json!({
+        "htm": "POST",
+        "htu": AUDIENCE,
+        "payload_hash": URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, CALL.as_bytes())),
+        "nonce": nonce()?,
+    });
+    page.object(&scope, &SCOPE_REMARKS)?;
+    let mut request = request.clone();
+    if let Some(members) = request.as_object_mut() {
+        members.insert("execution_scope".to_owned(), scope);
+    }
+    let answer = broker.post(&EXCHANGE, &request).await?;
+    let (claims, _) = verified(access_token(&answer)?, broker_keys)?;
+    if claims.get("htm") != Some(&json!("POST")) || claims.get("inp_hash").is_none() {
+        return Err(Error::Unexpected("the token is not bound to the call"));
+    }
+    page.good(&format!("minted, bound to POST {AUDIENCE}"))?;
+    match broker.post(&EXCHANGE, &request).await {
+        Err(admin::Error::Refused { status, description, .. }) => {
+            page.good(&format!("the same nonce again is refused: {status} {description}"))?;
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(Error::Unexpected("the same nonce was accepted twice")),
+    }
+}
+
+/// What a reader can do next.
+pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(), Error> {
+    let Places { broker, program, .. } = places;
+    page.heading("The broker stays up. Try:")?;
+    page.command(&exchange_command(places))?;
+    for path in ["/v1/identity/jwks", "/v1/sys/health", "/openapi.json", "/metrics"] {
+        page.command(&format!("curl -s {broker}{path}"))?;
+    }
+    page.command(&format!("{program} keys list --server {broker}"))?;
+    page.command(&format!(
+        "echo '{}' |\n  {program} policy explain --input - --server {broker}",
+        question()
+    ))?;
+    page.line("\nCtrl-C stops it and keeps its data.")?;
+    Ok(())
+}
+
+const EXCHANGE: [&str; 3] = ["v1", "exchange", "token"];
+const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+const TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:jwt";
+
+const CREDENTIAL_REMARKS: [(&str, &str); 4] = [
+    ("iss", "the cluster that vouches for it"),
+    ("sub", "the workload, as the cluster names it"),
+    ("aud", "the broker: this credential is for it alone"),
+    ("exp", "in ten minutes"),
+];
+
+const TOKEN_REMARKS: [(&str, &str); 14] = [
+    ("iss", "this broker"),
+    ("sub", "the workload, by the same name everywhere"),
+    ("aud", "one tool; any other refuses it"),
+    ("scope", "what was asked for and granted"),
+    ("capabilities", "what it may do, and nothing wider"),
+    ("blast_radius", "how far it may reach"),
+    ("delegation_depth", "how often it may be handed on"),
+    ("exp", "five minutes after iat"),
+    ("iat", ""),
+    ("root_exp", "no exchange from this chain after it"),
+    ("lineage", "digests of all that it derives from"),
+    ("policy", "the policy that granted it"),
+    ("idx", "what the broker knew when it granted it"),
+    ("txn", "ties the calls of one task together"),
+];
+
+const SCOPE_REMARKS: [(&str, &str); 4] = [
+    ("htm", "this method"),
+    ("htu", "at this address"),
+    ("payload_hash", "with this body"),
+    ("nonce", "once"),
+];
+
+fn request(credential: &str) -> Value {
+    json!({
+        "grant_type": GRANT_TYPE,
+        "subject_token": credential,
+        "subject_token_type": TOKEN_TYPE,
+        "audience": AUDIENCE,
+        "scope": SCOPE,
+    })
+}
+
+/// What the broker asked its policy about the first exchange.
+fn question() -> Value {
+    json!({
+        "subject": {
+            "id": format!("wimse://{}/ns/demo/sa/reporter", super::TRUST_DOMAIN),
+            "trust_domain": super::TRUST_DOMAIN,
+            "issuer": super::ISSUER,
+            "kind": "jwt",
+            "original_sub": "system:serviceaccount:demo:reporter",
+            "act": [],
+        },
+        "request": {"audience": AUDIENCE, "scope": [SCOPE], "execution": false},
+    })
+}
+
+/// As a form, the way OAuth clients send it: it needs no quoting around the credential.
+fn exchange_command(places: &Places) -> String {
+    let Places { broker, issuer, .. } = places;
+    format!(
+        "curl -s {broker}/v1/exchange/token \\\n  \
+           -d grant_type={GRANT_TYPE} \\\n  \
+           -d subject_token=$(curl -s {issuer}/token) \\\n  \
+           -d subject_token_type={TOKEN_TYPE} \\\n  \
+           -d audience={AUDIENCE} \\\n  \
+           -d scope={SCOPE}"
+    )
+}
+
+async fn fetch(client: &Client, address: &str) -> Result<Vec<u8>, Error> {
+    client.fetch(address).await.map_err(|source| Error::Fetch { address: address.to_owned(), source })
+}
+
+fn text(document: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(document).map_err(|_| Error::Unexpected("the demo issuer's token is not text"))
+}
+
+fn access_token(answer: &Value) -> Result<&str, Error> {
+    answer
+        .get("access_token")
+        .and_then(Value::as_str)
+        .ok_or(Error::Unexpected("the answer has no access_token"))
+}
+
+/// The claims of a token that one of `keys` signed, and the key's name.
+fn verified(token: &str, keys: &[u8]) -> Result<(Value, String), Error> {
+    let token = Compact::parse(token)?;
+    let keys = KeySet::parse(keys, Purpose::Issuer)?;
+    let key = keys.select(token.header().kid.as_deref(), token.header().algorithm)?;
+    let signed = token.verify(&key)?;
+    let claims =
+        strict_json::parse(signed.payload()).map_err(|_| Error::Unexpected("the claims are not JSON"))?;
+    Ok((claims, key.thumbprint().to_owned()))
+}
+
+fn nonce() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| Error::Unexpected("the machine gives no random bytes"))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
