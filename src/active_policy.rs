@@ -63,13 +63,13 @@ pub struct ActivePolicy {
     active: watch::Sender<String>,
     state: State,
     load: Load,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
 }
 
 impl ActivePolicy {
-    /// Nothing is compiled before [`ActivePolicy::follow`] runs.
+    /// Nothing is compiled before [`ActivePolicy::activate_current`].
     #[must_use]
-    pub fn new(state: State, load: Load, metrics: Arc<Metrics>) -> Self {
+    pub fn new(state: State, load: Load, metrics: Metrics) -> Self {
         let compiled = Arc::new(ArcSwapOption::empty());
         Self { compiled, active: watch::Sender::new(String::new()), state, load, metrics }
     }
@@ -117,13 +117,19 @@ impl ActivePolicy {
     pub async fn follow(self) {
         let mut changes = self.state.policy_changes();
         loop {
-            let digest = changes.borrow_and_update().clone();
-            if !digest.is_empty() && *self.active.borrow() != digest {
-                self.activate(digest).await;
-            }
+            changes.mark_unchanged();
+            self.activate_current().await;
             if changes.changed().await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// Compiles the current bundle, if that is not done yet.
+    pub async fn activate_current(&self) {
+        let digest = self.state.index().policy.clone();
+        if !digest.is_empty() && *self.active.borrow() != digest {
+            self.activate(digest).await;
         }
     }
 

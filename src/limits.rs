@@ -92,6 +92,8 @@ pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
 pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
 /// Largest policy bundle (all sources together).
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
+/// Largest request body that brings a policy bundle, as JSON.
+pub const POLICY_BODY_BYTES_MAX: usize = 2 * POLICY_BYTES_MAX;
 /// Most files in a policy bundle.
 pub const POLICY_FILES_MAX: usize = 64;
 /// Most bundles kept for rollback.

@@ -119,7 +119,7 @@ pub async fn start(
     let socket = listen(config.listen.http).await?;
     let address =
         socket.local_addr().map_err(|source| Error::Listen { address: config.listen.http, source })?;
-    let metrics = Arc::new(Metrics::new()?);
+    let metrics = Metrics::new()?;
     let mut background = JoinSet::new();
 
     let Core { state, log_writer } = start_core(&config, &clock, &mut background).await?;
@@ -127,7 +127,8 @@ pub async fn start(
     bootstrap(&config, &state, &load).await?;
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
     keyring.ensure().await?;
-    let policy = ActivePolicy::new(state.clone(), load, Arc::clone(&metrics));
+    let policy = ActivePolicy::new(state.clone(), load, metrics.clone());
+    policy.activate_current().await;
     background.spawn(policy.clone().follow());
     background.spawn(compare_state_hashes(state.clone()));
 
@@ -138,7 +139,7 @@ pub async fn start(
     let exchange = Exchange {
         issuer: config.fabric.issuer.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
-        issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone()),
+        issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone(), metrics.clone()),
         issuers,
         keyring: keyring.clone(),
         state: state.clone(),
@@ -146,7 +147,7 @@ pub async fn start(
         containment: config.blast_radius.clone(),
         policy: policy.compiled(),
         clock: clock.clone(),
-        metrics: Arc::clone(&metrics),
+        metrics: metrics.clone(),
     };
     let router = api::router(App::new(api::Parts {
         exchange,
@@ -154,12 +155,12 @@ pub async fn start(
         state: state.clone(),
         policy,
         clock,
-        metrics,
+        metrics: metrics.clone(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));
     let mut listening = JoinSet::new();
-    listening.spawn(listener::serve(socket, router, shutdown.clone()));
+    listening.spawn(listener::serve(socket, router, metrics, shutdown.clone()));
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, state, listener: listening, background, log_writer, shutdown })
 }

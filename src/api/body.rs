@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::error::{Code, Error};
-use crate::{json, limits};
+use crate::json;
 
 /// The media types that requests may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +18,17 @@ pub enum Media {
     Form,
 }
 
-/// Reads a body of at most [`limits::BODY_BYTES_MAX`].
+/// Reads a body of at most `bytes_max`.
 ///
 /// # Errors
 /// 413 if it is larger, 400 if it breaks off.
-pub async fn read(body: Body) -> Result<Bytes, Error> {
-    match Limited::new(body, limits::BODY_BYTES_MAX).collect().await {
+pub async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+    match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Code::InvalidRequest,
-            "the body is larger than 256 KiB",
+            format!("the body is larger than {} KiB", bytes_max / 1024),
         )),
         Err(_) => Err(Error::invalid_request("the body could not be read to its end")),
     }
@@ -65,13 +65,17 @@ pub fn media(headers: &HeaderMap) -> Result<Media, Error> {
     }
 }
 
-/// Reads a JSON body into `T`.
+/// Reads a JSON body of at most `bytes_max` into `T`.
 ///
 /// # Errors
 /// As [`read`] and [`media`]; 400 that names the member and the rule.
-pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Error> {
+pub async fn json<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+) -> Result<T, Error> {
     match media(headers)? {
-        Media::Json => Ok(json::read(&read(body).await?)?),
+        Media::Json => Ok(json::read(&read(body, bytes_max).await?)?),
         Media::Form => Err(Error::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest,

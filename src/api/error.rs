@@ -217,11 +217,12 @@ impl IntoResponse for Error {
 
 /// Printable ASCII without quotes and backslashes (RFC 6749 §5.2), bounded.
 fn printable(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 300;
+    const CHARACTERS_MAX: usize = 1000;
     text.chars()
         .take(CHARACTERS_MAX)
         .map(|c| match c {
             '"' | '\\' | '`' => '\'',
+            '\n' | '\r' | '\t' => ' ',
             ' '..='~' => c,
             _ => '?',
         })

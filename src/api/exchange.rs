@@ -82,7 +82,7 @@ pub struct ExchangeResponse {
 )]
 pub async fn post(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Error> {
     let media = body::media(&headers)?;
-    let bytes = body::read(body).await?;
+    let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
     let caller = Caller { id: None, idempotency_key: idempotency_key(&headers)? };
     let members = match media {
         Media::Json => from_json(&bytes)?,

@@ -19,14 +19,16 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::limits;
+use crate::telemetry::{Metrics, OpenConnection};
 
 /// Serves `router` on `listener` until `shutdown`, then lets requests under way end, for at most
 /// [`limits::DRAIN_TIMEOUT`].
-pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, router: Router, metrics: Metrics, shutdown: CancellationToken) {
     let places = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     while let Some((stream, place)) = accept(&listener, &places, &shutdown).await {
-        connections.spawn(connection(stream, place, router.clone(), shutdown.clone()));
+        let open = (place, metrics.http_connection());
+        connections.spawn(connection(stream, open, router.clone(), shutdown.clone()));
         while connections.try_join_next().is_some() {}
     }
     drop(listener);
@@ -64,7 +66,7 @@ async fn accept(
 
 async fn connection(
     stream: TcpStream,
-    place: OwnedSemaphorePermit,
+    open: (OwnedSemaphorePermit, OpenConnection),
     router: Router,
     shutdown: CancellationToken,
 ) {
@@ -87,7 +89,7 @@ async fn connection(
     if let Err(error) = ended {
         tracing::debug!(%error, "connection");
     }
-    drop(place);
+    drop(open);
 }
 
 fn answer(

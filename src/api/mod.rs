@@ -49,7 +49,7 @@ pub struct Parts {
     /// Time.
     pub clock: Clock,
     /// Counters.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Metrics,
     /// Our `iss`.
     pub issuer: String,
     /// What this node calls itself.

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::App;
 use super::body;
 use super::error::{self, Code, Error};
-use crate::active_policy;
 use crate::policy::Source;
+use crate::{active_policy, limits};
 
 /// One file of a bundle.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -107,7 +107,7 @@ pub async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {
-    let request: PutPolicy = body::json(&headers, body).await?;
+    let request: PutPolicy = body::json(&headers, body, limits::POLICY_BODY_BYTES_MAX).await?;
     let sources =
         request.sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     let expected = request.expected_current.unwrap_or_default();
@@ -150,7 +150,7 @@ pub async fn rollback(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {
-    let request: Rollback = body::json(&headers, body).await?;
+    let request: Rollback = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
     let history = app.state.policy_history();
     let change = history.into_iter().find(|change| change.number == request.number);
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
@@ -177,7 +177,7 @@ pub async fn explain(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<crate::policy::Explanation>, Error> {
-    let question: serde_json::Value = body::json(&headers, body).await?;
+    let question: serde_json::Value = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
     let policy = app.policy.current().ok_or_else(|| Error::not_found("there is no policy"))?;
     Ok(Json(policy.explain(&question)))
 }

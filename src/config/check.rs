@@ -9,7 +9,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::keys::{self, Keys};
-use super::{Cluster, Config, Error, Fabric, Listen, Log, Metrics, Mistake, Node, Outbound, Policy, issuers};
+use super::{Cluster, Config, Error, Fabric, Listen, Log, Mistake, Node, Outbound, Policy, issuers};
 use crate::policy::blast_radius::Containment;
 use crate::token::issuer::Issuers;
 use crate::{limits, telemetry};
@@ -83,7 +83,6 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
                 outbound: Outbound { allow_loopback_http: keys.outbound.allow_loopback_http },
                 blast_radius,
                 log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
-                metrics: Metrics { access: keys.metrics.access },
             })
         }
         _ => Err(Error::Mistakes(checker.mistakes)),

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::MetricsAccess;
 use crate::limits;
 use crate::telemetry::LogFormat;
 
@@ -21,7 +20,6 @@ pub(super) struct Keys {
     pub outbound: Outbound,
     pub blast_radius: BlastRadius,
     pub log: Log,
-    pub metrics: Metrics,
     pub issuers: Vec<Issuer>,
 }
 
@@ -109,12 +107,6 @@ impl Default for Log {
     fn default() -> Self {
         Self { format: LogFormat::default(), filter: "info,openraft=warn".to_owned() }
     }
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Metrics {
-    pub access: MetricsAccess,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -50,8 +50,6 @@ pub struct Config {
     pub blast_radius: Containment,
     /// Logs.
     pub log: Log,
-    /// Metrics.
-    pub metrics: Metrics,
 }
 
 /// `[node]`
@@ -109,24 +107,6 @@ pub struct Log {
     pub format: LogFormat,
     /// Which events are written.
     pub filter: String,
-}
-
-/// `[metrics]`
-#[derive(Clone, Copy, Debug)]
-pub struct Metrics {
-    /// Who may read them.
-    pub access: MetricsAccess,
-}
-
-/// Who may read `GET /metrics`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MetricsAccess {
-    /// Callers from this machine.
-    #[default]
-    Loopback,
-    /// Everybody who reaches the listener.
-    Public,
 }
 
 /// Flags, which win over the environment and the file.

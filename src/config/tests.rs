@@ -58,7 +58,6 @@ fn what_is_not_set_has_the_documented_default() {
     assert_eq!(config.cluster.heartbeat, Duration::from_millis(100));
     assert!(!config.outbound.allow_loopback_http);
     assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Json, "info,openraft=warn"));
-    assert_eq!(config.metrics.access, MetricsAccess::Loopback);
     assert!(config.issuers.is_empty());
     let fits = |value: &str, limit: &str| {
         config.blast_radius.fits(&value.parse().expect("value"), &limit.parse().expect("limit"))
@@ -137,7 +136,6 @@ fn refuses_a_value_of_the_wrong_type() {
         ("[outbound]\nallow_loopback_http = \"yes\"", "outbound.allow_loopback_http"),
         ("[outbound]\nallow_loopback_http = 1", "outbound.allow_loopback_http"),
         ("[log]\nformat = \"xml\"", "log.format"),
-        ("[metrics]\naccess = \"everyone\"", "metrics.access"),
         ("[blast_radius]\norder = \"global\"", "blast_radius.order"),
     ] {
         assert_eq!(mistake_in(extra), key, "{extra}");

@@ -21,10 +21,10 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::outbound::{admin, client};
 use crate::policy::blast_radius::Containment;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, Metrics};
 use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::{key_set, signing};
-use crate::{id, limits, node, token};
+use crate::{id, limits, node, telemetry, token};
 
 /// `iss` of the development broker, whichever address it listens on: data outlives a port.
 const BROKER: &str = "http://127.0.0.1:8693";
@@ -67,6 +67,9 @@ pub enum Error {
     /// The broker itself.
     #[error(transparent)]
     Node(#[from] node::Error),
+    /// The demo issuer's metrics, which nobody reads.
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
     /// This program's own file is not known.
     #[error("find this program's file: {0}")]
     Program(io::Error),
@@ -147,7 +150,7 @@ pub async fn run(
     };
 
     let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
-    let issuing = listener::serve(socket, demo_issuer::router(issuer), shutdown.clone());
+    let issuing = listener::serve(socket, demo_issuer::router(issuer), Metrics::new()?, shutdown.clone());
     // The issuer stops when the broker does, whatever the reason, and the other way round.
     let serving = async {
         let brokering = async {
@@ -222,7 +225,6 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
         outbound: config::Outbound { allow_loopback_http: true },
         blast_radius: Containment::default(),
         log: config::Log { format: LogFormat::Text, filter: "warn".to_owned() },
-        metrics: config::Metrics { access: config::MetricsAccess::Loopback },
     })
 }
 

@@ -60,7 +60,7 @@ pub struct Exchange {
     /// Time.
     pub clock: Clock,
     /// Counters.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Metrics,
 }
 
 /// Who asks, and how.

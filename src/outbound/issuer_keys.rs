@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 
 use super::client::{self, Client};
 use crate::clock::Clock;
+use crate::telemetry::Metrics;
 use crate::token::issuer::{Issuer, Issuers, KeySource};
 use crate::token::jws::Algorithm;
 use crate::token::key_set::{self, KeySet, Purpose, VerifyingKey};
@@ -60,6 +61,7 @@ enum SourceError {
 pub struct IssuerKeys {
     client: Client,
     clock: Clock,
+    metrics: Metrics,
     by_iss: HashMap<String, Source>,
 }
 
@@ -100,9 +102,9 @@ fn fresh_for(keys: &KeySet) -> Duration {
 impl IssuerKeys {
     /// Keys of `issuers`; nothing is fetched before it is needed.
     #[must_use]
-    pub fn new(issuers: &Issuers, client: Client, clock: Clock) -> Self {
+    pub fn new(issuers: &Issuers, client: Client, clock: Clock, metrics: Metrics) -> Self {
         let by_iss = issuers.iter().map(|issuer| (issuer.iss.clone(), Source::default())).collect();
-        Self { client, clock, by_iss }
+        Self { client, clock, metrics, by_iss }
     }
 
     /// The key of `issuer` that must verify a token with this `kid` and `algorithm`.
@@ -174,12 +176,14 @@ impl IssuerKeys {
         match outcome {
             Ok(keys) => {
                 *next_fetch = ended + fresh_for(&keys).min(limits::KEYS_NEGATIVE);
+                self.metrics.issuer_key_fetch("fetched");
                 tracing::debug!(issuer = issuer.iss, keys = keys.len(), "issuer keys fetched");
                 // The age counts from before the fetch: the source may have answered at once.
                 source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
             }
             Err(error) => {
                 *next_fetch = ended + limits::KEYS_NEGATIVE;
+                self.metrics.issuer_key_fetch("failed");
                 tracing::warn!(issuer = issuer.iss, %error, "issuer keys not refreshed");
             }
         }
@@ -288,7 +292,7 @@ mod tests {
                 Limits { allow_loopback_http: true, timeout: Duration::from_secs(1), ..Limits::default() };
             let client = Client::new(limits).expect("client");
             let issuers = Issuers::new(vec![issuer.clone()]).expect("configuration");
-            let keys = IssuerKeys::new(&issuers, client, clock.clone());
+            let keys = IssuerKeys::new(&issuers, client, clock.clone(), Metrics::new().expect("metrics"));
             Self { server, clock, keys, issuer }
         }
 
@@ -459,7 +463,12 @@ mod tests {
         let (a, b) = (at("a"), at("b"));
         let client = Client::new(Limits { allow_loopback_http: true, ..Limits::default() }).expect("client");
         let issuers = Issuers::new(vec![a.clone(), b.clone()]).expect("configuration");
-        let keys = IssuerKeys::new(&issuers, client, Clock::manual(Timestamp::from_secs(1)));
+        let keys = IssuerKeys::new(
+            &issuers,
+            client,
+            Clock::manual(Timestamp::from_secs(1)),
+            Metrics::new().expect("metrics"),
+        );
         let key_a = keys.key_for(&a, Some("k"), ES256).await.expect("key");
         let key_b = keys.key_for(&b, Some("k"), ES256).await.expect("key");
         assert_ne!(key_a.thumbprint(), key_b.thumbprint());
@@ -502,7 +511,7 @@ mod tests {
         let clock = Clock::manual(Timestamp::from_secs(1));
         let client = Client::new(Limits::default()).expect("client");
         let issuers = Issuers::new(vec![source.clone()]).expect("configuration");
-        let keys = IssuerKeys::new(&issuers, client, clock.clone());
+        let keys = IssuerKeys::new(&issuers, client, clock.clone(), Metrics::new().expect("metrics"));
         assert!(keys.key_for(&source, Some("a"), ES256).await.is_ok());
         std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");
         assert_eq!(keys.key_for(&source, Some("b"), ES256).await.err(), Some(UNKNOWN));

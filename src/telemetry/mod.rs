@@ -11,7 +11,7 @@ mod trace;
 
 pub use self::logs::{LogFormat, Logs, check_filter, init_logs};
 pub use self::metrics::{Metrics, OpenConnection};
-pub use self::trace::{RequestId, TraceContext};
+pub use self::trace::TraceContext;
 
 /// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -1,30 +1,6 @@
-//! The request id, and the caller's trace (W3C Trace Context).
+//! The caller's trace (W3C Trace Context).
 
 use std::fmt;
-
-/// Names one request in its answer (`X-Request-Id`), in error objects and in the log.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestId(uuid::Uuid);
-
-impl RequestId {
-    /// From 128 bits that the caller drew at random; six of them are replaced (RFC 9562 §5.4).
-    #[must_use]
-    pub const fn from_random_bytes(bytes: [u8; 16]) -> Self {
-        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
-    }
-}
-
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-impl fmt::Debug for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// The value of a `traceparent` header (W3C Trace Context §3.2). Written as version 00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +87,5 @@ mod tests {
         ] {
             assert_eq!(TraceContext::parse(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_request_id_is_a_random_uuid() {
-        let id = RequestId::from_random_bytes([0xff; 16]);
-        assert_eq!(id.to_string(), "ffffffff-ffff-4fff-bfff-ffffffffffff");
     }
 }
