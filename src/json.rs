@@ -60,11 +60,34 @@ pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         Error::Member {
-            path: if path == "." { "body".to_owned() } else { path },
-            rule: error.inner().to_string(),
+            path: match path.as_str() {
+                "." => "body".to_owned(),
+                long if long.len() > NAME_SHOWN_BYTES_MAX => "a member".to_owned(),
+                _ => path,
+            },
+            rule: without_value(&error.inner().to_string()),
         }
     })
 }
+
+/// serde's message without the value it repeats, which may be a token in the wrong place.
+fn without_value(rule: &str) -> String {
+    let repeats_a_value = ["invalid type: ", "invalid value: ", "invalid length "];
+    let names_a_member = ["unknown field ", "unknown variant "];
+    let begins = |with: &[&str]| with.iter().any(|words| rule.starts_with(words));
+    match rule.rsplit_once(", expected ") {
+        Some((_, expected)) if begins(&repeats_a_value) => format!("must be {expected}"),
+        Some((_, expected))
+            if begins(&names_a_member) && rule.len() - expected.len() > NAME_SHOWN_BYTES_MAX =>
+        {
+            format!("unknown member, expected {expected}")
+        }
+        _ => rule.to_owned(),
+    }
+}
+
+/// A longer name of a member is not repeated: it may be a token in the wrong place.
+const NAME_SHOWN_BYTES_MAX: usize = 64;
 
 struct Strict {
     depth: usize,
@@ -135,7 +158,11 @@ impl<'de> Visitor<'de> for Strict {
         while let Some(name) = access.next_key::<String>()? {
             let value = access.next_value_seed(self.inner()?)?;
             if members.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("duplicate member {name:?}")));
+                return Err(A::Error::custom(if name.len() > NAME_SHOWN_BYTES_MAX {
+                    "duplicate member".to_owned()
+                } else {
+                    format!("duplicate member {name:?}")
+                }));
             }
             members.insert(name, value);
         }
@@ -192,5 +219,29 @@ mod tests {
         }
         let error = read::<Outer>(br#"{"execution_scope":{"htm":1}}"#).expect_err("htm is a number");
         assert!(matches!(&error, Error::Member { path, .. } if path == "execution_scope.htm"), "{error}");
+    }
+
+    #[test]
+    fn an_error_never_repeats_a_value_or_a_long_name() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Scope {
+            #[serde(default)]
+            #[expect(dead_code, reason = "only its type matters")]
+            htm: u8,
+        }
+        let secret = "eyJhbGciOiJFUzI1NiJ9".repeat(5);
+        for text in [
+            format!("\"{secret}\""),
+            format!("{{\"htm\":\"{secret}\"}}"),
+            format!("{{\"{secret}\":1}}"),
+            format!("{{\"{secret}\":1,\"{secret}\":2}}"),
+        ] {
+            let error = read::<Scope>(text.as_bytes()).expect_err("refused").to_string();
+            assert!(!error.contains("eyJ"), "{error}");
+        }
+        assert_eq!(read::<Scope>(br#"{"htm":"x"}"#).expect_err("refused").to_string(), "htm: must be u8");
+        let unknown = read::<Scope>(br#"{"htx":1}"#).expect_err("refused").to_string();
+        assert!(unknown.contains("htx"), "{unknown}");
     }
 }
