@@ -1,6 +1,7 @@
 //! `/v1/sys/keys…`: the signing keys of the cluster, their rotation and their taint.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -108,7 +109,12 @@ pub async fn rotate(State(app): State<App>) -> Result<Json<Rotated>, Error> {
         (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
-pub async fn taint(State(app): State<App>, Path(kid): Path<String>) -> Result<Json<Tainted>, Error> {
+pub async fn taint(
+    State(app): State<App>,
+    kid: Result<Path<String>, PathRejection>,
+) -> Result<Json<Tainted>, Error> {
+    // A kid is ASCII: what is not even UTF-8 names no key.
+    let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
     app.keyring.taint(&kid).await?;
     tracing::warn!(kid, "signing key tainted");
     Ok(Json(Tainted { tainted: kid }))
