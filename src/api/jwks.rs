@@ -22,7 +22,10 @@ pub struct JwkSet {
     path = "/v1/identity/jwks",
     operation_id = "jwks",
     responses(
-        (status = 200, description = "The keys", body = JwkSet),
+        (status = 200, description = "The keys", content(
+            (JwkSet = "application/json"),
+            (JwkSet = "application/jwk-set+json"),
+        )),
         (status = 304, description = "Not changed since the ETag"),
     )
 )]

@@ -3,7 +3,10 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{Content, Ref, Required, Response as Described, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
 
 use super::error::Error;
 use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy};
@@ -11,6 +14,7 @@ use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sy
 /// Every handler of the route table.
 #[derive(OpenApi)]
 #[openapi(
+    modifiers(&Everywhere),
     info(
         title = "Trust Fabric",
         description = "A broker of trust for workloads and AI agents.",
@@ -36,6 +40,45 @@ use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sy
     )
 )]
 struct Description;
+
+/// What every operation takes and can answer, whatever it does (contract §1).
+struct Everywhere;
+
+impl Modify for Everywhere {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        for item in openapi.paths.paths.values_mut() {
+            for operation in [&mut item.get, &mut item.put, &mut item.post].into_iter().flatten() {
+                describe_surroundings(operation);
+            }
+        }
+    }
+}
+
+fn describe_surroundings(operation: &mut Operation) {
+    let refused = |description: &str| -> Described {
+        let body = Content::new(Some(Ref::from_schema_name("Body")));
+        ResponseBuilder::new().description(description).content("application/json", body).build()
+    };
+    let mut add = |status: &str, description: &str| {
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.to_owned()).or_insert_with(|| refused(description).into());
+    };
+    add("400", "A header is not valid");
+    add("500", "Internal error");
+    add("503", "Svc-Min-Index is not reached, or not possible now");
+    if operation.request_body.is_some() {
+        add("413", "The body is too large");
+        add("415", "The media type is not supported");
+    }
+    let index = ParameterBuilder::new()
+        .name("Svc-Min-Index")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("Answered at this log index or later, or 503"))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::Integer)))
+        .build();
+    operation.parameters.get_or_insert_default().push(index.into());
+}
 
 /// This description.
 #[utoipa::path(
