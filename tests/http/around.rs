@@ -1,0 +1,202 @@
+//! What surrounds every request, and the documents that anybody may read.
+
+use serde_json::{Value, json};
+
+use crate::support::{FABRIC, GRANT, JWT, Node, credential};
+
+#[tokio::test]
+async fn the_metadata_of_rfc_8414_names_what_answers() {
+    let node = Node::start().await;
+    let metadata = node.get("/.well-known/oauth-authorization-server").await.json();
+    assert_eq!(metadata["issuer"], FABRIC);
+    assert_eq!(metadata["grant_types_supported"], json!([GRANT]));
+    for (name, path) in [("token_endpoint", "/v1/exchange/token"), ("jwks_uri", "/v1/identity/jwks")] {
+        assert_eq!(metadata[name], format!("{FABRIC}{path}"));
+    }
+    for name in metadata
+        .as_object()
+        .expect("object")
+        .keys()
+        .filter(|name| name.ends_with("_endpoint") || name.ends_with("_uri"))
+    {
+        let path = metadata[name].as_str().and_then(|url| url.strip_prefix(FABRIC)).expect("our own");
+        assert_ne!(node.call("GET", path, &[], "").await.status, 404, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn health_says_that_the_node_works() {
+    let node = Node::start().await;
+    let health = node.get("/v1/sys/health").await;
+    assert_eq!((health.status, health.header("cache-control")), (200, Some("no-store")));
+    let health = health.json();
+    for (name, value) in [
+        ("initialized", json!(true)),
+        ("locked", json!(false)),
+        ("unit_id", json!("under-test")),
+        ("status", json!("pass")),
+        ("role", json!("leader")),
+        ("leader", json!(1)),
+        ("missing", json!([])),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+    ] {
+        assert_eq!(health[name], value, "{name}");
+    }
+    assert_eq!(node.get("/readyz").await.status, 200);
+    assert_eq!(node.get("/livez").await.json(), json!({"status": "pass"}));
+}
+
+#[tokio::test]
+async fn metrics_are_well_formed_and_name_nobody() {
+    let node = Node::start().await;
+    let token = node.cluster.reporter();
+    let minted = node.granted(&credential(&token, JWT)).await;
+    node.exchange(&credential("x.y.z", JWT)).await;
+    node.call("GET", "/no/such/route", &[], "").await;
+    let metrics = node.get("/metrics").await;
+    assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let mut described = std::collections::BTreeSet::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for line in metrics.body.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.splitn(3, ' ');
+            let (kind, name, text) = (words.next(), words.next().expect("name"), words.next().expect("text"));
+            assert!(!text.is_empty() && matches!(kind, Some("HELP" | "TYPE")), "{line}");
+            assert!(kind != Some("TYPE") || described.insert(name.to_owned()), "TYPE twice: {line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        value.parse::<f64>().unwrap_or_else(|_| panic!("a number: {line}"));
+        assert!(seen.insert(series.to_owned()), "twice: {line}");
+        let name = series.split('{').next().expect("name");
+        let family =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(described.contains(name) || described.contains(family), "no TYPE: {line}");
+        assert!(name.starts_with("svc_"), "{line}");
+        let rest =
+            name.trim_start_matches(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        assert!(rest.is_empty(), "{line}");
+    }
+    for expected in [
+        "svc_exchange_total{result=\"granted\",subject_token_type=\"jwt\"} 1",
+        "svc_exchange_total{result=\"subject_token\",subject_token_type=\"jwt\"} 1",
+        "svc_policy_decisions_total{decision=\"permit\",point=\"exchange\"} 1",
+        "svc_raft_is_leader 1",
+        "svc_signing_keys{state=\"active\"} 1",
+    ] {
+        assert!(
+            metrics.body.lines().any(|line| line == expected),
+            "{expected} is missing in {}",
+            metrics.body
+        );
+    }
+    for secret in ["reporter", minted.claims["jti"].as_str().expect("jti"), "no/such", "trust.example"] {
+        assert!(!metrics.body.contains(secret), "a label names {secret}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_answered_in_the_contracts_shape() {
+    let node = Node::start().await;
+    for (method, path) in [
+        ("GET", "/"),
+        ("GET", "/v1"),
+        ("POST", "/v1/exchange"),
+        ("GET", "/v1/exchange/token/"),
+        ("GET", "/v1/identity/jwks/x"),
+        ("DELETE", "/x"),
+        ("GET", "/v1/../etc/passwd"),
+        ("GET", "/%2e%2e/x"),
+    ] {
+        node.call(method, path, &[], "").await.is_refused(404, "not_found", "no such route");
+    }
+    for (method, path) in [
+        ("GET", "/v1/exchange/token"),
+        ("DELETE", "/v1/exchange/token"),
+        ("POST", "/v1/identity/jwks"),
+        ("PATCH", "/v1/sys/policy"),
+        ("POST", "/livez"),
+        ("TRACE", "/livez"),
+        ("BREW", "/metrics"),
+    ] {
+        node.call(method, path, &[], "").await.is_refused(405, "method_not_allowed", "");
+    }
+    assert_eq!(node.call("HEAD", "/v1/identity/jwks", &[], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_answer_can_be_asked_for_at_an_index() {
+    let node = Node::start().await;
+    let index: u64 = node.get("/livez").await.header("svc-index").expect("index").parse().expect("number");
+    let at = |index: String| {
+        let node = &node;
+        async move { node.call("GET", "/v1/sys/health", &[("svc-min-index", &index)], "").await }
+    };
+    assert_eq!(at(index.to_string()).await.status, 200);
+    assert_eq!(at("0".to_owned()).await.status, 200);
+    for malformed in ["x", "-1", "1.5", "18446744073709551616", " ", ""] {
+        at(malformed.to_owned()).await.is_refused(400, "invalid_request", "Svc-Min-Index");
+    }
+    at((index + 1_000).to_string()).await.is_refused(503, "server_error", "Svc-Min-Index");
+    at(u64::MAX.to_string()).await.is_refused(503, "server_error", "Svc-Min-Index");
+}
+
+#[tokio::test]
+async fn the_index_grows_with_what_is_written() {
+    let node = Node::start().await;
+    let index = |answer: &crate::support::Answer| -> u64 {
+        answer.header("svc-index").expect("index").parse().expect("number")
+    };
+    let before = index(&node.get("/livez").await);
+    let scope = json!({"htm": "GET", "htu": "https://tools.example/sql", "nonce": "n"});
+    let request =
+        crate::support::with(&credential(&node.cluster.reporter(), JWT), &json!({"execution_scope": scope}));
+    let written = node.exchange(&request).await;
+    assert_eq!(written.status, 200);
+    assert!(index(&written) > before);
+}
+
+#[tokio::test]
+async fn every_request_has_an_id_of_its_own_whatever_it_brings() {
+    let node = Node::start().await;
+    let mut ids = std::collections::BTreeSet::new();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for headers in [
+        &[][..],
+        &[("traceparent", trace)],
+        &[("traceparent", "garbage")],
+        &[("x-request-id", "mine\\\"")],
+        &[("x-request-id", "mine\\\"")],
+    ] {
+        let answer = node.call("GET", "/livez", headers, "").await;
+        assert!(ids.insert(answer.header("x-request-id").expect("id").to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn the_description_names_every_route_and_every_answer_has_a_shape() {
+    let node = Node::start().await;
+    let document = node.get("/openapi.json").await.json();
+    assert!(document["openapi"].as_str().expect("version").starts_with("3.1"));
+    let paths = document["paths"].as_object().expect("paths");
+    let source = include_str!("../../src/api/mod.rs");
+    let routes: Vec<&str> =
+        source.split(".route(\"").skip(1).map(|rest| rest.split('"').next().expect("a path")).collect();
+    assert!(routes.len() >= 15);
+    for route in &routes {
+        assert!(paths.contains_key(*route), "{route} is not described");
+    }
+    assert_eq!(paths.len(), routes.len());
+    let mut operations = std::collections::BTreeSet::new();
+    for (path, methods) in paths {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let id = operation["operationId"].as_str().expect("operationId");
+            assert!(operations.insert(id.to_owned()), "{id} twice");
+            for (status, response) in operation["responses"].as_object().expect("responses") {
+                let is_error = status.starts_with('4') || status.starts_with('5');
+                let has_content = response.get("content").is_some_and(Value::is_object);
+                assert!(!is_error || has_content, "{method} {path} {status} has no shape");
+            }
+        }
+    }
+}

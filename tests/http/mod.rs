@@ -1,0 +1,14 @@
+//! The tests, one file per subject.
+
+mod around;
+mod bad_credentials;
+mod bad_requests;
+mod delegation;
+mod form;
+mod granted;
+mod issuer_sources;
+mod keys;
+mod peers;
+mod policy;
+mod process;
+mod single_use;

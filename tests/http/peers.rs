@@ -1,0 +1,123 @@
+//! Python's libraries make our input and judge our output: nothing here is checked by our own code
+//! on both sides.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use wiremock::ResponseTemplate;
+
+use crate::support::{BAD_SUBJECT, FABRIC, JWT, NOW_SECS, Node, SVID, Setup, TOOL, credential, with};
+
+fn python() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "the one variable of the tests; the Makefile sets it")]
+    let path = std::env::var_os("TRUST_FABRIC_PYTHON");
+    let path = path.map(PathBuf::from).filter(|path| path.exists());
+    path.expect(
+        "TRUST_FABRIC_PYTHON must name the Python of the test environment: run the tests with `make test`",
+    )
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(name)
+}
+
+/// Runs a script with `order` on its standard input; its answer, and whether it exited with 0.
+fn run(name: &str, order: &Value) -> (Value, bool) {
+    let mut child = Command::new(python())
+        .arg(script(name))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start Python");
+    let mut stdin = child.stdin.take().expect("stdin");
+    stdin.write_all(order.to_string().as_bytes()).expect("write");
+    drop(stdin);
+    let output = child.wait_with_output().expect("run");
+    let said = serde_json::from_slice(&output.stdout);
+    (
+        said.unwrap_or_else(|_| panic!("{name}: {}", String::from_utf8_lossy(&output.stdout))),
+        output.status.success(),
+    )
+}
+
+#[tokio::test]
+async fn credentials_made_by_pyjwt_are_accepted_and_its_faulty_ones_refused() {
+    let node = Node::start().await;
+    let order = |trust_domain: &str| json!({"issuer": node.cluster.kubernetes(), "audience": FABRIC, "trust_domain": trust_domain, "now": NOW_SECS});
+    let (made, _) = run("make_credentials.py", &order("endpoint.example"));
+    for (route, document) in [
+        ("/cluster/.well-known/openid-configuration", &made["discovery"]),
+        ("/cluster/openid/v1/jwks", &made["jwks"]),
+        ("/bundle", &made["spiffe_bundle"]),
+    ] {
+        node.cluster.answer_instead(route, ResponseTemplate::new(200).set_body_json(document)).await;
+    }
+    let list = |name: &str| made[name].as_array().expect("a list").clone();
+    let token = |item: &Value| item["token"].as_str().expect("a token").to_owned();
+    for (name, kind, sub) in [
+        ("credentials", JWT, "wimse://trust.example/ns/demo/sa/reporter"),
+        ("svids", SVID, "spiffe://endpoint.example/ns/demo/sa/reporter"),
+    ] {
+        let items = list(name);
+        assert_eq!(items.iter().map(|item| &item["alg"]).collect::<Vec<_>>(), ["RS256", "ES256"]);
+        for item in items {
+            let minted = node.granted(&credential(&token(&item), kind)).await;
+            assert_eq!(minted.claims["sub"], sub, "{}", item["name"]);
+        }
+    }
+    let refused = list("refused");
+    assert!(refused.len() >= 10);
+    for item in refused {
+        let answer = node.exchange(&credential(&token(&item), JWT)).await;
+        let expected = json!({"error": "invalid_request", "error_description": BAD_SUBJECT});
+        assert_eq!(
+            (answer.status, with(&answer.json(), &json!({"request_id": null}))),
+            (400, expected),
+            "{}",
+            item["name"]
+        );
+    }
+}
+
+// The node answers on one thread while Python is waited for on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_we_mint_is_verified_by_pyjwt_and_joserfc_through_our_key_set() {
+    // The libraries read the machine's clock, so the node's is set to it.
+    let now_secs = Some(trust_fabric::clock::Clock::system().now().secs());
+    let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;
+    let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
+    let source = node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &times));
+    let minted = node.granted(&credential(&source, JWT)).await;
+    let jwks_url = format!("{}/v1/identity/jwks", node.base());
+    let good = json!({"token": minted.token, "jwks_url": jwks_url, "issuer": FABRIC, "audience": TOOL});
+    let (said, accepted) = run("verify_token.py", &good);
+    assert!(accepted, "{said}");
+    assert_eq!((&said["header"], &said["claims"]), (&minted.header, &minted.claims));
+    // The same judges refuse what they should: they do look.
+    let (input, signature) = minted.token.rsplit_once('.').expect("three parts");
+    let forged = format!("{input}.{}", signature.chars().rev().collect::<String>());
+    for changes in [
+        json!({"token": forged}),
+        json!({"audience": FABRIC}),
+        json!({"issuer": TOOL}),
+        json!({"typ": "JWT"}),
+    ] {
+        let (said, accepted) = run("verify_token.py", &with(&good, &changes));
+        assert!(!accepted && said.get("refused").is_some(), "{changes}: {said}");
+    }
+}
+
+#[test]
+fn another_rego_engine_gives_the_same_answers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(python())
+        .arg(script("check_policy.py"))
+        .arg(root.join("policies"))
+        .arg(root.join("tests/vectors/policy/exchange.json"))
+        .output()
+        .expect("run Python");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}

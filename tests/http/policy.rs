@@ -1,0 +1,221 @@
+//! The policy through its routes: applied, refused, rolled back, and what hostile ones do.
+
+use serde_json::{Value, json};
+
+use crate::support::{JWT, Node, Setup, TOOL, credential, with};
+
+const POLICY: &str = "/v1/sys/policy";
+
+fn rego(rules: &str) -> Value {
+    json!({"path": "exchange.rego", "text": format!("package svc.exchange\n\nimport rego.v1\n\n{rules}\n")})
+}
+
+/// A policy that grants `capability` for [`TOOL`] to everybody.
+fn granting(capability: &str) -> Value {
+    let grants = json!({"audience": TOOL, "capabilities": [capability]});
+    rego(&format!("decision := {{\"allow\": true, \"reason\": \"granted\", \"grants\": {grants}}}"))
+}
+
+async fn put(node: &Node, sources: &[Value]) -> crate::support::Answer {
+    node.put(POLICY, &json!({"sources": sources})).await
+}
+
+fn request(node: &Node) -> Value {
+    credential(&node.cluster.reporter(), JWT)
+}
+
+#[tokio::test]
+async fn a_policy_that_is_applied_decides_at_once_and_its_digest_is_in_the_token() {
+    let mut node = Node::start().await;
+    let before = node.granted(&request(&node)).await;
+    let applied = put(&node, &[granting("db.admin")]).await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+    let digest = applied.json()["digest"].clone();
+    let after = node.granted(&request(&node)).await;
+    assert_eq!((&after.claims["scope"], &after.claims["policy"]), (&json!("db.admin"), &digest));
+    assert_ne!(before.claims["policy"], digest);
+    assert_eq!(put(&node, &[granting("db.admin")]).await.json(), json!({"digest": digest, "changed": false}));
+    node.restart().await;
+    assert_eq!(node.granted(&request(&node)).await.claims["policy"], digest);
+    let current = node.get(POLICY).await.json();
+    assert_eq!((&current["digest"], current["sources"].as_array().map(Vec::len)), (&digest, Some(1)));
+}
+
+#[tokio::test]
+async fn an_earlier_policy_can_be_made_current_again() {
+    let node = Node::start().await;
+    let first = node.get(POLICY).await.json()["digest"].clone();
+    let second = put(&node, &[granting("db.admin")]).await.json()["digest"].clone();
+    let history = node.get("/v1/sys/policy/history").await.json();
+    let digests: Vec<_> =
+        history.as_array().expect("history").iter().map(|change| &change["digest"]).collect();
+    assert_eq!(digests, [&first, &second]);
+    let number = history[0]["number"].clone();
+    let rolled = node.post("/v1/sys/policy/rollback", &json!({"number": number})).await;
+    assert_eq!((rolled.status, rolled.json()), (200, json!({"digest": first, "changed": true})));
+    assert_eq!(node.granted(&request(&node)).await.claims["policy"], first);
+    assert_eq!(node.get("/v1/sys/policy/history").await.json().as_array().map(Vec::len), Some(3));
+    let unknown = node.post("/v1/sys/policy/rollback", &json!({"number": 999})).await;
+    unknown.is_refused(404, "not_found", "number");
+}
+
+#[tokio::test]
+async fn of_two_who_change_the_policy_one_is_told() {
+    let node = Node::start().await;
+    let first = node.get(POLICY).await.json()["digest"].clone();
+    let change = |capability: &str| json!({"sources": [granting(capability)], "expected_current": first});
+    assert_eq!(node.put(POLICY, &change("a")).await.status, 200);
+    node.put(POLICY, &change("b")).await.is_refused(409, "invalid_request", "");
+    assert_eq!(node.granted(&request(&node)).await.claims["scope"], "a");
+}
+
+#[tokio::test]
+async fn a_broken_policy_is_refused_and_the_last_good_one_stays() {
+    let node = Node::start().await;
+    let before = node.get(POLICY).await.json()["digest"].clone();
+    let ok = "decision := {\"allow\": false, \"reason\": \"x\"}";
+    let deep = format!("x := {}1{}\n{ok}", "[".repeat(3000), "]".repeat(3000));
+    for (name, sources) in [
+        ("not Rego", vec![rego("decision := {")]),
+        ("no decision", vec![rego("x := 1")]),
+        ("another package", vec![json!({"path": "exchange.rego", "text": "package other\ndecision := 1"})]),
+        ("reads the clock", vec![rego(&format!("x := time.now_ns()\n{ok}"))]),
+        (
+            "goes to the network",
+            vec![rego(&format!("x := http.send({{\"url\": \"http://127.0.0.1\"}})\n{ok}"))],
+        ),
+        ("calls itself", vec![rego(&format!("f(x) := f(x)\n{ok}"))]),
+        ("deep", vec![rego(&deep)]),
+        ("data that is not JSON", vec![rego(ok), json!({"path": "data.json", "text": "{"})]),
+        ("a path upwards", vec![rego(ok), json!({"path": "../x.rego", "text": "package x"})]),
+        ("a path twice", vec![rego(ok), rego(ok)]),
+        ("nothing", vec![]),
+    ] {
+        let answer = put(&node, &sources).await;
+        let (status, error, description) = answer.refusal();
+        assert_eq!((status, error.as_str()), (400, "invalid_request"), "{name}: {description}");
+        assert_eq!(node.get(POLICY).await.json()["digest"], before, "{name}");
+    }
+    assert_eq!(node.granted(&request(&node)).await.claims["policy"], before);
+    assert_eq!(node.get("/v1/sys/policy/history").await.json().as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "this test is about real time")]
+async fn a_policy_that_takes_ten_seconds_to_parse_is_refused_after_two() {
+    let node = Node::start().await;
+    let answering = node.granted(&request(&node)).await;
+    // Some parsers double their work with every bracket: 40 of them would take years.
+    let slow = format!("decision := {}{}", "[".repeat(40), "]".repeat(40));
+    let began = std::time::Instant::now();
+    let answer = put(&node, &[rego(&slow)]).await;
+    let took = began.elapsed();
+    answer.is_refused(400, "invalid_request", "was not compiled within 2000 ms");
+    assert!((2.0..6.0).contains(&took.as_secs_f64()), "{took:?}");
+    let still = node.granted(&request(&node)).await;
+    assert_eq!(still.claims["policy"], answering.claims["policy"]);
+}
+
+#[tokio::test]
+async fn what_is_not_a_permit_denies() {
+    let node = Node::start().await;
+    for (name, rules) in [
+        ("a string", "decision := \"allow\""),
+        ("true", "decision := true"),
+        ("a list", "decision := [true]"),
+        ("undefined", "decision := x if { x := 1; x == 2 }"),
+        ("allow as text", "decision := {\"allow\": \"true\", \"reason\": \"x\"}"),
+        ("no grants", "decision := {\"allow\": true, \"reason\": \"x\"}"),
+        ("an unknown member", "decision := {\"allow\": true, \"reason\": \"x\", \"grant\": {}}"),
+        (
+            "another audience",
+            "decision := {\"allow\": true, \"reason\": \"x\", \"grants\": {\"audience\": \"https://x.example\", \"capabilities\": [\"a\"]}}",
+        ),
+        (
+            "a conflict",
+            "decision := {\"allow\": true, \"reason\": \"x\"} if true\ndecision := {\"allow\": false, \"reason\": \"x\"} if true",
+        ),
+        ("an error", "decision := {\"allow\": true, \"reason\": to_number(\"x\")}"),
+        (
+            "a depth beyond all",
+            "decision := {\"allow\": true, \"reason\": \"x\", \"grants\": {\"audience\": input.request.audience, \"capabilities\": [\"a\"], \"delegation_depth\": 11}}",
+        ),
+        (
+            "a capability of two words",
+            "decision := {\"allow\": true, \"reason\": \"x\", \"grants\": {\"audience\": input.request.audience, \"capabilities\": [\"a b\"]}}",
+        ),
+    ] {
+        let applied = put(&node, &[rego(rules)]).await;
+        assert_eq!(applied.status, 200, "{name}: {}", applied.body);
+        let answer = node.exchange(&with(&request(&node), &json!({"audience": TOOL}))).await;
+        let (status, error, description) = answer.refusal();
+        assert_eq!((status, error.as_str()), (403, "access_denied"), "{name}: {description}");
+    }
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "this test is about real time")]
+async fn a_policy_that_loops_is_stopped_and_denies() {
+    let digits = "digits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]";
+    let loops: String = (0..9).map(|at| [" some n", &at.to_string(), " in digits\n"].concat()).collect();
+    let looping = format!("{digits}\ndecision := count([1 |\n{loops} n0 + n1 + n2 > 100\n])");
+    let node = Node::start().await;
+    let applied = put(&node, &[rego(&looping)]).await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+    let began = std::time::Instant::now();
+    node.exchange(&request(&node)).await.is_refused(403, "access_denied", "did not decide in time");
+    assert!(began.elapsed().as_secs_f64() < 2.0);
+}
+
+#[tokio::test]
+async fn a_denial_says_the_policys_reason_in_plain_ascii() {
+    let rego = "package svc.exchange\nimport rego.v1\n\
+        decision := {\"allow\": false, \"reason\": \"nein, \\u00e4 \\\"quoted\\\" \\n\", \"refusal\": \"audience\"}";
+    let node = Node::start_with(Setup { rego: Some(rego), ..Setup::default() }).await;
+    node.exchange(&request(&node)).await.is_refused(403, "access_denied", "policy denied: nein, ? ?quoted?");
+}
+
+#[tokio::test]
+async fn the_policy_routes_read_their_bodies_strictly() {
+    let node = Node::start().await;
+    for body in [
+        json!({}),
+        json!({"sources": "x"}),
+        json!({"sources": [{"path": "a.rego"}]}),
+        json!({"sources": [], "force": true}),
+        json!([]),
+    ] {
+        node.put(POLICY, &body).await.is_refused(400, "invalid_request", "");
+    }
+    let large = json!({"sources": [{"path": "a.rego", "text": "x".repeat(9_000_000)}]});
+    node.put(POLICY, &large).await.is_refused(413, "invalid_request", "");
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    node.call("PUT", POLICY, &form, "sources=").await.is_refused(415, "invalid_request", "");
+    node.call("POST", "/v1/sys/policy/rollback", &[], "{\"number\":-1}").await.is_refused(
+        400,
+        "invalid_request",
+        "number",
+    );
+}
+
+#[tokio::test]
+async fn an_explanation_shows_what_the_policy_would_answer() {
+    let node = Node::start().await;
+    let question = json!({"subject": {"id": "wimse://trust.example/ns/demo/sa/reporter", "kind": "jwt"}});
+    let answer = node.post("/v1/sys/policy/explain", &question).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(answer.body.contains("allow"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_bundle_may_be_as_large_as_its_limit_says() {
+    let mut node = Node::start().await;
+    // Quotation marks take two bytes each on the way.
+    let data = json!({"path": "data.json", "text": json!({"x": "\"".repeat(300_000)}).to_string()});
+    let applied = put(&node, &[granting("a"), data.clone()]).await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+    node.restart().await;
+    assert_eq!(node.granted(&request(&node)).await.claims["scope"], "a");
+    let more = json!({"path": "more/data.json", "text": data["text"]});
+    put(&node, &[granting("a"), data, more]).await.is_refused(400, "invalid_request", "bytes");
+}

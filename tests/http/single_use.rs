@@ -1,0 +1,105 @@
+//! "`nonce`: spent once in the whole cluster per subject", and retries (contract §1, §3).
+
+use serde_json::{Value, json};
+
+use crate::support::{JWT, Node, REPORTER, credential, with};
+
+fn bound(token: &str, nonce: &str) -> Value {
+    let scope = json!({"htm": "POST", "htu": "https://tools.example/sql", "nonce": nonce});
+    with(&credential(token, JWT), &json!({"execution_scope": scope}))
+}
+
+#[tokio::test]
+async fn a_nonce_is_spent_once_also_after_a_restart() {
+    let mut node = Node::start().await;
+    let first = bound(&node.cluster.reporter(), "n");
+    node.granted(&first).await;
+    node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
+    node.restart().await;
+    node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
+    // Another token of the same subject, and another way to name the same subject.
+    node.exchange(&bound(&node.cluster.reporter(), "n")).await.is_refused(
+        400,
+        "invalid_request",
+        "already used",
+    );
+    let identifier = node.cluster.agents.sign(&node.cluster.identifier(REPORTER));
+    node.exchange(&bound(&identifier, "n")).await.is_refused(400, "invalid_request", "already used");
+    node.granted(&bound(&identifier, "m")).await;
+}
+
+#[tokio::test]
+async fn a_nonce_is_of_one_subject() {
+    let node = Node::start().await;
+    for name in ["reporter", "writer"] {
+        let token = node.cluster.es256.sign(&node.cluster.service_account("demo", name));
+        node.granted(&bound(&token, "n")).await;
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_bring_one_nonce_at_once_one_passes() {
+    let node = Node::start().await;
+    let request = bound(&node.cluster.reporter(), "n");
+    let answers = futures::future::join_all((0..32).map(|_| node.exchange(&request))).await;
+    let passed = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!(passed, 1);
+    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 400)));
+}
+
+#[tokio::test]
+async fn a_nonce_is_remembered_as_long_as_any_credential_could_bring_it_back() {
+    let node = Node::start().await;
+    let long = json!({"exp": 1_900_000_000});
+    let token = node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &long));
+    node.granted(&bound(&token, "n")).await;
+    for _ in 0..24 {
+        node.advance_secs(3600 - 1);
+        node.exchange(&bound(&token, "n")).await.is_refused(400, "invalid_request", "already used");
+    }
+    node.advance_secs(24);
+    node.exchange(&bound(&token, "n")).await.is_refused(400, "invalid_request", "subject_token is not valid");
+}
+
+#[tokio::test]
+async fn a_refused_exchange_spends_nothing() {
+    let node = Node::start().await;
+    let request = bound(&node.cluster.reporter(), "n");
+    node.exchange(&with(&request, &json!({"scope": "root"}))).await.is_refused(403, "access_denied", "scope");
+    node.exchange(&with(&request, &json!({"audience": "https://x.example"}))).await.is_refused(
+        403,
+        "access_denied",
+        "",
+    );
+    node.granted(&request).await;
+}
+
+#[tokio::test]
+async fn a_retry_with_its_key_mints_anew_and_nobody_else_may() {
+    let mut node = Node::start().await;
+    let request = bound(&node.cluster.reporter(), "n");
+    let key = [("idempotency-key", "attempt-1")];
+    let first = node.exchange_with(&request, &key).await.minted();
+    let again = node.exchange_with(&request, &key).await.minted();
+    assert_ne!(first.claims["jti"], again.claims["jti"]);
+    node.exchange(&request).await.is_refused(400, "invalid_request", "already used");
+    let other_key = node.exchange_with(&request, &[("idempotency-key", "attempt-2")]).await;
+    other_key.is_refused(400, "invalid_request", "already used");
+    let other = with(&request, &json!({"scope": "db.read"}));
+    node.exchange_with(&other, &key).await.is_refused(422, "invalid_request", "Idempotency-Key");
+    node.restart().await;
+    node.exchange_with(&request, &key).await.minted();
+    // A retry checks everything again.
+    node.advance_secs(4000);
+    node.exchange_with(&request, &key).await.is_refused(400, "invalid_request", "subject_token");
+}
+
+#[tokio::test]
+async fn one_subject_cannot_use_the_key_of_another() {
+    let node = Node::start().await;
+    let key = [("idempotency-key", "shared")];
+    for name in ["reporter", "writer"] {
+        let token = node.cluster.es256.sign(&node.cluster.service_account("demo", name));
+        node.exchange_with(&bound(&token, "n"), &key).await.minted();
+    }
+}

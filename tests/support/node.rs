@@ -1,0 +1,361 @@
+//! A node in this process, on a port of its own, with a clock that tests turn.
+
+use std::path::Path;
+use std::time::Duration;
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use trust_fabric::clock::{Clock, Timestamp};
+use trust_fabric::config::{self, Config, Overrides};
+use trust_fabric::node::{self, Running};
+
+use super::description::Description;
+use super::issuer::bundle;
+use super::{Answer, Cluster, FABRIC, MIGRATE, Minted, NOW_SECS, TOOL, TRUST_DOMAIN};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
+
+/// What a test wants other than usual.
+#[derive(Default)]
+pub struct Setup {
+    /// Instead of the shipped `policies/exchange.rego`.
+    pub rego: Option<&'static str>,
+    /// More lines for the configuration file.
+    pub more_config: String,
+    /// Instead of [`NOW_SECS`].
+    pub now_secs: Option<i64>,
+}
+
+/// A node, its issuers and its client.
+pub struct Node {
+    pub cluster: Cluster,
+    pub clock: Clock,
+    pub directory: TempDir,
+    config: Config,
+    running: Option<Running>,
+    shutdown: CancellationToken,
+    base: String,
+    http: reqwest::Client,
+    description: Description,
+}
+
+impl Node {
+    /// A node with the shipped policy over the tables of [`tables`].
+    pub async fn start() -> Self {
+        Self::start_with(Setup::default()).await
+    }
+
+    pub async fn start_with(setup: Setup) -> Self {
+        let cluster = Cluster::start().await;
+        let directory = tempfile::tempdir().expect("directory");
+        let file = write_files(directory.path(), &cluster, &setup);
+        let config =
+            config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("configuration");
+        let clock = Clock::manual(Timestamp::from_secs(setup.now_secs.unwrap_or(NOW_SECS)));
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(Duration::from_secs(30))
+            .build()
+            .expect("client");
+        let mut node = Self {
+            cluster,
+            clock,
+            directory,
+            config,
+            running: None,
+            shutdown: CancellationToken::new(),
+            base: String::new(),
+            http,
+            description: Description::new(json!({"paths": {}})),
+        };
+        node.run().await;
+        let document = node.http.get(format!("{}/openapi.json", node.base)).send().await.expect("openapi");
+        let document = serde_json::from_str(&document.text().await.expect("text")).expect("JSON");
+        node.description = Description::new(document);
+        node
+    }
+
+    async fn run(&mut self) {
+        self.shutdown = CancellationToken::new();
+        let started =
+            node::start(self.config.clone(), self.clock.clone(), Path::new(PROGRAM), self.shutdown.clone())
+                .await;
+        let running = started.unwrap_or_else(|error| panic!("start: {error}"));
+        self.base = format!("http://{}", running.address);
+        self.running = Some(running);
+        // The policy is compiled beside the listener; the state says when it is there.
+        while self.get("/readyz").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Stops as an operator does, and starts again on the same data.
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        self.start_again().await;
+    }
+
+    /// Starts again on the same data.
+    pub async fn start_again(&mut self) {
+        self.run().await;
+    }
+
+    /// What a signal does.
+    pub fn begin_to_stop(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// After [`Node::begin_to_stop`].
+    pub async fn wait_until_stopped(mut self) {
+        self.stop().await;
+    }
+
+    /// Stops as an operator does.
+    pub async fn stop(&mut self) {
+        self.begin_to_stop();
+        let running = self.running.take().expect("running");
+        running.until_stopped().await.expect("a clean stop");
+    }
+
+    /// The address without a path.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Turns the clock.
+    pub fn advance_secs(&self, secs: u64) {
+        self.clock.advance(Duration::from_secs(secs));
+    }
+
+    /// The instant the node believes in, in seconds.
+    pub fn now_secs(&self) -> i64 {
+        self.clock.now().secs()
+    }
+
+    /// Any request; its answer keeps the description and the invariants, or the test fails.
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Vec<u8>>,
+    ) -> Answer {
+        let body = body.into();
+        let sent = String::from_utf8_lossy(&body).into_owned();
+        let name = Method::from_bytes(method.as_bytes()).expect("method");
+        let mut request = self.http.request(name, format!("{}{path}", self.base)).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.send().await.unwrap_or_else(|error| panic!("{method} {path}: {error:?}"));
+        let answer = Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.text().await.expect("an answer in UTF-8"),
+        };
+        if method != "HEAD" {
+            answer.check_invariants(&sent);
+        }
+        self.description.check(method, path, &answer);
+        answer
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        if self.description.is_empty() {
+            return self.bare(path).await;
+        }
+        self.call("GET", path, &[], "").await
+    }
+
+    /// Before the description is known.
+    async fn bare(&self, path: &str) -> Answer {
+        let response = self.http.get(format!("{}{path}", self.base)).send().await.expect("answer");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Answer { status, headers, body: response.text().await.expect("text") }
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    /// `POST /v1/exchange/token` in JSON.
+    pub async fn exchange(&self, request: &Value) -> Answer {
+        self.exchange_with(request, &[]).await
+    }
+
+    pub async fn exchange_with(&self, request: &Value, headers: &[(&str, &str)]) -> Answer {
+        let headers: Vec<_> = headers.iter().copied().chain([("content-type", "application/json")]).collect();
+        let answer = self.call("POST", "/v1/exchange/token", &headers, request.to_string()).await;
+        // RFC 6749 §5.1.
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        answer
+    }
+
+    /// The same as a form.
+    pub async fn exchange_form(&self, pairs: &[(&str, &str)]) -> Answer {
+        let body: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
+        let media = [("content-type", "application/x-www-form-urlencoded")];
+        self.call("POST", "/v1/exchange/token", &media, body).await
+    }
+
+    /// An exchange that must be granted; its token is verified through the published keys.
+    pub async fn granted(&self, request: &Value) -> Minted {
+        let minted = self.exchange(request).await.minted();
+        self.verify(&minted).await;
+        // The lifetimes are fixed (contract §3, `exp`).
+        let life = if minted.claims.get("htm").is_some() { 30 } else { 300 };
+        assert_eq!(minted.answer["expires_in"], life);
+        assert_eq!(minted.claims["exp"].as_i64(), minted.claims["iat"].as_i64().map(|iat| iat + life));
+        assert_eq!(
+            (&minted.claims["iat"], &minted.claims["nbf"]),
+            (&self.now_secs().into(), &self.now_secs().into())
+        );
+        minted
+    }
+
+    /// Verifies the signature of a token through `/v1/identity/jwks`, with no code of the product.
+    pub async fn verify(&self, minted: &Minted) {
+        let jwks = self.get("/v1/identity/jwks").await.json();
+        let keys = jwks["keys"].as_array().expect("keys");
+        let key = keys.iter().find(|key| key["kid"] == minted.header["kid"]).expect("the key is published");
+        let coordinate =
+            |name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str().expect("text")).expect("base64url");
+        let point = [vec![4], coordinate("x"), coordinate("y")].concat();
+        let (input, signature) = minted.token.rsplit_once('.').expect("three parts");
+        let signature = URL_SAFE_NO_PAD.decode(signature).expect("base64url");
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
+            .verify(input.as_bytes(), &signature)
+            .expect("a good signature");
+    }
+
+    /// A token of this fabric for the fabric itself, from a service account of `namespace`.
+    pub async fn own_token(&self, namespace: &str, name: &str) -> Minted {
+        let claims = super::with(
+            &self.cluster.service_account(namespace, name),
+            &json!({"iat": self.now_secs(), "nbf": self.now_secs(), "exp": self.now_secs() + 3600}),
+        );
+        let token = self.cluster.es256.sign(&claims);
+        self.granted(&super::with(&super::credential(&token, super::JWT), &json!({"audience": FABRIC}))).await
+    }
+}
+
+fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup) -> std::path::PathBuf {
+    let policies = directory.join("policies");
+    std::fs::create_dir(&policies).expect("directory");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/exchange.rego");
+    let rego = setup.rego.map_or_else(|| std::fs::read_to_string(shipped).expect("policy"), str::to_owned);
+    std::fs::write(policies.join("exchange.rego"), rego).expect("write");
+    std::fs::write(policies.join("data.json"), tables(cluster).to_string()).expect("write");
+    let bundle_file = directory.join("bundle.json");
+    std::fs::write(&bundle_file, bundle(&cluster.file_svids).to_string()).expect("write");
+    let (data, server) = (directory.join("data"), cluster.server.uri());
+    let text = format!(
+        r#"
+[node]
+data_dir = "{data}"
+unit_id = "under-test"
+[listen]
+http = "127.0.0.1:0"
+[fabric]
+issuer = "{FABRIC}"
+trust_domain = "{TRUST_DOMAIN}"
+[policy]
+directory = "{policies}"
+[outbound]
+allow_loopback_http = true
+
+[[issuers]]
+issuer = "{kubernetes}"
+subject = "kubernetes"
+discovery = true
+trust_domains = ["{TRUST_DOMAIN}"]
+
+[[issuers]]
+issuer = "{identifiers}"
+subject = "identifier"
+keys_url = "{server}/agents/jwks"
+algorithms = ["ES256"]
+trust_domains = ["{TRUST_DOMAIN}"]
+verified_email = true
+
+[[issuers]]
+issuer = "spiffe://files.example"
+kind = "spiffe"
+bundle_file = "{bundle_file}"
+trust_domains = ["files.example"]
+
+[[issuers]]
+issuer = "spiffe://endpoint.example"
+kind = "spiffe"
+bundle_endpoint = "{server}/bundle"
+trust_domains = ["endpoint.example"]
+{more}"#,
+        data = data.display(),
+        policies = policies.display(),
+        bundle_file = bundle_file.display(),
+        kubernetes = cluster.kubernetes(),
+        identifiers = cluster.identifiers(),
+        more = setup.more_config,
+    );
+    let file = directory.join("trust-fabric.toml");
+    std::fs::write(&file, text).expect("write");
+    file
+}
+
+/// Who may have what: the tables of the shipped policy for the issuers of the tests.
+pub fn tables(cluster: &Cluster) -> Value {
+    let all = json!(["db.read", "db.write"]);
+    let demo = json!({
+        "audiences": [TOOL, FABRIC, MIGRATE], "default_audience": TOOL, "capabilities": all,
+        "scopes": ["offline"], "blast_radius": "namespace:demo", "delegation_depth": 2,
+    });
+    let agents = json!({
+        "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],
+        "blast_radius": "cluster", "delegation_depth": 2,
+    });
+    json!({"exchange": {
+        "issuers": {
+            (cluster.kubernetes()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
+            (cluster.identifiers()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
+            FABRIC: {"kinds": ["agent-a2a"], "trust_domains": [TRUST_DOMAIN]},
+            "spiffe://files.example": {"kinds": ["spiffe-svid"], "trust_domains": ["files.example"]},
+            "spiffe://endpoint.example": {"kinds": ["spiffe-svid"], "trust_domains": ["endpoint.example"]},
+        },
+        "audiences": {
+            FABRIC: {"capabilities": all, "execution_required": false},
+            TOOL: {"capabilities": all, "execution_required": false},
+            MIGRATE: {"capabilities": ["db.write"], "execution_required": true},
+        },
+        "workloads": {
+            "wimse://trust.example/ns/agents/sa/spent": {
+                "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],
+            },
+        },
+        "namespaces": {
+            TRUST_DOMAIN: {"demo": demo, "agents": agents},
+            "files.example": {"demo": demo},
+            "endpoint.example": {"demo": demo},
+        },
+        "paths": [],
+        "actors": actors(),
+    }})
+}
+
+/// Every agent may act for the workloads of `demo` and for other agents.
+fn actors() -> Value {
+    let names =
+        ["orchestrator", "spent", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "a10", "a11"];
+    let row =
+        json!({"for_workloads": [], "for_namespaces": {TRUST_DOMAIN: ["demo", "agents"]}, "actors_max": 20});
+    names.iter().map(|name| (format!("wimse://trust.example/ns/agents/sa/{name}"), row.clone())).collect()
+}
