@@ -119,16 +119,28 @@ impl ActivePolicy {
         loop {
             changes.mark_unchanged();
             self.activate_current().await;
-            if changes.changed().await.is_err() {
+            let ended = if self.is_behind() {
+                // A child that was killed on a busy machine may do better next time.
+                tokio::time::timeout(limits::POLICY_RETRY_PAUSE, changes.changed()).await.unwrap_or(Ok(()))
+            } else {
+                changes.changed().await
+            };
+            if ended.is_err() {
                 return;
             }
         }
     }
 
+    /// Whether this node decides by another bundle than the cluster's current one.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        *self.active.borrow() != self.state.index().policy
+    }
+
     /// Compiles the current bundle, if that is not done yet.
     pub async fn activate_current(&self) {
-        let digest = self.state.index().policy.clone();
-        if !digest.is_empty() && *self.active.borrow() != digest {
+        if self.is_behind() {
+            let digest = self.state.index().policy.clone();
             self.activate(digest).await;
         }
     }

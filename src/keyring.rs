@@ -20,6 +20,9 @@ use crate::state::{self, SigningKeyFacts, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::signing::{self, SigningKey};
 
+/// Of a file with a private half, PKCS #8 in DER.
+const EXTENSION: &str = "p8";
+
 /// Why the keyring cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -82,19 +85,41 @@ impl Keyring {
         })
     }
 
-    /// Makes sure that this node has a key that signs and a successor that ages. A private half
-    /// without its public half in the log is published; one that is gone from the log stays unused.
+    /// Makes sure that this node has a key that signs and a successor that ages, and destroys the
+    /// private halves that have no part in that any more.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn ensure(&self) -> Result<(), Error> {
         loop {
-            let live = self.own().filter(|key| key.retired_at.is_none() && key.tainted_at.is_none()).count();
-            if live >= 2 {
+            self.destroy_unused()?;
+            if self.own().filter(SigningKeyFacts::is_live).count() >= 2 {
                 return Ok(());
             }
             self.publish_new().await?;
         }
+    }
+
+    /// A private half that is retired, tainted or unknown to the log never signs again, so that it
+    /// is not kept. One that a crash left before it was published goes the same way.
+    fn destroy_unused(&self) -> Result<(), Error> {
+        let live: Vec<String> = self.own().filter(SigningKeyFacts::is_live).map(|key| key.kid).collect();
+        let unused: Vec<String> =
+            self.private.load().keys().filter(|kid| !live.contains(kid)).cloned().collect();
+        for kid in unused {
+            let path = self.directory.join(format!("{kid}.{EXTENSION}"));
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::File { path, source });
+                }
+                _ => drop(self.private.rcu(|private| {
+                    let mut private = BTreeMap::clone(private);
+                    private.remove(&kid);
+                    private
+                })),
+            }
+        }
+        Ok(())
     }
 
     /// This node's keys that it can sign with, oldest first.
@@ -158,9 +183,15 @@ impl Keyring {
     /// # Errors
     /// [`state::Error::NoAgedSuccessor`] if the successor is not old enough; as [`Error`] says.
     pub async fn rotate(&self, now: Timestamp) -> Result<String, Error> {
-        let retired = self.signing_key(now)?.kid().to_owned();
-        self.state.retire_signing_key(retired.clone()).await?;
+        // Whatever went wrong after an earlier rotation is made good first.
         self.ensure().await?;
+        let retired = self.signing_key(now)?.kid().to_owned();
+        // The log asks the same of the node; it cannot know which private halves the node has lost.
+        if self.own().filter(|key| key.state(now) == SigningKeyState::Active).count() < 2 {
+            return Err(state::Error::NoAgedSuccessor.into());
+        }
+        self.state.retire_signing_key(retired.clone()).await?;
+        self.ensure_later().await;
         Ok(retired)
     }
 
@@ -170,26 +201,29 @@ impl Keyring {
     /// [`state::Error::UnknownSigningKey`]; as [`Error`] says.
     pub async fn taint(&self, kid: &str) -> Result<(), Error> {
         self.state.taint_signing_key(kid.to_owned()).await?;
-        self.ensure().await
+        self.ensure_later().await;
+        Ok(())
+    }
+
+    /// What was asked for stands already: a successor that cannot be published now is published by
+    /// the next rotation, taint or start.
+    async fn ensure_later(&self) {
+        if let Err(error) = self.ensure().await {
+            tracing::error!(%error, "publish a successor of the signing key");
+        }
     }
 
     /// The private half is on disk before the log says that it exists.
     async fn publish_new(&self) -> Result<(), Error> {
-        let key = self.unpublished().map_or_else(|| self.make(), Ok)?;
+        let key = self.make()?;
         self.state.publish_signing_key(key.kid().to_owned(), key.public_jwk().to_string()).await?;
         Ok(())
-    }
-
-    /// A private half that a crash left without its public one.
-    fn unpublished(&self) -> Option<Arc<SigningKey>> {
-        let index = self.state.index();
-        self.private.load().values().find(|key| !index.signing_keys.contains_key(key.kid())).cloned()
     }
 
     fn make(&self) -> Result<Arc<SigningKey>, Error> {
         let key = Arc::new(SigningKey::generate().map_err(Error::Generate)?);
         let der = key.to_pkcs8().map_err(Error::Generate)?;
-        let path = self.directory.join(format!("{}.p8", key.kid()));
+        let path = self.directory.join(format!("{}.{EXTENSION}", key.kid()));
         write_private(&path, &der).map_err(|source| Error::File { path, source })?;
         self.private.rcu(|private| {
             let mut private = BTreeMap::clone(private);
@@ -207,7 +241,7 @@ fn read_directory(directory: &Path) -> Result<BTreeMap<String, Arc<SigningKey>>,
     let mut private = BTreeMap::new();
     for item in fs::read_dir(directory).map_err(file_error)? {
         let path = item.map_err(file_error)?.path();
-        if path.extension().is_none_or(|extension| extension != "p8") {
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
             continue;
         }
         check_mode(&path)?;

@@ -92,6 +92,10 @@ pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
 pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
 /// Largest policy bundle (all sources together).
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
+/// Pause before a bundle that did not compile on this node is tried again.
+pub const POLICY_RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Most bundles compiled, and questions explained, at once.
+pub const POLICY_LOADS_MAX: usize = 2;
 /// Largest request body that brings a policy bundle, as JSON.
 pub const POLICY_BODY_BYTES_MAX: usize = 2 * POLICY_BYTES_MAX;
 /// Most files in a policy bundle.

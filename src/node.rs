@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::cluster::{self, Corrupt};
 use crate::config::{self, Config};
 use crate::exchange::Exchange;
+use crate::id::TrustDomain;
 use crate::keyring::{self, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
@@ -138,7 +139,7 @@ pub async fn start(
     })?;
     let exchange = Exchange {
         issuer: config.fabric.issuer.clone(),
-        trust_domain: config.fabric.trust_domain.clone(),
+        trust_domains: trust_domains(&config),
         issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone(), metrics.clone()),
         issuers,
         keyring: keyring.clone(),
@@ -245,6 +246,15 @@ async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
 fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
+}
+
+/// Our own trust domain, and every one that a configured issuer may speak for.
+fn trust_domains(config: &Config) -> Vec<TrustDomain> {
+    let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
+    let mut all: Vec<_> = foreign.chain([&config.fabric.trust_domain]).cloned().collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// Refuses to share the directory. The lock is held by the kernel for as long as the process lives.

@@ -204,7 +204,7 @@ fn credential(stated: &Stated) -> Option<Credential> {
         set("lineage", Some(json!([lineage::subject(ISS, stated.name).to_string()])));
         set("idx", Some(json!("000102030405060708090a0b0c0d0e0f-1")));
         let text = world.key.sign(&claims, "at+jwt").expect("signed");
-        let fabric = Fabric { iss: FABRIC, trust_domain: &world.trust_domain };
+        let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&world.trust_domain) };
         let token = Compact::parse(&text).expect("compact");
         verify_own(&token, fabric, &world.verifying, &world.signatures, now).ok()
     } else {

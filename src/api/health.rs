@@ -47,14 +47,14 @@ enum NotReady {
 
 fn health(app: &App) -> Health {
     let initialized = app.state.position().is_some();
-    let locked = app.keyring.signing_key(app.clock.now()).is_err();
+    let locked = app.keyring.signing_key(app.key_time()).is_err();
     let leader = app.state.core().leader();
     let mut missing = Vec::new();
     for (is_missing, what) in [
         (!initialized, "bootstrap"),
         (leader.is_none(), "leader"),
         (locked, "signing key"),
-        (app.policy.current().is_none(), "policy"),
+        (app.policy.is_behind(), "policy"),
     ] {
         if is_missing {
             missing.push(what);

@@ -35,5 +35,5 @@ pub async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response,
         .iter()
         .any(|value| value.to_str().is_ok_and(|value| value.contains("application/jwk-set+json")));
     let media = if asked_for { "application/jwk-set+json" } else { "application/json" };
-    cached::answer(&headers, media, app.keyring.jwks(app.clock.now()).to_string())
+    cached::answer(&headers, media, app.keyring.jwks(app.key_time()).to_string())
 }

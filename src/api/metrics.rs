@@ -18,7 +18,7 @@ use crate::state::SigningKeyState;
 pub async fn get(State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
-    let now = app.clock.now();
+    let now = app.key_time();
     for state in [
         SigningKeyState::Pending,
         SigningKeyState::Active,

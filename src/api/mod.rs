@@ -26,7 +26,7 @@ use axum::middleware;
 use axum::routing::{get, post};
 
 use crate::active_policy::ActivePolicy;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
 use crate::keyring::Keyring;
 use crate::state::State;
@@ -61,6 +61,11 @@ impl App {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
+    }
+
+    /// The time by which signing keys are judged.
+    fn key_time(&self) -> Timestamp {
+        self.state.not_before_log(self.clock.now())
     }
 }
 

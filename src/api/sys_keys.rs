@@ -58,7 +58,7 @@ pub struct Tainted {
     responses((status = 200, description = "The keys, ordered by kid", body = [SigningKey]))
 )]
 pub async fn list(State(app): State<App>) -> Json<Vec<SigningKey>> {
-    let now = app.clock.now();
+    let now = app.key_time();
     let signing = app.keyring.signing_key(now).ok().map(|key| key.kid().to_owned());
     let keys =
         app.state.index().signing_keys.values().map(|key| describe(key, now, signing.as_deref())).collect();
@@ -90,7 +90,7 @@ fn describe(key: &SigningKeyFacts, now: Timestamp, signing: Option<&str>) -> Sig
     )
 )]
 pub async fn rotate(State(app): State<App>) -> Result<Json<Rotated>, Error> {
-    let now = app.clock.now();
+    let now = app.key_time();
     let retired = app.keyring.rotate(now).await?;
     let active = app.keyring.signing_key(now)?.kid().to_owned();
     tracing::info!(retired, active, "signing key rotated");

@@ -151,12 +151,14 @@ pub async fn rollback(
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {
     let request: Rollback = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
+    // A policy that somebody applies meanwhile is not overwritten.
+    let expected = app.state.index().policy.clone();
     let history = app.state.policy_history();
     let change = history.into_iter().find(|change| change.number == request.number);
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
     let sources = app.state.policy_sources(&change.digest)?.unwrap_or_default();
     let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
-    let (digest, changed) = app.policy.apply(sources, String::new(), String::new()).await?;
+    let (digest, changed) = app.policy.apply(sources, String::new(), expected).await?;
     tracing::info!(digest, changed, number = request.number, "policy rolled back");
     Ok(Json(PolicyApplied { digest, changed }))
 }

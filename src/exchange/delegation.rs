@@ -5,7 +5,7 @@ use super::Error;
 use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::limits;
-use crate::token::act::Act;
+use crate::token::act::{Act, NamedActor};
 use crate::token::subject::Credential;
 
 /// A subject and its actor that may go together. Only [`pair`] makes one.
@@ -73,10 +73,8 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Erro
         None => (subject.act().cloned(), subject.delegation_depth()),
         Some(actor) => {
             // "`may_act` in the subject token must name the actor if present."
-            if subject.may_act().is_some_and(|may_act| {
-                !may_act.names(actor.iss(), actor.original_sub())
-                    && !may_act.names(actor.iss(), actor.sub().as_str())
-            }) {
+            let named = NamedActor { iss: actor.iss(), sub: actor.original_sub(), id: actor.sub().as_str() };
+            if subject.may_act().is_some_and(|may_act| !may_act.names(subject.iss(), &named)) {
                 return Err(Error::ActorNotNamed);
             }
             refuse_loop(&subject, actor)?;

@@ -54,6 +54,7 @@ pub fn claims(
         blast_radius: grant.blast_radius().map(ToString::to_string),
         delegation_depth: Some(grant.delegation_depth()),
         act: grant.pair().act().cloned(),
+        may_act: subject.may_act().cloned(),
         lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
         root_exp: grant.pair().root_exp().secs(),
         execution,

@@ -41,8 +41,8 @@ use crate::token::subject::{self, Credential, Fabric, Kind};
 pub struct Exchange {
     /// Our `iss`, and the `aud` of credentials meant for us.
     pub issuer: String,
-    /// The trust domain we issue for.
-    pub trust_domain: TrustDomain,
+    /// The trust domains whose workloads we issue for: our own, and those of the issuers.
+    pub trust_domains: Vec<TrustDomain>,
     /// Who else may issue what.
     pub issuers: Issuers,
     /// Their keys.
@@ -98,6 +98,7 @@ impl Exchange {
         // Before anything is looked up: a revocation that is applied meanwhile covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
+        let log_now = self.state.not_before_log(now);
 
         let subject = self.subject(request, now).await?;
         let actor = self.actor(request, now).await?;
@@ -105,7 +106,7 @@ impl Exchange {
         let permit = self.decide(&pair, request, caller)?;
         let grant = narrow(permit, pair, &request.scope, &self.containment)?;
 
-        let key = self.keyring.signing_key(now).map_err(Error::CannotSign)?;
+        let key = self.keyring.signing_key(log_now).map_err(Error::CannotSign)?;
         self.spend_nonce(&grant, request, caller, body).await?;
         let circumstances = mint::Circumstances {
             iss: &self.issuer,
@@ -152,9 +153,9 @@ impl Exchange {
         let token = Compact::parse(text)?;
         if kind == Kind::AgentA2a {
             let kid = token.header().kid.as_deref();
-            let key = kid.and_then(|kid| self.keyring.verifying_key(kid, now));
+            let key = kid.and_then(|kid| self.keyring.verifying_key(kid, self.state.not_before_log(now)));
             let key = key.ok_or(token::Error::UnknownKey)?;
-            let fabric = Fabric { iss: &self.issuer, trust_domain: &self.trust_domain };
+            let fabric = Fabric { iss: &self.issuer, trust_domains: &self.trust_domains };
             return Ok(subject::verify_own(&token, fabric, &key, &self.signatures, now)?);
         }
         let issuer = self.issuers.choose(kind, &token)?;

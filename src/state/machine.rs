@@ -56,13 +56,15 @@ impl Replicated {
         self.policy.subscribe()
     }
 
+    /// The index first: whoever is woken by a change of policy must find it.
     fn replace_index(&self, index: Index) {
+        let index = Arc::new(index);
+        self.index.store(Arc::clone(&index));
         self.policy.send_if_modified(|policy| {
             let changed = *policy != index.policy;
             policy.clone_from(&index.policy);
             changed
         });
-        self.index.store(Arc::new(index));
     }
 }
 
@@ -348,6 +350,14 @@ mod tests {
         bench.one(START, spend(1, 0, 0));
         assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
         assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
+    }
+
+    #[test]
+    fn a_refused_request_does_not_use_up_its_idempotency_key() {
+        let mut bench = Bench::default();
+        bench.one(START, spend(1, 0, 0));
+        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
+        assert_eq!(bench.one(START, spend(2, 9, 6)), DONE);
     }
 
     #[test]

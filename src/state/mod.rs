@@ -203,6 +203,12 @@ impl State {
         self.core.machine().index()
     }
 
+    /// The later of `now` and log time: a clock that was set back does not make a key young again.
+    #[must_use]
+    pub fn not_before_log(&self, now: Timestamp) -> Timestamp {
+        now.max(self.index().time)
+    }
+
     /// Where in the log this node is; `None` before the cluster is bootstrapped.
     #[must_use]
     pub fn position(&self) -> Option<LogPosition> {

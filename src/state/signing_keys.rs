@@ -84,6 +84,12 @@ impl SigningKeyFacts {
         !matches!(self.state(now), SigningKeyState::Tainted | SigningKeyState::Dead)
     }
 
+    /// Whether it signs, or will.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.retired_at.is_none() && self.tainted_at.is_none()
+    }
+
     fn forgettable(&self, now: Timestamp) -> bool {
         let ended = self.tainted_at.or(self.retired_at);
         ended.is_some_and(|ended| now >= ended.plus(RETIRED_FOR))

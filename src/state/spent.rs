@@ -20,41 +20,41 @@ const KEYS: Bucketed = Bucketed {
 };
 
 /// Spends a nonce. With the idempotency key it was spent with, the same request passes again;
-/// another request under that key is refused.
+/// another request under that key is refused. A refusal remembers nothing.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn spend(tables: &mut Tables<'_>, now: Timestamp, command: &SpendNonce) -> Result<Reply, Corrupt> {
-    let retried = if command.idempotency_key.is_empty() {
-        false
-    } else {
-        let key = digest(&command.idempotency_key)?;
-        match KEYS.find(tables, now, &key)? {
-            Some(row) if decode::<IdempotencyRow>(IDEMPOTENCY, &row)?.request != command.request => {
-                return Ok(Reply::Refused(Refusal::IdempotencyKeyReused));
-            }
-            Some(_) => true,
-            None => {
-                let row = IdempotencyRow { request: command.request.clone() };
-                KEYS.remember(tables, now, &key, row.encode_to_vec())?;
-                false
-            }
-        }
+    let key = match command.idempotency_key.is_empty() {
+        true => None,
+        false => Some(digest(&command.idempotency_key)?),
     };
-    let nonce = digest(&command.nonce)?;
-    match NONCES.find(tables, now, &nonce)? {
-        None => {
-            let row = NonceRow { idempotency_key: command.idempotency_key.clone() };
-            NONCES.remember(tables, now, &nonce, row.encode_to_vec())?;
-            Ok(Reply::Done { changed: true })
-        }
-        Some(row)
-            if retried && decode::<NonceRow>(NONCE, &row)?.idempotency_key == command.idempotency_key =>
-        {
-            Ok(Reply::Done { changed: false })
-        }
-        Some(_) => Ok(Reply::Refused(Refusal::NonceSpent)),
+    let known = match &key {
+        None => None,
+        Some(key) => KEYS.find(tables, now, key)?,
+    };
+    if let Some(row) = &known
+        && decode::<IdempotencyRow>(IDEMPOTENCY, row)?.request != command.request
+    {
+        return Ok(Reply::Refused(Refusal::IdempotencyKeyReused));
     }
+    let nonce = digest(&command.nonce)?;
+    if let Some(row) = NONCES.find(tables, now, &nonce)? {
+        let spent_with = decode::<NonceRow>(NONCE, &row)?.idempotency_key;
+        let is_retry = known.is_some() && spent_with == command.idempotency_key;
+        return Ok(if is_retry {
+            Reply::Done { changed: false }
+        } else {
+            Reply::Refused(Refusal::NonceSpent)
+        });
+    }
+    let row = NonceRow { idempotency_key: command.idempotency_key.clone() };
+    NONCES.remember(tables, now, &nonce, row.encode_to_vec())?;
+    if let (Some(key), None) = (&key, known) {
+        let row = IdempotencyRow { request: command.request.clone() };
+        KEYS.remember(tables, now, key, row.encode_to_vec())?;
+    }
+    Ok(Reply::Done { changed: true })
 }
 
 fn digest(bytes: &[u8]) -> Result<Digest128, Corrupt> {

@@ -53,9 +53,10 @@ impl Act {
 }
 
 /// Who may become the actor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MayAct {
     /// Who must vouch for the actor, if stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
     /// The actor.
     pub sub: String,
@@ -71,11 +72,28 @@ impl MayAct {
         Ok(Self { iss, sub })
     }
 
-    /// Whether `sub`, vouched for by `iss`, is meant. Byte for byte.
+    /// Whether this actor is meant, by the claim of a token of `token_iss`. Byte for byte.
+    ///
+    /// A name means only what its issuer says it means, so that without `iss` it is one of the
+    /// token's own issuer, unless it is a workload identifier, which names its owner by itself.
     #[must_use]
-    pub fn names(&self, iss: &str, sub: &str) -> bool {
-        self.sub == sub && self.iss.as_deref().is_none_or(|stated| stated == iss)
+    pub fn names(&self, token_iss: &str, actor: &NamedActor<'_>) -> bool {
+        let iss = self.iss.as_deref();
+        let by_id = self.sub == actor.id && iss.is_none_or(|stated| stated == actor.iss);
+        let by_name = self.sub == actor.sub && iss.unwrap_or(token_iss) == actor.iss;
+        by_id || by_name
     }
+}
+
+/// An actor under all its names.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedActor<'a> {
+    /// Who vouches for it.
+    pub iss: &'a str,
+    /// Its name there.
+    pub sub: &'a str,
+    /// Its workload identifier.
+    pub id: &'a str,
 }
 
 fn actor(value: &Value, claim: &'static str) -> Result<(Option<String>, String), Error> {
@@ -138,8 +156,20 @@ mod tests {
 
     #[test]
     fn may_act_is_compared_byte_for_byte() {
+        let actor = |iss, sub, id| NamedActor { iss, sub, id };
         let may_act = MayAct::read(&json!({"iss": "https://a", "sub": "x"})).expect("well formed");
-        assert!(may_act.names("https://a", "x"));
-        assert!(!may_act.names("https://a/", "x") && !may_act.names("https://a", "X"));
+        assert!(may_act.names("https://s", &actor("https://a", "x", "wimse://a/x")));
+        assert!(!may_act.names("https://s", &actor("https://a/", "x", "wimse://a/x")));
+        assert!(!may_act.names("https://s", &actor("https://a", "X", "wimse://a/x")));
+    }
+
+    #[test]
+    fn a_bare_name_in_may_act_is_one_of_the_token_s_own_issuer() {
+        let may_act = MayAct::read(&json!({"sub": "x"})).expect("well formed");
+        let actor = |iss| NamedActor { iss, sub: "x", id: "wimse://a/x" };
+        assert!(may_act.names("https://s", &actor("https://s")));
+        assert!(!may_act.names("https://s", &actor("https://a")));
+        let by_id = MayAct::read(&json!({"sub": "wimse://a/x"})).expect("well formed");
+        assert!(by_id.names("https://s", &actor("https://a")));
     }
 }

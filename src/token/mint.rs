@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::act::Act;
+use super::act::{Act, MayAct};
 use super::signing::{self, SigningKey};
 
 /// `typ` of every token we issue (RFC 9068 §2.1). A workload identity token must never be a bearer,
@@ -44,6 +44,9 @@ pub struct AccessTokenClaims {
     /// Current actor, prior ones nested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub act: Option<Act>,
+    /// Who alone may become the next actor; carried on, or an exchange would wash it off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_act: Option<MayAct>,
     /// Digests of everything the token derives from.
     pub lineage: Vec<String>,
     /// When the whole chain ends.

@@ -47,8 +47,8 @@ impl FromStr for Kind {
 pub struct Fabric<'f> {
     /// Our `iss`, and the `aud` of tokens meant for us.
     pub iss: &'f str,
-    /// The trust domain we issue for.
-    pub trust_domain: &'f TrustDomain,
+    /// The trust domains whose workloads we issue for: our own and those of configured issuers.
+    pub trust_domains: &'f [TrustDomain],
 }
 
 /// A verified credential. Only [`verify_foreign`] and [`verify_own`] make one.
@@ -275,7 +275,7 @@ pub fn verify_foreign(
 /// 6. `aud` is our `iss` and nothing else
 /// 7. it is not bound to one action
 /// 8. `nbf`, `iat`, `exp`, age, and the chain's `root_exp`
-/// 9. `sub` is of our trust domain
+/// 9. `sub` is of a trust domain we issue for
 /// 10. `jti`, `lineage`, `idx`, and types and limits of all other claims
 ///
 /// `key` is one of this fabric's own.
@@ -316,7 +316,7 @@ pub fn verify_own(
         return Err(Error::ChainExpired);
     }
     let sub: WorkloadId = claims.sub.parse().map_err(|_| Error::SubjectMalformed)?;
-    if sub.trust_domain() != fabric.trust_domain {
+    if !fabric.trust_domains.contains(sub.trust_domain()) {
         return Err(Error::TrustDomainNotAllowed);
     }
     if claims.jti.is_none() {
@@ -414,6 +414,10 @@ impl Credential {
     /// Adds this credential's own facts, each once (contract §3, `lineage`).
     fn with_own_lineage(mut self) -> Self {
         let mut own = vec![lineage::workload(&self.sub), lineage::signing_key(&self.iss, &self.kid)];
+        for actor in self.act.iter().flat_map(Act::chain) {
+            own.push(lineage::subject(&actor.iss, &actor.sub));
+            own.extend(actor.sub.parse().ok().as_ref().map(lineage::workload));
+        }
         own.extend(self.jti.as_deref().map(|jti| lineage::token(&self.iss, jti)));
         own.extend(self.client_id.as_deref().map(|client_id| lineage::client(&self.iss, client_id)));
         for digest in own {
@@ -504,7 +508,7 @@ mod tests {
     fn own(header: &Value, claims: &Value) -> Result<Credential, Error> {
         let (signer, trust_domain) = (Signer::es256(), trust_domain());
         let text = signer.sign(header, claims);
-        let fabric = Fabric { iss: FABRIC, trust_domain: &trust_domain };
+        let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&trust_domain) };
         let cache = SignatureCache::default();
         verify_own(&Compact::parse(&text)?, fabric, &signer.verifying("k"), &cache, now())
     }
@@ -875,7 +879,7 @@ mod tests {
         let twin = malleate(&text);
         assert_ne!(text, twin);
         let (cache, key) = (SignatureCache::default(), signer.verifying("k"));
-        let fabric = Fabric { iss: FABRIC, trust_domain: &trust_domain };
+        let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&trust_domain) };
         let verify =
             |text: &str| verify_own(&Compact::parse(text).expect("compact"), fabric, &key, &cache, now());
         let first = verify(&text).expect("good");
@@ -951,6 +955,7 @@ mod tests {
                 sub: "wimse://trust.example/agent".to_owned(),
                 act: None,
             }),
+            may_act: None,
             lineage: vec![lineage::subject(ISS, "origin").to_string()],
             root_exp: NOW_SECS + 1000,
             execution: None,
@@ -959,7 +964,7 @@ mod tests {
             cnf: None,
         };
         let key = VerifyingKey::from_jwk(signer.public_jwk()).expect("public");
-        let fabric = Fabric { iss: FABRIC, trust_domain: &trust_domain };
+        let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&trust_domain) };
         let cache = SignatureCache::default();
         let text = mint::sign_access_token(&claims, &signer).expect("signed");
         let at = now().plus(Duration::from_secs(1));
