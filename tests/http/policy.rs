@@ -216,6 +216,6 @@ async fn a_bundle_may_be_as_large_as_its_limit_says() {
     assert_eq!(applied.status, 200, "{}", applied.body);
     node.restart().await;
     assert_eq!(node.granted(&request(&node)).await.claims["scope"], "a");
-    let more = json!({"path": "more/data.json", "text": data["text"]});
+    let more = json!({"path": "more/data.json", "text": json!({"y": "y".repeat(600_000)}).to_string()});
     put(&node, &[granting("a"), data, more]).await.is_refused(400, "invalid_request", "bytes");
 }

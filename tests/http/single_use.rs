@@ -83,8 +83,11 @@ async fn a_retry_with_its_key_mints_anew_and_nobody_else_may() {
     let again = node.exchange_with(&request, &key).await.minted();
     assert_ne!(first.claims["jti"], again.claims["jti"]);
     node.exchange(&request).await.is_refused(400, "invalid_request", "already used");
-    let other_key = node.exchange_with(&request, &[("idempotency-key", "attempt-2")]).await;
-    other_key.is_refused(400, "invalid_request", "already used");
+    // Twice, for then this key and this request have been seen together too.
+    for _ in 0..2 {
+        let other_key = node.exchange_with(&request, &[("idempotency-key", "attempt-2")]).await;
+        other_key.is_refused(400, "invalid_request", "already used");
+    }
     let other = with(&request, &json!({"scope": "db.read"}));
     node.exchange_with(&other, &key).await.is_refused(422, "invalid_request", "Idempotency-Key");
     node.restart().await;
