@@ -8,16 +8,30 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::watch;
+use serde_json::Value;
+use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
-use crate::policy::{self, Bundle, Source};
+use crate::policy::{self, Bundle, Explanation, Source};
 use crate::state::{self, PolicySource, State};
 use crate::telemetry::Metrics;
 
 /// Compiles sources, away from the threads that answer requests.
 pub type Load =
     Arc<dyn Fn(Vec<Source>) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>> + Send + Sync>;
+
+/// Asks a bundle for an explanation, away from the threads that answer requests.
+pub type Explain =
+    Arc<dyn Fn(Bundle, Value) -> Pin<Box<dyn Future<Output = Option<Explanation>> + Send>> + Send + Sync>;
+
+/// What a node lends to its policy: work that takes long is done elsewhere.
+#[derive(Clone)]
+pub struct Workers {
+    /// Compiles.
+    pub load: Load,
+    /// Explains.
+    pub explain: Explain,
+}
 
 /// Why sources did not become a bundle.
 #[derive(Debug, thiserror::Error)]
@@ -62,16 +76,18 @@ pub struct ActivePolicy {
     compiled: Arc<ArcSwapOption<Bundle>>,
     active: watch::Sender<String>,
     state: State,
-    load: Load,
+    workers: Workers,
+    places: Arc<Semaphore>,
     metrics: Metrics,
 }
 
 impl ActivePolicy {
     /// Nothing is compiled before [`ActivePolicy::activate_current`].
     #[must_use]
-    pub fn new(state: State, load: Load, metrics: Metrics) -> Self {
+    pub fn new(state: State, workers: Workers, metrics: Metrics) -> Self {
         let compiled = Arc::new(ArcSwapOption::empty());
-        Self { compiled, active: watch::Sender::new(String::new()), state, load, metrics }
+        let places = Arc::new(Semaphore::new(limits::POLICY_LOADS_MAX));
+        Self { compiled, active: watch::Sender::new(String::new()), state, workers, places, metrics }
     }
 
     /// Where the compiled bundle is found.
@@ -86,6 +102,24 @@ impl ActivePolicy {
         self.compiled.load().as_deref().cloned()
     }
 
+    async fn load(&self, sources: Vec<Source>) -> Result<Bundle, LoadError> {
+        // Never closed: it lives as long as this.
+        let _place = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
+        (self.workers.load)(sources).await
+    }
+
+    /// What the current policy answers to a question, and the rules it came from. `None` if there
+    /// is no policy.
+    ///
+    /// # Errors
+    /// [`Error::LoaderFailed`].
+    pub async fn explain(&self, question: Value) -> Result<Option<Explanation>, Error> {
+        let Some(policy) = self.current() else { return Ok(None) };
+        let _place = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
+        let explanation = (self.workers.explain)(policy, question).await;
+        explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
+    }
+
     /// Compiles sources, makes them current for the cluster, and waits until this node decides by
     /// them. Answers the digest, and whether anything changed.
     ///
@@ -97,7 +131,7 @@ impl ActivePolicy {
         applied_by: String,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
-        let bundle = (self.load)(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let bundle = self.load(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
         let digest = bundle.digest().to_owned();
         let sources = bundle
             .sources()
@@ -152,7 +186,7 @@ impl ActivePolicy {
         };
         let sources =
             sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
-        match (self.load)(sources).await {
+        match self.load(sources).await {
             Ok(bundle) => {
                 self.metrics.policy_load("loaded");
                 self.compiled.store(Some(Arc::new(bundle)));

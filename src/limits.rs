@@ -129,6 +129,10 @@ pub const BLAST_RADIUS_PARENTS_MAX: usize = 10_000;
 pub const PROPOSALS_QUEUED_MAX: usize = 16 * 1024;
 /// Most commands in one log entry.
 pub const COMMANDS_PER_ENTRY_MAX: usize = 512;
+/// Size beyond which no further command is added to a log entry.
+pub const ENTRY_BYTES_FULL: usize = 1024 * 1024;
+/// Most that the clock may be set ahead while a node runs; a larger step is not followed.
+pub const CLOCK_STEP_MAX: Duration = Duration::from_secs(300);
 /// Most entries proposed and not yet applied.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
 /// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
@@ -145,8 +149,12 @@ pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// Longest wait for a request's headers, and for the next request on an idle connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time for one request, body and answer included.
+/// Longest time from a request's headers to its answer's, reading the body included.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Most headers of one request; beyond it: 431.
+pub const HEADERS_MAX: usize = 64;
+/// Largest head of one request; beyond it: 431.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Most open connections per listener.
 pub const CONNECTIONS_MAX: usize = 10_240;
 /// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.

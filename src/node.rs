@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::active_policy::{ActivePolicy, Load, LoadError};
+use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
 use crate::api::{self, App, listener};
 use crate::clock::Clock;
 use crate::cluster::{self, Corrupt};
@@ -124,11 +124,11 @@ pub async fn start(
     let mut background = JoinSet::new();
 
     let Core { state, log_writer } = start_core(&config, &clock, &mut background).await?;
-    let load = loader(compiler);
-    bootstrap(&config, &state, &load).await?;
+    let workers = policy_workers(compiler);
+    bootstrap(&config, &state, &workers.load).await?;
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
     keyring.ensure().await?;
-    let policy = ActivePolicy::new(state.clone(), load, metrics.clone());
+    let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
     background.spawn(policy.clone().follow());
     background.spawn(compare_state_hashes(state.clone()));
@@ -157,6 +157,7 @@ pub async fn start(
         policy,
         clock,
         metrics: metrics.clone(),
+        own_host: host_of(&config.fabric.issuer),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));
@@ -248,6 +249,12 @@ fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::Join
     thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
 }
 
+/// The host of our `iss`, which the configuration has checked to be a URL.
+fn host_of(issuer: &str) -> String {
+    let url = url::Url::parse(issuer).ok();
+    url.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
+}
+
 /// Our own trust domain, and every one that a configured issuer may speak for.
 fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
@@ -257,7 +264,7 @@ fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     all
 }
 
-/// Refuses to share the directory. The lock is held by the kernel for as long as the process lives.
+/// Refuses to share the directory. The lock is only asked for here: the database takes it.
 fn lock(data: &Path) -> Result<(), Error> {
     let path = data.join("raft").join("LOCK");
     let Ok(file) = fs::File::open(path) else { return Ok(()) };
@@ -291,12 +298,17 @@ async fn bootstrap(config: &Config, state: &State, load: &Load) -> Result<(), Er
     Ok(())
 }
 
-fn loader(compiler: &Path) -> Load {
+fn policy_workers(compiler: &Path) -> Workers {
     let compiler: Arc<Path> = compiler.into();
-    Arc::new(move |sources| {
-        let compiler = Arc::clone(&compiler);
-        Box::pin(load(compiler, sources))
-    })
+    Workers {
+        load: Arc::new(move |sources| Box::pin(load(Arc::clone(&compiler), sources))),
+        explain: Arc::new(|policy, question| Box::pin(explain(policy, question))),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "every rule may take its whole deadline")]
+async fn explain(policy: policy::Bundle, question: serde_json::Value) -> Option<policy::Explanation> {
+    tokio::task::spawn_blocking(move || policy.explain(&question)).await.ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "waiting for a child must not hold up requests")]

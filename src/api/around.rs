@@ -1,5 +1,6 @@
 //! What surrounds every request: its id and trace, its deadline, the index it asks for, its count
-//! and its line in the log. Nothing here decides anything about the request itself.
+//! and its line in the log; and the one refusal that holds for every route, of what a browser sends
+//! for another site ([`super::origin`]). Nothing here decides what a request means.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::App;
 use super::error::{Code, Error};
+use super::{App, origin};
 use crate::limits;
 use crate::telemetry::TraceContext;
 
@@ -40,7 +41,11 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
-            match reach_min_index(&app, request.headers()).await {
+            let admitted = match origin::check(request.headers(), &app.own_host) {
+                Ok(()) => reach_min_index(&app, request.headers()).await,
+                refused => refused,
+            };
+            match admitted {
                 Ok(()) => as_error_object(next.run(request).await),
                 Err(error) => error.into_response(),
             }

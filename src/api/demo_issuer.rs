@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
@@ -50,7 +51,16 @@ pub fn router(issuer: DemoIssuer) -> Router {
         .route("/.well-known/openid-configuration", get(discovery))
         .route("/openid/v1/jwks", get(jwks))
         .route("/token", get(token))
+        .layer(middleware::from_fn(guard))
         .with_state(issuer)
+}
+
+/// A page of another site may not fetch credentials through a browser on this machine.
+async fn guard(request: Request, next: Next) -> Response {
+    match super::origin::check(request.headers(), "localhost") {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
 }
 
 async fn discovery(State(issuer): State<DemoIssuer>) -> Json<Value> {

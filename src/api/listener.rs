@@ -77,6 +77,8 @@ async fn connection(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIMEOUT)
+        .max_headers(limits::HEADERS_MAX)
+        .max_buf_size(limits::HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

@@ -15,6 +15,7 @@ pub mod listener;
 mod metadata;
 mod metrics;
 mod openapi;
+mod origin;
 mod sys_keys;
 mod sys_policy;
 
@@ -52,6 +53,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Our `iss`.
     pub issuer: String,
+    /// The host of our `iss`.
+    pub own_host: String,
     /// What this node calls itself.
     pub unit_id: String,
 }

@@ -180,8 +180,8 @@ pub async fn explain(
     body: Body,
 ) -> Result<Json<crate::policy::Explanation>, Error> {
     let question: serde_json::Value = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
-    let policy = app.policy.current().ok_or_else(|| Error::not_found("there is no policy"))?;
-    Ok(Json(policy.explain(&question)))
+    let explanation = app.policy.explain(question).await?;
+    explanation.map(Json).ok_or_else(|| Error::not_found("there is no policy"))
 }
 
 impl From<active_policy::Error> for Error {

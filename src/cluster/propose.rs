@@ -85,22 +85,58 @@ impl Proposer {
 
 async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver<Proposal>) {
     let mut under_way = FuturesUnordered::new();
-    let mut stamped = Timestamp::default();
+    let mut stamps = Stamps { clock, last: None };
     loop {
         let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
-        let mut batch = Vec::new();
         tokio::select! {
-            received = queue.recv_many(&mut batch, limits::COMMANDS_PER_ENTRY_MAX), if room => {
-                if received == 0 {
-                    break;
-                }
-                stamped = stamped.max(clock.now());
-                under_way.push(propose_batch(&raft, stamped, batch));
+            first = queue.recv(), if room => {
+                let Some(first) = first else { break };
+                let batch = gather(first, &mut queue);
+                under_way.push(propose_batch(&raft, stamps.next(), batch));
             }
             Some(()) = under_way.next() => {}
         }
     }
     while under_way.next().await.is_some() {}
+}
+
+/// What waits behind `first`, up to the limits of one entry.
+fn gather(first: Proposal, queue: &mut mpsc::Receiver<Proposal>) -> Vec<Proposal> {
+    let mut bytes = first.command.len();
+    let mut batch = vec![first];
+    while batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL {
+        let Ok(next) = queue.try_recv() else { break };
+        bytes += next.command.len();
+        batch.push(next);
+    }
+    batch
+}
+
+/// The times that entries are stamped with: never back, and never further ahead than time has
+/// really passed. One wrong reading of the clock would otherwise stay in the log for good.
+struct Stamps {
+    clock: Clock,
+    last: Option<(Timestamp, Duration)>,
+}
+
+impl Stamps {
+    fn next(&mut self) -> Timestamp {
+        let (wall, boot) = (self.clock.now(), self.clock.boot());
+        let stamp = match self.last {
+            None => wall,
+            Some((last, at)) => {
+                let expected = last.plus(boot.saturating_sub(at));
+                if wall.since(expected) > limits::CLOCK_STEP_MAX {
+                    tracing::warn!(ahead = ?wall.since(expected), "the clock was set ahead; it is not followed");
+                    expected
+                } else {
+                    last.max(wall)
+                }
+            }
+        };
+        self.last = Some((stamp, boot));
+        stamp
+    }
 }
 
 async fn propose_batch<M: Machine>(raft: &Raft<M>, now: Timestamp, batch: Vec<Proposal>) {

@@ -25,10 +25,7 @@ const KEYS: Bucketed = Bucketed {
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn spend(tables: &mut Tables<'_>, now: Timestamp, command: &SpendNonce) -> Result<Reply, Corrupt> {
-    let key = match command.idempotency_key.is_empty() {
-        true => None,
-        false => Some(digest(&command.idempotency_key)?),
-    };
+    let key = if command.idempotency_key.is_empty() { None } else { Some(digest(&command.idempotency_key)?) };
     let known = match &key {
         None => None,
         Some(key) => KEYS.find(tables, now, key)?,
