@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Largest request body in bytes; a larger one is answered 413.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
+/// Most bytes read and thrown away of a body that is too large, so that its sender reads the answer.
+pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
 /// Largest compact JWS in bytes, checked before anything is decoded (contract §3).
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Deepest nesting of a JSON document (contract §1).

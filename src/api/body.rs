@@ -2,12 +2,12 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 
 use super::error::{Code, Error};
-use crate::json;
+use crate::{json, limits};
 
 /// The media types that requests may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,20 +18,32 @@ pub enum Media {
     Form,
 }
 
-/// Reads a body of at most `bytes_max`.
+/// Reads a body of at most `bytes_max`. What is beyond is read on for a while and thrown away: a
+/// caller that is still writing when the connection closes never sees why.
 ///
 /// # Errors
 /// 413 if it is larger, 400 if it breaks off.
-pub async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Error> {
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            Code::InvalidRequest,
-            format!("the body is larger than {} KiB", bytes_max / 1024),
-        )),
-        Err(_) => Err(Error::invalid_request("the body could not be read to its end")),
+pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+    let mut kept = BytesMut::new();
+    let mut seen = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Error::invalid_request("the body could not be read to its end"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        seen += data.len();
+        if seen <= bytes_max {
+            kept.extend_from_slice(&data);
+        } else if seen > bytes_max + limits::BODY_DISCARDED_MAX {
+            break;
+        }
     }
+    if seen <= bytes_max {
+        return Ok(kept.freeze());
+    }
+    Err(Error::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        Code::InvalidRequest,
+        format!("the body is larger than {} KiB", bytes_max / 1024),
+    ))
 }
 
 /// The media type of a request.

@@ -64,6 +64,7 @@ fn describe_surroundings(operation: &mut Operation) {
         responses.entry(status.to_owned()).or_insert_with(|| refused(description).into());
     };
     add("400", "A header is not valid");
+    add("403", "Sent to another name, or for a page of another site");
     add("500", "Internal error");
     add("503", "Svc-Min-Index is not reached, or not possible now");
     if operation.request_body.is_some() {

@@ -200,3 +200,29 @@ async fn the_description_names_every_route_and_every_answer_has_a_shape() {
         }
     }
 }
+
+/// A page of any site can make a browser on this machine send requests to loopback: without a look
+/// at `Host`, `Origin` and `Sec-Fetch-Site` it could rotate keys or bring back an older policy.
+#[tokio::test]
+async fn a_page_of_another_site_cannot_administer_the_node() {
+    let node = Node::start().await;
+    let before = node.get("/v1/sys/keys").await.json();
+    node.advance_secs(600);
+    for (name, value) in [
+        ("host", "rebound.evil.example:8693"),
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        for path in ["/v1/sys/keys/rotate", "/v1/sys/policy/rollback", "/v1/exchange/token"] {
+            let headers = [("content-type", "application/json"), (name, value)];
+            let answer = node.call("POST", path, &headers, json!({"number": 1}).to_string()).await;
+            let (status, code, ..) = answer.refusal();
+            assert_eq!((status, code.as_str()), (403, "access_denied"), "{name}: {value}: {path}");
+        }
+    }
+    assert_eq!(
+        node.get("/v1/sys/keys").await.json().as_array().map(Vec::len),
+        before.as_array().map(Vec::len)
+    );
+}

@@ -168,6 +168,30 @@ async fn keys_survive_a_restart_and_only_their_owner_can_read_them() {
     assert_eq!(mode(&directory), 0o700);
     let files: Vec<_> =
         std::fs::read_dir(&directory).expect("directory").map(|file| file.expect("file").path()).collect();
-    assert_eq!(files.len(), 3);
+    // The retired one is gone: it never signs again.
+    assert_eq!(files.len(), 2);
     assert!(files.iter().all(|file| mode(file) == 0o600));
+}
+
+/// The keyring once published every private half that the log did not know. A key that was tainted,
+/// because it was stolen, and then forgotten by the log came back at the next rotation, and the
+/// thief's tokens with it.
+#[tokio::test]
+async fn a_tainted_key_never_comes_back() {
+    let mut node = Node::start().await;
+    node.advance_secs(600);
+    let stolen = node.granted(&request(&node)).await;
+    let signing = keys(&node).await.into_iter().find(|key| key["signs"] == true).expect("signing key");
+    let kid = signing["kid"].as_str().expect("kid").to_owned();
+    node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await;
+    // Until the log has forgotten it, and two more keys are needed.
+    for _ in 0..3 {
+        node.advance_secs(2 * 3600);
+        node.post("/v1/sys/keys/rotate", &json!({})).await;
+        node.restart().await;
+        assert!(!published(&node).await.contains(&kid));
+        assert!(!node.directory.path().join(format!("data/keys/{kid}.p8")).exists());
+    }
+    let (status, ..) = node.exchange(&credential(&stolen.token, OWN)).await.refusal();
+    assert_eq!(status, 400);
 }

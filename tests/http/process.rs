@@ -54,7 +54,8 @@ async fn logs_carry_request_and_trace_and_never_a_token() {
         .with_env_filter("trust_fabric=trace")
         .with_writer(move || writer.clone())
         .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // The node logs from threads of its own.
+    tracing::subscriber::set_global_default(subscriber).expect("the only subscriber");
     let node = Node::start().await;
     let token = node.cluster.reporter();
     let own = node.own_token("demo", "reporter").await.token;

@@ -1,6 +1,8 @@
 //! A node in this process, on a port of its own, with a clock that tests turn.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
@@ -9,10 +11,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use trust_fabric::clock::{Clock, Timestamp};
 use trust_fabric::config::{self, Config, Overrides};
-use trust_fabric::node::{self, Running};
+use trust_fabric::node;
 
 use super::description::Description;
 use super::issuer::bundle;
@@ -37,11 +40,43 @@ pub struct Node {
     pub clock: Clock,
     pub directory: TempDir,
     config: Config,
-    running: Option<Running>,
+    thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
     base: String,
     http: reqwest::Client,
     description: Description,
+}
+
+/// On a runtime of its own, so that [`Node`] can wait for its end when it is dropped: a process that
+/// ends while the database is open may be aborted by it.
+#[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
+fn run_in_thread(
+    (config, clock, shutdown, address): (Config, Clock, CancellationToken, oneshot::Sender<SocketAddr>),
+) -> thread::JoinHandle<Result<(), node::Error>> {
+    let run = async move {
+        let running = node::start(config, clock, Path::new(PROGRAM), shutdown).await?;
+        address.send(running.address).expect("the test waits");
+        running.until_stopped().await
+    };
+    thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("runtime").block_on(run)
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test goes on meanwhile")]
+async fn wait_for<T: Send + 'static>(thread: thread::JoinHandle<T>) -> thread::Result<T> {
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("joined")
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        if let Some(thread) = self.thread.take() {
+            // A node that failed has made the test fail already.
+            drop(thread.join());
+        }
+    }
 }
 
 impl Node {
@@ -68,7 +103,7 @@ impl Node {
             clock,
             directory,
             config,
-            running: None,
+            thread: None,
             shutdown: CancellationToken::new(),
             base: String::new(),
             http,
@@ -83,12 +118,10 @@ impl Node {
 
     async fn run(&mut self) {
         self.shutdown = CancellationToken::new();
-        let started =
-            node::start(self.config.clone(), self.clock.clone(), Path::new(PROGRAM), self.shutdown.clone())
-                .await;
-        let running = started.unwrap_or_else(|error| panic!("start: {error}"));
-        self.base = format!("http://{}", running.address);
-        self.running = Some(running);
+        let (address, started) = oneshot::channel();
+        let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), address);
+        self.thread = Some(run_in_thread(node));
+        self.base = format!("http://{}", started.await.expect("the node starts"));
         // The policy is compiled beside the listener; the state says when it is there.
         while self.get("/readyz").await.status != 200 {
             tokio::task::yield_now().await;
@@ -119,8 +152,9 @@ impl Node {
     /// Stops as an operator does.
     pub async fn stop(&mut self) {
         self.begin_to_stop();
-        let running = self.running.take().expect("running");
-        running.until_stopped().await.expect("a clean stop");
+        let thread = self.thread.take().expect("running");
+        let ended = wait_for(thread).await;
+        ended.expect("no panic").expect("a clean stop");
     }
 
     /// The address without a path.
