@@ -103,6 +103,7 @@ pub struct Running {
     listener: JoinSet<()>,
     background: JoinSet<()>,
     log_writer: thread::JoinHandle<()>,
+    closed: cluster::Closed,
     shutdown: CancellationToken,
 }
 
@@ -123,7 +124,7 @@ pub async fn start(
     let metrics = Metrics::new()?;
     let mut background = JoinSet::new();
 
-    let Core { state, log_writer } = start_core(&config, &clock, &mut background).await?;
+    let Core { state, log_writer, closed } = start_core(&config, &clock, &mut background).await?;
     let workers = policy_workers(compiler);
     bootstrap(&config, &state, &workers.load).await?;
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
@@ -164,7 +165,7 @@ pub async fn start(
     let mut listening = JoinSet::new();
     listening.spawn(listener::serve(socket, router, metrics, shutdown.clone()));
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { address, state, listener: listening, background, log_writer, shutdown })
+    Ok(Running { address, state, listener: listening, background, log_writer, closed, shutdown })
 }
 
 impl Running {
@@ -191,7 +192,11 @@ impl Running {
         tracing::info!("stopping");
         self.background.shutdown().await;
         core.shutdown().await.map_err(Error::CoreFailed)?;
-        drop((core, self.state));
+        drop((core, self.state, self.listener));
+        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
+        if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
+            tracing::warn!("the data directory is still in use at the end");
+        }
         // The writer ends when the core has let go of the log.
         let joined = wait_for_thread(self.log_writer).await;
         tracing::info!("stopped");
@@ -214,6 +219,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 struct Core {
     state: State,
     log_writer: thread::JoinHandle<()>,
+    closed: cluster::Closed,
 }
 
 async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>) -> Result<Core, Error> {
@@ -241,7 +247,7 @@ async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>
     let state = State::new(started.handle);
     state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
-    Ok(Core { state, log_writer })
+    Ok(Core { state, log_writer, closed: started.closed })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]

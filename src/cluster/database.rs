@@ -24,6 +24,8 @@ const HASH: &[u8] = b"hash";
 const HASH_AT: &[u8] = b"hash-at/";
 /// Names the current generation.
 const CURRENT: &str = "CURRENT";
+/// The first generation.
+const FIRST: u64 = 1;
 
 /// Every how many entries the state's hash is remembered, to be compared between nodes.
 pub const HASH_INTERVAL: u64 = 1000;
@@ -73,12 +75,20 @@ impl Generations {
     /// # Errors
     /// [`Corrupt`] if it cannot be opened as it was left.
     pub fn open(&self, tables: &'static [&'static str]) -> Result<Database, Corrupt> {
-        let corrupt = |error: &dyn std::fmt::Display| Corrupt::new(&self.root, error);
+        let corrupt = |error: &dyn std::fmt::Display| Corrupt::state(&self.root, error);
         let current = self.current()?;
-        self.remove_others(current).map_err(|error| corrupt(&error))?;
-        let database = Database::open(&self.directory(current.unwrap_or(1)), tables)?;
+        // Without a name the first may be half made; any other was named once.
+        let generation = current.unwrap_or(FIRST);
+        let others = self.others(generation).map_err(|error| corrupt(&error))?;
+        if current.is_none() && !others.is_empty() {
+            return Err(corrupt(&"CURRENT is gone: which generation is the newest is not known"));
+        }
+        for other in others {
+            fs::remove_dir_all(other).map_err(|error| corrupt(&error))?;
+        }
+        let database = Database::open(&self.directory(generation), tables)?;
         if current.is_none() {
-            self.switch(1).map_err(|error| corrupt(&error))?;
+            self.switch(FIRST).map_err(|error| corrupt(&error))?;
         }
         Ok(database)
     }
@@ -89,9 +99,9 @@ impl Generations {
                 .trim()
                 .parse()
                 .map(Some)
-                .map_err(|_| Corrupt::new(&self.root.join(CURRENT), "not the number of a generation")),
+                .map_err(|_| Corrupt::state(&self.root.join(CURRENT), "not the number of a generation")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Corrupt::new(&self.root.join(CURRENT), error)),
+            Err(error) => Err(Corrupt::state(&self.root.join(CURRENT), error)),
         }
     }
 
@@ -99,15 +109,16 @@ impl Generations {
         identity::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
     }
 
-    fn remove_others(&self, keep: Option<u64>) -> io::Result<()> {
+    fn others(&self, than: u64) -> io::Result<Vec<PathBuf>> {
+        let mut others = Vec::new();
         for item in fs::read_dir(&self.root)? {
             let item = item?;
             let generation = item.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
-            if generation.is_some() && generation != keep {
-                fs::remove_dir_all(item.path())?;
+            if generation.is_some_and(|generation| generation != than) {
+                others.push(item.path());
             }
         }
-        Ok(())
+        Ok(others)
     }
 
     /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old
@@ -137,6 +148,21 @@ impl Generations {
     }
 }
 
+fn options() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_paranoid_checks(true);
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    options.set_keep_log_file_num(4);
+    options.set_max_total_wal_size(256 * 1024 * 1024);
+    options
+}
+
+fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamilyDescriptor> {
+    tables.iter().chain([&CLUSTER]).map(|name| ColumnFamilyDescriptor::new(*name, Options::default()))
+}
+
 /// Copies the files of a directory, durably. Copied, not linked: the source goes on being a
 /// database that others open.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
@@ -156,22 +182,22 @@ impl Database {
     /// # Errors
     /// [`Corrupt`] if a row is not what was written.
     pub fn open(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
-        let mut options = Options::default();
-        options.create_if_missing(true);
-        options.create_missing_column_families(true);
-        options.set_paranoid_checks(true);
-        options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
-        options.set_keep_log_file_num(4);
-        options.set_max_total_wal_size(256 * 1024 * 1024);
-        let families = tables
-            .iter()
-            .chain([&CLUSTER])
-            .map(|name| ColumnFamilyDescriptor::new(*name, Options::default()));
-        let db = DB::open_cf_descriptors(&options, directory, families)
-            .map_err(|error| Corrupt::new(directory, error))?;
+        let db = DB::open_cf_descriptors(&options(), directory, families(tables))
+            .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
         let database = Self { db, tables };
         database.verify()?;
         Ok(database)
+    }
+
+    /// Opens the database in `directory` to read from it. Nothing in it is written or locked, and
+    /// rows are checked when they are read.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it cannot be opened as it was left.
+    pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+        let db = DB::open_cf_descriptors_read_only(&options(), directory, families(tables), false)
+            .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
+        Ok(Self { db, tables })
     }
 
     fn verify(&self) -> Result<(), Corrupt> {
@@ -186,7 +212,7 @@ impl Database {
     }
 
     fn corrupt(&self, what: impl std::fmt::Display) -> Corrupt {
-        Corrupt::new(self.db.path(), what)
+        Corrupt::state(self.db.path(), what)
     }
 
     /// The last entry applied.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft::entry::RaftEntry as _;
+use openraft::vote::RaftLeaderId as _;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
@@ -18,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{self, Job};
-use super::{Corrupt, codec, record};
+use super::{Corrupt, Open, codec, record};
 
 /// Column family of the entries, by index.
 pub const LOG: &str = "log";
@@ -56,6 +57,8 @@ pub struct LogStore {
 pub struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
+    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    _open: Open,
 }
 
 /// What is known of the log without reading the disk.
@@ -98,7 +101,8 @@ pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
     let families = [LOG, META].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
-    DB::open_cf_descriptors(&options, directory, families).map_err(|error| Corrupt::new(directory, error))
+    DB::open_cf_descriptors(&options, directory, families)
+        .map_err(|error| Corrupt::unopened(&error, Corrupt::new(directory, &error)))
 }
 
 /// Reads a row of [`META`].
@@ -129,7 +133,7 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`] if a record is not what was written or one is missing.
-pub fn open(db: DB) -> Result<Opened, Corrupt> {
+pub fn open(db: DB, open: Open) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
@@ -140,6 +144,11 @@ pub fn open(db: DB) -> Result<Opened, Corrupt> {
         .map(|bytes| codec::decode_vote(&bytes).map_err(|error| corrupt(&error)))
         .transpose()?;
     let last = verify(&db, purged)?;
+    // Whoever appended in a term had voted in it first.
+    let term = |leader: Option<u64>| leader.unwrap_or(0);
+    if term(last.map(|last| last.leader_id.term())) > term(vote.map(|vote| vote.leader_id.term())) {
+        return Err(corrupt(&"the vote is older than the last entry: it was lost"));
+    }
     // Written without a sync, so it may be newer than what a power cut left of the log.
     let committed = committed.filter(|committed| Some(committed) <= last.as_ref());
 
@@ -147,7 +156,7 @@ pub fn open(db: DB) -> Result<Opened, Corrupt> {
     let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
     let db = Arc::new(db);
     let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed };
-    let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)) };
+    let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let writer = Box::new(move || writer::run(&db, queue, &durable_sender));
     let store = LogStore { reader, jobs, durable: durable.clone() };
     Ok(Opened { store, writer, durable, last, purged })
@@ -161,7 +170,7 @@ fn verify(db: &DB, purged: Option<LogId>) -> Result<Option<LogId>, Corrupt> {
         let (key, sealed) = item.map_err(|error| Corrupt::new(db.path(), error))?;
         let entry = decode(&key, &sealed).map_err(|error| Corrupt::new(db.path(), error))?;
         let log_id = entry.log_id();
-        let expected = last.as_ref().map_or(log_id.index, |last| last.index.saturating_add(1));
+        let expected = last.as_ref().map_or(0, |last| last.index.saturating_add(1));
         if log_id.index != expected || key[..] != log_key(log_id.index) || Some(log_id) <= last {
             let what = format!("entry {} stands where entry {expected} should be", log_id.index);
             return Err(Corrupt::new(db.path(), what));
@@ -271,6 +280,19 @@ impl RaftLogReader<TypeConfig> for LogReader {
 }
 
 impl LogStore {
+    /// Whether the log holds just this entry, or has purged it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
+        let Some(wanted) = wanted else { return Ok(true) };
+        if Some(wanted) <= self.reader.recent().purged {
+            return Ok(true);
+        }
+        let found = self.reader.read(wanted.index, wanted.index.saturating_add(1))?;
+        Ok(found.first().is_some_and(|entry| entry.log_id() == wanted))
+    }
+
     async fn send(&self, job: Job) -> io::Result<()> {
         self.jobs.send(job).await.map_err(|_| io::Error::other("the log writer has stopped"))
     }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::database::{Database, Generations, Mark, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use super::types::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
-use super::{Applied, Machine, View};
+use super::{Applied, Machine, Open, View};
 
 /// What everybody who reads the state shares with the one who applies to it.
 pub struct Shared {
@@ -27,6 +27,8 @@ pub struct Shared {
     pub applied: watch::Sender<u64>,
     /// The newest index whose hash is remembered, and the hash.
     pub hash: watch::Sender<Option<(u64, StateHash)>>,
+    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    _open: Open,
 }
 
 /// The state machine of one node.
@@ -49,6 +51,7 @@ impl<M: Machine> StateMachine<M> {
         generations: Generations,
         snapshots: Snapshots,
         durable: watch::Receiver<u64>,
+        open: Open,
     ) -> Result<(Self, Arc<Shared>), super::Corrupt> {
         let database = Arc::new(generations.open(M::TABLES)?);
         let membership = database.membership()?;
@@ -58,6 +61,7 @@ impl<M: Machine> StateMachine<M> {
             database: ArcSwap::new(database),
             applied: watch::Sender::new(applied),
             hash: watch::Sender::new(None),
+            _open: open,
         });
         let state =
             Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership };

@@ -19,9 +19,12 @@ mod types;
 mod writer;
 
 #[cfg(test)]
+mod restarts;
+#[cfg(test)]
 mod suite;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +35,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{InitializeError, RaftError};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub use database::StateHash;
 pub use propose::{Error, Outcome};
@@ -64,7 +67,44 @@ impl Corrupt {
 
     /// A row or command that is not what a table or the log should hold.
     pub fn row(what: impl fmt::Display) -> Self {
-        Self::new(Path::new("state"), what)
+        Self::state(Path::new("state"), what)
+    }
+
+    /// The state is not what was applied. The log is whole, and makes it again.
+    fn state(path: &Path, what: impl fmt::Display) -> Self {
+        Self {
+            what: format!("{}: {what}", path.display()),
+            advice: "keep a copy of the data directory for analysis, then remove the directory `state` from \
+                     it and start again: the log makes the state again",
+        }
+    }
+
+    /// A snapshot is not what was written. It is only a copy.
+    fn snapshot(path: &Path, what: impl fmt::Display) -> Self {
+        Self {
+            what: format!("{}: {what}", path.display()),
+            advice: "keep a copy of the data directory for analysis, then remove the directory `snapshots` \
+                     from it and start again: another snapshot is taken from the state",
+        }
+    }
+
+    /// What the database library says when it cannot open. A full disk or a wrong owner is not
+    /// corruption, and following the advice for it would throw away a log that is whole.
+    fn unopened(error: &rocksdb::Error, corrupt: Self) -> Self {
+        let advice = match error.kind() {
+            rocksdb::ErrorKind::IOError if error.as_ref().contains("lock") => {
+                "another process is using it: stop that one, then start again"
+            }
+            rocksdb::ErrorKind::IOError
+                if ["No space", "Permission denied", "Too many open files", "Read-only"]
+                    .iter()
+                    .any(|reason| error.as_ref().contains(reason)) =>
+            {
+                "the data is not known to be damaged: mend the cause, then start again"
+            }
+            _ => corrupt.advice,
+        };
+        Self { advice, ..corrupt }
     }
 
     /// Something that a newer version wrote.
@@ -189,6 +229,23 @@ pub struct Started<M: Machine> {
     pub handle: Handle<M>,
     /// To be run on the asynchronous runtime until it ends.
     pub proposer: Work,
+    /// Tells when the databases are closed.
+    pub closed: Closed,
+}
+
+/// Held by whoever has a database open.
+type Open = mpsc::Sender<Infallible>;
+
+/// Tells when nobody has a database open any more. The core's own tasks end a little after the
+/// core says that it has stopped.
+pub struct Closed(mpsc::Receiver<Infallible>);
+
+impl Closed {
+    /// Waits until everything that reads or writes the databases is gone, the log writer excepted.
+    pub async fn wait(mut self) {
+        // Nothing is ever sent: it ends when the last sender is dropped.
+        let _ = self.0.recv().await;
+    }
 }
 
 /// The core, as everybody else sees it. Cheap to clone.
@@ -228,18 +285,22 @@ pub async fn start<M: Machine>(
 
     let database = log::open_database(&data.join("raft"))?;
     let identity = identity::establish(&data, &database, node_id, drawn_disk_id)?;
-    let opened = log::open(database)?;
+    let (open, closed) = mpsc::channel(1);
+    let opened = log::open(database, open.clone())?;
 
     let machine = Arc::new(machine);
     let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
     let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES).map_err(|error| failed(&error))?;
+    let durable = opened.durable.clone();
     let (state, shared) =
-        StateMachine::open(Arc::clone(&machine), generations, snapshots, opened.durable.clone())?;
+        StateMachine::open(Arc::clone(&machine), generations, snapshots.clone(), durable, open)?;
     let applied = shared.database.load().applied()?;
-    if applied > opened.last {
+    if applied > opened.last || !opened.store.holds(applied).map_err(|error| failed(&error))? {
         return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
     }
-    if applied < opened.purged {
+    let snapshot = current_snapshot(&snapshots, &shared, opened.purged)?;
+    // The library takes up a snapshot that is ahead of the state.
+    if applied.max(snapshot) < opened.purged {
         return Err(failed(&"the state is behind what is left of the log"));
     }
     run_writer(opened.writer).map_err(|error| failed(&error))?;
@@ -253,7 +314,25 @@ pub async fn start<M: Machine>(
 
     let (proposer, work) = Proposer::new(raft.clone(), clock);
     let handle = Handle { raft, proposer, shared, machine, node_id };
-    Ok(Started { handle, proposer: Box::pin(work) })
+    Ok(Started { handle, proposer: Box::pin(work), closed: Closed(closed) })
+}
+
+/// The last entry that the newest snapshot holds. If there must be one and is none, because a crash
+/// came between the old and the new, it is taken here: the library would, but panics if the disk refuses.
+fn current_snapshot(
+    snapshots: &Snapshots,
+    shared: &Shared,
+    purged: Option<types::LogId>,
+) -> Result<Option<types::LogId>, Corrupt> {
+    let failed = |error: io::Error| Corrupt::snapshot(snapshots.directory(), error);
+    match snapshots.current().map_err(failed)? {
+        None if purged.is_some() => {
+            let database = shared.database.load();
+            snapshots.begin(&database).and_then(|builder| builder.finish()).map_err(failed)?;
+            database.applied()
+        }
+        current => Ok(current.and_then(|current| current.meta.last_log_id)),
+    }
 }
 
 /// Makes a fresh node a cluster of one, or checks that the cluster it belongs to is that.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 
+use super::Corrupt;
 use super::database::Database;
 use super::types::TypeConfig;
 
@@ -74,6 +75,12 @@ impl Snapshots {
         Ok(Builder { snapshots: self.clone(), checkpoint })
     }
 
+    /// Where the snapshots are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.root
+    }
+
     /// The newest complete snapshot.
     ///
     /// # Errors
@@ -88,20 +95,38 @@ impl Snapshots {
     }
 
     fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
-        let database = Database::open(directory, self.tables).map_err(io::Error::other)?;
+        // Without the advice for a damaged state: this is another directory.
+        let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
+        let database = Database::read(directory, self.tables).map_err(damaged)?;
         Ok(SnapshotMetaOf::<TypeConfig> {
-            last_log_id: database.applied().map_err(io::Error::other)?,
-            last_membership: database.membership().map_err(io::Error::other)?,
+            last_log_id: database.applied().map_err(damaged)?,
+            last_membership: database.membership().map_err(damaged)?,
         })
     }
 
-    /// Replaces the current snapshot by a complete one. Between the two steps there is none; it
-    /// can be made again from the state at any time.
+    /// Replaces the current snapshot by a complete one. A crash leaves the old, the new, or none,
+    /// never a part of one; it can be made again from the state at any time.
     fn publish(&self, made: &Path) -> io::Result<()> {
         let current = self.root.join(CURRENT);
-        remove_if_there(&current)?;
+        let replaced = self.root.join("replaced");
+        remove_if_there(&replaced)?;
+        match fs::rename(&current, &replaced) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         fs::rename(made, &current)?;
-        fs::File::open(&self.root)?.sync_all()
+        fs::File::open(&self.root)?.sync_all()?;
+        remove_if_there(&replaced)
+    }
+}
+
+impl Builder {
+    /// Makes the copy the current snapshot.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn finish(&self) -> io::Result<()> {
+        self.snapshots.publish(&self.checkpoint)
     }
 }
 
@@ -109,7 +134,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFiles;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        self.snapshots.publish(&self.checkpoint)?;
+        self.finish()?;
         self.snapshots.current()?.ok_or_else(|| io::Error::other("the snapshot just made is gone"))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::database::Generations;
 use super::log::{LogStore, open, open_database};
@@ -45,14 +45,16 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         &self,
     ) -> Result<(tempfile::TempDir, LogStore, StateMachine<Nothing>), StorageError<TypeConfig>> {
         let data = tempfile::tempdir().expect("directory");
-        let opened = open(open_database(&data.path().join("raft")).expect("log")).expect("log");
+        let (still_open, _) = mpsc::channel(1);
+        let database = open_database(&data.path().join("raft")).expect("log");
+        let opened = open(database, still_open.clone()).expect("log");
         std::thread::spawn(opened.writer);
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
         // The suite applies entries that are in no log; here everything counts as durable.
         let (_, durable) = watch::channel(u64::MAX);
         let (state, _) =
-            StateMachine::open(Arc::new(Nothing), generations, snapshots, durable).expect("state");
+            StateMachine::open(Arc::new(Nothing), generations, snapshots, durable, still_open).expect("state");
         Ok((data, opened.store, state))
     }
 }
