@@ -43,7 +43,11 @@ pub enum Error {
         mode: u32,
     },
     /// A file that holds no usable key.
-    #[error("{}: {source}", path.display())]
+    #[error(
+        "{}: {source}; put the file back from a copy, or remove it and start again: the node then publishes \
+         another key, and until that is old enough it signs with those that are left",
+        path.display()
+    )]
     Key {
         /// Which.
         path: PathBuf,
