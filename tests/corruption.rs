@@ -1,0 +1,293 @@
+//! Damaged data directories: a node refuses what it cannot trust and says what to do, or is provably
+//! whole. It never forgets in silence and never panics.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod node_under_test;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use futures::StreamExt as _;
+use node_under_test::{Node, Site, copy, files};
+use trust_fabric::cluster::StateHash;
+use trust_fabric::id::Digest128;
+use trust_fabric::state::{self, PolicySource};
+
+const NONCES: u8 = 60;
+const FLIPS: usize = 240;
+/// Nodes started at the same time.
+const AT_ONCE: usize = 6;
+
+fn nonce(number: u8) -> Digest128 {
+    Digest128::from_bytes([number; 16])
+}
+
+/// A data directory with a past: tables on disk, tables only in the log, a snapshot, three lives.
+struct Past {
+    site: Site,
+    /// Where the state is after one more start.
+    hash: (u64, StateHash),
+}
+
+impl Past {
+    async fn make() -> Self {
+        let site = Site::new();
+        let data = site.data();
+        let live = async |from: u8, to: u8| {
+            let node = site.start(&data).await.expect("starts");
+            for number in from..to {
+                node.running.state.spend_nonce(nonce(number), None).await.expect("fresh");
+            }
+            let source = PolicySource { path: "a.rego".into(), text: format!("package p{from}") };
+            let put = node.running.state.put_policy(
+                format!("policy-{from}"),
+                vec![source],
+                String::new(),
+                String::new(),
+            );
+            put.await.expect("policy");
+            node
+        };
+        live(0, NONCES / 3).await.stop().await;
+        let node = live(NONCES / 3, 2 * NONCES / 3).await;
+        snapshot(&node, &data).await;
+        node.stop().await;
+        live(2 * NONCES / 3, NONCES).await.stop().await;
+        let copied = site.beside("reference");
+        copy(&data, &copied);
+        let node = site.start(&copied).await.expect("starts");
+        let hash = node.running.state.core().state_hash().expect("hash");
+        node.stop().await;
+        Self { site, hash }
+    }
+
+    /// Starts a node on a copy that `damage` was done to: why it refused, or `None` if it is whole.
+    async fn after(&self, name: &str, damage: impl FnOnce(&Path)) -> Option<String> {
+        let data = self.site.beside(name);
+        copy(&self.site.data(), &data);
+        damage(&data);
+        let outcome = self.start_on(&data, name).await;
+        // What a refused start leaves behind may still be at work there; it goes with the site.
+        drop(fs::remove_dir_all(&data));
+        outcome
+    }
+
+    async fn start_on(&self, data: &Path, name: &str) -> Option<String> {
+        match self.site.start(data).await {
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(data.to_str().expect("path")), "{name}: no place in {text:?}");
+                Some(text)
+            }
+            Ok(node) => {
+                self.is_whole(&node, name).await;
+                node.stop().await;
+                None
+            }
+        }
+    }
+
+    async fn is_whole(&self, node: &Node, name: &str) {
+        let state = &node.running.state;
+        // A node that lost a private key publishes another, which is an entry more.
+        if !name.ends_with(".p8") {
+            assert_eq!(state.core().state_hash().expect("hash"), self.hash, "{name}: not the same state");
+        }
+        let spent = (0..NONCES).map(|number| state.spend_nonce(nonce(number), None));
+        for (number, outcome) in futures::future::join_all(spent).await.into_iter().enumerate() {
+            assert!(matches!(outcome, Err(state::Error::NonceSpent)), "{name}: nonce {number} was forgotten");
+        }
+        let digests: Vec<_> = state.policy_history().into_iter().map(|change| change.digest).collect();
+        assert_eq!(digests.len(), 4, "{name}: {digests:?}");
+        for digest in digests {
+            assert!(state.policy_sources(&digest).expect("row").is_some(), "{name}: {digest}");
+        }
+    }
+}
+
+async fn snapshot(node: &Node, data: &Path) {
+    node.running.state.core().snapshot().await.expect("snapshot");
+    let mut number = 200;
+    while !data.join("snapshots/current/CURRENT").exists() {
+        // Entries applied meanwhile; one nonce is as good as another.
+        drop(node.running.state.spend_nonce(nonce(number), None).await);
+        number = if number == 255 { 200 } else { number + 1 };
+    }
+}
+
+fn says_what_to_do(text: &str) -> bool {
+    ["start the node with", "start again", "start it", "start the version"]
+        .iter()
+        .any(|advice| text.contains(advice))
+}
+
+/// RocksDB's own diary, its lock, and the record of its options hold nothing of ours.
+fn holds_data(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).expect("name");
+    let is_diary = name.starts_with("LOG") || name == "LOCK" || name.starts_with("OPTIONS");
+    !is_diary && fs::metadata(path).expect("size").len() > 0
+}
+
+/// Spread over every file: each is hit, a larger one more often.
+fn positions(data: &Path, count: usize) -> Vec<(PathBuf, u64)> {
+    let files: Vec<_> = files(data).into_iter().filter(|path| holds_data(path)).collect();
+    let per_file = count.div_ceil(files.len());
+    let mut positions = Vec::new();
+    for path in files {
+        let length = fs::metadata(&path).expect("size").len();
+        let step = (length / per_file as u64).max(1);
+        // An odd offset in each step, so that headers and payloads are both hit.
+        let at = (0..length).step_by(usize::try_from(step).expect("step"));
+        positions.extend(at.enumerate().map(|(turn, at)| {
+            let within = (at + (turn as u64 * 7) % step).min(length - 1);
+            (path.strip_prefix(data).expect("below").to_owned(), within)
+        }));
+    }
+    positions
+}
+
+fn flip(path: &Path, at: u64, mask: u8) {
+    let mut bytes = fs::read(path).expect("read");
+    bytes[usize::try_from(at).expect("position")] ^= mask;
+    fs::write(path, bytes).expect("write");
+}
+
+async fn flip_everywhere(count: usize, masks: &[u8]) {
+    let past = &Past::make().await;
+    let cases: Vec<_> = positions(&past.site.data(), count)
+        .into_iter()
+        .enumerate()
+        .map(|(turn, (file, at))| (file, at, masks[turn % masks.len()]))
+        .collect();
+    let total = cases.len();
+    let outcomes: Vec<_> = futures::stream::iter(cases.into_iter().enumerate())
+        .map(|(turn, (file, at, mask))| async move {
+            let name = format!("flip-{turn}");
+            let outcome = past.after(&name, |data| flip(&data.join(&file), at, mask)).await;
+            (file, at, mask, outcome)
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut refused = 0;
+    let mut unhelpful = Vec::new();
+    for (file, at, mask, outcome) in outcomes {
+        match outcome {
+            Some(text) => {
+                refused += 1;
+                if !says_what_to_do(&text) {
+                    unhelpful.push(format!("{}:{at} ^{mask:02x}: {text}", file.display()));
+                }
+            }
+            None => println!("harmless: {}:{at} ^{mask:02x}", file.display()),
+        }
+    }
+    println!("{total} flips: {refused} refused, {} harmless", total - refused);
+    assert!(total >= count, "{total}");
+    assert!(unhelpful.is_empty(), "no advice:\n{}", unhelpful.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_byte_stops_the_node_or_is_harmless() {
+    flip_everywhere(FLIPS, &[0x01, 0x04, 0x80, 0xff]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "thousands of positions take minutes; part of `make proof`"]
+async fn a_flipped_byte_anywhere_stops_the_node_or_is_harmless() {
+    flip_everywhere(4000, &[0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff]).await;
+}
+
+fn newest(data: &Path, folder: &str, extension: &str) -> PathBuf {
+    let wanted = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
+    files(&data.join(folder)).into_iter().rfind(wanted).expect("file")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_lost_its_end_is_refused_because_the_state_remembers() {
+    let past = &Past::make().await;
+    let length = fs::metadata(newest(&past.site.data(), "raft", "log")).expect("size").len();
+    let mut refused = 0;
+    for part in 0..16 {
+        let keep = length * part / 16;
+        let name = format!("cut-{part}");
+        let outcome = past.after(&name, |data| {
+            let file = fs::OpenOptions::new().write(true).open(newest(data, "raft", "log")).expect("open");
+            file.set_len(keep).expect("cut");
+        });
+        if let Some(text) = outcome.await {
+            refused += 1;
+            assert!(says_what_to_do(&text), "{text}");
+        }
+    }
+    assert_eq!(refused, 16, "a cut log was accepted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_deleted_file_is_missed_or_harmless() {
+    let past = &Past::make().await;
+    for (turn, path) in files(&past.site.data()).into_iter().enumerate() {
+        let file = path.strip_prefix(past.site.data()).expect("below").to_owned();
+        let name = format!("deleted-{turn}-{}", file.file_name().expect("name").display());
+        let outcome = past.after(&name, |data| fs::remove_file(data.join(&file)).expect("remove"));
+        match outcome.await {
+            Some(text) => assert!(says_what_to_do(&text), "{}: {text}", file.display()),
+            None => println!("harmless: {} deleted", file.display()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_different_lives_are_refused() {
+    let past = &Past::make().await;
+    let other = Site::new();
+    other.start(&other.data()).await.expect("starts").stop().await;
+
+    let wiped = past.after("wiped", |data| fs::remove_dir_all(data.join("raft")).expect("remove")).await;
+    assert!(wiped.expect("refused").contains("lost its log"));
+
+    let foreign = past.after("foreign", |data| {
+        fs::remove_dir_all(data.join("raft")).expect("remove");
+        copy(&other.data().join("raft"), &data.join("raft"));
+    });
+    assert!(foreign.await.expect("refused").contains("another disk"));
+
+    let adopted = past.after("adopted", |data| {
+        fs::remove_dir_all(data.join("raft")).expect("remove");
+        copy(&other.data().join("raft"), &data.join("raft"));
+        fs::copy(other.data().join("identity.json"), data.join("identity.json")).expect("copy");
+    });
+    assert!(adopted.await.expect("refused").contains("ahead of the log"));
+
+    let unnamed = past.after("unnamed", |data| {
+        fs::remove_dir_all(data.join("raft")).expect("remove");
+        fs::remove_file(data.join("identity.json")).expect("remove");
+    });
+    assert!(unnamed.await.expect("refused").contains("ahead of the log"));
+}
+
+/// What the message advises must work: it is all that an operator has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_its_state_makes_it_again_from_the_log() {
+    let past = &Past::make().await;
+    let without = past.after("without-state", |data| fs::remove_dir_all(data.join("state")).expect("remove"));
+    assert_eq!(without.await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_on_the_directory_is_refused_and_the_first_goes_on() {
+    let site = Site::new();
+    let first = site.spawn().expect("starts");
+    let refusal = site.spawn().err().expect("refused");
+    assert!(refusal.contains("another process is using it"), "{refusal}");
+    let url = format!("http://{}/v1/exchange/token", first.address);
+    let body = node_under_test::exchange(&site.credential(), "after the second").to_string();
+    let answer = node_under_test::client().post(url).body(body).send().await.expect("answer");
+    assert_eq!(answer.status().as_u16(), 400, "a nonce has no spaces");
+    let url = format!("http://{}/v1/exchange/token", first.address);
+    let body = node_under_test::exchange(&site.credential(), "after-the-second").to_string();
+    let answer = node_under_test::client().post(url).body(body).send().await.expect("answer");
+    assert_eq!(answer.status().as_u16(), 200);
+    first.kill();
+}

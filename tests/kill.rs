@@ -1,0 +1,128 @@
+//! A node killed in the middle of its work: what it acknowledged is there when it comes back.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod node_under_test;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt as _;
+use node_under_test::{Site, client, copy, exchange};
+
+const EXCHANGES: u32 = 10_000;
+const CALLERS: usize = 32;
+const KILLS: u32 = 4;
+
+/// What a caller was told about its nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Granted,
+    AlreadyUsed,
+    Nothing,
+}
+
+async fn ask(client: &reqwest::Client, url: &str, credential: &str, nonce: u32) -> Told {
+    let body = exchange(credential, &format!("nonce-{nonce}")).to_string();
+    let Ok(answer) = client.post(url).body(body).send().await else { return Told::Nothing };
+    let status = answer.status().as_u16();
+    match (status, answer.text().await) {
+        (200, Ok(text)) if text.contains("access_token") => Told::Granted,
+        (200, _) => Told::Nothing,
+        (400, Ok(text)) if text.contains("already used") => Told::AlreadyUsed,
+        (503, _) => Told::Nothing,
+        (status, text) => panic!("nonce {nonce}: {status} {text:?}"),
+    }
+}
+
+#[tokio::test]
+async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
+    let site = Site::new();
+    let credential = site.credential();
+    let mut granted = BTreeMap::<u32, u32>::new();
+    let mut spent_unheard = BTreeSet::new();
+    let mut node = Some(site.spawn().expect("starts"));
+    let mut from = 0;
+    for round in 0..=KILLS {
+        let url = format!("http://{}/v1/exchange/token", node.as_ref().expect("node").address);
+        let http = client();
+        // The last round asks for every nonce again, whatever became of it.
+        let nonces: Vec<u32> = if round == KILLS {
+            (0..EXCHANGES).collect()
+        } else {
+            let mut nonces: Vec<u32> = (from..from + EXCHANGES / KILLS).collect();
+            from += EXCHANGES / KILLS;
+            // And the round before asks for some that were asked for when the node was killed.
+            nonces.splice(0..0, nonces[0].saturating_sub(300)..nonces[0]);
+            nonces
+        };
+        let kill_after = if round == KILLS { usize::MAX } else { nonces.len() - 200 };
+        let answers = Cell::new(0);
+        let victim = Cell::new(node.take());
+        let told: Vec<(u32, Told)> = futures::stream::iter(nonces)
+            .map(|nonce| {
+                let (http, url, credential, answers, victim) = (&http, &url, &credential, &answers, &victim);
+                async move {
+                    let told = ask(http, url, credential, nonce).await;
+                    answers.set(answers.get() + 1);
+                    if answers.get() == kill_after
+                        && let Some(node) = victim.take()
+                    {
+                        node.kill();
+                    }
+                    (nonce, told)
+                }
+            })
+            .buffer_unordered(CALLERS)
+            .collect()
+            .await;
+        for (nonce, told) in told {
+            match told {
+                Told::Granted => *granted.entry(nonce).or_default() += 1,
+                Told::AlreadyUsed if !granted.contains_key(&nonce) => drop(spent_unheard.insert(nonce)),
+                Told::AlreadyUsed => {}
+                Told::Nothing => assert!(round < KILLS, "no answer for {nonce} in the last round"),
+            }
+        }
+        node = victim.take();
+        if round < KILLS {
+            node = Some(site.spawn().expect("comes back"));
+        }
+    }
+    let twice: Vec<_> = granted.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(twice.is_empty(), "accepted more than once: {twice:?}");
+    println!("{} granted once, {} spent without an answer", granted.len(), spent_unheard.len());
+    assert_eq!(granted.len() + spent_unheard.len(), EXCHANGES as usize, "nonces unaccounted for");
+    node.expect("node").kill();
+    the_log_alone_gives_the_same_state(&site).await;
+}
+
+/// Starts one node on the data as it was left, and one on its log without the state.
+async fn the_log_alone_gives_the_same_state(site: &Site) {
+    let replayed = site.beside("replayed");
+    copy(&site.data(), &replayed);
+    std::fs::remove_dir_all(replayed.join("state")).expect("remove the state");
+    let mut hashes = Vec::new();
+    for data in [site.data(), replayed] {
+        let node = site.start(&data).await.expect("starts");
+        hashes.push(node.running.state.core().state_hash().expect("hash"));
+        node.stop().await;
+    }
+    assert_eq!(hashes[0], hashes[1], "the state that survived is not the one the log makes");
+}
+
+#[tokio::test]
+async fn a_node_is_restarted_fifty_times_in_one_process() {
+    let site = Site::new();
+    for restart in 0..50_u8 {
+        let node =
+            site.start(&site.data()).await.unwrap_or_else(|error| panic!("restart {restart}: {error}"));
+        let nonce = |byte: u8| trust_fabric::id::Digest128::from_bytes([byte; 16]);
+        let state = &node.running.state;
+        state.spend_nonce(nonce(restart), None).await.expect("fresh");
+        for earlier in 0..restart {
+            state.spend_nonce(nonce(earlier), None).await.expect_err("spent before");
+        }
+        node.stop().await;
+    }
+}

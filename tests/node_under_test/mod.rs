@@ -1,0 +1,252 @@
+//! A node for tests that take it down: its directory, its configuration, and credentials it accepts.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use trust_fabric::clock::Clock;
+use trust_fabric::config::{self, Config, Overrides};
+use trust_fabric::node::{self, Running};
+use trust_fabric::token::signing::SigningKey;
+
+/// The program that the tests start.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
+
+/// The issuer that the shipped policy knows.
+const ISSUER: &str = "http://127.0.0.1:8698";
+const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
+const FABRIC: &str = "http://127.0.0.1:8693";
+
+/// Everything a node needs, in a directory of its own that goes with this value.
+pub struct Site {
+    place: PathBuf,
+    issuer: SigningKey,
+    /// Removed with the site, unless the site is another's.
+    _directory: Option<TempDir>,
+}
+
+impl Site {
+    /// A configuration, an issuer's keys, and no data yet.
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let site = Self::at(directory.path());
+        Self { _directory: Some(directory), ..site }
+    }
+
+    /// In a directory of somebody else's.
+    pub fn at(place: &Path) -> Self {
+        let issuer = SigningKey::generate().expect("key");
+        let keys = json!({ "keys": [issuer.public_jwk()] });
+        fs::write(place.join("issuer.jwks"), keys.to_string()).expect("keys");
+        Self { place: place.to_owned(), issuer, _directory: None }
+    }
+
+    /// The directory itself.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.place.join("data")
+    }
+
+    /// A place beside the data directory.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
+    /// The configuration of a node on `data`.
+    pub fn config(&self, data: &Path) -> Config {
+        let overrides = Overrides { data_dir: Some(data.to_owned()), ..Overrides::default() };
+        config::load(Some(&self.config_file()), &mut std::iter::empty(), &overrides).expect("configuration")
+    }
+
+    fn config_file(&self) -> PathBuf {
+        let path = self.beside("node.toml");
+        let text = format!(
+            r#"
+            [node]
+            data_dir = {data:?}
+            [listen]
+            http = "127.0.0.1:0"
+            [fabric]
+            issuer = "{FABRIC}"
+            trust_domain = "dev.trust-fabric.local"
+            [policy]
+            directory = {policies:?}
+            [cluster]
+            heartbeat = "20ms"
+            [log]
+            filter = "error,trust_fabric::node=info"
+            [[issuers]]
+            issuer = "{ISSUER}"
+            subject = "kubernetes"
+            keys_file = {keys:?}
+            algorithms = ["ES256"]
+            trust_domains = ["dev.trust-fabric.local"]
+            "#,
+            data = self.data(),
+            policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies"),
+            keys = self.beside("issuer.jwks"),
+        );
+        fs::write(&path, text).expect("configuration file");
+        path
+    }
+
+    /// Starts a node in this process.
+    pub async fn start(&self, data: &Path) -> Result<Node, node::Error> {
+        let shutdown = CancellationToken::new();
+        let config = self.config(data);
+        let running = node::start(config, Clock::system(), Path::new(PROGRAM), shutdown.clone()).await?;
+        Ok(Node { running, shutdown })
+    }
+
+    /// Starts a node in a process of its own and waits until it serves; the log, if it does not.
+    pub fn spawn(&self) -> Result<Process, String> {
+        let mut command = Command::new(PROGRAM);
+        command.arg("serve").arg("--config").arg(self.config_file());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
+        let mut log = BufReader::new(child.stderr.take().expect("log"));
+        let mut said = String::new();
+        loop {
+            let mut line = String::new();
+            if log.read_line(&mut line).expect("log line") == 0 {
+                let status = child.wait().expect("status");
+                return Err(format!("{status}: {said}"));
+            }
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
+            if event["message"] == "serving" {
+                let address = event["address"].as_str().expect("address").parse().expect("address");
+                // It listens before its policy is compiled.
+                while !is_ready(address) {}
+                return Ok(Process { child, address, log });
+            }
+            said.push_str(&line);
+        }
+    }
+
+    /// A service account token as a Kubernetes API server writes it.
+    pub fn credential(&self) -> String {
+        let now = Clock::system().now().secs();
+        let claims = json!({
+            "iss": ISSUER,
+            "sub": "system:serviceaccount:demo:reporter",
+            "aud": [FABRIC],
+            "iat": now,
+            "nbf": now,
+            "exp": now + 3600,
+            "jti": "1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+            "kubernetes.io": {
+                "namespace": "demo",
+                "serviceaccount": {"name": "reporter", "uid": "9f2d7b4e-0d6c-4d2a-8d0c-0b6f2e0a4c11"},
+            },
+        });
+        self.issuer.sign(&claims, "JWT").expect("credential")
+    }
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    let mut answer = String::new();
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+    asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+}
+
+/// The body of an exchange that spends `nonce`.
+pub fn exchange(credential: &str, nonce: &str) -> Value {
+    json!({
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": credential,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "audience": AUDIENCE,
+        "execution_scope": {"htm": "POST", "htu": AUDIENCE, "nonce": nonce},
+    })
+}
+
+/// A node in this process.
+pub struct Node {
+    pub running: Running,
+    shutdown: CancellationToken,
+}
+
+impl Node {
+    /// Stops it as a signal would.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.running.until_stopped().await.expect("stops");
+    }
+}
+
+/// A node in a process of its own; killed when dropped.
+pub struct Process {
+    pub child: Child,
+    pub address: SocketAddr,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Process {
+    /// `kill -9`, and waits for the end.
+    pub fn kill(mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("end");
+    }
+
+    /// Waits for the end; what it said meanwhile.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        let mut said = String::new();
+        while self.log.read_line(&mut said).expect("log") > 0 {}
+        (self.child.wait().expect("end"), said)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// An HTTP client that keeps its connections.
+pub fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client")
+}
+
+/// Copies a directory with everything in it.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("directory");
+    fs::set_permissions(to, fs::metadata(from).expect("mode").permissions()).expect("mode");
+    for item in fs::read_dir(from).expect("read") {
+        let item = item.expect("item");
+        let target = to.join(item.file_name());
+        if item.file_type().expect("type").is_dir() {
+            copy(&item.path(), &target);
+        } else {
+            fs::copy(item.path(), &target).expect("copy");
+        }
+    }
+}
+
+/// Every file below `directory`.
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in fs::read_dir(directory).expect("read") {
+        let path = item.expect("item").path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}

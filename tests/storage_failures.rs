@@ -1,0 +1,113 @@
+//! A disk that refuses: the node stops instead of promising, and finds what it promised before.
+//!
+//! Linux's `strace` makes system calls of a running node fail.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod node_under_test;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use node_under_test::{Process, Site, client, exchange, files};
+
+const BEFORE: u32 = 20;
+
+/// Makes system calls on a running node fail from now on.
+fn break_disk(node: &Process, calls: &str, error: &str, only: Option<&PathBuf>) -> Child {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-o", "/dev/null", "-p", &node.child.id().to_string()]);
+    command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={calls}:error={error}")]);
+    command.args(only.iter().flat_map(|path| ["-P".as_ref(), path.as_os_str()]));
+    let mut strace = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("strace is missing: scripts/install.sh test installs it");
+    let mut said = BufReader::new(strace.stderr.take().expect("output"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("line");
+    assert!(line.contains("attached"), "{line}");
+    // The rest is read by nobody and fits the pipe.
+    strace.stderr = Some(said.into_inner());
+    strace
+}
+
+/// The log file that the node appends to.
+fn open_log(site: &Site) -> PathBuf {
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    files(&site.data().join("raft")).into_iter().rfind(is_log).expect("log")
+}
+
+async fn spend(node: &Process, credential: &str, number: u32) -> Result<u16, reqwest::Error> {
+    let url = format!("http://{}/v1/exchange/token", node.address);
+    let body = exchange(credential, &format!("nonce-{number}")).to_string();
+    client().post(url).body(body).send().await.map(|answer| answer.status().as_u16())
+}
+
+async fn stops_and_comes_back(calls: &str, error: &str, only_the_log: bool) {
+    let site = Site::new();
+    let credential = site.credential();
+    let node = site.spawn().expect("starts");
+    for number in 0..BEFORE {
+        assert_eq!(spend(&node, &credential, number).await.expect("answer"), 200);
+    }
+    let log = only_the_log.then(|| open_log(&site));
+    let mut strace = break_disk(&node, calls, error, log.as_ref());
+    let answer = spend(&node, &credential, BEFORE).await;
+    assert!(!matches!(answer, Ok(200)), "acknowledged what is not durable");
+    let (status, said) = node.ended();
+    strace.wait().expect("strace ends");
+    assert!(!status.success(), "{status}");
+    assert!(status.code().is_some(), "ended by a signal: {status}: {said}");
+    assert!(said.contains("core has failed"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+
+    let node = site.spawn().expect("comes back");
+    for number in 0..BEFORE {
+        assert_eq!(
+            spend(&node, &credential, number).await.expect("answer"),
+            400,
+            "nonce {number} was forgotten"
+        );
+    }
+    assert_eq!(spend(&node, &credential, BEFORE + 1).await.expect("answer"), 200);
+    node.kill();
+}
+
+#[tokio::test]
+async fn a_failed_sync_stops_the_node() {
+    stops_and_comes_back("fsync,fdatasync", "EIO", false).await;
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_the_node() {
+    stops_and_comes_back("write,pwrite64", "ENOSPC", true).await;
+}
+
+#[tokio::test]
+async fn a_failed_write_of_the_log_stops_the_node() {
+    stops_and_comes_back("write,pwrite64", "EIO", true).await;
+}
+
+/// The state has no promise of its own, but a node whose state stands still may not go on.
+#[tokio::test]
+async fn a_full_disk_under_the_state_stops_the_node() {
+    let site = Site::new();
+    let credential = site.credential();
+    let node = site.spawn().expect("starts");
+    assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 200);
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let state = files(&site.data().join("state")).into_iter().rfind(is_log).expect("log");
+    let mut strace = break_disk(&node, "write,pwrite64", "ENOSPC", Some(&state));
+    let answer = spend(&node, &credential, 1).await;
+    assert!(!matches!(answer, Ok(200)), "acknowledged what is not applied");
+    let (status, said) = node.ended();
+    strace.wait().expect("strace ends");
+    assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
+    let node = site.spawn().expect("comes back");
+    assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 400);
+    node.kill();
+}
