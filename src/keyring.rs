@@ -241,6 +241,8 @@ impl Keyring {
 fn read_directory(directory: &Path) -> Result<BTreeMap<String, Arc<SigningKey>>, Error> {
     let file_error = |source| Error::File { path: directory.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file_error)?;
+    // Or a power cut takes the keys that the log has published.
+    crate::cluster::sync_name_of(directory).map_err(file_error)?;
     check_mode(directory)?;
     let mut private = BTreeMap::new();
     for item in fs::read_dir(directory).map_err(file_error)? {

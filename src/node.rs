@@ -228,6 +228,7 @@ async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>
         .recursive(true)
         .mode(0o700)
         .create(&data)
+        .and_then(|()| cluster::sync_name_of(&data))
         .map_err(|source| Error::DataDirectory { path: data.clone(), source })?;
     lock(&data)?;
     let options = cluster::Options {

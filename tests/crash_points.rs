@@ -163,7 +163,7 @@ fn step(thread: Pid, data: &Path) -> Option<String> {
     let first = arguments.next()?;
     if name == "openat" {
         let flags = arguments.nth(1)?;
-        return (flags & libc::O_CREAT.unsigned_abs() as u64 != 0).then(|| name.to_owned());
+        return (flags & u64::from(libc::O_CREAT.unsigned_abs()) != 0).then(|| name.to_owned());
     }
     if !on_file {
         return Some(name.to_owned());
@@ -270,14 +270,14 @@ async fn kill_at(stride: usize, first: usize) -> String {
         finds_everything(&site, &life).await;
         let Some(at) = life.killed_at else { break };
         killed += 1;
-        let kind = kinds.entry(at).or_insert((0, usize::MAX, 0));
+        let sort = kinds.entry(at).or_insert((0, usize::MAX, 0));
         let acknowledged = life.acknowledged.len();
-        *kind = (kind.0 + 1, kind.1.min(acknowledged), kind.2.max(acknowledged));
+        *sort = (sort.0 + 1, sort.1.min(acknowledged), sort.2.max(acknowledged));
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort();
+    kinds.sort_unstable();
     let mut table = format!(
-        "{killed} kills in a life of {} steps, every {stride}. to the end.\n\n\
+        "{killed} kills, {stride} step(s) apart; a whole life has about {} steps.\n\n\
          | Killed before | Times | Acknowledged by then |\n|---|---|---|\n",
         whole.steps
     );
@@ -294,7 +294,7 @@ async fn a_node_killed_between_two_steps_finds_what_it_acknowledged() {
 }
 
 #[tokio::test]
-#[ignore = "kills before every single step, which takes half an hour; part of `make proof`"]
+#[ignore = "kills before every single step, which takes ten minutes; part of `make proof`"]
 async fn a_node_killed_before_any_step_finds_what_it_acknowledged() {
     kill_at(1, 1).await;
 }

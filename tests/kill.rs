@@ -28,9 +28,8 @@ async fn ask(client: &reqwest::Client, url: &str, credential: &str, nonce: u32) 
     let status = answer.status().as_u16();
     match (status, answer.text().await) {
         (200, Ok(text)) if text.contains("access_token") => Told::Granted,
-        (200, _) => Told::Nothing,
         (400, Ok(text)) if text.contains("already used") => Told::AlreadyUsed,
-        (503, _) => Told::Nothing,
+        (200 | 503, _) => Told::Nothing,
         (status, text) => panic!("nonce {nonce}: {status} {text:?}"),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -87,13 +87,21 @@ fn store(path: &Path, identity: Identity) -> io::Result<()> {
 /// # Errors
 /// If the disk refuses.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    let parent = path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
-    File::open(parent)?.sync_all()
+    sync_name_of(path)
+}
+
+/// Makes it durable that `path` exists under its name.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn sync_name_of(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

@@ -76,14 +76,14 @@ impl Site {
         let text = format!(
             r#"
             [node]
-            data_dir = {data:?}
+            data_dir = "{data}"
             [listen]
             http = "127.0.0.1:0"
             [fabric]
             issuer = "{FABRIC}"
             trust_domain = "dev.trust-fabric.local"
             [policy]
-            directory = {policies:?}
+            directory = "{policies}"
             [cluster]
             heartbeat = "20ms"
             [log]
@@ -91,13 +91,13 @@ impl Site {
             [[issuers]]
             issuer = "{ISSUER}"
             subject = "kubernetes"
-            keys_file = {keys:?}
+            keys_file = "{keys}"
             algorithms = ["ES256"]
             trust_domains = ["dev.trust-fabric.local"]
             "#,
-            data = self.data(),
-            policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies"),
-            keys = self.beside("issuer.jwks"),
+            data = self.data().display(),
+            policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").display(),
+            keys = self.beside("issuer.jwks").display(),
         );
         fs::write(&path, text).expect("configuration file");
         path
@@ -116,20 +116,21 @@ impl Site {
         let mut command = Command::new(PROGRAM);
         command.arg("serve").arg("--config").arg(self.config_file());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
-        let mut log = BufReader::new(child.stderr.take().expect("log"));
+        let log = BufReader::new(child.stderr.take().expect("log"));
+        let mut process = Process { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log };
         let mut said = String::new();
         loop {
             let mut line = String::new();
-            if log.read_line(&mut line).expect("log line") == 0 {
-                let status = child.wait().expect("status");
+            if process.log.read_line(&mut line).expect("log line") == 0 {
+                let status = process.child.wait().expect("status");
                 return Err(format!("{status}: {said}"));
             }
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving" {
-                let address = event["address"].as_str().expect("address").parse().expect("address");
+                process.address = event["address"].as_str().expect("address").parse().expect("address");
                 // It listens before its policy is compiled.
-                while !is_ready(address) {}
-                return Ok(Process { child, address, log });
+                while !is_ready(process.address) {}
+                return Ok(process);
             }
             said.push_str(&line);
         }
