@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft::entry::RaftEntry as _;
-use openraft::vote::RaftLeaderId as _;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};

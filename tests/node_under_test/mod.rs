@@ -159,7 +159,7 @@ impl Site {
 fn is_ready(address: SocketAddr) -> bool {
     let mut answer = String::new();
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
-    let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+    let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
 }
 
