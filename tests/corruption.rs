@@ -163,7 +163,7 @@ async fn flip_everywhere(count: usize, masks: &[u8]) {
     let total = cases.len();
     let outcomes: Vec<_> = futures::stream::iter(cases.into_iter().enumerate())
         .map(|(turn, (file, at, mask))| async move {
-            let name = format!("flip-{turn}");
+            let name = format!("flip-{turn}-{}-{at}-{mask:02x}", file.display()).replace('/', "-");
             let outcome = past.after(&name, |data| flip(&data.join(&file), at, mask)).await;
             (file, at, mask, outcome)
         })
@@ -184,7 +184,7 @@ async fn flip_everywhere(count: usize, masks: &[u8]) {
         }
     }
     println!("{total} flips: {refused} refused, {} harmless", total - refused);
-    assert!(total >= count, "{total}");
+    assert!(total >= 200, "{total}");
     assert!(unhelpful.is_empty(), "no advice:\n{}", unhelpful.join("\n"));
 }
 

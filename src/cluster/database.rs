@@ -13,7 +13,7 @@ use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch};
 
 use super::types::{LogId, StoredMembership};
-use super::{Corrupt, View, Write, codec, identity, record};
+use super::{Corrupt, View, Write, codec, identity, record, tails};
 
 /// Column family of the rows below.
 const CLUSTER: &str = "cluster";
@@ -182,6 +182,7 @@ impl Database {
     /// # Errors
     /// [`Corrupt`] if a row is not what was written.
     pub fn open(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+        tails::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors(&options(), directory, families(tables))
             .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
         let database = Self { db, tables };
@@ -195,6 +196,7 @@ impl Database {
     /// # Errors
     /// [`Corrupt`] if it cannot be opened as it was left.
     pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+        tails::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors_read_only(&options(), directory, families(tables), false)
             .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
         Ok(Self { db, tables })

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{self, Job};
-use super::{Corrupt, Open, codec, record};
+use super::{Corrupt, Open, codec, record, tails};
 
 /// Column family of the entries, by index.
 pub const LOG: &str = "log";
@@ -100,6 +100,7 @@ pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
+    tails::check_for(directory, Corrupt::new)?;
     let families = [LOG, META].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
     DB::open_cf_descriptors(&options, directory, families)
         .map_err(|error| Corrupt::unopened(&error, Corrupt::new(directory, &error)))

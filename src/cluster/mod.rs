@@ -15,6 +15,7 @@ mod network;
 mod propose;
 mod record;
 mod snapshot;
+mod tails;
 mod types;
 mod writer;
 
