@@ -45,6 +45,8 @@ missing_packages() { # what is wanted: build | test | lint
   [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || echo ca-certificates
   has_libclang || echo libclang-dev
   if [[ " $* " == *" test "* ]] && ! has_venv; then echo python3 python3-venv; fi
+  # tests/storage_failures.rs makes system calls of a running node fail.
+  if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
 }
 
 as_root() {

@@ -110,7 +110,7 @@ pub struct Running {
 /// Starts a node. `compiler` is this program: it is run as a child to compile a policy.
 ///
 /// # Errors
-/// As [`Error`] says; nothing is left running.
+/// As [`Error`] says. The process should end then: the core may still be running.
 pub async fn start(
     config: Config,
     clock: Clock,
