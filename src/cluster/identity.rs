@@ -44,14 +44,17 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(refuse(error.to_string())),
     };
-    let disk_id = read_meta(log, DISK)?
-        .map(|bytes| <[u8; 16]>::try_from(bytes).map_err(|_| refuse("disk id is not 16 bytes".into())))
+    let in_log = read_meta(log, DISK)?
+        .map(|row| Identity::from_row(&row).ok_or_else(|| refuse("the log's row is not an identity".into())))
         .transpose()?;
-    match (stored, disk_id) {
-        (Some(stored), _) if stored.node_id != node_id => {
-            Err(refuse(format!("the directory belongs to node {}, not to node {node_id}", stored.node_id)))
-        }
-        (Some(stored), Some(disk_id)) if stored.disk_id != disk_id => {
+    if let Some(known) = stored.or(in_log)
+        && known.node_id != node_id
+    {
+        let owner = known.node_id;
+        return Err(refuse(format!("the directory belongs to node {owner}, not to node {node_id}")));
+    }
+    match (stored, in_log) {
+        (Some(stored), Some(in_log)) if stored != in_log => {
             Err(refuse("the log was made on another disk".into()))
         }
         (Some(stored), Some(_)) => Ok(stored),
@@ -59,12 +62,24 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
             "the log of node {} is gone; a disk that lost its log may not come back under its old id",
             stored.node_id
         ))),
-        (None, disk_id) => {
-            let identity = Identity { node_id, disk_id: disk_id.unwrap_or(drawn) };
-            write_meta(log, DISK, &identity.disk_id).map_err(|error| refuse(error.to_string()))?;
+        (None, in_log) => {
+            let identity = in_log.unwrap_or(Identity { node_id, disk_id: drawn });
+            write_meta(log, DISK, &identity.to_row()).map_err(|error| refuse(error.to_string()))?;
             store(&path, identity).map_err(|error| refuse(error.to_string()))?;
             Ok(identity)
         }
+    }
+}
+
+impl Identity {
+    /// The disk's id, then the node's, big endian.
+    fn to_row(self) -> Vec<u8> {
+        [&self.disk_id[..], &self.node_id.to_be_bytes()].concat()
+    }
+
+    fn from_row(row: &[u8]) -> Option<Self> {
+        let (disk_id, node_id) = row.split_first_chunk::<16>()?;
+        Some(Self { disk_id: *disk_id, node_id: u64::from_be_bytes(node_id.try_into().ok()?) })
     }
 }
 
@@ -137,6 +152,18 @@ mod tests {
         establish(data.path(), &log, 1, [7; 16]).expect("first");
         let refusal = establish(data.path(), &log, 2, [8; 16]).expect_err("another node");
         assert!(refusal.to_string().contains("belongs to node 1"), "{refusal}");
+    }
+
+    /// The wrong id was once written to the missing file before anything else was asked, and the right
+    /// one refused from then on.
+    #[test]
+    fn a_wrong_id_does_not_take_over_a_directory_that_lost_its_file() {
+        let data = tempfile::tempdir().expect("directory");
+        let log = log_in(data.path());
+        let first = establish(data.path(), &log, 1, [7; 16]).expect("first");
+        fs::remove_file(data.path().join(FILE)).expect("remove");
+        establish(data.path(), &log, 2, [8; 16]).expect_err("another node");
+        assert_eq!(establish(data.path(), &log, 1, [8; 16]).expect("the same"), first);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub const VOTE: &[u8] = b"vote";
 pub const COMMITTED: &[u8] = b"committed";
 /// Row: the last entry purged.
 pub const PURGED: &[u8] = b"purged";
-/// Row: the identity of the disk, 16 bytes.
+/// Row: the identity of the disk and of the node on it, 24 bytes.
 pub const DISK: &[u8] = b"disk";
 
 /// Most entries kept in memory beside those not yet durable.

@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn what_the_library_writes_is_read_as_it_means_it() {
         let data = tempfile::tempdir().expect("directory");
-        let database = super::super::log::open_database(data.path()).expect("open");
-        let rows = database.cf_handle(super::super::log::LOG).expect("rows");
+        let database = crate::cluster::log::open_database(data.path()).expect("open");
+        let rows = database.cf_handle(crate::cluster::log::LOG).expect("rows");
         for length in [0_usize, 1, 100, 40_000, 100_000, 7] {
             database.put_cf(rows, length.to_be_bytes(), vec![7; length]).expect("put");
         }
