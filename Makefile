@@ -28,7 +28,7 @@ run: build ## start a development broker and watch one token exchange
 build: ## compile the product
 	@scripts/install.sh build
 	@test -x "$$CARGO_TARGET_DIR/release/trust-fabric" || \
-		echo "First build: RocksDB and some 300 crates are compiled, about a quarter of an hour on two cores."
+		echo "First build: RocksDB and some 300 crates are compiled, a quarter to half an hour on two cores."
 	@cargo build $(PROFILE)
 
 .PHONY: test

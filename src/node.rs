@@ -188,19 +188,23 @@ impl Running {
             },
         };
         self.shutdown.cancel();
-        ended?;
         tracing::info!("stopping");
+        if ended.is_err() {
+            // Nobody is answered by a node that has failed.
+            self.listener.shutdown().await;
+        }
         self.background.shutdown().await;
-        core.shutdown().await.map_err(Error::CoreFailed)?;
+        let stopped = core.shutdown().await.map_err(Error::CoreFailed);
         drop((core, self.state, self.listener));
         // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
         if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
             tracing::warn!("the data directory is still in use at the end");
         }
         // The writer ends when the core has let go of the log.
+        // A process that ends while the database has threads is aborted by it, whatever its exit code.
         let joined = wait_for_thread(self.log_writer).await;
         tracing::info!("stopped");
-        joined
+        ended.and(stopped).and(joined)
     }
 }
 

@@ -47,7 +47,7 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
             };
             match admitted {
                 Ok(()) => as_error_object(next.run(request).await),
-                Err(error) => error.into_response(),
+                Err(error) => closing(error.into_response()),
             }
         };
         match tokio::time::timeout(limits::REQUEST_TIMEOUT, answered).await {
@@ -99,6 +99,12 @@ async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
         .map_err(|_| Error::unavailable("this node has not applied Svc-Min-Index yet"))
 }
 
+/// The body was not read, so that the connection cannot go on; the caller is told.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// What the router itself refuses gets the contract's error object too.
 fn as_error_object(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
@@ -114,5 +120,5 @@ fn as_error_object(response: Response) -> Response {
     if let Some(allow) = allow {
         response.headers_mut().insert(header::ALLOW, allow);
     }
-    response
+    closing(response)
 }

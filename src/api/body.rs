@@ -86,8 +86,9 @@ pub async fn json<T: DeserializeOwned>(
     body: Body,
     bytes_max: usize,
 ) -> Result<T, Error> {
+    let bytes = read(body, bytes_max).await?;
     match media(headers)? {
-        Media::Json => Ok(json::read(&read(body, bytes_max).await?)?),
+        Media::Json => Ok(json::read(&bytes)?),
         Media::Form => Err(Error::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest,

@@ -81,8 +81,9 @@ pub struct ExchangeResponse {
     )
 )]
 pub async fn post(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Error> {
-    let media = body::media(&headers)?;
+    // A body that is not read closes the connection under a caller that is still writing.
     let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
+    let media = body::media(&headers)?;
     let caller = Caller { id: None, idempotency_key: idempotency_key(&headers)? };
     let members = match media {
         Media::Json => from_json(&bytes)?,
