@@ -1,0 +1,39 @@
+//! What the listener knows of the other end of a connection before any request is read.
+
+use std::net::SocketAddr;
+
+use crate::clock::Timestamp;
+use crate::id::WorkloadId;
+
+/// The other end of a connection. Every request carries an `Arc` of it in its extensions.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where it comes from, as TCP says; no header changes it.
+    pub address: SocketAddr,
+    /// Which of our addresses it reached.
+    pub local_address: SocketAddr,
+    /// How it is protected.
+    pub channel: Channel,
+    /// It was let in beyond the usual number of connections, for health routes only.
+    pub in_reserve: bool,
+}
+
+/// How a connection is protected.
+#[derive(Clone, Debug)]
+pub enum Channel {
+    /// Plain TCP.
+    Plain,
+    /// TLS, with the verified certificate of the client if it sent one.
+    Tls(Option<PeerCertificate>),
+}
+
+/// A client certificate that was verified in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// Its only URI name (X.509-SVID §2).
+    pub spiffe_id: WorkloadId,
+    /// SHA-256 of its DER form (RFC 8705 §3.1, `x5t#S256`).
+    pub thumbprint: [u8; 32],
+    /// From when on it counts no more, whatever connection it opened.
+    pub not_after: Timestamp,
+}
