@@ -7,11 +7,12 @@
 //! A lower layer never names an upper one, and use-cases never name each other; a test checks both.
 //!
 //! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
-//!    [`demo`]
+//!    [`data_directory`] · [`demo`]
 //! 5. [`api`]: the only HTTP server
 //! 4. [`exchange`]: RFC 8693
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
-//!    keys) · [`active_policy`] (the compiled bundle) · [`outbound`] (the only HTTP client)
+//!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
+//!    [`outbound`] (the only HTTP client)
 //! 2. [`token`]: pure JOSE and claim rules
 //! 1. [`policy`]: the only Rego
 //! 0. [`id`] · [`clock`] · [`json`] · [`limits`] · [`telemetry`]
@@ -23,6 +24,7 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod data_directory;
 pub mod demo;
 pub mod exchange;
 pub mod id;
@@ -31,6 +33,7 @@ pub mod keyring;
 pub mod limits;
 pub mod node;
 pub mod outbound;
+pub mod own_tokens;
 pub mod policy;
 pub mod state;
 pub mod telemetry;

@@ -159,10 +159,28 @@ pub const HEADERS_MAX: usize = 64;
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Most open connections per listener.
 pub const CONNECTIONS_MAX: usize = 10_240;
+/// Default number of open connections from one address.
+pub const CONNECTIONS_PER_ADDRESS: usize = 256;
+/// Default number of open connections of one identity.
+pub const CONNECTIONS_PER_IDENTITY: usize = 1_024;
 /// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Pause after a connection could not be accepted.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Most callers whose rate is remembered; beyond it the least used start anew.
+pub const RATES_REMEMBERED_MAX: u64 = 100_000;
+/// Default number of requests that one caller may send in a second.
+pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
+/// Largest number of requests a second that can be configured for one caller.
+pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+/// Most requests under way at once; beyond it: 503.
+pub const REQUESTS_MAX: usize = 4_096;
+/// Longest wait of a task that is ready for its turn; beyond it new requests are answered 503.
+pub const OVERLOAD_DELAY: Duration = Duration::from_millis(20);
+/// Time between two measurements of that wait.
+pub const OVERLOAD_PULSE: Duration = Duration::from_millis(2);
+/// Longest wait for a request's body; beyond it: 408.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a graceful shutdown waits for requests under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -4,7 +4,6 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -14,15 +13,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
-use crate::api::{self, App, listener};
+use crate::api::rates::Rates;
+use crate::api::tls::{self, Tls};
+use crate::api::{self, App, Pressure, Router, listener};
 use crate::clock::Clock;
 use crate::cluster::{self, Corrupt};
 use crate::config::{self, Config};
+use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
 use crate::keyring::{self, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
+use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
 use crate::state::{self, Replicated, State};
 use crate::telemetry::{self, Metrics};
@@ -41,14 +44,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The data directory cannot be made or read.
-    #[error("data directory {}: {source}", path.display())]
-    DataDirectory {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The data directory is not to be used.
+    #[error(transparent)]
+    DataDirectory(#[from] data_directory::Error),
+    /// Certificates, keys or revocation lists.
+    #[error("tls: {0}")]
+    Tls(#[from] tls::Error),
+    /// The current policy does not compile on this node.
+    #[error("the current policy does not compile on this node; the log says why")]
+    NoPolicy,
     /// Another process runs on the data directory.
     #[error("data directory {}: another process is using it", path.display())]
     InUse {
@@ -96,8 +100,10 @@ pub enum Error {
 
 /// A node that serves.
 pub struct Running {
-    /// Where it listens.
+    /// Where it listens for plain HTTP.
     pub address: SocketAddr,
+    /// Where it listens for TLS; `None` in development mode.
+    pub tls_address: Option<SocketAddr>,
     /// The replicated state, for tests and for the development broker.
     pub state: State,
     listener: JoinSet<()>,
@@ -118,10 +124,11 @@ pub async fn start(
     shutdown: CancellationToken,
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
-    let socket = listen(config.listen.http).await?;
-    let address =
-        socket.local_addr().map_err(|source| Error::Listen { address: config.listen.http, source })?;
     let metrics = Metrics::new()?;
+    let edge = Edge::open(&config, &clock, &metrics).await?;
+    let (address, tls_address) = edge.addresses()?;
+    let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
+    data_directory::prepare(&config.node.data_dir, mode)?;
     let mut background = JoinSet::new();
 
     let Core { state, log_writer, closed } = start_core(&config, &clock, &mut background).await?;
@@ -131,6 +138,9 @@ pub async fn start(
     keyring.ensure().await?;
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
+    if policy.current().is_none() {
+        return Err(Error::NoPolicy);
+    }
     background.spawn(policy.clone().follow());
     background.spawn(compare_state_hashes(state.clone()));
 
@@ -138,19 +148,29 @@ pub async fn start(
         allow_loopback_http: config.outbound.allow_loopback_http,
         ..client::Limits::default()
     })?;
-    let exchange = Exchange {
+    let signatures = SignatureCache::default();
+    let own_tokens = OwnTokens::new(own_tokens::Parts {
         issuer: config.fabric.issuer.clone(),
         trust_domains: trust_domains(&config),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        signatures: signatures.clone(),
+    });
+    let exchange = Exchange {
+        own_tokens: own_tokens.clone(),
         issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone(), metrics.clone()),
         issuers,
         keyring: keyring.clone(),
         state: state.clone(),
-        signatures: SignatureCache::default(),
+        signatures,
         containment: config.blast_radius.clone(),
         policy: policy.compiled(),
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let pressure = Pressure::default();
+    background.spawn(pressure.clone().measure(clock.clone()));
+    let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     let router = api::router(App::new(api::Parts {
         exchange,
         keyring,
@@ -158,14 +178,19 @@ pub async fn start(
         policy,
         clock,
         metrics: metrics.clone(),
-        own_host: host_of(&config.fabric.issuer),
+        names: config.listen.hosts,
+        requires_tls: config.tls.is_some(),
+        callers: config.callers,
+        metrics_access: config.metrics_access,
+        own_tokens,
+        rates,
+        pressure,
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));
-    let mut listening = JoinSet::new();
-    listening.spawn(listener::serve(socket, router, metrics, shutdown.clone()));
-    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { address, state, listener: listening, background, log_writer, closed, shutdown })
+    let listener = edge.serve(&router, config.limits.connections, &metrics, &shutdown);
+    tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
+    Ok(Running { address, tls_address, state, listener, background, log_writer, closed, shutdown })
 }
 
 impl Running {
@@ -216,8 +241,53 @@ async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     }
 }
 
+/// The sockets that callers reach, open from the start of a node on, so that an address in use is
+/// known before anything is written.
+struct Edge {
+    http: TcpListener,
+    https: Option<(TcpListener, Tls)>,
+}
+
+impl Edge {
+    async fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
+        let http = listen(config.listen.http).await?;
+        let Some(tls) = &config.tls else {
+            tracing::warn!("development mode: no TLS, and everybody on this machine may do everything");
+            return Ok(Self { http, https: None });
+        };
+        let trust_domains = tls.client_trust_domains.clone();
+        let socket = listen(tls.address).await?;
+        let tls = Tls::load(tls.files.clone(), trust_domains, clock.clone(), metrics.clone())?;
+        Ok(Self { http, https: Some((socket, tls)) })
+    }
+
+    /// Of plain HTTP and of TLS.
+    fn addresses(&self) -> Result<(SocketAddr, Option<SocketAddr>), Error> {
+        let https = self.https.as_ref().map(|(socket, _)| address_of(socket)).transpose()?;
+        Ok((address_of(&self.http)?, https))
+    }
+
+    fn serve(
+        self,
+        router: &Router,
+        caps: listener::Caps,
+        metrics: &Metrics,
+        shutdown: &CancellationToken,
+    ) -> JoinSet<()> {
+        let mut listening = JoinSet::new();
+        let _ = (caps, &self.https);
+        listening.spawn(listener::serve(self.http, router.clone(), metrics.clone(), shutdown.clone()));
+        listening
+    }
+}
+
 async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+}
+
+fn address_of(socket: &TcpListener) -> Result<SocketAddr, Error> {
+    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+    socket.local_addr().map_err(|source| Error::Listen { address: unknown, source })
 }
 
 struct Core {
@@ -228,12 +298,6 @@ struct Core {
 
 async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>) -> Result<Core, Error> {
     let data = config.node.data_dir.clone();
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&data)
-        .and_then(|()| cluster::sync_name_of(&data))
-        .map_err(|source| Error::DataDirectory { path: data.clone(), source })?;
     lock(&data)?;
     let options = cluster::Options {
         data,
@@ -258,12 +322,6 @@ async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
 fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
-}
-
-/// The host of our `iss`, which the configuration has checked to be a URL.
-fn host_of(issuer: &str) -> String {
-    let url = url::Url::parse(issuer).ok();
-    url.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// Our own trust domain, and every one that a configured issuer may speak for.

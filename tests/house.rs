@@ -13,10 +13,10 @@ const LAYERS: [&[&str]; 7] = [
     &["id", "error", "clock", "telemetry", "json", "limits"],
     &["policy"],
     &["token"],
-    &["state", "cluster", "keyring", "active_policy", "outbound"],
+    &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound"],
     &["exchange"],
     &["api"],
-    &["main", "node", "config", "cli", "demo"],
+    &["main", "node", "config", "cli", "demo", "data_directory"],
 ];
 
 /// The layer whose modules, the use-cases, never name each other.

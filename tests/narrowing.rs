@@ -206,11 +206,11 @@ fn credential(stated: &Stated) -> Option<Credential> {
         let text = world.key.sign(&claims, "at+jwt").expect("signed");
         let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&world.trust_domain) };
         let token = Compact::parse(&text).expect("compact");
-        verify_own(&token, fabric, &world.verifying, &world.signatures, now).ok()
+        verify_own(&token, fabric, &world.verifying, &world.signatures, None, now).ok()
     } else {
         let text = world.key.sign(&claims, "at+jwt").expect("signed");
         let token = Compact::parse(&text).expect("compact");
-        verify_foreign(&token, &world.issuer, &world.verifying, &world.signatures, now).ok()
+        verify_foreign(&token, &world.issuer, &world.verifying, &world.signatures, None, now).ok()
     }
 }
 

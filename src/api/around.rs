@@ -1,7 +1,8 @@
 //! What surrounds every request: its id and trace, its deadline, the index it asks for, its count
-//! and its line in the log; and the one refusal that holds for every route, of what a browser sends
-//! for another site ([`super::origin`]). Nothing here decides what a request means.
+//! and its line in the log; and the refusals that hold whatever is asked for ([`admit`]). Nothing
+//! here decides what a request means, or who sends it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -10,6 +11,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::{Code, Error};
+use super::listener::Violation;
+use super::notes::Notes;
+use super::overload::Admitted;
+use super::peer::Peer;
+use super::rates::Remaining;
 use super::{App, origin};
 use crate::limits;
 use crate::telemetry::TraceContext;
@@ -17,6 +23,8 @@ use crate::telemetry::TraceContext;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: &str = "traceparent";
 const SVC_INDEX: HeaderName = HeaderName::from_static("svc-index");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const SVC_MIN_INDEX: &str = "svc-min-index";
 
 tokio::task_local! {
@@ -30,7 +38,7 @@ pub fn current_request_id() -> String {
 }
 
 /// Answers a request with everything that surrounds it.
-pub async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let began = app.clock.boot();
     let request_id = uuid::Uuid::new_v4().simple().to_string();
     let trace = trace_of(request.headers());
@@ -38,15 +46,17 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     // The route's pattern, never the path: a label must not grow with what callers send.
     let route =
         request.extensions().get::<MatchedPath>().map_or("unmatched", |path| path.as_str()).to_owned();
+    let notes = Arc::new(Notes::default());
+    request.extensions_mut().insert(Arc::clone(&notes));
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
-            let admitted = match origin::check(request.headers(), &app.own_host) {
-                Ok(()) => reach_min_index(&app, request.headers()).await,
+            let admitted = match admit(&app, &route, &request) {
+                Ok(admitted) => reach_min_index(&app, request.headers()).await.map(|()| admitted),
                 refused => refused,
             };
             match admitted {
-                Ok(()) => as_error_object(next.run(request).await),
+                Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => closing(error.into_response()),
             }
         };
@@ -62,11 +72,15 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
     }
+    if let Some(rate) = notes.rate() {
+        say_rate(headers, *rate);
+    }
     let took = app.clock.boot().saturating_sub(began);
     record(&app, method.as_str(), &route, response.status(), took);
     tracing::info!(
         request_id,
         trace_id = trace.as_ref().map(TraceContext::trace_id),
+        caller = notes.caller(),
         method = method.as_str(),
         route,
         status = response.status().as_u16(),
@@ -74,6 +88,39 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
         "request"
     );
     response
+}
+
+/// What is refused before it is known what is asked for, in this order:
+///
+/// 1. what is not HTTP as this node reads it
+/// 2. what is sent to another name, or by another site's page
+/// 3. anything but health on a connection beyond the usual number
+/// 4. anything but health while the node has more to do than it can
+fn admit(app: &App, route: &str, request: &Request) -> Result<Admitted, Error> {
+    if let Some(violation) = request.extensions().get::<Violation>() {
+        return Err(Error::violation(violation));
+    }
+    let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
+        return Err(Error::internal("a request without its connection"));
+    };
+    origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())?;
+    let admitted = if app.health_routes.contains(&route) {
+        app.pressure.enter()
+    } else if peer.in_reserve {
+        return Err(Error::unavailable("too many connections, try again soon"));
+    } else {
+        app.pressure.admit()?
+    };
+    Ok(admitted)
+}
+
+/// draft-ietf-httpapi-ratelimit-headers-10 §3: a policy of so many requests in a window of a second,
+/// and what is left of it.
+fn say_rate(headers: &mut HeaderMap, rate: Remaining) {
+    let policy = HeaderValue::try_from(format!("\"caller\";q={};w=1", rate.quota));
+    let left = HeaderValue::try_from(format!("\"caller\";r={};t=1", rate.requests));
+    headers.extend(policy.ok().map(|value| (RATE_LIMIT_POLICY, value)));
+    headers.extend(left.ok().map(|value| (RATE_LIMIT, value)));
 }
 
 fn record(app: &App, method: &str, route: &str, status: StatusCode, took: Duration) {

@@ -1,6 +1,7 @@
 //! The demo issuer of the development broker: it stands in for the API server of a Kubernetes
 //! cluster. Routes and translation only; what a token says is decided by whoever builds it.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use axum::Json;
@@ -57,7 +58,7 @@ pub fn router(issuer: DemoIssuer) -> Router {
 
 /// A page of another site may not fetch credentials through a browser on this machine.
 async fn guard(request: Request, next: Next) -> Response {
-    match super::origin::check(request.headers(), "localhost") {
+    match super::origin::check(request.uri(), request.headers(), &[], Ipv4Addr::LOCALHOST.into()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }

@@ -44,6 +44,17 @@ pub struct Body {
     pub request_id: String,
 }
 
+/// What `WWW-Authenticate` says beside the scheme (RFC 6750 §3).
+#[derive(Clone, Copy, Debug)]
+enum Challenge {
+    /// Nothing was presented: "SHOULD NOT include an error code".
+    Missing,
+    /// What was presented is no good.
+    InvalidToken,
+    /// It is good, and lacks this.
+    InsufficientScope(&'static str),
+}
+
 /// A refusal, to be answered.
 #[derive(Debug)]
 pub struct Error {
@@ -51,6 +62,7 @@ pub struct Error {
     code: Code,
     description: String,
     retry_after_secs: Option<u32>,
+    challenge: Option<Challenge>,
     /// For the log only.
     detail: Option<String>,
 }
@@ -58,7 +70,14 @@ pub struct Error {
 impl Error {
     /// With a text for people.
     pub fn new(status: StatusCode, code: Code, description: impl Into<String>) -> Self {
-        Self { status, code, description: description.into(), retry_after_secs: None, detail: None }
+        Self {
+            status,
+            code,
+            description: description.into(),
+            retry_after_secs: None,
+            challenge: None,
+            detail: None,
+        }
     }
 
     /// 400 `invalid_request`.
@@ -72,6 +91,11 @@ impl Error {
         Self { retry_after_secs: Some(1), ..error }
     }
 
+    /// What is not HTTP as this node reads it.
+    pub fn violation(_violation: &super::listener::Violation) -> Self {
+        Self::invalid_request("x")
+    }
+
     /// 500 `server_error`; what happened is for the log.
     pub fn internal(detail: impl std::fmt::Display) -> Self {
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
@@ -81,6 +105,38 @@ impl Error {
     /// 404 `not_found`.
     pub fn not_found(description: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, Code::NotFound, description)
+    }
+
+    /// 403 `access_denied`.
+    pub fn forbidden(description: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description)
+    }
+
+    /// 401 `access_denied`: nobody has said who calls.
+    pub fn unauthenticated(description: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::UNAUTHORIZED, Code::AccessDenied, description);
+        Self { challenge: Some(Challenge::Missing), ..error }
+    }
+
+    /// 401 `access_denied`: what was said is not acceptable.
+    pub fn invalid_bearer(description: impl Into<String>) -> Self {
+        Self { challenge: Some(Challenge::InvalidToken), ..Self::unauthenticated(description) }
+    }
+
+    /// 403 `access_denied`: the caller is known and lacks a capability.
+    pub fn insufficient(capability: &'static str) -> Self {
+        let error = Self::forbidden(format!("the caller does not have the capability {capability}"));
+        Self { challenge: Some(Challenge::InsufficientScope(capability)), ..error }
+    }
+
+    /// 429 `access_denied`, and when to try again.
+    pub fn too_many_requests(retry_after_secs: u32) -> Self {
+        let error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            Code::AccessDenied,
+            "too many requests of this caller, try again later",
+        );
+        Self { retry_after_secs: Some(retry_after_secs), ..error }
     }
 
     /// Adds what only the log may say.
@@ -208,6 +264,18 @@ impl IntoResponse for Error {
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(challenge) = self.challenge {
+            let value = match challenge {
+                Challenge::Missing => "Bearer realm=\"trust-fabric\"".to_owned(),
+                Challenge::InvalidToken => {
+                    "Bearer realm=\"trust-fabric\", error=\"invalid_token\"".to_owned()
+                }
+                Challenge::InsufficientScope(scope) => {
+                    format!("Bearer realm=\"trust-fabric\", error=\"insufficient_scope\", scope=\"{scope}\"")
+                }
+            };
+            headers.extend(HeaderValue::try_from(value).ok().map(|value| (header::WWW_AUTHENTICATE, value)));
+        }
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }

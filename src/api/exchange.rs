@@ -10,8 +10,9 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body::{self, Media};
+use super::caller::{self, Caller};
 use super::error::{self, Error};
-use crate::exchange::{self, Caller, ExecutionScope, Members, Request};
+use crate::exchange::{self, ExecutionScope, Members, Request, RequestedConfirmation};
 use crate::{json, limits};
 
 /// The request as a JSON object. Unknown members are ignored, except in `execution_scope`.
@@ -42,6 +43,8 @@ pub struct ExchangeRequest {
     requested_token_type: Option<String>,
     /// Binds the token to one HTTP action.
     execution_scope: Option<ExecutionScope>,
+    /// Binds the token to the caller's certificate (RFC 9201 §3.1, RFC 8705 §3).
+    req_cnf: Option<RequestedConfirmation>,
 }
 
 /// The token.
@@ -80,11 +83,20 @@ pub struct ExchangeResponse {
         (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
-pub async fn post(State(app): State<App>, headers: HeaderMap, body: Body) -> Result<Response, Error> {
+pub async fn post(
+    caller: Caller<caller::Exchange>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Error> {
     // A body that is not read closes the connection under a caller that is still writing.
     let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
     let media = body::media(&headers)?;
-    let caller = Caller { id: None, idempotency_key: idempotency_key(&headers)? };
+    let caller = exchange::Caller {
+        id: caller.id().map(str::to_owned),
+        certificate: caller.certificate(),
+        idempotency_key: idempotency_key(&headers)?,
+    };
     let members = match media {
         Media::Json => from_json(&bytes)?,
         Media::Form => from_form(&bytes)?,
@@ -130,18 +142,20 @@ fn from_json(bytes: &[u8]) -> Result<Members, Error> {
         actor_token_type: request.actor_token_type,
         requested_token_type: request.requested_token_type,
         execution_scope: request.execution_scope,
+        req_cnf: request.req_cnf,
         actor_token_type_required: false,
     })
 }
 
 /// RFC 6749 §3.2: parameters without a value count as omitted, and none but `audience` and
-/// `resource` (RFC 8693 §2.1) may be there twice. `execution_scope` is its JSON object as text.
+/// `resource` (RFC 8693 §2.1) may be there twice. `execution_scope` and `req_cnf` are JSON as text.
 fn from_form(bytes: &[u8]) -> Result<Members, Error> {
     if std::str::from_utf8(bytes).is_err() {
         return Err(Error::invalid_request("body is not UTF-8"));
     }
     let mut members = Members { actor_token_type_required: true, ..Members::default() };
     let mut execution_scope = None;
+    let mut req_cnf = None;
     for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {
         if value.contains('\u{fffd}') {
             return Err(Error::invalid_request("body is not UTF-8"));
@@ -163,6 +177,7 @@ fn from_form(bytes: &[u8]) -> Result<Members, Error> {
             "actor_token_type" => &mut members.actor_token_type,
             "requested_token_type" => &mut members.requested_token_type,
             "execution_scope" => &mut execution_scope,
+            "req_cnf" => &mut req_cnf,
             _ => continue,
         };
         if single.replace(value.into_owned()).is_some() {
@@ -170,6 +185,7 @@ fn from_form(bytes: &[u8]) -> Result<Members, Error> {
         }
     }
     members.execution_scope = execution_scope.map(|text| json::read(text.as_bytes())).transpose()?;
+    members.req_cnf = req_cnf.map(|text| json::read(text.as_bytes())).transpose()?;
     Ok(members)
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
+use super::caller::{self, Caller};
 use super::error;
 
 /// How the node is.
@@ -26,12 +27,13 @@ pub struct Health {
     unit_id: String,
     /// `pass` or `fail`.
     status: &'static str,
-    /// What is missing; empty if nothing is.
+    /// What is missing; absent if nothing is, or if the caller is not authenticated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<&'static str>,
-    /// `leader` or `follower`; absent without a leader.
+    /// `leader` or `follower`; absent without a leader, and for callers who are not authenticated.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
-    /// The id of the leader.
+    /// The id of the leader, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<u64>,
 }
@@ -72,8 +74,11 @@ fn health(app: &App) -> Health {
     }
 }
 
-fn answer(health: Health) -> Response {
+fn answer(mut health: Health, details: bool) -> Response {
     let status = if health.missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !details {
+        health = Health { missing: Vec::new(), role: None, leader: None, ..health };
+    }
     (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(health)).into_response()
 }
 
@@ -87,8 +92,8 @@ fn answer(health: Health) -> Response {
         (status = 503, description = "Something is missing", body = NotReady),
     )
 )]
-pub async fn get(State(app): State<App>) -> Response {
-    answer(health(&app))
+pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
+    answer(health(&app), app.tells_details(&caller))
 }
 
 /// Whether the node can do its work.
@@ -101,8 +106,8 @@ pub async fn get(State(app): State<App>) -> Response {
         (status = 503, description = "Something is missing", body = NotReady),
     )
 )]
-pub async fn ready(State(app): State<App>) -> Response {
-    answer(health(&app))
+pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
+    answer(health(&app), app.tells_details(&caller))
 }
 
 /// The process answers.
@@ -119,6 +124,6 @@ pub struct Live {
     operation_id = "live",
     responses((status = 200, description = "It does", body = Live))
 )]
-pub async fn live() -> Json<Live> {
+pub async fn live(_caller: Caller<caller::Health>) -> Json<Live> {
     Json(Live { status: "pass" })
 }

@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::caller::{Caller, Public};
 use super::error::Error;
 use super::{App, cached};
 use crate::exchange::GRANT_TYPE;
@@ -37,7 +38,11 @@ pub struct Metadata {
         (status = 304, description = "Not changed since the ETag"),
     )
 )]
-pub async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response, Error> {
+pub async fn get(
+    _caller: Caller<Public>,
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
     let issuer = &app.issuer;
     let metadata = Metadata {
         issuer: issuer.clone(),

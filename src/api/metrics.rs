@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use super::App;
+use super::caller::{Caller, Metrics};
 use super::error::Error;
 use crate::state::SigningKeyState;
 
@@ -15,7 +16,7 @@ use crate::state::SigningKeyState;
     operation_id = "metrics",
     responses((status = 200, description = "The metrics", content_type = "text/plain", body = String))
 )]
-pub async fn get(State(app): State<App>) -> Result<Response, Error> {
+pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
     let now = app.key_time();

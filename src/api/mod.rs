@@ -6,6 +6,7 @@
 mod around;
 mod body;
 mod cached;
+pub mod caller;
 pub mod demo_issuer;
 mod error;
 mod exchange;
@@ -14,28 +15,43 @@ mod jwks;
 pub mod listener;
 mod metadata;
 mod metrics;
+mod notes;
 mod openapi;
 mod origin;
+mod overload;
+pub mod peer;
+pub mod rates;
+mod routes;
 mod sys_keys;
 mod sys_policy;
+pub mod tls;
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use axum::Router;
+pub use axum::Router;
+use axum::http::Method;
 use axum::middleware;
-use axum::routing::{get, post};
 
+use self::caller::{Access, Callers, ClusterAdmin, Health, Metrics as MetricsNeed, MetricsAccess, Public};
+pub use self::overload::Pressure;
+use self::rates::Rates;
+use self::routes::Routes;
+pub use self::routes::Row;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
 use crate::keyring::Keyring;
+use crate::own_tokens::OwnTokens;
 use crate::state::State;
 use crate::telemetry::Metrics;
 
 /// What the handlers need. Cheap to clone.
 #[derive(Clone)]
-pub struct App(Arc<Parts>);
+pub struct App {
+    parts: Arc<Parts>,
+    health_routes: Arc<[&'static str]>,
+}
 
 /// The parts of [`App`].
 pub struct Parts {
@@ -53,8 +69,21 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Our `iss`.
     pub issuer: String,
-    /// The host of our `iss`.
-    pub own_host: String,
+    /// The names that requests may be sent to, beside loopback names and the address reached.
+    pub names: Vec<String>,
+    /// Whether there is TLS, so that plain HTTP serves only what is public; without it, in
+    /// development mode, whoever says nothing may do everything.
+    pub requires_tls: bool,
+    /// What the holders of client certificates may do.
+    pub callers: Callers,
+    /// Who may read metrics.
+    pub metrics_access: MetricsAccess,
+    /// Judges bearer tokens.
+    pub own_tokens: OwnTokens,
+    /// How often a caller may call.
+    pub rates: Rates,
+    /// How much is under way.
+    pub pressure: Pressure,
     /// What this node calls itself.
     pub unit_id: String,
 }
@@ -63,7 +92,14 @@ impl App {
     /// From its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+        let rows = rows();
+        let health = rows.iter().filter(|row| row.access == Access::Health).map(|row| row.path);
+        Self { parts: Arc::new(parts), health_routes: health.collect() }
+    }
+
+    /// "Details only for authenticated callers"; in development mode that is everybody.
+    fn tells_details<N>(&self, caller: &caller::Caller<N>) -> bool {
+        caller.id().is_some() || !self.requires_tls
     }
 
     /// The time by which signing keys are judged.
@@ -76,29 +112,44 @@ impl Deref for App {
     type Target = Parts;
 
     fn deref(&self) -> &Parts {
-        &self.0
+        &self.parts
     }
 }
 
-/// Every route. `docs/decisions/2026-11-20-loopback-until-callers-are-known.md` says why none asks
-/// who calls.
+/// Every route, and what it asks of its caller (contract §2).
+fn routes() -> Routes {
+    const GET: Method = Method::GET;
+    const POST: Method = Method::POST;
+    const PUT: Method = Method::PUT;
+    Routes::new()
+        .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
+        .row(GET, "/v1/identity/jwks", Public, jwks::get)
+        .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
+        .row(GET, "/v1/sys/health", Health, health::get)
+        .row(GET, "/livez", Health, health::live)
+        .row(GET, "/readyz", Health, health::ready)
+        .row(GET, "/metrics", MetricsNeed, metrics::get)
+        .row(GET, "/openapi.json", Public, openapi::get)
+        .row(GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list)
+        .row(POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate)
+        .row(POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint)
+        .row(GET, "/v1/sys/policy", ClusterAdmin, sys_policy::get)
+        .row(PUT, "/v1/sys/policy", ClusterAdmin, sys_policy::put)
+        .row(GET, "/v1/sys/policy/history", ClusterAdmin, sys_policy::history)
+        .row(POST, "/v1/sys/policy/rollback", ClusterAdmin, sys_policy::rollback)
+        .row(POST, "/v1/sys/policy/explain", ClusterAdmin, sys_policy::explain)
+}
+
+/// The rows of the route table.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    routes().rows().to_vec()
+}
+
+/// The routes with all that surrounds them.
 pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/v1/exchange/token", post(exchange::post))
-        .route("/v1/identity/jwks", get(jwks::get))
-        .route("/.well-known/oauth-authorization-server", get(metadata::get))
-        .route("/v1/sys/health", get(health::get))
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
-        .route("/metrics", get(metrics::get))
-        .route("/openapi.json", get(openapi::get))
-        .route("/v1/sys/keys", get(sys_keys::list))
-        .route("/v1/sys/keys/rotate", post(sys_keys::rotate))
-        .route("/v1/sys/keys/{kid}/taint", post(sys_keys::taint))
-        .route("/v1/sys/policy", get(sys_policy::get).put(sys_policy::put))
-        .route("/v1/sys/policy/history", get(sys_policy::history))
-        .route("/v1/sys/policy/rollback", post(sys_policy::rollback))
-        .route("/v1/sys/policy/explain", post(sys_policy::explain))
+    routes()
+        .into_router()
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(app.clone(), around::around))
         .with_state(app)

@@ -1,6 +1,5 @@
 //! `GET /openapi.json`: the interface, described from the handlers themselves (OpenAPI 3.1).
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
@@ -8,8 +7,9 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{Content, Ref, Required, Response as Described, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
+use super::caller::{Caller, Public};
 use super::error::Error;
-use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy};
+use super::{cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy};
 
 /// Every handler of the route table.
 #[derive(OpenApi)]
@@ -88,7 +88,7 @@ fn describe_surroundings(operation: &mut Operation) {
     operation_id = "openapi",
     responses((status = 200, description = "OpenAPI 3.1", body = Object))
 )]
-pub async fn get(State(_app): State<App>, headers: HeaderMap) -> Result<Response, Error> {
+pub async fn get(_caller: Caller<Public>, headers: HeaderMap) -> Result<Response, Error> {
     let document = Description::openapi().to_json().map_err(Error::internal)?;
     cached::answer(&headers, "application/json", document)
 }

@@ -1,45 +1,57 @@
 //! Who a browser is acting for. A page of any site can make a browser on this machine send requests
 //! to loopback, with a name that was rebound to 127.0.0.1 even as its own origin.
 
-use axum::http::{HeaderMap, StatusCode, header};
+use std::net::IpAddr;
 
-use super::error::{Code, Error};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Uri, header};
+
+use super::error::Error;
 
 /// Refuses what a browser sends on behalf of another site, and what was sent to another name.
 ///
 /// # Errors
-/// 403 if `Host` is not a loopback name or `own_host`, or if the request comes from another site's
-/// page (Fetch Metadata, `Sec-Fetch-Site`; RFC 6454 §7, `Origin`).
-pub fn check(headers: &HeaderMap, own_host: &str) -> Result<(), Error> {
-    let refuse = |what: &str| Err(Error::new(StatusCode::FORBIDDEN, Code::AccessDenied, what.to_owned()));
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return refuse("Host: must be there once");
-    };
-    let host = host.to_str().unwrap_or_default();
-    if !is_ours(host, own_host) {
-        return refuse("Host: this is not a name of this node");
+/// 400 if the request does not name exactly one host, 403 if that is neither one of `names`, nor a
+/// loopback name, nor `local`, the address that was reached; 403 if the request comes from another
+/// site's page (Fetch Metadata, `Sec-Fetch-Site`; RFC 6454 §7, `Origin`).
+pub fn check(uri: &Uri, headers: &HeaderMap, names: &[String], local: IpAddr) -> Result<(), Error> {
+    let host = host(uri, headers)?;
+    if !is_ours(host, names, local) {
+        return Err(Error::forbidden("Host: this is not a name of this node"));
     }
     let site = headers.get("sec-fetch-site").map(|value| value.to_str().unwrap_or_default());
     if site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
-        return refuse("Sec-Fetch-Site: another site may not call this node");
+        return Err(Error::forbidden("Sec-Fetch-Site: another site may not call this node"));
     }
     let origin = headers.get(header::ORIGIN).map(|value| value.to_str().unwrap_or_default());
     if origin.is_some_and(|origin| origin.split_once("://").map(|(_, authority)| authority) != Some(host)) {
-        return refuse("Origin: another site may not call this node");
+        return Err(Error::forbidden("Origin: another site may not call this node"));
     }
     Ok(())
 }
 
-/// Whether `authority`, a host with or without a port, names this node.
-fn is_ours(authority: &str, own_host: &str) -> bool {
+/// The one host that a request names: `Host`, or `:authority` in HTTP/2, where both may be there if
+/// they agree (RFC 9113 §8.3.1).
+fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<&'r str, Error> {
+    let mut hosts = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or_default());
+    match (uri.authority().map(Authority::as_str), hosts.next(), hosts.next()) {
+        (None, Some(host), None) | (Some(host), None, None) => Ok(host),
+        (Some(authority), Some(host), None) if authority == host => Ok(host),
+        _ => Err(Error::invalid_request("Host: must be there once")),
+    }
+}
+
+/// Whether `authority`, a host with or without a port, names this node. An address that was reached
+/// is no danger: a rebound name is a name.
+fn is_ours(authority: &str, names: &[String], local: IpAddr) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or(rest, |(address, _)| address),
         None => authority.split_once(':').map_or(authority, |(host, _)| host),
     };
+    let is_own_address = |address: IpAddr| address.is_loopback() || address == local.to_canonical();
     host.eq_ignore_ascii_case("localhost")
-        || host.eq_ignore_ascii_case(own_host)
-        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        || names.iter().any(|name| host.eq_ignore_ascii_case(name))
+        || host.parse::<IpAddr>().is_ok_and(is_own_address)
 }
 
 #[cfg(test)]
@@ -54,12 +66,21 @@ mod tests {
     }
 
     fn accepts(pairs: &[(&'static str, &str)]) -> bool {
-        check(&headers(pairs), "fabric.example.com").is_ok()
+        let names = ["fabric.example.com".to_owned()];
+        let local = "192.0.2.7".parse().expect("address");
+        check(&Uri::from_static("/v1"), &headers(pairs), &names, local).is_ok()
     }
 
     #[test]
     fn a_program_on_this_machine_may_call() {
-        for host in ["127.0.0.1:8693", "localhost:8693", "localhost", "[::1]:8693", "fabric.example.com"] {
+        for host in [
+            "127.0.0.1:8693",
+            "localhost:8693",
+            "localhost",
+            "[::1]:8693",
+            "fabric.example.com",
+            "192.0.2.7:8694",
+        ] {
             assert!(accepts(&[("host", host)]), "{host}");
         }
     }

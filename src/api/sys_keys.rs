@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
+use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use crate::clock::Timestamp;
 use crate::state::SigningKeyFacts;
@@ -57,7 +58,7 @@ pub struct Tainted {
     operation_id = "listSigningKeys",
     responses((status = 200, description = "The keys, ordered by kid", body = [SigningKey]))
 )]
-pub async fn list(State(app): State<App>) -> Json<Vec<SigningKey>> {
+pub async fn list(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Json<Vec<SigningKey>> {
     let now = app.key_time();
     let signing = app.keyring.signing_key(now).ok().map(|key| key.kid().to_owned());
     let keys =
@@ -89,11 +90,11 @@ fn describe(key: &SigningKeyFacts, now: Timestamp, signing: Option<&str>) -> Sig
         (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
-pub async fn rotate(State(app): State<App>) -> Result<Json<Rotated>, Error> {
+pub async fn rotate(caller: Caller<ClusterAdmin>, State(app): State<App>) -> Result<Json<Rotated>, Error> {
     let now = app.key_time();
     let retired = app.keyring.rotate(now).await?;
     let active = app.keyring.signing_key(now)?.kid().to_owned();
-    tracing::info!(retired, active, "signing key rotated");
+    tracing::info!(retired, active, caller = caller.id(), "signing key rotated");
     Ok(Json(Rotated { retired, active }))
 }
 
@@ -110,12 +111,13 @@ pub async fn rotate(State(app): State<App>) -> Result<Json<Rotated>, Error> {
     )
 )]
 pub async fn taint(
+    caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     kid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Tainted>, Error> {
     // A kid is ASCII: what is not even UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
     app.keyring.taint(&kid).await?;
-    tracing::warn!(kid, "signing key tainted");
+    tracing::warn!(kid, caller = caller.id(), "signing key tainted");
     Ok(Json(Tainted { tainted: kid }))
 }

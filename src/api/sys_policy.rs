@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body;
+use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
 use crate::policy::Source;
 use crate::{active_policy, limits};
@@ -68,7 +69,7 @@ pub struct PolicyChange {
     digest: String,
     /// RFC 3339, UTC, in log time.
     applied_at: String,
-    /// By whom; empty for the bundle the cluster began with.
+    /// By whom; empty for the bundle the cluster began with, and in development mode.
     applied_by: String,
 }
 
@@ -82,7 +83,7 @@ pub struct PolicyChange {
         (status = 404, description = "There is none", body = error::Body),
     )
 )]
-pub async fn get(State(app): State<App>) -> Result<Json<PolicyBundle>, Error> {
+pub async fn get(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Result<Json<PolicyBundle>, Error> {
     let digest = app.state.index().policy.clone();
     let sources = app.state.policy_sources(&digest)?.ok_or_else(|| Error::not_found("there is no policy"))?;
     let sources = sources.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect();
@@ -103,6 +104,7 @@ pub async fn get(State(app): State<App>) -> Result<Json<PolicyBundle>, Error> {
     )
 )]
 pub async fn put(
+    caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     headers: HeaderMap,
     body: Body,
@@ -111,9 +113,14 @@ pub async fn put(
     let sources =
         request.sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     let expected = request.expected_current.unwrap_or_default();
-    let (digest, changed) = app.policy.apply(sources, String::new(), expected).await?;
-    tracing::info!(digest, changed, "policy applied");
+    let (digest, changed) = app.policy.apply(sources, applied_by(&caller), expected).await?;
+    tracing::info!(digest, changed, caller = caller.id(), "policy applied");
     Ok(Json(PolicyApplied { digest, changed }))
+}
+
+/// Empty for a caller that nobody knows, in development mode.
+fn applied_by(caller: &Caller<ClusterAdmin>) -> String {
+    caller.id().unwrap_or_default().to_owned()
 }
 
 /// Every change that is remembered.
@@ -123,7 +130,7 @@ pub async fn put(
     operation_id = "policyHistory",
     responses((status = 200, description = "The changes, oldest first", body = [PolicyChange]))
 )]
-pub async fn history(State(app): State<App>) -> Json<Vec<PolicyChange>> {
+pub async fn history(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Json<Vec<PolicyChange>> {
     let change = |change: crate::state::PolicyChange| PolicyChange {
         number: change.number,
         digest: change.digest,
@@ -146,6 +153,7 @@ pub async fn history(State(app): State<App>) -> Json<Vec<PolicyChange>> {
     )
 )]
 pub async fn rollback(
+    caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     headers: HeaderMap,
     body: Body,
@@ -158,8 +166,8 @@ pub async fn rollback(
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
     let sources = app.state.policy_sources(&change.digest)?.unwrap_or_default();
     let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
-    let (digest, changed) = app.policy.apply(sources, String::new(), expected).await?;
-    tracing::info!(digest, changed, number = request.number, "policy rolled back");
+    let (digest, changed) = app.policy.apply(sources, applied_by(&caller), expected).await?;
+    tracing::info!(digest, changed, caller = caller.id(), number = request.number, "policy rolled back");
     Ok(Json(PolicyApplied { digest, changed }))
 }
 
@@ -175,6 +183,7 @@ pub async fn rollback(
     )
 )]
 pub async fn explain(
+    _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     headers: HeaderMap,
     body: Body,

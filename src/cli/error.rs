@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::outbound::admin;
-use crate::{config, demo, json, node, policy, telemetry};
+use crate::{config, data_directory, demo, json, node, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
 const CORE_FAILED: u8 = 70;
@@ -116,8 +116,13 @@ fn node_hint(error: &node::Error) -> Option<&'static str> {
             Some("another program uses this port: stop it, or choose another with --listen 127.0.0.1:<port>")
         }
         node::Error::Listen { .. } => Some("choose another address with --listen"),
-        node::Error::DataDirectory { source, .. } if is_not_writable(source) => {
+        node::Error::DataDirectory(data_directory::Error::Unusable { source, .. })
+            if is_not_writable(source) =>
+        {
             Some("choose another directory with --data-dir")
+        }
+        node::Error::DataDirectory(data_directory::Error::OtherMode { .. }) => {
+            Some("choose another directory with --data-dir, or change node.mode")
         }
         node::Error::InUse { .. } => Some("stop that process, or choose another directory with --data-dir"),
         _ => None,

@@ -39,7 +39,7 @@ use openraft::errors::{InitializeError, RaftError};
 use tokio::sync::{mpsc, watch};
 
 pub use database::StateHash;
-pub use identity::sync_name_of;
+pub use identity::{replace_file, sync_name_of};
 pub use propose::{Error, Outcome};
 
 use crate::clock::{Clock, Timestamp};

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use url::Url;
 
-use super::keys::{self, Keys};
-use super::{Cluster, Config, Error, Fabric, Listen, Log, Mistake, Node, Outbound, Policy, issuers};
+use super::keys::{self, Keys, Mode};
+use super::{Cluster, Config, Error, Fabric, Log, Mistake, Node, Outbound, Policy, edge, issuers};
 use crate::policy::blast_radius::Containment;
 use crate::token::issuer::Issuers;
 use crate::{limits, telemetry};
@@ -55,8 +54,8 @@ impl Checker {
 /// Checks every key, in the order of the example file.
 pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error> {
     let node = node(&keys.node, &mut checker);
-    let http = checker.keep("listen.http", loopback(&keys.listen.http));
     let fabric = fabric(&keys.fabric, &mut checker);
+    let edge = edge::check(keys, fabric.as_ref(), &mut checker);
     let directory = checker.require("policy.directory", keys.policy.directory.as_deref());
     let heartbeat = checker.keep(
         "cluster.heartbeat",
@@ -66,16 +65,25 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
     let issuers = issuers::check(&keys.issuers, own_issuer, keys.outbound.allow_loopback_http, &mut checker);
+    if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
+        let rule =
+            "must name at least one issuer outside development mode: there would be nothing to exchange";
+        checker.keep("issuers", Err::<(), _>(rule));
+    }
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }
-    match (node, http, fabric, directory, heartbeat, blast_radius) {
-        (Some(node), Some(http), Some(fabric), Some(directory), Some(heartbeat), Some(blast_radius))
+    match (node, edge, fabric, directory, heartbeat, blast_radius) {
+        (Some(node), Some(edge), Some(fabric), Some(directory), Some(heartbeat), Some(blast_radius))
             if checker.mistakes.is_empty() =>
         {
             Ok(Config {
                 node,
-                listen: Listen { http },
+                listen: edge.listen,
+                tls: edge.tls,
+                callers: edge.callers,
+                limits: edge.limits,
+                metrics_access: edge.metrics_access,
                 fabric,
                 issuers,
                 policy: Policy { directory: directory.to_owned() },
@@ -98,18 +106,6 @@ fn node(keys: &keys::Node, checker: &mut Checker) -> Option<Node> {
     let rule = || format!("must be 1 to {} of A-Z, a-z, 0-9, '.', '_', '-'", limits::UNIT_ID_BYTES_MAX);
     let unit_id = checker.keep("node.unit_id", if well_formed { Ok(unit_id) } else { Err(rule()) });
     Some(Node { id: id?, data_dir: data_dir?.to_owned(), unit_id: unit_id? })
-}
-
-/// Contract §1: "TLS off (development): everything on 8693, loopback binds only".
-fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr =
-        text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8693".to_owned())?;
-    if address.ip().is_loopback() {
-        Ok(address)
-    } else {
-        Err("must be a loopback address: this version has no TLS, and tokens do not cross a network in the clear"
-            .to_owned())
-    }
 }
 
 fn fabric(keys: &keys::Fabric, checker: &mut Checker) -> Option<Fabric> {

@@ -14,6 +14,10 @@ use crate::telemetry::LogFormat;
 pub(super) struct Keys {
     pub node: Node,
     pub listen: Listen,
+    pub tls: Option<Tls>,
+    pub callers: Vec<Caller>,
+    pub limits: Limits,
+    pub metrics: Metrics,
     pub fabric: Fabric,
     pub policy: Policy,
     pub cluster: Cluster,
@@ -30,24 +34,87 @@ pub(super) struct Node {
     pub id: u64,
     pub data_dir: Option<PathBuf>,
     pub unit_id: Option<String>,
+    pub mode: Mode,
 }
 
 impl Default for Node {
     fn default() -> Self {
-        Self { id: 1, data_dir: None, unit_id: None }
+        Self { id: 1, data_dir: None, unit_id: None, mode: Mode::Production }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    Production,
+    Development,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Listen {
     pub http: String,
+    pub https: String,
+    pub hosts: Vec<String>,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { http: "127.0.0.1:8693".to_owned() }
+        Self { http: "127.0.0.1:8693".to_owned(), https: "0.0.0.0:8694".to_owned(), hosts: Vec::new() }
     }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    pub certificate: Option<PathBuf>,
+    pub private_key: Option<PathBuf>,
+    pub client_ca: Option<PathBuf>,
+    pub client_crl: Option<PathBuf>,
+    pub client_trust_domains: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Caller {
+    pub id: Option<String>,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Limits {
+    #[serde(deserialize_with = "whole_number")]
+    pub requests_per_second_per_caller: u64,
+    #[serde(deserialize_with = "whole_number")]
+    pub connections_per_address: u64,
+    #[serde(deserialize_with = "whole_number")]
+    pub connections_per_identity: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_per_second_per_caller: limits::REQUESTS_PER_SECOND_PER_CALLER.into(),
+            connections_per_address: limits::CONNECTIONS_PER_ADDRESS as u64,
+            connections_per_identity: limits::CONNECTIONS_PER_IDENTITY as u64,
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Metrics {
+    pub access: MetricsAccess,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum MetricsAccess {
+    #[default]
+    Loopback,
+    Authenticated,
+    Public,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

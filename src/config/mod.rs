@@ -5,6 +5,7 @@
 //! stands in a configuration, so all of it may be printed.
 
 mod check;
+mod edge;
 mod issuers;
 mod keys;
 mod policy_directory;
@@ -20,6 +21,9 @@ use std::time::Duration;
 use self::check::Checker;
 use self::keys::Keys;
 pub use self::process::{data_home, environment, program};
+use crate::api::caller::{Callers, MetricsAccess};
+use crate::api::listener::Caps;
+use crate::api::tls;
 use crate::id::TrustDomain;
 use crate::policy::blast_radius::Containment;
 use crate::telemetry::LogFormat;
@@ -36,6 +40,14 @@ pub struct Config {
     pub node: Node,
     /// Where it listens.
     pub listen: Listen,
+    /// TLS, without which a node runs in development mode: on loopback, for everybody.
+    pub tls: Option<Tls>,
+    /// What the holders of client certificates may do.
+    pub callers: Callers,
+    /// Limits that two deployments would set differently.
+    pub limits: Limits,
+    /// Who may read metrics.
+    pub metrics_access: MetricsAccess,
     /// The trust fabric it is part of.
     pub fabric: Fabric,
     /// Foreign issuers whose credentials are exchanged, in the order of the file.
@@ -64,10 +76,32 @@ pub struct Node {
 }
 
 /// `[listen]`
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Listen {
-    /// Plain HTTP; a loopback address.
+    /// Plain HTTP; in development mode a loopback address.
     pub http: SocketAddr,
+    /// The names that requests may be sent to: the host of our `iss`, and those that were added.
+    pub hosts: Vec<String>,
+}
+
+/// `[tls]`, and `listen.https`.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// Where TLS is listened for.
+    pub address: SocketAddr,
+    /// Certificate, key, client CA and CRL.
+    pub files: tls::Files,
+    /// The trust domains whose client certificates are accepted.
+    pub client_trust_domains: Vec<TrustDomain>,
+}
+
+/// `[limits]`
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests that one caller may send in a second.
+    pub requests_per_second_per_caller: u32,
+    /// Connections of one address and of one identity.
+    pub connections: Caps,
 }
 
 /// `[fabric]`

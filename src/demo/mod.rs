@@ -16,6 +16,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::page::Page;
+use crate::api::caller::{Callers, MetricsAccess};
+use crate::api::listener::Caps;
 use crate::api::{demo_issuer, listener};
 use crate::clock::Clock;
 use crate::config::{self, Config};
@@ -208,7 +210,14 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
     };
     Ok(Config {
         node: config::Node { id: 1, data_dir: data_dir.to_owned(), unit_id: "dev".to_owned() },
-        listen: config::Listen { http: listen },
+        listen: config::Listen { http: listen, hosts: Vec::new() },
+        tls: None,
+        callers: Callers::default(),
+        limits: config::Limits {
+            requests_per_second_per_caller: limits::REQUESTS_PER_SECOND_PER_CALLER,
+            connections: Caps::default(),
+        },
+        metrics_access: MetricsAccess::default(),
         fabric: config::Fabric { issuer: BROKER.to_owned(), trust_domain: TRUST_DOMAIN.parse()? },
         issuers: vec![Issuer {
             iss: ISSUER.to_owned(),

@@ -6,6 +6,7 @@ use super::narrow::Grant;
 use crate::clock::Timestamp;
 use crate::id::LogPosition;
 use crate::limits;
+use crate::token::CertificateDigest;
 use crate::token::mint::{AccessTokenClaims, ExecutionClaims};
 
 /// What does not follow from the grant.
@@ -14,6 +15,8 @@ pub struct Circumstances<'c> {
     pub iss: &'c str,
     /// The authenticated caller.
     pub caller: Option<&'c str>,
+    /// The certificate that the token is bound to.
+    pub confirmation: Option<CertificateDigest>,
     /// When.
     pub now: Timestamp,
     /// What this node had applied before it looked anything up.
@@ -33,7 +36,7 @@ pub fn claims(
     execution_scope: Option<&ExecutionScope>,
     circumstances: Circumstances<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, caller, now, position, jti, txn } = circumstances;
+    let Circumstances { iss, caller, confirmation, now, position, jti, txn } = circumstances;
     let execution = execution_scope.map(execution).transpose()?;
     let lifetime =
         if execution.is_some() { limits::EXECUTION_TOKEN_LIFETIME } else { limits::TOKEN_LIFETIME };
@@ -60,7 +63,7 @@ pub fn claims(
         execution,
         idx: position.to_string(),
         policy: grant.permit().policy_digest().to_owned(),
-        cnf: None,
+        cnf: confirmation.map(Into::into),
     })
 }
 

@@ -19,30 +19,29 @@ pub use delegation::{Pair, pair};
 pub use error::Error;
 pub use execution::ExecutionScope;
 pub use narrow::{Grant, narrow};
-pub use request::{GRANT_TYPE, Members, Request};
+pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind, TrustDomain};
+use crate::id::{Digest128, DigestKind};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
+use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, DenialKind};
 use crate::state::{Idempotency, State};
 use crate::telemetry::Metrics;
-use crate::token;
 use crate::token::issuer::Issuers;
 use crate::token::jws::Compact;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::subject::{self, Credential, Fabric, Kind};
+use crate::token::subject::{self, Credential, Kind};
+use crate::token::{self, CertificateDigest};
 
 /// Everything an exchange needs.
 pub struct Exchange {
-    /// Our `iss`, and the `aud` of credentials meant for us.
-    pub issuer: String,
-    /// The trust domains whose workloads we issue for: our own, and those of the issuers.
-    pub trust_domains: Vec<TrustDomain>,
+    /// Our own tokens, presented as credentials.
+    pub own_tokens: OwnTokens,
     /// Who else may issue what.
     pub issuers: Issuers,
     /// Their keys.
@@ -68,6 +67,8 @@ pub struct Exchange {
 pub struct Caller {
     /// The authenticated caller.
     pub id: Option<String>,
+    /// The certificate of the connection.
+    pub certificate: Option<CertificateDigest>,
     /// Its `Idempotency-Key`.
     pub idempotency_key: Option<String>,
 }
@@ -100,8 +101,12 @@ impl Exchange {
         let now = self.clock.now();
         let log_now = self.state.not_before_log(now);
 
-        let subject = self.subject(request, now).await?;
-        let actor = self.actor(request, now).await?;
+        let asked = asked_confirmation(request, caller)?;
+        let subject = self.subject(request, caller, now).await?;
+        let actor = self.actor(request, caller, now).await?;
+        // An exchange must not wash a binding off: what comes of a bound token is bound as it was.
+        let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
+        let confirmation = asked.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
         let permit = self.decide(&pair, request, caller)?;
         let grant = narrow(permit, pair, &request.scope, &self.containment)?;
@@ -109,8 +114,9 @@ impl Exchange {
         let key = self.keyring.signing_key(log_now).map_err(Error::CannotSign)?;
         self.spend_nonce(&grant, request, caller, body).await?;
         let circumstances = mint::Circumstances {
-            iss: &self.issuer,
+            iss: self.own_tokens.issuer(),
             caller: caller.id.as_deref(),
+            confirmation,
             now,
             position,
             jti: uuid::Uuid::new_v4().to_string(),
@@ -128,40 +134,48 @@ impl Exchange {
         })
     }
 
-    async fn subject(&self, request: &Request, now: Timestamp) -> Result<Credential, Error> {
+    async fn subject(&self, request: &Request, caller: &Caller, now: Timestamp) -> Result<Credential, Error> {
         let kind = request.subject_token_type;
-        self.credential(&request.subject_token, kind, now).await.map_err(Unverified::of_subject)
+        self.credential(&request.subject_token, kind, caller, now).await.map_err(Unverified::of_subject)
     }
 
     /// The actor's token is this fabric's own unless it is said, or says, to be of a foreign issuer.
-    async fn actor(&self, request: &Request, now: Timestamp) -> Result<Option<Credential>, Error> {
+    async fn actor(
+        &self,
+        request: &Request,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Option<Credential>, Error> {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
         let kind = match kind {
             Some(Kind::Jwt) | None if self.says_it_is_ours(text) => Kind::AgentA2a,
             Some(kind) => *kind,
             None => Kind::Jwt,
         };
-        self.credential(text, kind, now).await.map(Some).map_err(Unverified::of_actor)
+        self.credential(text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
     }
 
     fn says_it_is_ours(&self, text: &str) -> bool {
         let hint = Compact::parse(text).and_then(|token| token.unverified_issuer());
-        hint.is_ok_and(|hint| hint.iss.as_deref() == Some(&self.issuer))
+        hint.is_ok_and(|hint| hint.iss.as_deref() == Some(self.own_tokens.issuer()))
     }
 
-    async fn credential(&self, text: &str, kind: Kind, now: Timestamp) -> Result<Credential, Unverified> {
+    async fn credential(
+        &self,
+        text: &str,
+        kind: Kind,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Credential, Unverified> {
         let token = Compact::parse(text)?;
+        let certificate = caller.certificate.as_ref();
         if kind == Kind::AgentA2a {
-            let kid = token.header().kid.as_deref();
-            let key = kid.and_then(|kid| self.keyring.verifying_key(kid, self.state.not_before_log(now)));
-            let key = key.ok_or(token::Error::UnknownKey)?;
-            let fabric = Fabric { iss: &self.issuer, trust_domains: &self.trust_domains };
-            return Ok(subject::verify_own(&token, fabric, &key, &self.signatures, now)?);
+            return Ok(self.own_tokens.verify(&token, certificate, now)?);
         }
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
-        Ok(subject::verify_foreign(&token, issuer, &key, &self.signatures, now)?)
+        Ok(subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?)
     }
 
     fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Permit, Error> {
@@ -213,6 +227,18 @@ impl Exchange {
         });
         let nonce = Digest128::of(DigestKind::Nonce, subject, nonce.as_bytes());
         Ok(self.state.spend_nonce(nonce, idempotency).await?)
+    }
+}
+
+/// `req_cnf` (RFC 9201 §3.1): the token may be bound to the certificate of this connection and to no
+/// other, so that nobody makes tokens for a key they do not hold.
+fn asked_confirmation(request: &Request, caller: &Caller) -> Result<Option<CertificateDigest>, Error> {
+    match request.confirmation {
+        asked if asked.is_none() || asked == caller.certificate => Ok(asked),
+        _ => Err(Error::Invalid {
+            field: "req_cnf",
+            rule: "must be the x5t#S256 of the client certificate that this request came with",
+        }),
     }
 }
 

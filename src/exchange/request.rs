@@ -1,6 +1,10 @@
 //! The exchange request: from members as they came to a request that keeps every rule.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::limits;
+use crate::token::CertificateDigest;
 use crate::token::subject::Kind;
 
 use super::Error;
@@ -32,6 +36,8 @@ pub struct Members {
     pub requested_token_type: Option<String>,
     /// Binds the token to one action.
     pub execution_scope: Option<ExecutionScope>,
+    /// Binds the token to the caller's certificate.
+    pub req_cnf: Option<RequestedConfirmation>,
     /// Form mode: RFC 8693 demands `actor_token_type` with `actor_token`.
     pub actor_token_type_required: bool,
 }
@@ -51,6 +57,18 @@ pub struct Request {
     pub scope: Vec<String>,
     /// Binds the token to one action.
     pub execution_scope: Option<ExecutionScope>,
+    /// The certificate it is to be bound to.
+    pub confirmation: Option<CertificateDigest>,
+}
+
+/// `req_cnf` (RFC 9201 §3.1), with the one method of confirmation there is here. An unknown member is
+/// refused: the caller believes the token to be bound.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestedConfirmation {
+    /// SHA-256 of the caller's certificate in DER, base64url (RFC 8705 §3.1).
+    #[serde(rename = "x5t#S256")]
+    pub certificate_digest: String,
 }
 
 impl Request {
@@ -83,8 +101,14 @@ impl Request {
             audience: audience(members.audience, members.resource)?,
             scope: scope(members.scope.as_deref().unwrap_or_default())?,
             execution_scope: members.execution_scope.map(ExecutionScope::check).transpose()?,
+            confirmation: members.req_cnf.map(|asked| confirmation(&asked)).transpose()?,
         })
     }
+}
+
+fn confirmation(asked: &RequestedConfirmation) -> Result<CertificateDigest, Error> {
+    let rule = "must be 32 bytes in base64url without padding";
+    asked.certificate_digest.parse().map_err(|_| Error::Invalid { field: "req_cnf.x5t#S256", rule })
 }
 
 /// The size is bounded before anything is decoded.

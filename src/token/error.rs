@@ -91,6 +91,9 @@ pub enum Error {
     /// One actor stands twice in the chain.
     #[error("token actor chain has a loop")]
     ActLoop,
+    /// Bound to a key that its presenter has not proven to hold (RFC 7800, RFC 8705 §3).
+    #[error("token is bound to another holder")]
+    NotItsHolder,
     /// An execution-scoped token is good for one action, not for an exchange.
     #[error("token is bound to one action and cannot be exchanged")]
     ExecutionScoped,

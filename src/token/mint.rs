@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::act::{Act, MayAct};
+use super::confirmation::Confirmation;
 use super::signing::{self, SigningKey};
 
 /// `typ` of every token we issue (RFC 9068 §2.1). A workload identity token must never be a bearer,
@@ -80,14 +81,6 @@ pub struct ExecutionClaims {
     pub exec_act: String,
     /// What it is done to; `htu` if not stated.
     pub target: String,
-}
-
-/// `cnf` with the caller's certificate.
-#[derive(Clone, Debug, Serialize)]
-pub struct Confirmation {
-    /// SHA-256 of the DER certificate in base64url.
-    #[serde(rename = "x5t#S256")]
-    pub certificate_digest: String,
 }
 
 /// Signs an access token.

@@ -8,6 +8,7 @@
 
 pub mod act;
 pub mod claims;
+pub mod confirmation;
 mod error;
 pub mod issuer;
 pub mod jws;
@@ -22,4 +23,5 @@ pub mod subject;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use confirmation::CertificateDigest;
 pub use error::Error;

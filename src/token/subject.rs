@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use super::act::{Act, MayAct};
 use super::claims::Claims;
+use super::confirmation::{self, CertificateDigest};
 use super::issuer::{Issuer, IssuerKind};
 use super::jws::{Algorithm, Compact, Header};
 use super::key_set::VerifyingKey;
@@ -74,6 +75,7 @@ pub struct Credential {
     client_id: Option<String>,
     lineage: Vec<Digest128>,
     idx: Option<LogPosition>,
+    is_bound: bool,
     kubernetes: Option<Kubernetes>,
 }
 
@@ -199,6 +201,12 @@ impl Credential {
         self.idx
     }
 
+    /// Whether it is bound to the certificate of the connection it was presented over.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
     /// What a Kubernetes service-account token says of its workload.
     #[must_use]
     pub fn kubernetes(&self) -> Option<&Kubernetes> {
@@ -215,10 +223,12 @@ impl Credential {
 /// 5. `iss` is the issuer, byte for byte
 /// 6. `aud` holds an accepted value, byte for byte
 /// 7. `nbf`, `iat`, `exp`, age
-/// 8. `sub` follows the issuer's rule and is of a trust domain it may speak for
-/// 9. types and limits of all other claims that mean something here
+/// 8. `cnf`, if it is there, names `presented`
+/// 9. `sub` follows the issuer's rule and is of a trust domain it may speak for
+/// 10. types and limits of all other claims that mean something here
 ///
 /// `key` is one of the keys of `issuer`; size, form and header were checked by [`Compact::parse`].
+/// `presented` is the certificate of the connection that the token came over.
 ///
 /// # Errors
 /// As [`Error`] says, by the first check that fails.
@@ -227,6 +237,7 @@ pub fn verify_foreign(
     issuer: &Issuer,
     key: &VerifyingKey,
     signatures: &SignatureCache,
+    presented: Option<&CertificateDigest>,
     now: Timestamp,
 ) -> Result<Credential, Error> {
     let header = token.header();
@@ -251,12 +262,14 @@ pub fn verify_foreign(
         return Err(Error::AudienceMismatch);
     }
     claims.check_times(now, issuer.max_credential_age)?;
+    let is_bound = confirmation::check(&claims, presented)?;
     let (sub, kubernetes) = mapping::map(issuer, &claims)?;
     let email = if issuer.verified_email { verified_email(&claims)? } else { None };
     // Contract §3, `root_exp`: the first credential's expiry, capped by its issuer's age limit.
     let root_exp = claims.exp.min(claims.iat.plus(issuer.max_credential_age));
     let mut credential = read(kind, &issuer.iss, sub, root_exp, key, &claims)?;
     credential.kubernetes = kubernetes;
+    credential.is_bound = is_bound;
     credential.lineage.push(lineage::subject(&issuer.iss, &claims.sub));
     if let Some(email) = &email {
         credential.lineage.push(lineage::email(&issuer.iss, email));
@@ -275,10 +288,12 @@ pub fn verify_foreign(
 /// 6. `aud` is our `iss` and nothing else
 /// 7. it is not bound to one action
 /// 8. `nbf`, `iat`, `exp`, age, and the chain's `root_exp`
-/// 9. `sub` is of a trust domain we issue for
-/// 10. `jti`, `lineage`, `idx`, and types and limits of all other claims
+/// 9. `cnf`, if it is there, names `presented`
+/// 10. `sub` is of a trust domain we issue for
+/// 11. `jti`, `lineage`, `idx`, and types and limits of all other claims
 ///
-/// `key` is one of this fabric's own.
+/// `key` is one of this fabric's own; `presented` is the certificate of the connection that the token
+/// came over.
 ///
 /// # Errors
 /// As [`Error`] says, by the first check that fails.
@@ -287,6 +302,7 @@ pub fn verify_own(
     fabric: Fabric<'_>,
     key: &VerifyingKey,
     signatures: &SignatureCache,
+    presented: Option<&CertificateDigest>,
     now: Timestamp,
 ) -> Result<Credential, Error> {
     let header = token.header();
@@ -315,6 +331,7 @@ pub fn verify_own(
     if now >= root_exp {
         return Err(Error::ChainExpired);
     }
+    let is_bound = confirmation::check(&claims, presented)?;
     let sub: WorkloadId = claims.sub.parse().map_err(|_| Error::SubjectMalformed)?;
     if !fabric.trust_domains.contains(sub.trust_domain()) {
         return Err(Error::TrustDomainNotAllowed);
@@ -324,6 +341,7 @@ pub fn verify_own(
     }
     let mut credential = read(Kind::AgentA2a, fabric.iss, sub, root_exp, key, &claims)?;
     credential.lineage = carried_lineage(&claims)?;
+    credential.is_bound = is_bound;
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
     credential.idx = Some(idx.parse().map_err(|_| Error::ClaimMalformed("idx"))?);
     Ok(credential.with_own_lineage())
@@ -406,6 +424,7 @@ fn read(
         client_id: claims.text("client_id", limits::WORKLOAD_ID_BYTES_MAX)?,
         lineage: Vec::new(),
         idx: None,
+        is_bound: false,
         kubernetes: None,
     })
 }
@@ -419,7 +438,11 @@ impl Credential {
             own.extend(actor.sub.parse().ok().as_ref().map(lineage::workload));
         }
         own.extend(self.jti.as_deref().map(|jti| lineage::token(&self.iss, jti)));
-        own.extend(self.client_id.as_deref().map(|client_id| lineage::client(&self.iss, client_id)));
+        if let Some(client_id) = &self.client_id {
+            own.push(lineage::client(&self.iss, client_id));
+            // A caller that is a workload is revoked by its identifier, whoever names it.
+            own.extend(client_id.parse().ok().as_ref().map(lineage::workload));
+        }
         for digest in own {
             if !self.lineage.contains(&digest) {
                 self.lineage.push(digest);
@@ -492,6 +515,7 @@ mod tests {
             issuer,
             &signer.verifying("k"),
             &SignatureCache::default(),
+            None,
             at,
         )
     }
@@ -510,7 +534,7 @@ mod tests {
         let text = signer.sign(header, claims);
         let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&trust_domain) };
         let cache = SignatureCache::default();
-        verify_own(&Compact::parse(&text)?, fabric, &signer.verifying("k"), &cache, now())
+        verify_own(&Compact::parse(&text)?, fabric, &signer.verifying("k"), &cache, None, now())
     }
 
     fn own_header() -> Value {
@@ -627,7 +651,7 @@ mod tests {
         let text = signer.sign(&json!({"alg": "EdDSA", "kid": "k"}), &claims());
         let compact = Compact::parse(&text).expect("compact");
         let (issuer, cache) = (issuer(SubjectMapping::Identifier), SignatureCache::default());
-        let refused = verify_foreign(&compact, &issuer, &signer.verifying("k"), &cache, now()).err();
+        let refused = verify_foreign(&compact, &issuer, &signer.verifying("k"), &cache, None, now()).err();
         assert_eq!(refused, Some(Error::AlgorithmNotAllowed));
     }
 
@@ -637,16 +661,16 @@ mod tests {
         let text = b.sign(&header(), &claims());
         let compact = Compact::parse(&text).expect("compact");
         let (issuer, cache) = (issuer(SubjectMapping::Identifier), SignatureCache::default());
-        let refused = verify_foreign(&compact, &issuer, &a.verifying("k"), &cache, now()).err();
+        let refused = verify_foreign(&compact, &issuer, &a.verifying("k"), &cache, None, now()).err();
         assert_eq!(refused, Some(Error::SignatureInvalid));
         // And B's good signature, remembered for B, does not make it a token of A.
         let issuer_b = Issuer { iss: "https://b.example".to_owned(), ..issuer.clone() };
         let key_b = b.verifying("k");
         assert_eq!(
-            verify_foreign(&compact, &issuer_b, &key_b, &cache, now()).err(),
+            verify_foreign(&compact, &issuer_b, &key_b, &cache, None, now()).err(),
             Some(Error::IssuerMismatch)
         );
-        let refused = verify_foreign(&compact, &issuer, &a.verifying("k"), &cache, now()).err();
+        let refused = verify_foreign(&compact, &issuer, &a.verifying("k"), &cache, None, now()).err();
         assert_eq!(refused, Some(Error::SignatureInvalid));
     }
 
@@ -880,8 +904,9 @@ mod tests {
         assert_ne!(text, twin);
         let (cache, key) = (SignatureCache::default(), signer.verifying("k"));
         let fabric = Fabric { iss: FABRIC, trust_domains: std::slice::from_ref(&trust_domain) };
-        let verify =
-            |text: &str| verify_own(&Compact::parse(text).expect("compact"), fabric, &key, &cache, now());
+        let verify = |text: &str| {
+            verify_own(&Compact::parse(text).expect("compact"), fabric, &key, &cache, None, now())
+        };
         let first = verify(&text).expect("good");
         if let Ok(second) = verify(&twin) {
             assert_eq!(first.lineage(), second.lineage());
@@ -968,8 +993,8 @@ mod tests {
         let cache = SignatureCache::default();
         let text = mint::sign_access_token(&claims, &signer).expect("signed");
         let at = now().plus(Duration::from_secs(1));
-        let credential =
-            verify_own(&Compact::parse(&text).expect("compact"), fabric, &key, &cache, at).expect("good");
+        let credential = verify_own(&Compact::parse(&text).expect("compact"), fabric, &key, &cache, None, at)
+            .expect("good");
         assert_eq!(credential.act(), claims.act.as_ref());
         assert_eq!(credential.blast_radius(), claims.blast_radius.as_deref());
         let execution = mint::ExecutionClaims {
@@ -982,7 +1007,8 @@ mod tests {
         };
         let claims = mint::AccessTokenClaims { execution: Some(execution), ..claims };
         let text = mint::sign_access_token(&claims, &signer).expect("signed");
-        let refused = verify_own(&Compact::parse(&text).expect("compact"), fabric, &key, &cache, at).err();
+        let refused =
+            verify_own(&Compact::parse(&text).expect("compact"), fabric, &key, &cache, None, at).err();
         assert_eq!(refused, Some(Error::ExecutionScoped));
     }
 }

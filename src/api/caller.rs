@@ -1,0 +1,315 @@
+//! Who calls, decided once at the edge: by client certificate, by bearer token, or nobody in
+//! particular. Every handler states in its signature which [`Caller`] it takes, and [`super::routes`]
+//! does not accept a handler that states none.
+//!
+//! Nothing that a request says of itself counts here but its `Authorization` header: no header of a
+//! proxy names a caller or an address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+
+use super::App;
+use super::error::Error;
+use super::notes::Notes;
+use super::peer::{Channel, Peer, PeerCertificate};
+use super::rates::Key;
+use crate::id::WorkloadId;
+use crate::token;
+use crate::token::CertificateDigest;
+use crate::token::jws::Compact;
+use crate::token::subject::Credential;
+
+/// What a caller may do (contract §2). A bearer has it in its claim `capabilities`, a client
+/// certificate in the table of callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Capability {
+    /// Exchange credentials.
+    Exchange,
+    /// Administer the cluster: keys, policy.
+    ClusterAdmin,
+    /// Read metrics, where they are not public.
+    MetricsRead,
+}
+
+impl Capability {
+    /// Every capability that some route asks for.
+    pub const ALL: [Self; 3] = [Self::Exchange, Self::ClusterAdmin, Self::MetricsRead];
+
+    /// As it is spelled in configuration and tokens.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exchange => "exchange",
+            Self::ClusterAdmin => "cluster.admin",
+            Self::MetricsRead => "metrics.read",
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Capability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = Self::ALL.map(Self::as_str).join(", ");
+        let known = Self::ALL.into_iter().find(|capability| capability.as_str() == text);
+        known.ok_or_else(|| format!("must be one of {all}"))
+    }
+}
+
+/// The table of callers: what the holder of a client certificate may do, by its SPIFFE ID. An
+/// identifier is compared byte for byte; who is not in the table may do nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Callers(BTreeMap<WorkloadId, BTreeSet<Capability>>);
+
+impl Callers {
+    /// From its rows.
+    #[must_use]
+    pub fn new(rows: BTreeMap<WorkloadId, BTreeSet<Capability>>) -> Self {
+        Self(rows)
+    }
+
+    fn may(&self, caller: &WorkloadId, capability: Capability) -> bool {
+        self.0.get(caller).is_some_and(|capabilities| capabilities.contains(&capability))
+    }
+}
+
+/// Who may read metrics (contract §2, "own setting").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MetricsAccess {
+    /// Whoever connects from this machine.
+    #[default]
+    Loopback,
+    /// Who has `metrics.read`.
+    Authenticated,
+    /// Anybody.
+    Public,
+}
+
+/// What a route asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing, and it answers also when everything else is refused for overload.
+    Health,
+    /// Nothing.
+    Public,
+    /// A client certificate with this capability.
+    Certificate(Capability),
+    /// A client certificate or a bearer token with this capability.
+    Credential(Capability),
+    /// What [`MetricsAccess`] says.
+    Metrics,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Health => write!(f, "health"),
+            Self::Public => write!(f, "public"),
+            Self::Certificate(capability) => write!(f, "certificate {capability}"),
+            Self::Credential(capability) => write!(f, "certificate or bearer {capability}"),
+            Self::Metrics => write!(f, "metrics"),
+        }
+    }
+}
+
+/// A route's need, as a type, so that a handler's signature and the route table cannot disagree.
+pub trait Need: Clone + Copy + Send + Sync + 'static {
+    /// The same as a value.
+    const ACCESS: Access;
+}
+
+macro_rules! needs {
+    ($($(#[$doc:meta])* $name:ident = $access:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+
+        impl Need for $name {
+            const ACCESS: Access = $access;
+        }
+    )*};
+}
+
+needs! {
+    /// Anybody, at any time.
+    Health = Access::Health;
+    /// Anybody.
+    Public = Access::Public;
+    /// "mTLS (spec)", `exchange`.
+    Exchange = Access::Certificate(Capability::Exchange);
+    /// `cluster.admin`.
+    ClusterAdmin = Access::Credential(Capability::ClusterAdmin);
+    /// As configured.
+    Metrics = Access::Metrics;
+}
+
+/// A caller that may do what `N` needs. Made by the edge only.
+#[derive(Clone, Debug)]
+pub struct Caller<N> {
+    identity: Identity,
+    certificate: Option<CertificateDigest>,
+    need: PhantomData<N>,
+}
+
+/// Who a caller is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Identity {
+    /// Nobody has said; in development mode that is everybody.
+    Anonymous,
+    /// The holder of a client certificate, or the subject of a bearer token.
+    Workload(WorkloadId),
+}
+
+impl<N> Caller<N> {
+    /// Its identifier; `None` if nobody has said.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match &self.identity {
+            Identity::Workload(id) => Some(id.as_str()),
+            Identity::Anonymous => None,
+        }
+    }
+
+    /// The certificate of its connection.
+    #[must_use]
+    pub fn certificate(&self) -> Option<CertificateDigest> {
+        self.certificate
+    }
+}
+
+impl<N: Need> FromRequestParts<App> for Caller<N> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
+        let (Some(peer), Some(notes)) =
+            (parts.extensions.get::<Arc<Peer>>(), parts.extensions.get::<Arc<Notes>>())
+        else {
+            return Err(Error::internal("a request without its connection"));
+        };
+        let outcome = decide(app, peer, &parts.headers, N::ACCESS);
+        let key = match outcome.as_ref().map(|known| &known.identity) {
+            Ok(Identity::Workload(id)) => Key::Workload(id.clone()),
+            Ok(Identity::Anonymous) | Err(_) => Key::of_address(peer.address.ip()),
+        };
+        if N::ACCESS != Access::Health {
+            notes.set_rate(app.rates.take(key)?);
+        }
+        let Known { identity, certificate } = outcome?;
+        if let Identity::Workload(id) = &identity {
+            notes.set_caller(id.clone());
+        }
+        Ok(Self { identity, certificate, need: PhantomData })
+    }
+}
+
+struct Known {
+    identity: Identity,
+    certificate: Option<CertificateDigest>,
+}
+
+/// Decides, in this order:
+///
+/// 1. over plain HTTP, while there is TLS, only what is public is served
+/// 2. a client certificate counts until it expires, whatever connection it opened
+/// 3. public routes ask nothing more
+/// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
+/// 5. without one, the client certificate says who calls
+/// 6. without either: nobody, which development mode lets do everything
+/// 7. the capability that the route needs
+///
+/// # Errors
+/// 401 if nobody is authenticated, 403 if whoever it is may not.
+fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
+    let is_open = match access {
+        Access::Health | Access::Public => true,
+        Access::Metrics => match app.metrics_access {
+            MetricsAccess::Public => true,
+            MetricsAccess::Loopback if peer.address.ip().is_loopback() => true,
+            MetricsAccess::Loopback => return Err(Error::forbidden("metrics are for this machine only")),
+            MetricsAccess::Authenticated => false,
+        },
+        Access::Certificate(_) | Access::Credential(_) => false,
+    };
+    if app.requires_tls && matches!(peer.channel, Channel::Plain) && !is_open {
+        return Err(Error::forbidden("served on 8694, over TLS"));
+    }
+    let certificate = certificate_in_force(app, &peer.channel)?;
+    let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
+    let known = |identity| Known { identity, certificate: digest };
+    let by_certificate = certificate
+        .map_or(Identity::Anonymous, |certificate| Identity::Workload(certificate.spiffe_id.clone()));
+    let (capability, takes_bearer) = match access {
+        _ if is_open => return Ok(known(by_certificate)),
+        Access::Certificate(capability) => (capability, false),
+        Access::Credential(capability) => (capability, true),
+        _ => (Capability::MetricsRead, true),
+    };
+    let bearer = bearer(headers)?;
+    match (bearer, by_certificate) {
+        (Some(_), _) if !takes_bearer => {
+            Err(Error::unauthenticated("this route takes a client certificate and no Authorization header"))
+        }
+        (Some(text), _) => {
+            let credential = verified(app, text, digest.as_ref())?;
+            let capabilities = credential.capabilities().unwrap_or_default();
+            if !capabilities.iter().any(|granted| granted == capability.as_str()) {
+                return Err(Error::insufficient(capability.as_str()));
+            }
+            Ok(known(Identity::Workload(credential.sub().clone())))
+        }
+        (None, Identity::Workload(id)) => {
+            if !app.callers.may(&id, capability) {
+                return Err(Error::insufficient(capability.as_str()));
+            }
+            Ok(known(Identity::Workload(id)))
+        }
+        (None, Identity::Anonymous) if !app.requires_tls => Ok(known(Identity::Anonymous)),
+        (None, Identity::Anonymous) if takes_bearer => {
+            Err(Error::unauthenticated("a client certificate or a bearer token is needed"))
+        }
+        (None, Identity::Anonymous) => Err(Error::unauthenticated("a client certificate is needed")),
+    }
+}
+
+fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'p PeerCertificate>, Error> {
+    let Channel::Tls(Some(certificate)) = channel else { return Ok(None) };
+    if app.clock.now() < certificate.not_after {
+        return Ok(Some(certificate));
+    }
+    Err(Error::unauthenticated("the client certificate has expired"))
+}
+
+/// RFC 6750 §2.1: `Authorization: Bearer <token>`, the scheme in any case (RFC 9110 §11.1). Another
+/// scheme is refused: whoever sends it believes that it counts.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let credentials = value.to_str().ok().and_then(|text| text.split_once(' '));
+    match (credentials, values.next()) {
+        (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token)),
+        _ => Err(Error::invalid_bearer("Authorization: must be one Bearer token")),
+    }
+}
+
+/// One text for every bearer that is not acceptable; the log has the reason.
+fn verified(app: &App, text: &str, certificate: Option<&CertificateDigest>) -> Result<Credential, Error> {
+    let judged = Compact::parse(text)
+        .and_then(|token| app.own_tokens.verify(&token, certificate, app.clock.now()))
+        .map_err(|error: token::Error| {
+            Error::invalid_bearer("the bearer token is not valid").with_detail(error)
+        });
+    judged
+}

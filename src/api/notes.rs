@@ -1,0 +1,36 @@
+//! What the edge learns of a request on its way in, for the headers of its answer and its line in
+//! the log. Nobody decides by it.
+
+use std::sync::OnceLock;
+
+use super::rates::Remaining;
+use crate::id::WorkloadId;
+
+/// Notes on one request; each is written once at most.
+#[derive(Debug, Default)]
+pub struct Notes {
+    caller: OnceLock<WorkloadId>,
+    rate: OnceLock<Remaining>,
+}
+
+impl Notes {
+    /// Who calls.
+    pub fn set_caller(&self, id: WorkloadId) {
+        self.caller.set(id).ok();
+    }
+
+    /// Who calls, if somebody said.
+    pub fn caller(&self) -> Option<&str> {
+        self.caller.get().map(WorkloadId::as_str)
+    }
+
+    /// What is left of the caller's rate.
+    pub fn set_rate(&self, rate: Remaining) {
+        self.rate.set(rate).ok();
+    }
+
+    /// What is left of the caller's rate, if it was counted.
+    pub fn rate(&self) -> Option<&Remaining> {
+        self.rate.get()
+    }
+}

@@ -1,0 +1,80 @@
+//! A route table whose every row says what the route asks of its caller. A handler whose signature
+//! states another caller, or none, is no row: it does not compile.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{MethodFilter, on};
+
+use super::App;
+use super::caller::{Access, Caller, Need};
+
+/// One row of the route table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The method.
+    pub method: Method,
+    /// The path; parameters in braces.
+    pub path: &'static str,
+    /// What it asks of its caller.
+    pub access: Access,
+}
+
+/// A handler that states a caller of `N` as its first argument. `T` is axum's own tuple of arguments.
+pub trait StatesCaller<N, T> {}
+
+macro_rules! states_caller {
+    ($($argument:ident),*) => {
+        impl<F, Fut, N, M, $($argument,)*> StatesCaller<N, (M, Caller<N>, $($argument,)*)> for F
+        where
+            F: FnOnce(Caller<N>, $($argument,)*) -> Fut,
+        {
+        }
+    };
+}
+
+states_caller!();
+states_caller!(A);
+states_caller!(A, B);
+states_caller!(A, B, C);
+
+/// The rows, and the router made of them.
+pub struct Routes {
+    rows: Vec<Row>,
+    router: Router<App>,
+}
+
+impl Routes {
+    /// No rows.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { rows: Vec::new(), router: Router::new() }
+    }
+
+    /// One more row: `handler` answers `method` on `path`, and takes a caller of need `N`.
+    #[must_use]
+    pub fn row<N, T, H>(mut self, method: Method, path: &'static str, _need: N, handler: H) -> Self
+    where
+        N: Need,
+        T: 'static,
+        H: Handler<T, App> + StatesCaller<N, T>,
+    {
+        // Every method of this table is one that axum routes; GET also answers HEAD.
+        let filter = MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::TRACE);
+        self.router = self.router.route(path, on(filter, handler));
+        self.rows.push(Row { method, path, access: N::ACCESS });
+        self
+    }
+
+    /// What every row says.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The router.
+    #[must_use]
+    pub fn into_router(self) -> Router<App> {
+        self.router
+    }
+}
