@@ -149,20 +149,68 @@ pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 // --- listeners ---------------------------------------------------------------------------------
 
-/// Longest wait for a request's headers, and for the next request on an idle connection.
+/// Longest wait for the first request of a connection, its TLS handshake included.
+pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a connection of the reserve, which is closed gracefully after it.
+pub const FIRST_REQUEST_IN_RESERVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time from the first byte of an HTTP/1.1 request's head to its last.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection stays open without a request under way.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two looks at what a connection is doing: what "idle" and "stalled" are rounded up to.
+pub const CONNECTION_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest wait until the other end reads on; after it the connection is cut.
+pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Age at which a plain connection is closed gracefully.
+pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
+/// Age at which a TLS connection is closed gracefully, so that its client is verified again.
+pub const TLS_CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
 /// Longest time from a request's headers to its answer's, reading the body included.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most headers of one request; beyond it: 431.
 pub const HEADERS_MAX: usize = 64;
-/// Largest head of one request; beyond it: 431.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Most open connections per listener.
+/// Largest head of one HTTP/1.1 request; beyond it: 431.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Longest request line of HTTP/1.1; beyond it: 414.
+pub const REQUEST_LINE_BYTES_MAX: usize = 8 * 1024;
+/// Most bytes read from an HTTP/1.1 connection at once into memory of our own.
+pub const HEAD_BYTES_PER_READ_MAX: usize = 4 * 1024;
+/// Most written and not yet sent of an HTTP/1.1 connection before its answer waits.
+pub const HTTP1_SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Longest wait after a refused request until its sender stops sending, so that it reads the answer.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most requests at once on one HTTP/2 connection (RFC 9113 §5.1.2).
+pub const HTTP2_STREAMS_MAX: u32 = 100;
+/// Largest head of one HTTP/2 request, as RFC 9113 §6.5.2 counts it; beyond it: 431.
+pub const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// Most HTTP/2 requests taken back before they were looked at; beyond it the connection is closed.
+pub const HTTP2_PENDING_RESETS_MAX: usize = 20;
+/// Most HTTP/2 requests that we end because of their sender's mistakes; beyond it: closed.
+pub const HTTP2_LOCAL_RESETS_MAX: usize = 20;
+/// What one HTTP/2 request may send before we have read it, in bytes.
+pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+/// What all requests of one HTTP/2 connection may send before we have read it, in bytes.
+pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Largest HTTP/2 frame (RFC 9113 §4.2: the least that can be stated).
+pub const HTTP2_FRAME_BYTES_MAX: u32 = 16 * 1024;
+/// Most written and not yet sent of one HTTP/2 answer before it waits.
+pub const HTTP2_SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Time between two pings on an HTTP/2 connection.
+pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Longest wait for the answer to one.
+pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most open connections of all listeners; what the limit of open files leaves, if that is less.
 pub const CONNECTIONS_MAX: usize = 10_240;
-/// Default number of open connections from one address.
-pub const CONNECTIONS_PER_ADDRESS: usize = 256;
-/// Default number of open connections of one identity.
-pub const CONNECTIONS_PER_IDENTITY: usize = 1_024;
+/// Further connections, answered on health routes only.
+pub const CONNECTIONS_IN_RESERVE_MAX: usize = 64;
+/// Default of the most open connections from one address; of IPv6, from one /64.
+pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 256;
+/// Default of the most open connections with one client certificate's identity.
+pub const CONNECTIONS_PER_IDENTITY_MAX: usize = 1024;
+/// Open files kept free of connections, for the database, the log and calls to others.
+pub const DESCRIPTORS_RESERVED: usize = 1024;
 /// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Pause after a connection could not be accepted.

@@ -13,9 +13,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
+use crate::api::listener::{self, Kind, Places};
 use crate::api::rates::Rates;
 use crate::api::tls::{self, Tls};
-use crate::api::{self, App, Pressure, Router, listener};
+use crate::api::{self, App, Pressure, Router};
 use crate::clock::Clock;
 use crate::cluster::{self, Corrupt};
 use crate::config::{self, Config};
@@ -53,6 +54,9 @@ pub enum Error {
     /// The current policy does not compile on this node.
     #[error("the current policy does not compile on this node; the log says why")]
     NoPolicy,
+    /// The limit of open files is too low.
+    #[error(transparent)]
+    Descriptors(#[from] listener::DescriptorsError),
     /// Another process runs on the data directory.
     #[error("data directory {}: another process is using it", path.display())]
     InUse {
@@ -188,7 +192,7 @@ pub async fn start(
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));
-    let listener = edge.serve(&router, config.limits.connections, &metrics, &shutdown);
+    let listener = edge.serve(&router, places, &metrics, &shutdown);
     tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, tls_address, state, listener, background, log_writer, closed, shutdown })
 }

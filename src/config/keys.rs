@@ -96,8 +96,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             requests_per_second_per_caller: limits::REQUESTS_PER_SECOND_PER_CALLER.into(),
-            connections_per_address: limits::CONNECTIONS_PER_ADDRESS as u64,
-            connections_per_identity: limits::CONNECTIONS_PER_IDENTITY as u64,
+            connections_per_address: limits::CONNECTIONS_PER_ADDRESS_MAX as u64,
+            connections_per_identity: limits::CONNECTIONS_PER_IDENTITY_MAX as u64,
         }
     }
 }

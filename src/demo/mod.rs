@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::page::Page;
 use crate::api::caller::{Callers, MetricsAccess};
-use crate::api::listener::Caps;
-use crate::api::{demo_issuer, listener};
+use crate::api::demo_issuer;
+use crate::api::listener::{self, Caps, Kind, Places};
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::outbound::{admin, client};
@@ -152,7 +152,9 @@ pub async fn run(
     };
 
     let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
-    let issuing = listener::serve(socket, demo_issuer::router(issuer), Metrics::new()?, shutdown.clone());
+    let places = Places::new(Caps::default(), limits::CONNECTIONS_MAX);
+    let router = demo_issuer::router(issuer);
+    let issuing = listener::serve(socket, Kind::Plain, router, places, Metrics::new()?, shutdown.clone());
     // The issuer stops when the broker does, whatever the reason, and the other way round.
     let serving = async {
         let brokering = async {

@@ -23,7 +23,9 @@ pub struct Metrics {
     registry: Registry,
     http_requests: IntCounterVec,
     http_request_duration: HistogramVec,
-    http_connections: IntGauge,
+    http_connections: IntGaugeVec,
+    http_connections_refused: IntCounterVec,
+    http_connections_closed: IntCounterVec,
     exchanges: IntCounterVec,
     policy_decisions: IntCounterVec,
     policy_loads: IntCounterVec,
@@ -55,7 +57,24 @@ impl Metrics {
                 "Time from a request's headers to its answer, in seconds.",
                 &["route"],
             )?,
-            http_connections: gauge(&registry, "svc_http_connections", "Open HTTP connections.")?,
+            http_connections: gauges(
+                &registry,
+                "svc_http_connections",
+                "Open HTTP connections, by listener.",
+                &["listener"],
+            )?,
+            http_connections_refused: counters(
+                &registry,
+                "svc_http_connections_refused_total",
+                "Connections closed before a request could be sent on them.",
+                &["reason"],
+            )?,
+            http_connections_closed: counters(
+                &registry,
+                "svc_http_connections_closed_total",
+                "Connections that ended, by what ended them.",
+                &["reason"],
+            )?,
             exchanges: counters(
                 &registry,
                 "svc_exchange_total",
@@ -80,14 +99,12 @@ impl Metrics {
                 "Fetches of the keys of configured issuers.",
                 &["result"],
             )?,
-            signing_keys: {
-                let gauges = IntGaugeVec::new(
-                    Opts::new("svc_signing_keys", "Signing keys of the cluster, by state."),
-                    &["state"],
-                )?;
-                registry.register(Box::new(gauges.clone()))?;
-                gauges
-            },
+            signing_keys: gauges(
+                &registry,
+                "svc_signing_keys",
+                "Signing keys of the cluster, by state.",
+                &["state"],
+            )?,
             raft_applied_index: gauge(
                 &registry,
                 "svc_raft_applied_index",
@@ -120,11 +137,23 @@ impl Metrics {
         self.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
     }
 
-    /// A connection was opened; it is closed when the answer is dropped.
+    /// A connection was opened on `listener`, `plain` or `tls`; it is closed when the answer is
+    /// dropped.
     #[must_use]
-    pub fn http_connection(&self) -> OpenConnection {
-        self.http_connections.inc();
-        OpenConnection(self.http_connections.clone())
+    pub fn http_connection(&self, listener: &'static str) -> OpenConnection {
+        let open = self.http_connections.with_label_values(&[listener]);
+        open.inc();
+        OpenConnection(open)
+    }
+
+    /// A connection was closed before a request could be sent on it, for example `address`.
+    pub fn http_connection_refused(&self, reason: &'static str) {
+        self.http_connections_refused.with_label_values(&[reason]).inc();
+    }
+
+    /// A connection ended, for example because it was `idle`.
+    pub fn http_connection_closed(&self, reason: &'static str) {
+        self.http_connections_closed.with_label_values(&[reason]).inc();
     }
 
     /// One exchange ended.
@@ -194,6 +223,12 @@ fn durations(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Re
     Ok(durations)
 }
 
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
+    let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
+}
+
 fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, Error> {
     let gauge = IntGauge::new(name, help)?;
     registry.register(Box::new(gauge.clone()))?;
@@ -208,7 +243,9 @@ mod tests {
     fn every_metric_has_a_name_a_help_text_and_its_labels() {
         let metrics = Metrics::new().expect("metrics");
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
-        let connection = metrics.http_connection();
+        let connection = metrics.http_connection("plain");
+        metrics.http_connection_refused("address");
+        metrics.http_connection_closed("idle");
         metrics.exchange("jwt", "ok");
         metrics.policy_decision("exchange", "allow");
         metrics.policy_load("ok");
@@ -220,7 +257,9 @@ mod tests {
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
             r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.0025"} 0"#,
             r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.005"} 1"#,
-            "svc_http_connections 1",
+            r#"svc_http_connections{listener="plain"} 1"#,
+            r#"svc_http_connections_refused_total{reason="address"} 1"#,
+            r#"svc_http_connections_closed_total{reason="idle"} 1"#,
             r#"svc_exchange_total{result="ok",subject_token_type="jwt"} 1"#,
             r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
             r#"svc_policy_loads_total{result="ok"} 1"#,
@@ -235,9 +274,9 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (12, 12), "{page}");
+        assert_eq!((names, helps.count()), (14, 14), "{page}");
         drop(connection);
-        assert!(metrics.render().expect("page").contains("svc_http_connections 0"));
+        assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }
 
     #[test]

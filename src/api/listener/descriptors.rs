@@ -1,0 +1,82 @@
+//! How many connections the limit of open files has room for. Called once, at start.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::limits;
+
+/// Why the node should not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not one connection fits beside what the node needs for itself.
+    #[error("the limit of open files is {limit}; it must be more than {needed} (ulimit -n)")]
+    TooFewDescriptors {
+        /// The hard limit of the process.
+        limit: u64,
+        /// What is kept free of usual connections.
+        needed: usize,
+    },
+}
+
+/// Raises the soft limit of open files to the hard one and answers how many connections it leaves
+/// room for: [`limits::CONNECTIONS_MAX`], or fewer, which it says in the log.
+///
+/// # Errors
+/// [`Error::TooFewDescriptors`].
+pub fn connections_max() -> Result<usize, Error> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: maximum, maximum };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(error) => {
+            tracing::warn!(%error, "raise the limit of open files");
+            current
+        }
+    };
+    let room = room_within(limit)?;
+    if room < limits::CONNECTIONS_MAX {
+        tracing::warn!(
+            open_files = limit,
+            connections = room,
+            "the limit of open files leaves room for fewer connections than usual"
+        );
+    }
+    Ok(room)
+}
+
+/// `None` is no limit.
+fn room_within(limit: Option<u64>) -> Result<usize, Error> {
+    const NEEDED: usize = limits::DESCRIPTORS_RESERVED + limits::CONNECTIONS_IN_RESERVE_MAX;
+    let Some(limit) = limit else { return Ok(limits::CONNECTIONS_MAX) };
+    match usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(NEEDED) {
+        0 => Err(Error::TooFewDescriptors { limit, needed: NEEDED }),
+        room => Ok(room.min(limits::CONNECTIONS_MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_shrink_to_what_the_limit_of_open_files_leaves() {
+        for (limit, room) in [
+            (None, Some(10_240)),
+            (Some(u64::MAX), Some(10_240)),
+            (Some(10_240 + 1088), Some(10_240)),
+            (Some(10_240 + 1087), Some(10_239)),
+            (Some(1089), Some(1)),
+            (Some(1088), None),
+            (Some(0), None),
+        ] {
+            assert_eq!(room_within(limit).ok(), room, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let room = connections_max().expect("room");
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+        assert_eq!(room_within(maximum).ok(), Some(room));
+    }
+}

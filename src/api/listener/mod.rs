@@ -1,0 +1,234 @@
+//! The listeners: who gets a connection, over plain TCP or TLS, how many there may be, and how they
+//! end. What a request means is decided behind the router.
+//!
+//! Not `axum::serve`: it has no deadline, no cap and no strictness, so a caller that never finishes
+//! its head is kept for ever.
+
+mod activity;
+mod connection;
+mod descriptors;
+mod framing;
+mod head;
+mod places;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConnection;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use self::activity::Ended;
+use self::connection::Connection;
+use self::places::Place;
+use super::peer::{Channel, Peer, PeerCertificate};
+use crate::limits;
+use crate::telemetry::Metrics;
+
+pub use self::descriptors::{Error as DescriptorsError, connections_max};
+pub use self::head::Violation;
+pub use self::places::{Caps, Places};
+
+/// What is spoken on a listener.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// HTTP/1.1 over TCP.
+    Plain,
+    /// HTTP/2 or HTTP/1.1 over TLS, as the client chooses (RFC 7301).
+    Tls(Handshake),
+}
+
+impl Kind {
+    /// As a label of a metric.
+    const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Tls(_) => "tls",
+        }
+    }
+}
+
+/// How a TLS listener comes to its configuration and to who the client is.
+#[derive(Clone)]
+pub struct Handshake {
+    /// The configuration that is current now; it must offer `h2` and `http/1.1`.
+    pub acceptor: Arc<dyn Fn() -> TlsAcceptor + Send + Sync>,
+    /// The generation of the configuration. When it changes, connections are closed gracefully, so
+    /// that no client goes on with a certificate that the new configuration would refuse.
+    pub changes: watch::Receiver<u64>,
+    /// The verified certificate of the client, if it sent one; an error text closes the connection.
+    pub peer_certificate: fn(&ServerConnection) -> Result<Option<PeerCertificate>, String>,
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").field("generation", &*self.changes.borrow()).finish_non_exhaustive()
+    }
+}
+
+/// Serves `router` on `listener` until `shutdown`, then lets requests under way end, for at most
+/// [`limits::DRAIN_TIMEOUT`].
+///
+/// Each request carries an `Arc<Peer>` in its extensions and, if it must be refused for how it was
+/// framed, a [`Violation`].
+pub async fn serve(
+    listener: TcpListener,
+    kind: Kind,
+    router: Router,
+    places: Places,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) {
+    let edge = Arc::new(Edge { kind, router, places, metrics, shutdown });
+    let mut connections = JoinSet::new();
+    while let Some((socket, address)) = edge.accept(&listener).await {
+        match edge.places.take(address.ip()) {
+            Ok(place) => {
+                connections.spawn(Arc::clone(&edge).connection(socket, address, place));
+            }
+            // Dropped, which closes it.
+            Err(reason) => edge.metrics.http_connection_refused(reason.as_str()),
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(limits::DRAIN_TIMEOUT, drained).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections did not end in time and are closed");
+    }
+}
+
+/// What the connections of one listener share.
+struct Edge {
+    kind: Kind,
+    router: Router,
+    places: Places,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+}
+
+/// The socket of a connection, with its limit on writing.
+type Socket = std::pin::Pin<Box<TimeoutStream<TcpStream>>>;
+
+impl Edge {
+    /// The next connection; `None` at shutdown.
+    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+        let next = async {
+            loop {
+                match listener.accept().await {
+                    Ok((socket, address)) => {
+                        // On a socket for both families an IPv4 address comes as an IPv6 one.
+                        return (socket, SocketAddr::new(address.ip().to_canonical(), address.port()));
+                    }
+                    Err(error) => {
+                        // Out of descriptors, or the caller went away: neither ends the listener.
+                        tracing::warn!(%error, "accept a connection");
+                        sleep(limits::ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            connection = next => Some(connection),
+            () = self.shutdown.cancelled() => None,
+        }
+    }
+
+    /// Serves one connection to its end.
+    async fn connection(self: Arc<Self>, socket: TcpStream, address: SocketAddr, place: Place) {
+        let open = self.metrics.http_connection(self.kind.as_str());
+        // Small answers, each awaited by its caller.
+        drop(socket.set_nodelay(true));
+        let Ok(local_address) = socket.local_addr() else { return };
+        let first_request_timeout = if place.is_in_reserve() {
+            limits::FIRST_REQUEST_IN_RESERVE_TIMEOUT
+        } else {
+            limits::FIRST_REQUEST_TIMEOUT
+        };
+        let arrived = Arrived {
+            first_request_by: sleep(first_request_timeout).deadline(),
+            handshake_timeout: first_request_timeout.min(limits::HANDSHAKE_TIMEOUT),
+            peer: Peer { address, local_address, channel: Channel::Plain, in_reserve: place.is_in_reserve() },
+        };
+        let mut socket = TimeoutStream::new(socket);
+        socket.set_write_timeout(Some(limits::WRITE_STALL_TIMEOUT));
+        let socket = Box::pin(socket);
+        let ended = match &self.kind {
+            Kind::Plain => Some(self.connection_over(arrived, None).http1(socket).await),
+            // In a box, because it is larger and the plain one should not pay for it.
+            Kind::Tls(handshake) => Box::pin(self.tls(handshake, socket, arrived)).await,
+        };
+        if let Some(ended) = ended {
+            self.metrics.http_connection_closed(ended.as_str());
+        }
+        drop((open, place));
+    }
+
+    /// Serves one TLS connection; `None` if it was refused before a request.
+    async fn tls(&self, handshake: &Handshake, socket: Socket, mut arrived: Arrived) -> Option<Ended> {
+        // The generation before the configuration: a change between the two is one too many, never
+        // one too few.
+        let mut changes = handshake.changes.clone();
+        changes.mark_unchanged();
+        let shaken = tokio::select! {
+            shaken = timeout(arrived.handshake_timeout, (handshake.acceptor)().accept(socket)) => shaken,
+            () = self.shutdown.cancelled() => return Some(Ended::Shutdown),
+        };
+        let stream = match shaken {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return self.refuse("handshake", &error),
+            Err(_) => return self.refuse("handshake_timeout", &"no handshake in time"),
+        };
+        let certificate = match (handshake.peer_certificate)(stream.get_ref().1) {
+            Ok(certificate) => certificate,
+            Err(error) => return self.refuse("handshake", &error),
+        };
+        let identity = certificate.as_ref().map(|certificate| self.places.take_for(&certificate.spiffe_id));
+        let _place = match identity.transpose() {
+            Ok(place) => place,
+            Err(reason) => return self.refuse(reason.as_str(), &reason),
+        };
+        arrived.peer.channel = Channel::Tls(certificate);
+        let connection = self.connection_over(arrived, Some(changes));
+        Some(if is_http2(&stream) { connection.http2(stream).await } else { connection.http1(stream).await })
+    }
+
+    fn connection_over(&self, arrived: Arrived, changes: Option<watch::Receiver<u64>>) -> Connection {
+        Connection {
+            router: self.router.clone(),
+            peer: Arc::new(arrived.peer),
+            first_request_by: arrived.first_request_by,
+            changes,
+            shutdown: self.shutdown.clone(),
+        }
+    }
+
+    fn refuse(&self, reason: &'static str, error: &dyn fmt::Display) -> Option<Ended> {
+        tracing::debug!(reason, %error, "connection refused");
+        self.metrics.http_connection_refused(reason);
+        None
+    }
+}
+
+/// A connection that was accepted.
+struct Arrived {
+    peer: Peer,
+    first_request_by: Instant,
+    handshake_timeout: Duration,
+}
+
+fn is_http2<S>(stream: &TlsStream<S>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(b"h2")
+}
+
+#[cfg(test)]
+mod tests;
