@@ -63,7 +63,6 @@ pub struct Framed<S> {
     next: Next,
     /// When the head that has begun must be complete.
     head_deadline: Option<Pin<Box<Sleep>>>,
-    discarded: usize,
 }
 
 /// What comes next on the stream.
@@ -76,7 +75,7 @@ enum Next {
     /// Chunks up to the end: the last request of its connection, so that no reading of chunks but
     /// the library's own can matter.
     Chunks,
-    /// The rest of [`SUBSTITUTE`]; what is received is thrown away.
+    /// The rest of [`SUBSTITUTE`], and nothing after it.
     Refused(&'static [u8]),
 }
 
@@ -91,7 +90,6 @@ impl<S: AsyncRead + Unpin> Framed<S> {
             scan: Scan::default(),
             next: Next::Head,
             head_deadline: None,
-            discarded: 0,
         }
     }
 
@@ -100,11 +98,11 @@ impl<S: AsyncRead + Unpin> Framed<S> {
     pub async fn linger(mut self) {
         let discarding = async {
             let mut bytes = [0; limits::HEAD_BYTES_PER_READ_MAX];
-            while let Ok(read @ 1..) = self.stream.read(&mut bytes).await {
-                self.discarded += read;
-                if self.discarded > limits::BODY_DISCARDED_MAX {
-                    break;
-                }
+            let mut discarded = 0;
+            while discarded <= limits::BODY_DISCARDED_MAX
+                && let Ok(read @ 1..) = self.stream.read(&mut bytes).await
+            {
+                discarded += read;
             }
         };
         drop(tokio::time::timeout(limits::LINGER_TIMEOUT, discarding).await);
@@ -168,16 +166,6 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         }
         false
     }
-
-    /// Throws away what is received, up to a limit.
-    fn discard(&mut self, cx: &mut Context<'_>) {
-        while self.discarded <= limits::BODY_DISCARDED_MAX
-            && let Poll::Ready(Ok(true)) = self.poll_receive(cx)
-        {
-            self.discarded += self.received.len();
-            self.received.clear();
-        }
-    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
@@ -223,10 +211,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
                     }
                 },
                 // Not the end of the stream: that would end the requests under way.
-                Next::Refused([]) => {
-                    this.discard(cx);
-                    return Poll::Pending;
-                }
+                Next::Refused([]) => return Poll::Pending,
                 Next::Refused(rest) => {
                     let (now, later) = rest.split_at(rest.len().min(buf.remaining()));
                     buf.put_slice(now);

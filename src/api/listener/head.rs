@@ -97,6 +97,12 @@ impl Scan {
     pub fn head_in<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<(&'b [u8], usize)>, Violation> {
         while let Some(byte) = bytes.get(self.at) {
             self.at += 1;
+            if self.lines == 0 && self.at - self.start > limits::REQUEST_LINE_BYTES_MAX {
+                return Err(Violation::RequestLineTooLong);
+            }
+            if self.at - self.start > limits::HEAD_BYTES_MAX {
+                return Err(Violation::HeadTooLarge);
+            }
             let after_cr = std::mem::replace(&mut self.after_cr, *byte == b'\r');
             match byte {
                 b'\n' if after_cr => {
@@ -108,12 +114,6 @@ impl Scan {
                 _ if after_cr => return Err(Violation::LineEnd),
                 b'\r' | b'\t' | b' '..=b'~' | 0x80..=0xff => {}
                 _ => return Err(Violation::ControlCharacter),
-            }
-            if self.lines == 0 && self.at - self.start > limits::REQUEST_LINE_BYTES_MAX {
-                return Err(Violation::RequestLineTooLong);
-            }
-            if self.at - self.start > limits::HEAD_BYTES_MAX {
-                return Err(Violation::HeadTooLarge);
             }
         }
         Ok(None)

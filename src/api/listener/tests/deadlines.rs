@@ -1,0 +1,280 @@
+//! Deadlines: nobody keeps a connection by doing nothing, and nobody loses one by being slow to
+//! answer. Time is turned by the runtime.
+
+use axum::http::Request as HttpRequest;
+use hyper::client::conn::http2;
+
+use super::*;
+
+/// Tokio rounds timers up to this.
+const TICK: Duration = Duration::from_millis(50);
+
+struct Watch(Instant);
+
+impl Watch {
+    fn start() -> Self {
+        Self(sleep(Duration::ZERO).deadline())
+    }
+
+    /// That so much time went by, and not much more.
+    fn assert_shows(&self, least: Duration, most: Duration) {
+        let now = sleep(Duration::ZERO).deadline();
+        let shown = now.duration_since(self.0);
+        assert!(shown >= least && shown <= most + TICK, "{shown:?} is not within {least:?} and {most:?}");
+    }
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_in_time() {
+    for sent in ["", "G", "GET / HTTP/1.1\r\nHost: a\r\n"] {
+        let watch = Watch::start();
+        let mut wire = Wire::http1();
+        wire.send(sent.as_bytes()).await;
+        assert_eq!(wire.rest().await, "", "{sent}");
+        watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+        let ended = wire.ended().await;
+        assert!(matches!(ended, Ended::FirstRequest | Ended::HeaderTimeout), "{sent}: {ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_in_single_bytes_gains_no_time() {
+    let watch = Watch::start();
+    let mut wire = Wire::http1();
+    wire.send(GET).await;
+    wire.until("/ 0").await;
+    sleep(Duration::from_secs(20)).await;
+    for byte in GET {
+        wire.send(&[*byte]).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(wire.rest().await, "");
+    watch.assert_shows(Duration::from_secs(30), Duration::from_secs(20 + GET.len() as u64));
+    assert_eq!(wire.ended().await, Ended::HeaderTimeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_head_behind_a_request_does_not_end_it() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET / HT").await;
+    let watch = Watch::start();
+    assert_eq!(statuses(&wire.rest().await), [200]);
+    watch.assert_shows(Duration::from_secs(14), Duration::from_secs(14) + limits::HEADER_TIMEOUT);
+    assert_eq!(wire.ended().await, Ended::HeaderTimeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed() {
+    let mut wire = Wire::http1();
+    for _ in 0..3 {
+        wire.send(GET).await;
+        wire.until("/ 0").await;
+        sleep(limits::IDLE_TIMEOUT.saturating_sub(Duration::from_secs(1))).await;
+    }
+    wire.send(GET).await;
+    wire.until("/ 0").await;
+    let watch = Watch::start();
+    assert_eq!(wire.rest().await, "");
+    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    assert_eq!(wire.ended().await, Ended::Idle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_slowly_is_not_cut() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let text = wire.until("\r\n0\r\n\r\n").await;
+    assert_eq!(text.matches("piece;").count(), 4, "{text}");
+    let watch = Watch::start();
+    assert_eq!(wire.rest().await, "");
+    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_stops_is_cut() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let watch = Watch::start();
+    assert_eq!(wire.ended().await, Ended::WriteStall);
+    // The first look is after the deadline of the first request.
+    watch.assert_shows(
+        limits::WRITE_STALL_TIMEOUT,
+        limits::FIRST_REQUEST_TIMEOUT + limits::WRITE_STALL_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL * 2,
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_reads_slowly_is_not_cut() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut piece = vec![0; 64 * 1024];
+    for _ in 0..64 {
+        sleep(Duration::from_secs(10)).await;
+        wire.client.read_exact(&mut piece).await.expect("still open");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_connection_is_closed_however_busy() {
+    let mut wire = Wire::http1();
+    let watch = Watch::start();
+    let mut answered = 0;
+    while wire.client.write_all(GET).await.is_ok() {
+        let mut answer = [0; 1024];
+        match wire.client.read(&mut answer).await {
+            Ok(1..) => answered += 1,
+            _ => break,
+        }
+        sleep(Duration::from_secs(30)).await;
+    }
+    watch.assert_shows(limits::CONNECTION_AGE_MAX, limits::CONNECTION_AGE_MAX + Duration::from_secs(31));
+    assert!(answered > 100, "{answered}");
+    assert_eq!(wire.ended().await, Ended::Age);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_the_reserve_serves_one_request() {
+    let mut wire =
+        Wire::new(Peer { in_reserve: true, ..peer() }, |connection, stream| connection.http1(stream));
+    wire.send(GET).await;
+    wire.send(GET).await;
+    let text = wire.rest().await;
+    assert_eq!(statuses(&text), [200], "{text}");
+    assert!(text.contains("\r\nconnection: close\r\n"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_a_request_end_and_no_other_begin() {
+    let mut wire = Wire::http1();
+    wire.send(GET).await;
+    wire.until("/ 0").await;
+    wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    sleep(Duration::from_secs(5)).await;
+    wire.shutdown.cancel();
+    wire.send(GET).await;
+    let text = wire.rest().await;
+    assert_eq!(statuses(&text), [200], "{text}");
+    assert!(text.contains("\r\nconnection: close\r\n"), "{text}");
+    assert_eq!(wire.ended().await, Ended::Shutdown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_no_longer_than_the_drain() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    sleep(Duration::from_secs(5)).await;
+    wire.shutdown.cancel();
+    let watch = Watch::start();
+    assert_eq!(wire.ended().await, Ended::Shutdown);
+    watch.assert_shows(limits::DRAIN_TIMEOUT, limits::DRAIN_TIMEOUT);
+}
+
+// --- HTTP/2 ------------------------------------------------------------------------------------
+
+type Sender = http2::SendRequest<http_body_util::Empty<Bytes>>;
+
+/// A connection over memory with a client of HTTP/2, and the client's own end.
+async fn http2(window: u32) -> (Wire, Sender, JoinSet<hyper::Result<()>>) {
+    let mut wire = Wire::new(peer(), |connection, stream| connection.http2(stream));
+    let client = std::mem::replace(&mut wire.client, tokio::io::duplex(1).0);
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(client))
+        .await
+        .expect("handshake");
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    (wire, sender, driver)
+}
+
+fn get(uri: &str) -> HttpRequest<http_body_util::Empty<Bytes>> {
+    HttpRequest::get(uri).body(http_body_util::Empty::new()).expect("request")
+}
+
+async fn text_of(answer: Response<hyper::body::Incoming>) -> String {
+    String::from_utf8_lossy(&answer.into_body().collect().await.expect("body").to_bytes()).into_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn http2_is_served_and_closed_when_idle() {
+    let (mut wire, mut sender, mut driver) = http2(65_535).await;
+    let slow = sender.send_request(get("http://a/slow"));
+    let quick = sender.send_request(get("http://a/quick"));
+    let quick = quick.await.expect("answer");
+    assert_eq!(wire.asked(), ["/slow", "/quick"], "both at once");
+    assert_eq!(text_of(quick).await, "/quick 0");
+    assert_eq!(text_of(slow.await.expect("answer")).await, "slow");
+    let watch = Watch::start();
+    assert_eq!(wire.ended().await, Ended::Idle);
+    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    driver.join_next().await.expect("client").expect("no panic").expect("a graceful end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http2_without_a_request_is_closed_in_time() {
+    let watch = Watch::start();
+    let (mut wire, _sender, _driver) = http2(65_535).await;
+    assert_eq!(wire.ended().await, Ended::FirstRequest);
+    watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_preface_of_http2_is_closed_in_time() {
+    let watch = Watch::start();
+    let mut wire = Wire::new(peer(), |connection, stream| connection.http2(stream));
+    wire.send(b"PRI * HTTP/2.0\r\n\r\n").await;
+    assert_eq!(wire.ended().await, Ended::FirstRequest);
+    watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_http2_reader_that_opens_no_window_is_cut() {
+    let (mut wire, mut sender, _driver) = http2(1).await;
+    let answer = sender.send_request(get("http://a/large")).await.expect("answer");
+    for _ in 0..6 {
+        // Others on the same connection do not hide it.
+        drop(sender.send_request(get("http://a/quick")).await);
+        sleep(Duration::from_secs(5)).await;
+    }
+    assert_eq!(wire.ended().await, Ended::WriteStall);
+    drop(answer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http2_requests_need_one_authority_and_a_path() {
+    let (_wire, mut sender, _driver) = http2(65_535).await;
+    let with_host = |host: &str| {
+        let mut request = get("http://a/x");
+        request.headers_mut().insert("host", host.parse().expect("host"));
+        request
+    };
+    for (request, expected) in [
+        (get("http://a/x"), None),
+        (with_host("a"), None),
+        (with_host("b"), Some(Violation::Host)),
+        (get("http://user@a/x"), Some(Violation::Host)),
+    ] {
+        let name = format!("{request:?}");
+        let answer = sender.send_request(request).await.expect("answer");
+        let text = text_of(answer).await;
+        assert_eq!(text, expected.map_or("/x 0".to_owned(), |violation| violation.to_string()), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_http2_requests_end() {
+    let (mut wire, mut sender, mut driver) = http2(65_535).await;
+    let slow = sender.send_request(get("http://a/slow"));
+    let driving = async { slow.await.expect("answer") };
+    tokio::pin!(driving);
+    tokio::select! {
+        _ = &mut driving => panic!("too early"),
+        () = sleep(Duration::from_secs(6)) => {}
+    }
+    wire.shutdown.cancel();
+    assert_eq!(text_of(driving.await).await, "slow");
+    assert_eq!(wire.ended().await, Ended::Shutdown);
+    driver.join_next().await.expect("client").expect("no panic").expect("a graceful end");
+}
