@@ -232,6 +232,17 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a graceful shutdown waits for requests under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
+// --- TLS ---------------------------------------------------------------------------------------
+
+/// Time between two looks at the files of TLS.
+pub const TLS_RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// Largest file with our certificate, our private key, or the client CAs.
+pub const TLS_FILE_BYTES_MAX: usize = 1024 * 1024;
+/// Largest file with revocation lists.
+pub const TLS_CRL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most certificates a client may send beside its own; beyond it: refused in the handshake.
+pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
+
 // --- caches ------------------------------------------------------------------------------------
 
 /// Most verified signatures remembered, counting one for each started KiB of payload.

@@ -192,7 +192,9 @@ pub async fn start(
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));
-    let listener = edge.serve(&router, places, &metrics, &shutdown);
+    let places = Places::new(config.limits.connections, listener::connections_max()?);
+    let (listener, following) = edge.serve(&router, &places, &metrics, &shutdown);
+    following.map(|following| background.spawn(following));
     tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, tls_address, state, listener, background, log_writer, closed, shutdown })
 }
@@ -271,17 +273,26 @@ impl Edge {
         Ok((address_of(&self.http)?, https))
     }
 
+    /// The listeners, and what follows the files of TLS.
     fn serve(
         self,
         router: &Router,
-        caps: listener::Caps,
+        places: &Places,
         metrics: &Metrics,
         shutdown: &CancellationToken,
-    ) -> JoinSet<()> {
+    ) -> (JoinSet<()>, Option<impl Future<Output = ()> + Send + use<>>) {
         let mut listening = JoinSet::new();
-        let _ = (caps, &self.https);
-        listening.spawn(listener::serve(self.http, router.clone(), metrics.clone(), shutdown.clone()));
-        listening
+        let mut listen_on = |socket, kind| {
+            let (router, places) = (router.clone(), places.clone());
+            let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
+            listening.spawn(served);
+        };
+        listen_on(self.http, Kind::Plain);
+        let following = self.https.map(|(socket, tls)| {
+            listen_on(socket, Kind::Tls(tls.handshake()));
+            tls.follow()
+        });
+        (listening, following)
     }
 }
 

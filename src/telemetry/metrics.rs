@@ -31,6 +31,8 @@ pub struct Metrics {
     policy_loads: IntCounterVec,
     issuer_key_fetches: IntCounterVec,
     signing_keys: IntGaugeVec,
+    tls_reloads: IntCounterVec,
+    tls_certificate_not_after: IntGauge,
     raft_applied_index: IntGauge,
     raft_is_leader: IntGauge,
     log_lines_dropped: IntCounter,
@@ -104,6 +106,17 @@ impl Metrics {
                 "svc_signing_keys",
                 "Signing keys of the cluster, by state.",
                 &["state"],
+            )?,
+            tls_reloads: counters(
+                &registry,
+                "svc_tls_reloads_total",
+                "Changes of the files of TLS that were loaded or refused.",
+                &["result"],
+            )?,
+            tls_certificate_not_after: gauge(
+                &registry,
+                "svc_tls_certificate_not_after_seconds",
+                "End of our TLS certificate, in seconds since the Unix epoch; 0 without TLS.",
             )?,
             raft_applied_index: gauge(
                 &registry,
@@ -181,6 +194,16 @@ impl Metrics {
         self.signing_keys.with_label_values(&[state]).set(i64::try_from(keys).unwrap_or(i64::MAX));
     }
 
+    /// The files of TLS changed and were loaded, `ok`, or refused, `failed`.
+    pub fn tls_reload(&self, result: &'static str) {
+        self.tls_reloads.with_label_values(&[result]).inc();
+    }
+
+    /// When our TLS certificate ends, in seconds since the Unix epoch.
+    pub fn set_tls_certificate_not_after(&self, secs: i64) {
+        self.tls_certificate_not_after.set(secs);
+    }
+
     /// Where this node is in the log, and whether it leads.
     pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
         self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
@@ -251,6 +274,8 @@ mod tests {
         metrics.policy_load("ok");
         metrics.issuer_key_fetch("ok");
         metrics.set_signing_keys("active", 2);
+        metrics.tls_reload("ok");
+        metrics.set_tls_certificate_not_after(1_800_000_000);
         metrics.set_raft(7, true);
         let page = metrics.render().expect("page");
         for line in [
@@ -265,6 +290,8 @@ mod tests {
             r#"svc_policy_loads_total{result="ok"} 1"#,
             r#"svc_issuer_key_fetches_total{result="ok"} 1"#,
             r#"svc_signing_keys{state="active"} 2"#,
+            r#"svc_tls_reloads_total{result="ok"} 1"#,
+            "svc_tls_certificate_not_after_seconds 1800000000",
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
             "svc_log_lines_dropped_total 0",

@@ -1,0 +1,153 @@
+//! From the contents of the files to what rustls serves with: all of it is good, or none is taken.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::time_provider::TimeProvider;
+use rustls::{RootCertStore, ServerConfig, version};
+use x509_parser::prelude::FromDer as _;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use super::files::{Contents, Files};
+use super::verifier::Verifier;
+use super::{Error, leaf};
+use crate::clock::{Clock, Timestamp};
+use crate::id::TrustDomain;
+
+/// One loaded state of the files.
+pub(super) struct Loaded {
+    pub server: Arc<ServerConfig>,
+    /// Of the files it came from.
+    pub digest: [u8; 32],
+    /// From when on our own certificate counts.
+    pub not_before: Timestamp,
+    /// Until when it does.
+    pub not_after: Timestamp,
+}
+
+/// Our clock, as rustls asks for time.
+#[derive(Debug)]
+pub(super) struct Time(pub Clock);
+
+impl TimeProvider for Time {
+    fn current_time(&self) -> Option<UnixTime> {
+        let secs = u64::try_from(self.0.now().secs()).ok()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(secs)))
+    }
+}
+
+/// In this order: our certificate and its key, who may be a client, then the rules of the handshake.
+pub(super) fn load(
+    files: &Files,
+    contents: &Contents,
+    trust_domains: &[TrustDomain],
+    clock: &Clock,
+) -> Result<Loaded, Error> {
+    let now = clock.now();
+    let chain = certificates(&files.certificate, &contents.certificate)?;
+    let malformed = |_| Error::NotPem { path: files.certificate.clone() };
+    let (not_before, not_after) = chain
+        .first()
+        .map_or(Err(Error::NoCertificate { path: files.certificate.clone() }), |certificate| {
+            leaf::validity(certificate).map_err(malformed)
+        })?;
+    if not_after < now {
+        return Err(Error::CertificateExpired {
+            path: files.certificate.clone(),
+            not_after: not_after.to_rfc3339(),
+        });
+    }
+    let key = PrivateKeyDer::from_pem_slice(&contents.private_key)
+        .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
+    let roots = client_cas(files, contents, now)?;
+    let crls = revocation_lists(files, contents, now)?;
+
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
+        .with_crls(crls)
+        .enforce_revocation_expiration()
+        .allow_unauthenticated()
+        .build()
+        .map_err(|_| Error::CrlMalformed { path: files.client_crl.clone().unwrap_or_default() })?;
+    let verifier = Verifier { webpki, trust_domains: trust_domains.to_vec() };
+    // Of TLS 1.2 rustls has only the suites with AEAD.
+    let mut server = ServerConfig::builder_with_details(provider, Arc::new(Time(clock.clone())))
+        .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_single_cert(chain, key)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {
+                certificate: files.certificate.clone(),
+                private_key: files.private_key.clone(),
+            },
+            _ => Error::NoPrivateKey { path: files.private_key.clone() },
+        })?;
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // No resumption of any kind: rustls would take the client's certificate from the first handshake
+    // without verifying it again, so that one revoked since would go on. Without tickets there is
+    // no early data either.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    server.max_early_data_size = 0;
+    Ok(Loaded { server: Arc::new(server), digest: contents.digest(), not_before, not_after })
+}
+
+fn certificates(path: &std::path::Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|_| Error::NotPem { path: path.to_owned() })
+}
+
+/// The CAs of clients. One that has expired is left out: webpki does not look at the times of a CA
+/// that it is told to trust (RFC 5280 §6.1.1 d leaves them out).
+fn client_cas(files: &Files, contents: &Contents, now: Timestamp) -> Result<RootCertStore, Error> {
+    let path = &files.client_ca;
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, &contents.client_ca)? {
+        let not_after = leaf::client_ca_not_after(&certificate)
+            .map_err(|_| Error::NotPem { path: path.clone() })?
+            .ok_or_else(|| Error::NotACa { path: path.clone() })?;
+        if not_after < now {
+            let not_after = not_after.to_rfc3339();
+            tracing::warn!(path = %path.display(), not_after, "a client CA has expired and is left out");
+            continue;
+        }
+        roots.add(certificate).map_err(|_| Error::NotACa { path: path.clone() })?;
+    }
+    if roots.is_empty() { Err(Error::NoClientCa { path: path.clone() }) } else { Ok(roots) }
+}
+
+/// The revocation lists, newest first: webpki asks the first of an issuer, and an older one would
+/// hide what the newer one revokes.
+fn revocation_lists(
+    files: &Files,
+    contents: &Contents,
+    now: Timestamp,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    let (Some(path), Some(pem)) = (&files.client_crl, &contents.client_crl) else {
+        return Ok(Vec::new());
+    };
+    let malformed = || Error::CrlMalformed { path: path.clone() };
+    let mut lists = Vec::new();
+    for list in CertificateRevocationListDer::pem_slice_iter(pem) {
+        let list = list.map_err(|_| malformed())?;
+        let (_, parsed) = CertificateRevocationList::from_der(&list).map_err(|_| malformed())?;
+        let next_update = parsed.next_update().map_or(i64::MIN, |time| time.timestamp());
+        if next_update < now.secs() {
+            tracing::warn!(path = %path.display(), "a revocation list has expired: who needs it is refused");
+        }
+        let this_update = parsed.last_update().timestamp();
+        lists.push((this_update, list));
+    }
+    // Without a list webpki would check nothing.
+    if lists.is_empty() {
+        return Err(Error::NoCrl { path: path.clone() });
+    }
+    lists.sort_by_key(|(this_update, _)| Reverse(*this_update));
+    Ok(lists.into_iter().map(|(_, list)| list).collect())
+}

@@ -1,0 +1,146 @@
+//! Files that change under a running node.
+
+use std::os::unix::fs::symlink;
+
+use rustls::version::TLS13;
+
+use super::*;
+
+async fn own_certificate(setup: &Setup, tls: &Tls) -> CertificateDer<'static> {
+    let config = Arc::new(setup.client_config(None, &TLS13));
+    let (_, client) = connect(tls, &config).await.expect("good");
+    client.get_ref().1.peer_certificates().expect("a certificate")[0].clone().into_owned()
+}
+
+fn reloads(setup: &Setup, result: &str) -> Option<u64> {
+    let page = setup.metrics.render().expect("page");
+    let name = format!("svc_tls_reloads_total{{result=\"{result}\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("number"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_certificate_and_a_new_revocation_list_are_taken_over() {
+    let ca = root("client CA");
+    let setup = Setup::new(&ca.pem(), Some(&fresh_crl(&ca, &[])));
+    // As Kubernetes mounts a secret: links through a link that is exchanged.
+    let directory = setup.directory.path();
+    for name in ["certificate.pem", "key.pem", "ca.pem", "crl.pem"] {
+        fs::create_dir_all(directory.join("one")).expect("directory");
+        fs::rename(directory.join(name), directory.join("one").join(name)).expect("moved");
+        symlink(format!("..data/{name}"), directory.join(name)).expect("link");
+    }
+    symlink("one", directory.join("..data")).expect("link");
+
+    let tls = setup.tls();
+    let mut changes = tls.changes();
+    let client = client(&ca, |_| {});
+    assert!(peer(&setup, &tls, Some(client.clone()), &TLS13).await.is_ok());
+    let before = own_certificate(&setup, &tls).await;
+    let mut following = JoinSet::new();
+    following.spawn(tls.clone().follow());
+
+    fs::create_dir(directory.join("two")).expect("directory");
+    fs::copy(directory.join("one/ca.pem"), directory.join("two/ca.pem")).expect("copied");
+    let (certificate, private_key) = own(&setup.own_ca, NOW + 20 * HOUR);
+    setup.write("two/certificate.pem", &certificate);
+    setup.write("two/key.pem", &private_key);
+    setup.write("two/crl.pem", &fresh_crl(&ca, &[0x42]));
+    symlink("two", directory.join("..data_tmp")).expect("link");
+    fs::rename(directory.join("..data_tmp"), directory.join("..data")).expect("exchanged");
+
+    changes.changed().await.expect("followed");
+    assert_eq!(*changes.borrow_and_update(), 1);
+    assert_ne!(own_certificate(&setup, &tls).await, before);
+    let refused = peer(&setup, &tls, Some(client), &TLS13).await;
+    assert_eq!(refused, Err("certificate is revoked".to_owned()));
+    let page = setup.metrics.render().expect("page");
+    assert!(page.contains(&format!("svc_tls_certificate_not_after_seconds {}", NOW + 20 * HOUR)), "{page}");
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (Some(1), None));
+}
+
+#[tokio::test]
+async fn files_that_only_look_new_change_nothing() {
+    let ca = root("client CA");
+    let setup = Setup::new(&ca.pem(), None);
+    let tls = setup.tls();
+    setup.write("ca.pem", &ca.pem());
+    tls.look(Said::default());
+    assert_eq!(*tls.changes().borrow(), 0);
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, None));
+}
+
+#[tokio::test]
+async fn a_ca_that_is_taken_away_lets_nobody_in() {
+    let (ca, other) = (root("client CA"), root("other CA"));
+    let setup = Setup::new(&ca.pem(), None);
+    let tls = setup.tls();
+    setup.write("ca.pem", &other.pem());
+    tls.look(Said::default());
+    assert_eq!(*tls.changes().borrow(), 1);
+    assert!(peer(&setup, &tls, Some(client(&ca, |_| {})), &TLS13).await.is_err());
+    assert!(peer(&setup, &tls, Some(client(&other, |_| {})), &TLS13).await.is_ok());
+}
+
+#[tokio::test]
+async fn broken_files_change_nothing_and_count_once() {
+    let ca = root("client CA");
+    let setup = Setup::new(&ca.pem(), Some(&fresh_crl(&ca, &[])));
+    let tls = setup.tls();
+    let before = own_certificate(&setup, &tls).await;
+    let (good_certificate, good_key, good_list) = (
+        fs::read_to_string(&setup.files.certificate).expect("read"),
+        fs::read_to_string(&setup.files.private_key).expect("read"),
+        fs::read_to_string(setup.directory.path().join("crl.pem")).expect("read"),
+    );
+    let (new_certificate, new_key) = own(&setup.own_ca, NOW + 20 * HOUR);
+    let mut said = Said::default();
+    // Half of a pair, a list that is gone, one that is empty, and one good thing beside a bad one.
+    let steps: [&dyn Fn(); 4] = [
+        &|| setup.write("certificate.pem", &new_certificate),
+        &|| {
+            setup.write("certificate.pem", &good_certificate);
+            fs::remove_file(setup.directory.path().join("crl.pem")).expect("removed");
+        },
+        &|| setup.write("crl.pem", ""),
+        &|| {
+            setup.write("certificate.pem", &new_certificate);
+            setup.write("key.pem", &new_key);
+        },
+    ];
+    for (step, failed) in steps.into_iter().zip(1..) {
+        step();
+        for _ in 0..3 {
+            said = tls.look(said);
+        }
+        assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, Some(failed)));
+        assert_eq!(*tls.changes().borrow(), 0);
+        assert_eq!(own_certificate(&setup, &tls).await, before);
+        assert!(peer(&setup, &tls, Some(client(&ca, |_| {})), &TLS13).await.is_ok());
+    }
+    // What was there before is no change, and the missing half makes the other good.
+    setup.write("certificate.pem", &good_certificate);
+    setup.write("key.pem", &good_key);
+    setup.write("crl.pem", &good_list);
+    said = tls.look(said);
+    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (None, 0));
+    setup.write("certificate.pem", &new_certificate);
+    setup.write("key.pem", &new_key);
+    tls.look(said);
+    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (Some(1), 1));
+    assert_ne!(own_certificate(&setup, &tls).await, before);
+}
+
+#[tokio::test]
+async fn the_end_of_our_certificate_is_said_once_in_its_last_tenth() {
+    let ca = root("client CA");
+    // It lives from an hour ago to ten hours ahead.
+    let setup = Setup::new(&ca.pem(), None);
+    let tls = setup.tls();
+    setup.clock.advance(Duration::from_secs(8 * HOUR + HOUR / 2));
+    let said = tls.look(Said::default());
+    assert_eq!(said.expires_soon, None);
+    setup.clock.advance(Duration::from_secs(HOUR));
+    let said = tls.look(said);
+    assert!(said.expires_soon.is_some());
+    assert_eq!(tls.look(said).expires_soon, said.expires_soon);
+}
