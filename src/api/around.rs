@@ -98,7 +98,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
 /// 4. anything but health while the node has more to do than it can
 fn admit(app: &App, route: &str, request: &Request) -> Result<Admitted, Error> {
     if let Some(violation) = request.extensions().get::<Violation>() {
-        return Err(Error::violation(violation));
+        return Err(Error::violation(*violation));
     }
     let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
         return Err(Error::internal("a request without its connection"));

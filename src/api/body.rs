@@ -22,8 +22,13 @@ pub enum Media {
 /// caller that is still writing when the connection closes never sees why.
 ///
 /// # Errors
-/// 413 if it is larger, 400 if it breaks off.
-pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+/// 413 if it is larger, 400 if it breaks off, 408 if it takes longer than [`limits::BODY_TIMEOUT`].
+pub async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+    let in_time = tokio::time::timeout(limits::BODY_TIMEOUT, read_to_its_end(body, bytes_max)).await;
+    in_time.unwrap_or_else(|_| Err(Error::too_slow("the body did not come in time")))
+}
+
+async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let mut kept = BytesMut::new();
     let mut seen = 0;
     while let Some(frame) = body.frame().await {

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::listener::Violation;
 use crate::exchange;
 use crate::policy::DenialKind;
 use crate::{cluster, json, keyring, state};
@@ -92,8 +93,8 @@ impl Error {
     }
 
     /// What is not HTTP as this node reads it.
-    pub fn violation(_violation: &super::listener::Violation) -> Self {
-        Self::invalid_request("x")
+    pub fn violation(violation: Violation) -> Self {
+        Self::new(violation.status(), Code::InvalidRequest, violation.to_string())
     }
 
     /// 500 `server_error`; what happened is for the log.
@@ -105,6 +106,11 @@ impl Error {
     /// 404 `not_found`.
     pub fn not_found(description: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, Code::NotFound, description)
+    }
+
+    /// 408 `invalid_request`: the request did not come in time.
+    pub fn too_slow(description: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, Code::InvalidRequest, description)
     }
 
     /// 403 `access_denied`.

@@ -64,10 +64,13 @@ fn describe_surroundings(operation: &mut Operation) {
         responses.entry(status.to_owned()).or_insert_with(|| refused(description).into());
     };
     add("400", "A header is not valid");
-    add("403", "Sent to another name, or for a page of another site");
+    add("401", "The caller is not authenticated");
+    add("403", "Sent to another name, for a page of another site, or by a caller that may not");
+    add("429", "Too many requests of this caller");
     add("500", "Internal error");
     add("503", "Svc-Min-Index is not reached, or not possible now");
     if operation.request_body.is_some() {
+        add("408", "The body did not come in time");
         add("413", "The body is too large");
         add("415", "The media type is not supported");
     }

@@ -152,9 +152,9 @@ pub async fn run(
     };
 
     let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
-    let places = Places::new(Caps::default(), limits::CONNECTIONS_MAX);
     let router = demo_issuer::router(issuer);
-    let issuing = listener::serve(socket, Kind::Plain, router, places, Metrics::new()?, shutdown.clone());
+    let room = Places::new(Caps::default(), limits::CONNECTIONS_MAX);
+    let issuing = listener::serve(socket, Kind::Plain, router, room, Metrics::new()?, shutdown.clone());
     // The issuer stops when the broker does, whatever the reason, and the other way round.
     let serving = async {
         let brokering = async {

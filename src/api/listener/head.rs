@@ -63,7 +63,6 @@ impl Violation {
         match self {
             Self::RequestLineTooLong => StatusCode::URI_TOO_LONG,
             Self::HeadTooLarge | Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             _ => StatusCode::BAD_REQUEST,
         }
     }

@@ -31,6 +31,7 @@ use self::activity::Ended;
 use self::connection::Connection;
 use self::places::Place;
 use super::peer::{Channel, Peer, PeerCertificate};
+use super::tls::handshake_failure;
 use crate::limits;
 use crate::telemetry::Metrics;
 
@@ -185,7 +186,7 @@ impl Edge {
         };
         let stream = match shaken {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return self.refuse("handshake", &error),
+            Ok(Err(error)) => return self.refuse("handshake", &handshake_failure(&error)),
             Err(_) => return self.refuse("handshake_timeout", &"no handshake in time"),
         };
         let certificate = match (handshake.peer_certificate)(stream.get_ref().1) {
