@@ -7,7 +7,7 @@
 //! A lower layer never names an upper one, and use-cases never name each other; a test checks both.
 //!
 //! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
-//!    [`data_directory`] · [`demo`]
+//!    [`data_directory`] · [`demo`] · [`pki`] (development certificates)
 //! 5. [`api`]: the only HTTP server
 //! 4. [`exchange`]: RFC 8693
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
@@ -34,6 +34,7 @@ pub mod limits;
 pub mod node;
 pub mod outbound;
 pub mod own_tokens;
+pub mod pki;
 pub mod policy;
 pub mod state;
 pub mod telemetry;

@@ -259,6 +259,17 @@ pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
 pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer that the command line reads: a whole policy bundle as JSON.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most bytes read of a file of certificates or private keys on the command line.
+pub const PEM_BYTES_MAX: u64 = 1024 * 1024;
+/// Longest life of a development certificate in days.
+pub const PKI_DAYS_MAX: u32 = 365;
+/// How long before it is made a development certificate is valid already, for clocks that disagree.
+pub const PKI_BACKDATED: Duration = Duration::from_secs(300);
+/// Longest name of a caller with a development certificate, below its trust domain, in bytes
+/// (RFC 5280 appendix A.1, `ub-common-name`).
+pub const PKI_CALLER_BYTES_MAX: usize = 64;
+/// Longest DNS name in bytes (RFC 1035 §2.3.4, in text).
+pub const DNS_NAME_BYTES_MAX: usize = 253;
 /// Longest wait of the development broker for its own node to become ready.
 pub const DEMO_READY_MAX: Duration = Duration::from_secs(30);
 /// Time between two looks at whether it is.

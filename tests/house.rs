@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 7] = [
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound"],
     &["exchange"],
     &["api"],
-    &["main", "node", "config", "cli", "demo", "data_directory"],
+    &["main", "node", "config", "cli", "demo", "data_directory", "pki"],
 ];
 
 /// The layer whose modules, the use-cases, never name each other.

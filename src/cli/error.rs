@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::outbound::admin;
-use crate::{config, data_directory, demo, json, node, policy, telemetry};
+use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
 const CORE_FAILED: u8 = 70;
@@ -22,6 +22,8 @@ pub(super) enum Error {
     Demo(#[from] demo::Error),
     #[error(transparent)]
     Answer(#[from] admin::Error),
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
     #[error("policy: {0}")]
     Policy(#[from] policy::Error),
     /// For the node that started this process: the reason alone.
@@ -94,6 +96,10 @@ impl Error {
             Self::Answer(admin::Error::Unreachable(_)) => {
                 Some("is the node running? --server says where it is")
             }
+            Self::Answer(admin::Error::Handshake { .. }) => {
+                Some("--ca says whom to believe, --cert and --key show who you are")
+            }
+            Self::Pki(pki::Error::TooOpen { .. }) => Some("take the rights of others away: chmod go= <path>"),
             Self::Answer(admin::Error::TimedOut(_)) => {
                 Some("what was asked for may have happened: look before trying again")
             }

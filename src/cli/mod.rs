@@ -8,6 +8,7 @@ mod error;
 mod health;
 mod keys;
 mod output;
+mod pki;
 mod policy;
 mod serve;
 mod server;
@@ -48,6 +49,8 @@ enum Command {
     /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Make a development CA, and certificates of a node and its callers.
+    Pki(pki::Arguments),
     /// Exit with 0 if a node can do its work: for health checks of containers.
     Health(health::Arguments),
 }
@@ -80,6 +83,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Config(command) => config::run(&command, out),
         Command::Keys(command) => keys::run(command, out),
         Command::Policy(command) => policy::run(command, out),
+        Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
     }
 }
@@ -164,7 +168,10 @@ mod tests {
             "policy rollback 3",
             "policy show",
             "policy compile-check",
+            "pki",
+            "pki --dir d --trust-domain a.example --host h --host ::1 --caller a --caller b --days 365",
             "health --server http://127.0.0.1:1",
+            "keys list --server https://h:1 --ca c.pem --cert a.pem --key a-key.pem",
         ] {
             assert!(parsed(arguments).is_ok(), "{arguments}");
         }
@@ -172,9 +179,20 @@ mod tests {
 
     #[test]
     fn wrong_usage_ends_with_2_and_help_with_0() {
-        for arguments in
-            ["", "serv", "keys taint", "keys", "policy rollback x", "policy apply", "dev --listen here"]
-        {
+        for arguments in [
+            "",
+            "serv",
+            "keys taint",
+            "keys",
+            "policy rollback x",
+            "policy apply",
+            "dev --listen here",
+            "pki --days 0",
+            "pki --days 366",
+            "pki --trust-domain Dev.example",
+            "pki --trust-domain ../x",
+            "pki --host *.example.org",
+        ] {
             assert_eq!(parsed(arguments).expect_err("wrong usage").exit_code(), 2, "{arguments}");
         }
         for arguments in ["--help", "--version", "policy rollback --help"] {

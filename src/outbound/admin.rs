@@ -1,8 +1,13 @@
 //! The client of a node of this product, for the command line and the development broker.
 //!
-//! It talks to an address that the operator gave; nothing it sends or reads is a secret.
+//! It talks to an address that the operator gave, and shows the certificate that the operator gave.
 
-use reqwest::{Method, Url, redirect};
+use std::fs;
+use std::io::{self, Read as _};
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use reqwest::{Certificate, Identity, Method, Url, redirect};
 use serde_json::Value;
 
 use crate::{json, limits};
@@ -16,6 +21,41 @@ pub enum Error {
     /// The client could not be built from the machine's certificates.
     #[error("http client could not be prepared")]
     Unprepared,
+    /// A file of certificates or a private key.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file without what it should hold.
+    #[error("{}: holds no {holds} in PEM", path.display())]
+    NotPem {
+        /// Which.
+        path: PathBuf,
+        /// What it should hold.
+        holds: &'static str,
+    },
+    /// The certificate or the key that belongs to it was not named.
+    #[error("{given} was given without {missing}: a certificate and its private key go together")]
+    HalfIdentity {
+        /// The one that was.
+        given: &'static str,
+        /// The one that was not.
+        missing: &'static str,
+    },
+    /// The files were read, and cannot be used together.
+    #[error("certificates cannot be used: {0}")]
+    Certificates(String),
+    /// One side did not accept the other's certificate, or it is no TLS that answers.
+    #[error("{server}: no TLS connection: {reason}")]
+    Handshake {
+        /// Where.
+        server: Url,
+        /// The reason that TLS gives.
+        reason: String,
+    },
     /// No connection, or it broke.
     #[error("{0} cannot be reached")]
     Unreachable(Url),
@@ -37,6 +77,17 @@ pub enum Error {
     },
 }
 
+/// Whom a client believes, and how it shows who it is. Files in PEM.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates {
+    /// The only roots that are believed; without it those of the machine are.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate, and those between it and the node's client CA.
+    pub certificate: Option<PathBuf>,
+    /// The private key of the certificate.
+    pub private_key: Option<PathBuf>,
+}
+
 /// A node of this product, seen from outside.
 #[derive(Clone, Debug)]
 pub struct NodeClient {
@@ -50,6 +101,14 @@ impl NodeClient {
     /// # Errors
     /// [`Error::AddressMalformed`] or [`Error::Unprepared`].
     pub fn new(server: &str) -> Result<Self, Error> {
+        Self::with_certificates(server, &Certificates::default())
+    }
+
+    /// A client of the node at `server`, for example `https://fabric.example.org:8694`.
+    ///
+    /// # Errors
+    /// [`Error::AddressMalformed`], or what is wrong with the certificates.
+    pub fn with_certificates(server: &str, certificates: &Certificates) -> Result<Self, Error> {
         let malformed = || Error::AddressMalformed(server.to_owned());
         let url = Url::parse(server).map_err(|_| malformed())?;
         let bare = matches!(url.scheme(), "http" | "https")
@@ -62,13 +121,23 @@ impl NodeClient {
         if !bare {
             return Err(malformed());
         }
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder()
             .redirect(redirect::Policy::none())
             .no_proxy()
-            .timeout(limits::ADMIN_TIMEOUT)
-            .build()
-            .map_err(|_| Error::Unprepared)?;
-        Ok(Self { http, server: url })
+            .timeout(limits::ADMIN_TIMEOUT);
+        let roots = certificates.ca.as_deref().map(roots).transpose()?;
+        let identity = identity(certificates)?;
+        let has_files = roots.is_some() || identity.is_some();
+        if let Some(roots) = roots {
+            http = http.tls_certs_only(roots);
+        }
+        if let Some(identity) = identity {
+            http = http.identity(identity);
+        }
+        let unprepared = |error: reqwest::Error| {
+            if has_files { Error::Certificates(innermost(&error).to_string()) } else { Error::Unprepared }
+        };
+        Ok(Self { http: http.build().map_err(unprepared)?, server: url })
     }
 
     /// Where the node is.
@@ -111,7 +180,13 @@ impl NodeClient {
         }
         let reason = |error: reqwest::Error| {
             let server = self.server.clone();
-            if error.is_timeout() { Error::TimedOut(server) } else { Error::Unreachable(server) }
+            if error.is_timeout() {
+                Error::TimedOut(server)
+            } else if let Some(reason) = tls_reason(&error) {
+                Error::Handshake { server, reason }
+            } else {
+                Error::Unreachable(server)
+            }
         };
         let mut answer = request.send().await.map_err(reason)?;
         let status = answer.status();
@@ -134,9 +209,82 @@ impl NodeClient {
     }
 }
 
+fn roots(path: &Path) -> Result<Vec<Certificate>, Error> {
+    match Certificate::from_pem_bundle(&read(path)?) {
+        Ok(roots) if !roots.is_empty() => Ok(roots),
+        _ => Err(Error::NotPem { path: path.to_owned(), holds: "certificate" }),
+    }
+}
+
+fn identity(certificates: &Certificates) -> Result<Option<Identity>, Error> {
+    let (certificate, private_key) = match (&certificates.certificate, &certificates.private_key) {
+        (None, None) => return Ok(None),
+        (Some(certificate), Some(private_key)) => (certificate, private_key),
+        (Some(_), None) => {
+            return Err(Error::HalfIdentity { given: "a certificate", missing: "its private key" });
+        }
+        (None, Some(_)) => {
+            return Err(Error::HalfIdentity { given: "a private key", missing: "its certificate" });
+        }
+    };
+    let mut pem = read(certificate)?;
+    if !Certificate::from_pem_bundle(&pem).is_ok_and(|found| !found.is_empty()) {
+        return Err(Error::NotPem { path: certificate.clone(), holds: "certificate" });
+    }
+    // A file may end without a line break.
+    pem.push(b'\n');
+    pem.extend(read(private_key)?);
+    // The certificate is good, so what is missing is the key.
+    match Identity::from_pem(&pem) {
+        Ok(identity) => Ok(Some(identity)),
+        Err(_) => Err(Error::NotPem { path: private_key.clone(), holds: "private key" }),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(limits::PEM_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(bytes)
+}
+
+/// Why TLS ended the connection, if it did: rustls says so as invalid data of the stream.
+fn tls_reason(error: &reqwest::Error) -> Option<String> {
+    let is_invalid = |error: &Cause<'_>| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    };
+    let invalid = iter::successors(Some(error as Cause<'_>), |error| cause(*error)).find(is_invalid)?;
+    Some(innermost(invalid).to_string())
+}
+
+type Cause<'e> = &'e (dyn std::error::Error + 'static);
+
+fn innermost(error: Cause<'_>) -> Cause<'_> {
+    iter::successors(Some(error), |error| cause(*error)).last().unwrap_or(error)
+}
+
+/// What `error` is about. `source` of an [`io::Error`] skips the error that it wraps.
+fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     use serde_json::json;
+    use tempfile::TempDir;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    use tokio_rustls::rustls::server::WebPkiClientVerifier;
+    use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
     use wiremock::matchers::{body_json, method, path};
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -197,5 +345,142 @@ mod tests {
         Mock::given(method("GET")).respond_with(page).mount(&server).await;
         let outcome = NodeClient::new(&server.uri()).expect("client").get(&["x"]).await;
         assert!(matches!(outcome, Err(Error::Foreign(_))), "{outcome:?}");
+    }
+
+    /// A CA, and beside it `<name>.pem` and `<name>-key.pem` of a leaf that it signed.
+    struct Signed {
+        directory: TempDir,
+        ca: CertifiedIssuer<'static, KeyPair>,
+        leaf: rcgen::Certificate,
+        key: KeyPair,
+    }
+
+    impl Signed {
+        fn new() -> Self {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("key")).expect("CA");
+            let key = KeyPair::generate().expect("key");
+            let names = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
+            let leaf = names.signed_by(&key, &ca).expect("leaf");
+            let directory = tempfile::tempdir().expect("directory");
+            for (name, text) in
+                [("ca.pem", ca.pem()), ("leaf.pem", leaf.pem()), ("leaf-key.pem", key.serialize_pem())]
+            {
+                fs::write(directory.path().join(name), text).expect("written");
+            }
+            Self { directory, ca, leaf, key }
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+
+        fn certificates(&self) -> Certificates {
+            Certificates {
+                ca: Some(self.file("ca.pem")),
+                certificate: Some(self.file("leaf.pem")),
+                private_key: Some(self.file("leaf-key.pem")),
+            }
+        }
+    }
+
+    /// Asks a server of `node`, which wants a certificate of `clients`, once.
+    async fn asked(node: &Signed, clients: &Signed, certificates: &Certificates) -> Result<Value, Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(clients.ca.der().clone()).expect("root");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let key = PrivateKeyDer::Pkcs8(node.key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("verifier"))
+            .with_single_cert(vec![node.leaf.der().clone()], key)
+            .expect("certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let server = format!("https://{}", listener.local_addr().expect("address"));
+        let client = NodeClient::with_certificates(&server, certificates)?;
+        let answering = async {
+            let (stream, _) = listener.accept().await.expect("accepted");
+            let Ok(mut stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else { return };
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a request"));
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(answer).await.expect("answered");
+        };
+        tokio::join!(client.get(&["x"]), answering).0
+    }
+
+    #[tokio::test]
+    async fn shows_its_certificate_and_believes_only_the_ca_it_was_given() {
+        let (node, clients) = (Signed::new(), Signed::new());
+        let good = Certificates { ca: Some(node.file("ca.pem")), ..clients.certificates() };
+        assert_eq!(asked(&node, &clients, &good).await.expect("an answer"), json!({}));
+        let nameless = Certificates { ca: Some(node.file("ca.pem")), ..Certificates::default() };
+        let stranger = Certificates { ca: Some(node.file("ca.pem")), ..node.certificates() };
+        for (certificates, said) in [
+            (clients.certificates(), "invalid peer certificate"),
+            (Certificates { ca: None, ..good }, "invalid peer certificate"),
+            (nameless, "CertificateRequired"),
+            (stranger, "alert"),
+        ] {
+            let refused = asked(&node, &clients, &certificates).await.expect_err("refused");
+            let Error::Handshake { reason, .. } = &refused else { panic!("{certificates:?}: {refused}") };
+            assert!(reason.contains(said), "{certificates:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn says_which_file_does_not_hold_what_it_should() {
+        let (one, other) = (Signed::new(), Signed::new());
+        let empty = one.directory.path().join("empty.pem");
+        fs::write(&empty, "nothing").expect("written");
+        let refused = |certificates: &Certificates| {
+            NodeClient::with_certificates("https://h", certificates).expect_err("refused").to_string()
+        };
+        let good = one.certificates();
+        for (certificates, said) in [
+            (Certificates { ca: Some(one.file("gone.pem")), ..good.clone() }, "gone.pem: No such file"),
+            (
+                Certificates { ca: Some(empty.clone()), ..good.clone() },
+                "empty.pem: holds no certificate in PEM",
+            ),
+            (
+                Certificates { ca: Some(one.file("leaf-key.pem")), ..good.clone() },
+                "leaf-key.pem: holds no certificate",
+            ),
+            (
+                Certificates { certificate: Some(empty.clone()), ..good.clone() },
+                "empty.pem: holds no certificate",
+            ),
+            (
+                Certificates { private_key: Some(empty), ..good.clone() },
+                "empty.pem: holds no private key in PEM",
+            ),
+            (
+                Certificates { private_key: Some(one.file("leaf.pem")), ..good.clone() },
+                "leaf.pem: holds no private key",
+            ),
+            (Certificates { private_key: Some(one.file("")), ..good.clone() }, "Is a directory"),
+            (
+                Certificates { private_key: None, ..good.clone() },
+                "a certificate was given without its private key",
+            ),
+            (
+                Certificates { certificate: None, ..good.clone() },
+                "a private key was given without its certificate",
+            ),
+            (
+                Certificates { private_key: Some(other.file("leaf-key.pem")), ..good.clone() },
+                "certificates cannot be used",
+            ),
+        ] {
+            let line = refused(&certificates);
+            assert!(line.contains(said) && !line.contains("BEGIN"), "{line}");
+        }
+        assert!(NodeClient::with_certificates("https://h", &good).is_ok());
     }
 }

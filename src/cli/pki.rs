@@ -1,0 +1,213 @@
+//! `trust-fabric pki`
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::Value;
+
+use super::Error;
+use crate::clock::Clock;
+use crate::id::TrustDomain;
+use crate::limits;
+use crate::pki::{self, Caller, Host, Made, Pair};
+
+/// Who gets a certificate if nobody is named, and what each may do.
+const CALLERS: [(&str, &str); 2] =
+    [("operator", r#"["cluster.admin", "metrics.read"]"#), ("workload", r#"["exchange"]"#)];
+
+/// The port of TLS (ARCHITECTURE.md, "Ports").
+const HTTPS_PORT: u16 = 8694;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Where the files are; made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    dir: PathBuf,
+    /// The trust domain of the node and its callers.
+    #[arg(long, value_name = "NAME", default_value = "dev.trust-fabric.local")]
+    trust_domain: TrustDomain,
+    /// A further name or address of the node, beside localhost, 127.0.0.1 and `::1`; can be repeated.
+    #[arg(long = "host", value_name = "NAME_OR_ADDRESS")]
+    hosts: Vec<Host>,
+    /// A caller, by SPIFFE ID or its path; can be repeated [default: operator and workload]
+    #[arg(long = "caller", value_name = "PATH_OR_ID")]
+    callers: Vec<String>,
+    /// How many days the certificates are valid.
+    #[arg(long = "days", value_name = "DAYS", default_value_t = 30,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::PKI_DAYS_MAX)))]
+    lifetime_days: u32,
+}
+
+pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
+    let names = if arguments.callers.is_empty() {
+        CALLERS.iter().map(|(name, _)| (*name).to_owned()).collect()
+    } else {
+        arguments.callers.clone()
+    };
+    let callers = names.iter().map(|name| Caller::within(name, &arguments.trust_domain));
+    let request = pki::Request {
+        directory: arguments.dir.clone(),
+        trust_domain: arguments.trust_domain.clone(),
+        hosts: arguments.hosts.clone(),
+        callers: callers.collect::<Result<_, _>>()?,
+        lifetime_days: arguments.lifetime_days,
+    };
+    let made = pki::make(&request, Clock::system().now())?;
+    Ok(write(out, &request, &made)?)
+}
+
+fn write(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result<()> {
+    writeln!(
+        out,
+        "Certificates of {}, for development only: the key that signs them lies beside them.\n\
+         Production brings its own, as docs/certificates.md says.\n",
+        request.trust_domain
+    )?;
+    for pair in [&made.ca, &made.node].into_iter().chain(made.callers.iter().map(|(_, pair)| pair)) {
+        write_pair(out, pair)?;
+    }
+    writeln!(out, "\nFor the configuration of the node:\n")?;
+    write_config(out, request, made)?;
+    if let Some((_, caller)) = made.callers.first() {
+        writeln!(out, "\nTo call it:\n")?;
+        writeln!(
+            out,
+            "curl --cacert {} --cert {} --key {} https://localhost:{HTTPS_PORT}/v1/sys/health",
+            shell_word(&made.ca.certificate),
+            shell_word(&caller.certificate),
+            shell_word(&caller.private_key),
+        )?;
+    }
+    Ok(())
+}
+
+fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
+    let what = if pair.is_new { "made" } else { "kept" };
+    let not_after = pair.not_after.to_rfc3339();
+    let day = not_after.split('T').next().unwrap_or(&not_after);
+    writeln!(out, "{what}  {}  valid until {day}", pair.certificate.display())?;
+    writeln!(out, "{what}  {}", pair.private_key.display())
+}
+
+fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result<()> {
+    // Who names a host wants to be reached from elsewhere.
+    let address = if request.hosts.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
+    writeln!(out, "[listen]\nhttp = \"127.0.0.1:8693\"\nhttps = \"{address}:{HTTPS_PORT}\"")?;
+    if !request.hosts.is_empty() {
+        let hosts: Vec<Value> = request.hosts.iter().map(|host| host.to_string().into()).collect();
+        writeln!(out, "hosts = {}", Value::from(hosts))?;
+    }
+    writeln!(out, "\n[tls]")?;
+    for (key, path) in [
+        ("certificate", &made.node.certificate),
+        ("private_key", &made.node.private_key),
+        ("client_ca", &made.ca.certificate),
+    ] {
+        writeln!(out, "{key} = {}", quoted(path))?;
+    }
+    writeln!(out, "client_trust_domains = [\"{}\"]", request.trust_domain)?;
+    for (caller, _) in &made.callers {
+        let known = CALLERS.iter().find(|(name, _)| *name == caller.file_stem());
+        writeln!(out, "\n[[callers]]\nid = \"{}\"", caller.id())?;
+        writeln!(out, "capabilities = {}", known.map_or("[]", |(_, capabilities)| capabilities))?;
+    }
+    Ok(())
+}
+
+/// A TOML string: JSON's escapes are among TOML's.
+fn quoted(path: &Path) -> Value {
+    path.to_string_lossy().into_owned().into()
+}
+
+/// One word of a shell's command line.
+fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
+    // A leading minus would be read as an option.
+    if text.chars().all(is_plain) && !text.starts_with('-') {
+        return text.into_owned();
+    }
+    let quoted = format!("'{}'", text.replace('\'', r"'\''"));
+    if text.starts_with('-') { format!("./{quoted}") } else { quoted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(directory: &Path) -> Arguments {
+        Arguments {
+            dir: directory.to_owned(),
+            trust_domain: "dev.example".parse().expect("trust domain"),
+            hosts: Vec::new(),
+            callers: Vec::new(),
+            lifetime_days: 30,
+        }
+    }
+
+    fn said(arguments: &Arguments) -> String {
+        let mut text = Vec::new();
+        run(arguments, &mut text).expect("made");
+        String::from_utf8(text).expect("text")
+    }
+
+    #[test]
+    fn says_what_was_made_and_what_to_write_into_the_configuration() {
+        let parent = tempfile::tempdir().expect("directory");
+        let directory = parent.path().join("pki");
+        let first = said(&arguments(&directory));
+        assert!(first.contains("for development only") && first.contains("docs/certificates.md"), "{first}");
+        assert_eq!((first.matches("\nmade  ").count(), first.matches("\nkept  ").count()), (8, 0), "{first}");
+        let config = first.split_once("[listen]").expect("configuration").1;
+        let config = config.split_once("To call it").expect("a call").0;
+        for line in [
+            "https = \"127.0.0.1:8694\"",
+            "client_trust_domains = [\"dev.example\"]",
+            "id = \"spiffe://dev.example/operator\"\ncapabilities = [\"cluster.admin\", \"metrics.read\"]",
+            "id = \"spiffe://dev.example/workload\"\ncapabilities = [\"exchange\"]",
+        ] {
+            assert!(config.contains(line), "{line}: {config}");
+        }
+        let second = said(&Arguments { callers: vec!["ci".to_owned()], ..arguments(&directory) });
+        assert_eq!(
+            (second.matches("\nmade  ").count(), second.matches("\nkept  ").count()),
+            (2, 4),
+            "{second}"
+        );
+        assert!(second.contains("id = \"spiffe://dev.example/ci\"\ncapabilities = []"), "{second}");
+    }
+
+    #[test]
+    fn a_node_with_a_name_of_its_own_is_reached_from_elsewhere() {
+        let parent = tempfile::tempdir().expect("directory");
+        let hosts = vec!["fabric.example.org".parse().expect("host"), "2001:db8::1".parse().expect("host")];
+        let said = said(&Arguments { hosts, ..arguments(&parent.path().join("pki")) });
+        assert!(said.contains("https = \"0.0.0.0:8694\""), "{said}");
+        assert!(said.contains("hosts = [\"fabric.example.org\",\"2001:db8::1\"]"), "{said}");
+    }
+
+    #[test]
+    fn a_path_is_one_word_in_the_shell_and_one_string_in_the_configuration() {
+        for (path, word) in [
+            ("pki/ca.pem", "pki/ca.pem"),
+            ("a b/ca.pem", "'a b/ca.pem'"),
+            ("it's", r"'it'\''s'"),
+            ("$(x)", "'$(x)'"),
+            ("-k/ca.pem", "./'-k/ca.pem'"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
+        assert_eq!(quoted(Path::new("a\"b\\c\nd")).to_string(), r#""a\"b\\c\nd""#);
+    }
+
+    #[test]
+    fn a_caller_outside_the_directory_is_refused_by_name_and_nothing_is_made() {
+        let parent = tempfile::tempdir().expect("directory");
+        let directory = parent.path().join("pki");
+        let hostile = Arguments { callers: vec!["../../etc/x".to_owned()], ..arguments(&directory) };
+        let refused = run(&hostile, &mut Vec::new()).expect_err("refused").to_string();
+        assert!(refused.starts_with("caller \"../../etc/x\": must be segments of"), "{refused}");
+        assert!(!directory.exists());
+    }
+}

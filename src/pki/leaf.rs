@@ -1,0 +1,241 @@
+//! Certificates themselves: what is written into each kind, and what a kept one must say.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData as _, SanType,
+};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer as _;
+
+use super::files::Place;
+use super::{Caller, Error, Host, Pair, Unfit};
+use crate::clock::Timestamp;
+use crate::id::TrustDomain;
+use crate::limits;
+
+/// `O` of every subject, so that nobody mistakes such a certificate for another.
+const ORGANIZATION: &str = "Trust Fabric, for development only";
+
+/// From when to when something is valid, and when it is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Validity {
+    now: Timestamp,
+    not_after: Timestamp,
+}
+
+impl Validity {
+    pub(super) fn from(now: Timestamp, lifetime_days: u32) -> Self {
+        let lifetime = Duration::from_secs(u64::from(lifetime_days) * 24 * 3600);
+        Self { now, not_after: now.plus(lifetime) }
+    }
+
+    /// Ends at `not_after` at the latest.
+    pub(super) fn within(self, not_after: Timestamp) -> Self {
+        Self { not_after: self.not_after.min(not_after), ..self }
+    }
+
+    fn write_to(self, params: &mut CertificateParams) -> Option<()> {
+        let from_epoch = |at: Timestamp| {
+            let secs = Duration::from_secs(u64::try_from(at.secs()).ok()?);
+            rcgen::date_time_ymd(1970, 1, 1).checked_add(secs.try_into().ok()?)
+        };
+        params.not_before = from_epoch(self.now.minus(limits::PKI_BACKDATED))?;
+        params.not_after = from_epoch(self.not_after)?;
+        Some(())
+    }
+}
+
+/// The CA that signs the rest.
+pub(super) struct Ca {
+    certificate: Vec<u8>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// What a leaf is for.
+pub(super) struct Names {
+    common_name: String,
+    id: String,
+    hosts: Vec<Host>,
+    usage: ExtendedKeyUsagePurpose,
+}
+
+impl Names {
+    /// `spiffe://<trust domain>/node`, this machine's own names, and `hosts`.
+    pub(super) fn of_node(trust_domain: &TrustDomain, hosts: &[Host]) -> Self {
+        let mut all = vec![
+            Host::Name("localhost".to_owned()),
+            Host::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            Host::Address(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        ];
+        for host in hosts {
+            if !all.contains(host) {
+                all.push(host.clone());
+            }
+        }
+        Self {
+            common_name: "node".to_owned(),
+            id: format!("spiffe://{trust_domain}/node"),
+            hosts: all,
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+        }
+    }
+
+    /// Its SPIFFE ID and nothing else (X.509-SVID §2: exactly one URI SAN).
+    pub(super) fn of_caller(caller: &Caller) -> Self {
+        Self {
+            common_name: caller.file_stem().to_owned(),
+            id: caller.id().to_owned(),
+            hosts: Vec::new(),
+            usage: ExtendedKeyUsagePurpose::ClientAuth,
+        }
+    }
+}
+
+/// The CA at `place`, made if it is not there.
+pub(super) fn ca(place: &Place, trust_domain: &TrustDomain, validity: Validity) -> Result<(Pair, Ca), Error> {
+    // X.509-SVID §3.2: a signing certificate's SPIFFE ID has no path.
+    let id = format!("spiffe://{trust_domain}");
+    let kept = kept(place, validity.now, None, &id)?;
+    let is_new = kept.is_none();
+    let (certificate, key) = if let Some(kept) = kept {
+        kept
+    } else {
+        let key = KeyPair::generate()?;
+        let mut params = params("CA", &id, validity)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?;
+        place.write(&certificate.pem(), &key.serialize_pem())?;
+        (certificate.der().to_vec(), key)
+    };
+    let pair = pair_at(place, &certificate, is_new)?;
+    let issuer = Issuer::from_ca_cert_der(&certificate.as_slice().into(), key)?;
+    Ok((pair, Ca { certificate, issuer }))
+}
+
+/// The leaf at `place` with these names, made if it is not there.
+pub(super) fn pair(place: &Place, ca: &Ca, names: &Names, validity: Validity) -> Result<Pair, Error> {
+    if let Some((certificate, _)) = kept(place, validity.now, Some(ca), &names.id)? {
+        check_hosts(&certificate, &names.hosts)
+            .map_err(|reason| Error::Unfit { path: place.certificate.clone(), reason })?;
+        return pair_at(place, &certificate, false);
+    }
+    let key = KeyPair::generate()?;
+    let mut params = params(&names.common_name, &names.id, validity)?;
+    for host in &names.hosts {
+        params.subject_alt_names.push(match host {
+            Host::Name(name) => SanType::DnsName(name.as_str().try_into()?),
+            Host::Address(address) => SanType::IpAddress(*address),
+        });
+    }
+    params.is_ca = IsCa::ExplicitNoCa;
+    // X.509-SVID §4.3: digitalSignature, and neither keyCertSign nor cRLSign.
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![names.usage.clone()];
+    params.use_authority_key_identifier_extension = true;
+    let certificate = params.signed_by(&key, &ca.issuer)?;
+    place.write(&certificate.pem(), &key.serialize_pem())?;
+    pair_at(place, certificate.der(), true)
+}
+
+fn params(common_name: &str, id: &str, validity: Validity) -> Result<CertificateParams, Error> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.subject_alt_names = vec![SanType::URI(id.try_into()?)];
+    validity.write_to(&mut params).ok_or(Error::Clock)?;
+    Ok(params)
+}
+
+fn pair_at(place: &Place, certificate: &[u8], is_new: bool) -> Result<Pair, Error> {
+    let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+    let not_after = parsed(certificate).map_err(unfit)?.validity().not_after.timestamp();
+    Ok(Pair {
+        certificate: place.certificate.clone(),
+        private_key: place.private_key.clone(),
+        not_after: Timestamp::from_secs(not_after),
+        is_new,
+    })
+}
+
+// --- certificates of an earlier run ------------------------------------------------------------
+
+/// What an earlier run left at `place`: the certificate in DER, if it is what is asked for, and its key.
+fn kept(
+    place: &Place,
+    now: Timestamp,
+    ca: Option<&Ca>,
+    id: &str,
+) -> Result<Option<(Vec<u8>, KeyPair)>, Error> {
+    let Some((pem, key)) = place.read()? else { return Ok(None) };
+    let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+    let key = KeyPair::from_pem(&key).map_err(|_| unfit(Unfit::NotAKey))?;
+    let certificate = der_of(&pem).map_err(unfit)?;
+    check(&certificate, &key, now, ca, id).map_err(unfit)?;
+    Ok(Some((certificate, key)))
+}
+
+fn der_of(pem: &[u8]) -> Result<Vec<u8>, Unfit> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| Unfit::NotACertificate)?;
+    if pem.label == "CERTIFICATE" { Ok(pem.contents) } else { Err(Unfit::NotACertificate) }
+}
+
+fn parsed(der: &[u8]) -> Result<X509Certificate<'_>, Unfit> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        _ => Err(Unfit::NotACertificate),
+    }
+}
+
+/// In this order: it has the key, is valid now, is a CA's or was signed by `ca`, and has `id` as its
+/// only URI.
+fn check(der: &[u8], key: &KeyPair, now: Timestamp, ca: Option<&Ca>, id: &str) -> Result<(), Unfit> {
+    let certificate = parsed(der)?;
+    if certificate.public_key().raw != key.subject_public_key_info() {
+        return Err(Unfit::OtherKey);
+    }
+    let validity = certificate.validity();
+    if !(validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now.secs()) {
+        return Err(Unfit::Expired);
+    }
+    match ca {
+        None if !certificate.is_ca() => return Err(Unfit::NotACa),
+        None => {}
+        Some(ca) => {
+            let ca = parsed(&ca.certificate)?;
+            certificate.verify_signature(Some(ca.public_key())).map_err(|_| Unfit::OtherCa)?;
+        }
+    }
+    let is_uri = |name: &GeneralName<'_>| matches!(name, GeneralName::URI(_));
+    let names = names_of(&certificate);
+    match names.iter().filter(|name| is_uri(name)).collect::<Vec<_>>().as_slice() {
+        [GeneralName::URI(uri)] if *uri == id => Ok(()),
+        _ => Err(Unfit::OtherName(id.to_owned())),
+    }
+}
+
+fn check_hosts(der: &[u8], hosts: &[Host]) -> Result<(), Unfit> {
+    let certificate = parsed(der)?;
+    let names = names_of(&certificate);
+    for host in hosts {
+        let is_named = match host {
+            Host::Name(name) => names.contains(&GeneralName::DNSName(name)),
+            Host::Address(IpAddr::V4(address)) => names.contains(&GeneralName::IPAddress(&address.octets())),
+            Host::Address(IpAddr::V6(address)) => names.contains(&GeneralName::IPAddress(&address.octets())),
+        };
+        if !is_named {
+            return Err(Unfit::OtherName(host.to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn names_of<'c>(certificate: &'c X509Certificate<'_>) -> Vec<GeneralName<'c>> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    names.map(|names| names.value.general_names.clone()).unwrap_or_default()
+}
