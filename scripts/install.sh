@@ -2,7 +2,7 @@
 # Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint]`.
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
-#   test    build, cargo-nextest, Python with the independent token libraries
+#   test    build, cargo-nextest, openssl, Python with the independent libraries
 #   lint    build, rustfmt and clippy, cargo-deny
 #
 # Runs as root or with sudo, asks nothing, and says what to do where it cannot help. A second run
@@ -45,6 +45,8 @@ missing_packages() { # what is wanted: build | test | lint
   [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || echo ca-certificates
   has_libclang || echo libclang-dev
   if [[ " $* " == *" test "* ]] && ! has_venv; then echo python3 python3-venv; fi
+  # docs/certificates.md is run by a test.
+  if [[ " $* " == *" test "* ]] && ! has openssl; then echo openssl; fi
   # tests/storage_failures.rs makes system calls of a running node fail.
   if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
 }

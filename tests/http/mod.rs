@@ -3,6 +3,7 @@
 mod around;
 mod bad_credentials;
 mod bad_requests;
+mod certificates;
 mod delegation;
 mod form;
 mod granted;

@@ -2,9 +2,11 @@
 //! published description, and issuers with real keys.
 
 mod answer;
+pub mod certificates;
 mod description;
 mod issuer;
 mod node;
+pub mod python;
 mod signer;
 
 pub use answer::{Answer, Minted};

@@ -1,0 +1,86 @@
+//! Certificates: as the page on them has them made, and as our own command makes them; and curl,
+//! which shows them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use trust_fabric::clock::Clock;
+use trust_fabric::pki;
+
+use super::TRUST_DOMAIN;
+
+/// The blocks of `docs/certificates.md` in this language, in order.
+pub fn blocks_of_the_page(language: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/certificates.md");
+    let page = fs::read_to_string(page).expect("read the page");
+    let fence = format!("```{language}\n");
+    let blocks =
+        page.split(&fence).skip(1).map(|rest| rest.split_once("```\n").expect("an end").0.to_owned());
+    blocks.collect()
+}
+
+/// A directory in which every command of `docs/certificates.md` was run, in order, as a reader runs
+/// them: one shell, which stops at the first that fails.
+pub fn documented() -> TempDir {
+    let directory = tempfile::tempdir().expect("directory");
+    let commands = blocks_of_the_page("sh").concat();
+    let output = Command::new("sh")
+        .args(["-euxc", &commands])
+        .current_dir(directory.path())
+        .output()
+        .expect("run a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docs/certificates.md does not work (is openssl there?):\n{said}");
+    directory
+}
+
+/// What `trust-fabric pki --caller …` makes.
+pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
+    let directory = tempfile::tempdir().expect("directory");
+    let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
+    let callers =
+        callers.iter().map(|name| pki::Caller::within(name, &trust_domain).expect("caller")).collect();
+    let request = pki::Request {
+        directory: directory.path().join("pki"),
+        trust_domain,
+        hosts: Vec::new(),
+        callers,
+        lifetime_days: 30,
+    };
+    let made = pki::make(&request, Clock::system().now()).expect("made");
+    (directory, made)
+}
+
+/// What curl needs to call with a certificate.
+#[derive(Clone, Copy)]
+pub struct Curl<'c> {
+    pub ca: &'c Path,
+    /// Certificate and key, or nobody.
+    pub caller: Option<(&'c Path, &'c Path)>,
+}
+
+impl Curl<'_> {
+    /// The status of the answer; `None` if there was none. A body is sent as JSON.
+    pub fn status(self, method: &str, url: &str, body: Option<&Value>) -> Option<u16> {
+        let mut curl = Command::new("curl");
+        curl.args(["--disable", "--silent", "--noproxy", "*", "--max-time", "20"])
+            .args(["--output", "/dev/null", "--write-out", "%{http_code}"])
+            .args(["--request", method])
+            .arg("--cacert")
+            .arg(self.ca);
+        if let Some((certificate, key)) = self.caller {
+            curl.arg("--cert").arg(certificate).arg("--key").arg(key);
+        }
+        if let Some(body) = body {
+            curl.args(["--header", "content-type: application/json", "--data", &body.to_string()]);
+        }
+        let output = curl.arg(url).output().expect("run curl");
+        match String::from_utf8_lossy(&output.stdout).parse().expect("a status") {
+            0 => None,
+            status => Some(status),
+        }
+    }
+}
