@@ -306,10 +306,9 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
 
 /// One text for every bearer that is not acceptable; the log has the reason.
 fn verified(app: &App, text: &str, certificate: Option<&CertificateDigest>) -> Result<Credential, Error> {
-    let judged = Compact::parse(text)
+    Compact::parse(text)
         .and_then(|token| app.own_tokens.verify(&token, certificate, app.clock.now()))
         .map_err(|error: token::Error| {
             Error::invalid_bearer("the bearer token is not valid").with_detail(error)
-        });
-    judged
+        })
 }

@@ -73,7 +73,6 @@ impl Routes {
     }
 
     /// The router.
-    #[must_use]
     pub fn into_router(self) -> Router<App> {
         self.router
     }

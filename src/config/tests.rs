@@ -5,7 +5,9 @@ use std::io::Write as _;
 use super::*;
 use crate::token::issuer::{IssuerKind, KeySource, SubjectMapping};
 
+/// In development mode, which needs least.
 const REQUIRED: &str = r#"
+node.mode = "development"
 node.data_dir = "/var/lib/fabric"
 fabric.issuer = "https://trust.example.com"
 fabric.trust_domain = "trust.example.com"
@@ -102,8 +104,10 @@ fn a_configuration_needs_no_file() {
 fn names_every_required_key_that_is_missing() {
     let found = mistakes("", &[]);
     let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
-    assert_eq!(keys, ["node.data_dir", "fabric.issuer", "fabric.trust_domain", "policy.directory"]);
-    assert!(found.iter().all(|mistake| mistake.rule == "must be set" && mistake.origin.is_none()));
+    let required =
+        ["node.data_dir", "fabric.issuer", "fabric.trust_domain", "tls", "policy.directory", "issuers"];
+    assert_eq!(keys, required);
+    assert!(found.iter().all(|mistake| mistake.rule.starts_with("must ") && mistake.origin.is_none()));
 }
 
 #[test]
@@ -145,7 +149,9 @@ fn refuses_a_value_of_the_wrong_type() {
 /// Like [`mistake`], where `extra` may open a table that the dotted keys would have opened before.
 fn mistake_in(extra: &str) -> String {
     let text = if extra.starts_with("[node]") {
-        format!("{}{extra}\ndata_dir = \"/d\"", REQUIRED.replace("node.data_dir = \"/var/lib/fabric\"", ""))
+        let others = REQUIRED.lines().filter(|line| !line.starts_with("node."));
+        let others = others.collect::<Vec<_>>().join("\n");
+        format!("{others}\n{extra}\ndata_dir = \"/d\"\nmode = \"development\"")
     } else {
         format!("{REQUIRED}{extra}")
     };
@@ -176,11 +182,11 @@ fn refuses_a_value_beyond_its_rule() {
 }
 
 #[test]
-fn refuses_to_listen_beyond_this_machine_and_says_why() {
+fn development_mode_listens_on_this_machine_only_and_says_why() {
     for http in ["0.0.0.0:8693", "[::]:8693", "192.168.0.1:8693"] {
         let (key, rule) = mistake(&format!("[listen]\nhttp = \"{http}\""));
         assert_eq!(key, "listen.http");
-        assert!(rule.contains("no TLS"), "{rule}");
+        assert!(rule.contains("everybody may do everything"), "{rule}");
     }
     assert!(good(&format!("{REQUIRED}[listen]\nhttp = \"[::1]:0\"")).listen.http.is_ipv6());
 }
@@ -320,6 +326,93 @@ fn refuses_a_file_that_is_missing_too_large_or_no_toml() {
     assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
 }
 
+const PRODUCTION: &str = r#"
+node.data_dir = "/var/lib/fabric"
+fabric.issuer = "https://trust.example.com"
+fabric.trust_domain = "trust.example.com"
+policy.directory = "policies"
+tls.certificate = "node.pem"
+tls.private_key = "node-key.pem"
+tls.client_ca = "ca.pem"
+"#;
+
+#[test]
+fn production_has_tls_and_everything_else_as_documented() {
+    let config = good(&format!("{PRODUCTION}{ISSUER}"));
+    let tls = config.tls.expect("TLS");
+    assert_eq!(tls.address.to_string(), "0.0.0.0:8694");
+    assert_eq!(tls.files.client_ca, Path::new("ca.pem"));
+    assert_eq!(tls.files.client_crl, None);
+    assert_eq!(tls.client_trust_domains, [config.fabric.trust_domain]);
+    assert_eq!(config.listen.hosts, ["trust.example.com"]);
+    assert_eq!(config.limits.requests_per_second_per_caller, 1_000);
+    assert_eq!((config.limits.connections.per_address, config.limits.connections.per_identity), (256, 1_024));
+}
+
+#[test]
+fn production_does_not_start_without_tls_a_client_ca_or_an_issuer() {
+    for (left_out, key) in [
+        ("tls.certificate = \"node.pem\"", "tls.certificate"),
+        ("tls.private_key = \"node-key.pem\"", "tls.private_key"),
+        ("tls.client_ca = \"ca.pem\"", "tls.client_ca"),
+    ] {
+        let found = mistakes(&format!("{PRODUCTION}{ISSUER}").replace(left_out, ""), &[]);
+        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{found:?}");
+    }
+    let found = mistakes(PRODUCTION, &[]);
+    assert_eq!((found.len(), found[0].key.as_str()), (1, "issuers"), "{found:?}");
+    let without = PRODUCTION.lines().filter(|line| !line.starts_with("tls.")).collect::<Vec<_>>().join("\n");
+    let found = mistakes(&format!("{without}\n{ISSUER}"), &[]);
+    assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
+    // A key of one mode is no key of the other.
+    let found = mistakes(&format!("node.mode = \"development\"{PRODUCTION}{ISSUER}"), &[]);
+    assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
+}
+
+#[test]
+fn production_refuses_what_its_edge_cannot_be() {
+    for (extra, key) in [
+        ("[[callers]]\ncapabilities = [\"exchange\"]", "callers[0].id"),
+        ("[[callers]]\nid = \"spiffe://a.example/b\"", "callers[0].capabilities"),
+        ("[[callers]]\nid = \"wimse://a.example/b\"\ncapabilities = [\"exchange\"]", "callers[0].id"),
+        ("[[callers]]\nid = \"spiffe://a.example\"\ncapabilities = [\"exchange\"]", "callers[0].id"),
+        ("[[callers]]\nid = \"spiffe://A.example/b\"\ncapabilities = [\"exchange\"]", "callers[0].id"),
+        ("[[callers]]\nid = \"spiffe://a.example/*\"\ncapabilities = [\"exchange\"]", "callers[0].id"),
+        ("[[callers]]\nid = \"spiffe://a.example/b\"\ncapabilities = [\"*\"]", "callers[0].capabilities"),
+        (
+            "[[callers]]\nid = \"spiffe://a.example/b\"\ncapabilities = [\"Exchange\"]",
+            "callers[0].capabilities",
+        ),
+        (
+            "[[callers]]\nid = \"spiffe://a.example/b\"\ncapabilities = [\"exchange\"]\n\
+             [[callers]]\nid = \"spiffe://a.example/b\"\ncapabilities = [\"cluster.admin\"]",
+            "callers[1].id",
+        ),
+        ("[listen]\nhttps = \"8694\"", "listen.https"),
+        ("[listen]\nhosts = [\"*.example.com\"]", "listen.hosts"),
+        ("[listen]\nhosts = [\"https://a.example\"]", "listen.hosts"),
+        ("[listen]\nhosts = [\"a.example:8694\"]", "listen.hosts"),
+        ("[listen]\nhosts = [\"\"]", "listen.hosts"),
+        ("[limits]\nrequests_per_second_per_caller = 0", "limits.requests_per_second_per_caller"),
+        ("[limits]\nconnections_per_address = 10241", "limits.connections_per_address"),
+        ("[limits]\nconnections_per_identity = -1", "limits.connections_per_identity"),
+        ("[metrics]\naccess = \"anyone\"", "metrics.access"),
+    ] {
+        let found = mistakes(&format!("{PRODUCTION}{ISSUER}{extra}"), &[]);
+        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{extra}: {found:?}");
+    }
+    let trust_domains = format!("tls.client_trust_domains = []{PRODUCTION}{ISSUER}");
+    assert_eq!(mistakes(&trust_domains, &[])[0].key, "tls.client_trust_domains");
+}
+
+#[test]
+fn a_name_of_this_node_is_a_name_or_an_address() {
+    let names = "[\"fabric.internal\", \"10.0.0.7\", \"fd00::7\", \"[fd00::8]\"]";
+    let config = good(&format!("{PRODUCTION}{ISSUER}[listen]\nhosts = {names}"));
+    let expected = ["trust.example.com", "fabric.internal", "10.0.0.7", "fd00::7", "fd00::8"];
+    assert_eq!(config.listen.hosts, expected);
+}
+
 const EXAMPLE: &str = include_str!("../../trust-fabric.example.toml");
 
 #[test]
@@ -353,19 +446,27 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
     assert_eq!(set["node"]["unit_id"].take(), "node-1");
     assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
     unset["blast_radius"]["parents"].take();
+    assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
+    assert_eq!(set["tls"]["client_trust_domains"].take()[0], unset["fabric"]["trust_domain"]);
     assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
     assert_eq!(set, unset);
 }
 
 #[test]
 fn the_example_holds_every_key() {
-    let all = serde_json::to_value(Keys { issuers: vec![keys::Issuer::default()], ..Keys::default() })
-        .expect("keys");
+    let all = Keys {
+        issuers: vec![keys::Issuer::default()],
+        callers: vec![keys::Caller::default()],
+        tls: Some(keys::Tls::default()),
+        ..Keys::default()
+    };
+    let all = serde_json::to_value(all).expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =
         all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
-    assert_eq!(sections.len(), 9);
-    let issuers = sections.iter_mut().find(|(name, _)| name == "issuers").expect("issuers");
-    issuers.1 = &issuers.1[0];
+    assert_eq!(sections.len(), 13);
+    for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
+        *section = &section[0];
+    }
     for (name, section) in sections {
         assert!(EXAMPLE.contains(&format!("[{name}]")), "[{name}]");
         for key in section.as_object().expect("keys").keys() {

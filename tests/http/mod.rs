@@ -3,6 +3,8 @@
 mod around;
 mod bad_credentials;
 mod bad_requests;
+mod bound_tokens;
+mod callers;
 mod certificates;
 mod delegation;
 mod form;

@@ -76,9 +76,12 @@ impl Site {
         let text = format!(
             r#"
             [node]
+            mode = "development"
             data_dir = "{data}"
             [listen]
             http = "127.0.0.1:0"
+            [limits]
+            requests_per_second_per_caller = 1000000
             [fabric]
             issuer = "{FABRIC}"
             trust_domain = "dev.trust-fabric.local"

@@ -48,7 +48,7 @@ pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
         trust_domain,
         hosts: Vec::new(),
         callers,
-        lifetime_days: 30,
+        lifetime_days: 365,
     };
     let made = pki::make(&request, Clock::system().now()).expect("made");
     (directory, made)

@@ -11,7 +11,7 @@ mod signer;
 
 pub use answer::{Answer, Minted};
 pub use issuer::{Cluster, credential};
-pub use node::{Node, Setup};
+pub use node::{Channel, Node, Setup};
 pub use signer::{Signer, encode, malleate};
 
 use serde_json::Value;

@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use trust_fabric::clock::{Clock, Timestamp};
 use trust_fabric::config::{self, Config, Overrides};
-use trust_fabric::node;
+use trust_fabric::{node, pki};
 
+use super::certificates::development;
 use super::description::Description;
 use super::issuer::bundle;
 use super::{Answer, Cluster, FABRIC, MIGRATE, Minted, NOW_SECS, TOOL, TRUST_DOMAIN};
@@ -32,7 +33,19 @@ pub struct Setup {
     pub more_config: String,
     /// Instead of [`NOW_SECS`].
     pub now_secs: Option<i64>,
+    /// With TLS and a table of callers, as in production; else in development mode.
+    pub is_secure: bool,
 }
+
+/// One way to a node: a listener, and the certificate that is shown to it.
+#[derive(Clone)]
+pub struct Channel {
+    base: String,
+    http: reqwest::Client,
+}
+
+/// The callers that a secure node knows certificates of; the last may do nothing.
+pub const CALLERS: [&str; 3] = ["gateway", "operator", "stranger"];
 
 /// A node, its issuers and its client.
 pub struct Node {
@@ -43,19 +56,24 @@ pub struct Node {
     thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
     base: String,
+    tls_base: Option<String>,
+    certificates: Option<(TempDir, pki::Made)>,
     http: reqwest::Client,
     description: Description,
 }
+
+/// Of plain HTTP, and of TLS.
+type Addresses = (SocketAddr, Option<SocketAddr>);
 
 /// On a runtime of its own, so that [`Node`] can wait for its end when it is dropped: a process that
 /// ends while the database is open may be aborted by it.
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
-    (config, clock, shutdown, address): (Config, Clock, CancellationToken, oneshot::Sender<SocketAddr>),
+    (config, clock, shutdown, address): (Config, Clock, CancellationToken, oneshot::Sender<Addresses>),
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
         let running = node::start(config, clock, Path::new(PROGRAM), shutdown).await?;
-        address.send(running.address).expect("the test waits");
+        address.send((running.address, running.tls_address)).expect("the test waits");
         running.until_stopped().await
     };
     thread::spawn(|| {
@@ -88,7 +106,9 @@ impl Node {
     pub async fn start_with(setup: Setup) -> Self {
         let cluster = Cluster::start().await;
         let directory = tempfile::tempdir().expect("directory");
-        let file = write_files(directory.path(), &cluster, &setup);
+        let certificates = setup.is_secure.then(|| development(&CALLERS));
+        let edge = certificates.as_ref().map_or_else(development_mode, |(_, made)| production(made));
+        let file = write_files(directory.path(), &cluster, &setup, &edge);
         let config =
             config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("configuration");
         let clock = Clock::manual(Timestamp::from_secs(setup.now_secs.unwrap_or(NOW_SECS)));
@@ -106,6 +126,8 @@ impl Node {
             thread: None,
             shutdown: CancellationToken::new(),
             base: String::new(),
+            tls_base: None,
+            certificates,
             http,
             description: Description::new(json!({"paths": {}})),
         };
@@ -121,7 +143,9 @@ impl Node {
         let (address, started) = oneshot::channel();
         let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), address);
         self.thread = Some(run_in_thread(node));
-        self.base = format!("http://{}", started.await.expect("the node starts"));
+        let (plain, tls) = started.await.expect("the node starts");
+        self.base = format!("http://{plain}");
+        self.tls_base = tls.map(|tls| format!("https://{tls}"));
         // The policy is compiled beside the listener; the state says when it is there.
         while self.get("/readyz").await.status != 200 {
             tokio::task::yield_now().await;
@@ -162,6 +186,56 @@ impl Node {
         &self.base
     }
 
+    /// Plain HTTP.
+    pub fn plain(&self) -> Channel {
+        Channel { base: self.base.clone(), http: self.http.clone() }
+    }
+
+    /// TLS without a client certificate.
+    pub fn anonymous(&self) -> Channel {
+        self.secure(None)
+    }
+
+    /// TLS with the certificate of one of [`CALLERS`].
+    pub fn certified(&self, name: &str) -> Channel {
+        let (_, made) = self.certificates.as_ref().expect("a secure node");
+        let at = CALLERS.iter().position(|known| *known == name).expect("one of the callers");
+        self.secure(Some(&made.callers[at].1))
+    }
+
+    /// TLS with this certificate.
+    pub fn secure(&self, caller: Option<&pki::Pair>) -> Channel {
+        let (_, made) = self.certificates.as_ref().expect("a secure node");
+        let read = |path: &Path| std::fs::read(path).expect("a file");
+        let ca = reqwest::Certificate::from_pem(&read(&made.ca.certificate)).expect("CA");
+        let mut client = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(Duration::from_secs(30))
+            .tls_certs_only([ca]);
+        if let Some(caller) = caller {
+            let pem = [read(&caller.private_key), read(&caller.certificate)].concat();
+            client = client.identity(reqwest::Identity::from_pem(&pem).expect("identity"));
+        }
+        Channel { base: self.tls_base.clone().expect("TLS"), http: client.build().expect("client") }
+    }
+
+    /// What the development command made for this node.
+    pub fn certificates(&self) -> &pki::Made {
+        &self.certificates.as_ref().expect("a secure node").1
+    }
+
+    /// The address of TLS without a path.
+    pub fn tls_base(&self) -> &str {
+        self.tls_base.as_deref().expect("a secure node")
+    }
+
+    /// What most tests call over: plain HTTP in development mode, else TLS with every capability's
+    /// owner not being one person, the gateway.
+    fn usual(&self) -> Channel {
+        if self.certificates.is_some() { self.certified("gateway") } else { self.plain() }
+    }
+
     /// Turns the clock.
     pub fn advance_secs(&self, secs: u64) {
         self.clock.advance(Duration::from_secs(secs));
@@ -180,10 +254,22 @@ impl Node {
         headers: &[(&str, &str)],
         body: impl Into<Vec<u8>>,
     ) -> Answer {
+        self.call_over(&self.usual(), method, path, headers, body).await
+    }
+
+    /// The same over a channel of the test's choice.
+    pub async fn call_over(
+        &self,
+        channel: &Channel,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Vec<u8>>,
+    ) -> Answer {
         let body = body.into();
         let sent = String::from_utf8_lossy(&body).into_owned();
         let name = Method::from_bytes(method.as_bytes()).expect("method");
-        let mut request = self.http.request(name, format!("{}{path}", self.base)).body(body);
+        let mut request = channel.http.request(name, format!("{}{path}", channel.base)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -283,7 +369,30 @@ impl Node {
     }
 }
 
-fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup) -> std::path::PathBuf {
+/// Everybody may do everything, over plain HTTP.
+fn development_mode() -> String {
+    "node.mode = \"development\"".to_owned()
+}
+
+/// TLS, and who may do what.
+fn production(made: &pki::Made) -> String {
+    format!(
+        r#"
+listen.https = "127.0.0.1:0"
+tls.certificate = "{certificate}"
+tls.private_key = "{private_key}"
+tls.client_ca = "{ca}"
+callers = [
+    {{ id = "spiffe://{TRUST_DOMAIN}/gateway", capabilities = ["exchange"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/operator", capabilities = ["cluster.admin", "metrics.read"] }},
+]"#,
+        certificate = made.node.certificate.display(),
+        private_key = made.node.private_key.display(),
+        ca = made.ca.certificate.display(),
+    )
+}
+
+fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup, edge: &str) -> std::path::PathBuf {
     let policies = directory.join("policies");
     std::fs::create_dir(&policies).expect("directory");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/exchange.rego");
@@ -294,12 +403,10 @@ fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup) -> std::path:
     std::fs::write(&bundle_file, bundle(&cluster.file_svids).to_string()).expect("write");
     let (data, server) = (directory.join("data"), cluster.server.uri());
     let text = format!(
-        r#"
-[node]
-data_dir = "{data}"
-unit_id = "under-test"
-[listen]
-http = "127.0.0.1:0"
+        r#"{edge}
+node.data_dir = "{data}"
+node.unit_id = "under-test"
+listen.http = "127.0.0.1:0"
 [fabric]
 issuer = "{FABRIC}"
 trust_domain = "{TRUST_DOMAIN}"
@@ -366,11 +473,18 @@ pub fn tables(cluster: &Cluster) -> Value {
             "spiffe://endpoint.example": {"kinds": ["spiffe-svid"], "trust_domains": ["endpoint.example"]},
         },
         "audiences": {
-            FABRIC: {"capabilities": all, "execution_required": false},
+            FABRIC: {
+                "capabilities": ["db.read", "db.write", "cluster.admin", "metrics.read"],
+                "execution_required": false,
+            },
             TOOL: {"capabilities": all, "execution_required": false},
             MIGRATE: {"capabilities": ["db.write"], "execution_required": true},
         },
         "workloads": {
+            "wimse://trust.example/ns/agents/sa/operator": {
+                "audiences": [FABRIC], "default_audience": FABRIC,
+                "capabilities": ["cluster.admin", "metrics.read"],
+            },
             "wimse://trust.example/ns/agents/sa/spent": {
                 "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],
             },
