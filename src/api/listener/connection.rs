@@ -76,7 +76,8 @@ impl Connection {
         if !heads.is_refused() {
             return ended;
         }
-        connection.into_parts().io.into_inner().linger().await;
+        // In a box: only few connections come here, and all would have the room for it.
+        Box::pin(connection.into_parts().io.into_inner().linger()).await;
         Ended::Violation
     }
 

@@ -248,3 +248,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Framed<S> {
         self.stream.is_write_vectored()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_violation_belongs_to_one_request_and_what_was_not_checked_is_refused() {
+        let heads = Heads::default();
+        assert_eq!(heads.violation_of(1), Some(Violation::Unchecked));
+        heads.passed.store(1, Ordering::Release);
+        heads.refused.set((2, Violation::Host)).expect("the first");
+        assert_eq!(heads.violation_of(1), None, "checked");
+        assert_eq!(heads.violation_of(2), Some(Violation::Host));
+        assert_eq!(heads.violation_of(3), Some(Violation::Unchecked));
+    }
+}

@@ -151,9 +151,3 @@ async fn a_caller_that_expects_100_continue_is_told_to_go_on() {
     wire.send(GET).await;
     assert!(wire.until("/ 0").await.starts_with("HTTP/1.1 200"));
 }
-
-#[test]
-fn a_request_the_stream_has_not_checked_is_refused_whoever_read_it() {
-    let heads = super::super::framing::Heads::default();
-    assert_eq!(heads.violation_of(1), Some(Violation::Unchecked));
-}
