@@ -278,3 +278,15 @@ async fn a_stop_lets_http2_requests_end() {
     assert_eq!(wire.ended().await, Ended::Shutdown);
     driver.join_next().await.expect("client").expect("no panic").expect("a graceful end");
 }
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_an_http2_connection_that_is_cut_end_with_it() {
+    let (mut wire, mut sender, _driver) = http2(65_535).await;
+    let slow = sender.send_request(get("http://a/slow"));
+    sleep(Duration::from_secs(1)).await;
+    wire.shutdown.cancel();
+    assert_eq!(wire.ended().await, Ended::Shutdown);
+    assert!(slow.await.is_err(), "cut before its answer");
+    tokio::task::yield_now().await;
+    assert_eq!(Arc::strong_count(&wire.asked), 1, "no handler is left that could still use it");
+}
