@@ -80,7 +80,7 @@ struct Wire {
 
 impl Wire {
     fn http1() -> Self {
-        Self::new(peer(), |connection, stream| connection.http1(stream))
+        Self::new(peer(), Connection::http1)
     }
 
     fn new<F>(peer: Peer, serve: impl FnOnce(Connection, DuplexStream) -> F) -> Self

@@ -136,8 +136,7 @@ async fn an_old_connection_is_closed_however_busy() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_the_reserve_serves_one_request() {
-    let mut wire =
-        Wire::new(Peer { in_reserve: true, ..peer() }, |connection, stream| connection.http1(stream));
+    let mut wire = Wire::new(Peer { in_reserve: true, ..peer() }, Connection::http1);
     wire.send(GET).await;
     wire.send(GET).await;
     let text = wire.rest().await;
@@ -177,7 +176,7 @@ type Sender = http2::SendRequest<http_body_util::Empty<Bytes>>;
 
 /// A connection over memory with a client of HTTP/2, and the client's own end.
 async fn http2(window: u32) -> (Wire, Sender, JoinSet<hyper::Result<()>>) {
-    let mut wire = Wire::new(peer(), |connection, stream| connection.http2(stream));
+    let mut wire = Wire::new(peer(), Connection::http2);
     let client = std::mem::replace(&mut wire.client, tokio::io::duplex(1).0);
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(window)
@@ -223,7 +222,7 @@ async fn http2_without_a_request_is_closed_in_time() {
 #[tokio::test(start_paused = true)]
 async fn half_a_preface_of_http2_is_closed_in_time() {
     let watch = Watch::start();
-    let mut wire = Wire::new(peer(), |connection, stream| connection.http2(stream));
+    let mut wire = Wire::new(peer(), Connection::http2);
     wire.send(b"PRI * HTTP/2.0\r\n\r\n").await;
     assert_eq!(wire.ended().await, Ended::FirstRequest);
     watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);

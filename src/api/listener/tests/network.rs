@@ -281,7 +281,7 @@ async fn a_reader_that_stops_is_cut_at_the_network_too() {
     socket.set_write_timeout(Some(Duration::from_millis(1)));
     let mut socket = Box::pin(socket);
     let error = loop {
-        if let Err(error) = socket.write_all(&[0; 64 * 1024]).await {
+        if let Err(error) = socket.write_all(&[0; 8 * 1024]).await {
             break error;
         }
     };
