@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -51,19 +52,8 @@ impl Connection {
         let activity = Arc::<Activity>::default();
         let heads = Arc::<Heads>::default();
         let stream = Framed::new(stream, Arc::clone(&heads), Arc::clone(&activity));
-        let service = {
-            let (router, peer, activity) =
-                (self.router.clone(), Arc::clone(&self.peer), Arc::clone(&activity));
-            let heads = Arc::clone(&heads);
-            hyper::service::service_fn(move |request| {
-                let request_under_way = activity.begin();
-                let violation = heads.violation_of(request_under_way.number());
-                let answered = answer(&router, &peer, violation, request);
-                async move {
-                    Ok::<_, Infallible>(answered.await.map(|body| Answering::new(body, request_under_way)))
-                }
-            })
-        };
+        let checked = Arc::clone(&heads);
+        let service = self.service(&activity, move |number, _| checked.violation_of(number));
         let mut connection = http1::Builder::new()
             // Of heads there is a deadline where they are checked; the library's own counts the time
             // between two requests too.
@@ -87,18 +77,7 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Arc::<Activity>::default();
-        let service = {
-            let (router, peer, activity) =
-                (self.router.clone(), Arc::clone(&self.peer), Arc::clone(&activity));
-            hyper::service::service_fn(move |request| {
-                let request_under_way = activity.begin();
-                let violation = check_http2(&request).err();
-                let answered = answer(&router, &peer, violation, request);
-                async move {
-                    Ok::<_, Infallible>(answered.await.map(|body| Answering::new(body, request_under_way)))
-                }
-            })
-        };
+        let service = self.service(&activity, |_, request| check_http2(request).err());
         // Dropped with the connection, and the requests with it.
         let streams = Arc::<Mutex<JoinSet<()>>>::default();
         let connection = http2::Builder::new(Streams(Arc::downgrade(&streams)))
@@ -117,6 +96,29 @@ impl Connection {
             .serve_connection(TokioIo::new(stream), service);
         let connection = pin!(connection);
         self.watch(connection, http2::Connection::graceful_shutdown, &activity).await
+    }
+
+    /// Answers the connection's requests; `judge` says what is wrong with the one of that number.
+    fn service<J>(
+        &self,
+        activity: &Arc<Activity>,
+        judge: J,
+    ) -> impl Service<
+        Request<Incoming>,
+        Response = Response<Answering<Body>>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + use<J>
+    where
+        J: Fn(u64, &Request<Incoming>) -> Option<Violation>,
+    {
+        let (router, peer, activity) = (self.router.clone(), Arc::clone(&self.peer), Arc::clone(activity));
+        service_fn(move |request| {
+            let under_way = activity.begin();
+            let violation = judge(under_way.number(), &request);
+            let answered = answer(&router, &peer, violation, request);
+            async move { Ok(answered.await.map(|body| Answering::new(body, under_way))) }
+        })
     }
 
     /// Drives `connection` to its end, or to the time at which it is closed.
@@ -222,22 +224,27 @@ fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The router's answer to a request that carries its peer and what is wrong with it.
+/// The router's answer to a request that carries its peer; or to an empty one that carries what is
+/// wrong with the request, so that nothing behind can mistake it for one to be served.
 fn answer(
     router: &Router,
     peer: &Arc<Peer>,
     violation: Option<Violation>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> impl Future<Output = Response<Body>> + use<> {
     // A chunked request is the last of its connection (see `framing`).
     let is_last =
         peer.in_reserve || violation.is_some() || request.headers().contains_key(header::TRANSFER_ENCODING);
-    let extensions = request.extensions_mut();
-    extensions.insert(Arc::clone(peer));
-    if let Some(violation) = violation {
-        extensions.insert(violation);
-    }
-    let answer = router.clone().oneshot(request.map(Body::new));
+    let mut request = match violation {
+        None => request.map(Body::new),
+        Some(violation) => {
+            let mut empty = Request::new(Body::empty());
+            empty.extensions_mut().insert(violation);
+            empty
+        }
+    };
+    request.extensions_mut().insert(Arc::clone(peer));
+    let answer = router.clone().oneshot(request);
     async move {
         let Ok(mut answer) = answer.await;
         if is_last {

@@ -8,8 +8,8 @@ use hyper::StatusCode;
 
 use crate::limits;
 
-/// What is wrong with a head. A request that carries one in its extensions must be answered with it
-/// and with nothing else: what stands in its head is not what was sent.
+/// What is wrong with a head. A request that carries one in its extensions is to be answered with it
+/// and with nothing else: nothing but the peer is known of what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// LF without CR, or CR without LF (RFC 9112 §2.2).

@@ -79,8 +79,8 @@ impl fmt::Debug for Handshake {
 /// Serves `router` on `listener` until `shutdown`, then lets requests under way end, for at most
 /// [`limits::DRAIN_TIMEOUT`].
 ///
-/// Each request carries an `Arc<Peer>` in its extensions and, if it must be refused for how it was
-/// framed, a [`Violation`].
+/// Each request carries an `Arc<Peer>` in its extensions. One that is refused for how it was framed
+/// comes as an empty `GET /` that carries a [`Violation`] too.
 pub async fn serve(
     listener: TcpListener,
     kind: Kind,

@@ -20,6 +20,7 @@ use super::*;
 mod cases;
 mod deadlines;
 mod framing;
+mod http2;
 mod network;
 
 /// What the test's routes have been asked for, in order.
