@@ -73,6 +73,7 @@ mod tests {
         assert_eq!(told(server(None, None, None)), (path("env-CA"), path("env-CERT"), path("env-KEY")));
         assert_eq!(told(server(path("c"), path("a"), path("k"))), (path("c"), path("a"), path("k")));
         assert_eq!(told(server(None, path("a"), None)), (path("env-CA"), path("a"), None));
+        assert_eq!(told(server(None, None, path("k"))), (path("env-CA"), None, path("k")));
         let empty = [("TRUST_FABRIC_CA".to_owned(), String::new())].into_iter();
         assert!(server(None, None, None).certificates(empty).ca.is_none());
     }

@@ -291,6 +291,23 @@ fn a_link_is_not_followed_to_a_file_elsewhere() {
 }
 
 #[test]
+fn a_file_that_came_in_between_is_not_overwritten() {
+    let parent = tempfile::tempdir().expect("directory");
+    let elsewhere = parent.path().join("elsewhere");
+    let place = place(parent.path(), "c");
+    fs::write(&place.certificate, "before").expect("written");
+    symlink(&elsewhere, &place.private_key).expect("link");
+    for _ in 0..2 {
+        let outcome = place.write("certificate", "key");
+        let Err(Error::File { source, .. }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
+        assert!(!elsewhere.exists() && fs::read(&place.certificate).expect("read") == b"before");
+        // First the link stands in the way, then the file.
+        drop(fs::remove_file(&place.private_key));
+    }
+}
+
+#[test]
 fn two_callers_of_one_name_are_refused_before_anything_is_made() {
     let (_parent, directory) = fresh();
     let outcome = make(&request(&directory, &["a/b", "a-b"]), now());
