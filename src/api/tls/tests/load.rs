@@ -121,6 +121,12 @@ fn a_client_ca_that_is_absent_over_or_no_ca_is_refused() {
     assert!(matches!(writes("ca.pem", &ended.pem()), Error::NoClientCa { .. }));
     let leaf = svid_params().self_signed(&key()).expect("leaf");
     assert!(matches!(writes("ca.pem", &(root("client CA").pem() + &leaf.pem())), Error::NotACa { .. }));
+    let without_constraints = {
+        let mut params = ca_params("client CA");
+        params.is_ca = IsCa::ExplicitNoCa;
+        CertifiedIssuer::self_signed(params, key()).expect("root")
+    };
+    assert!(matches!(writes("ca.pem", &without_constraints.pem()), Error::NotACa { .. }));
     let without_usage = {
         let mut params = ca_params("client CA");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

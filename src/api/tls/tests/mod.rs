@@ -5,6 +5,7 @@ mod handshake;
 mod load;
 mod reload;
 mod revocation;
+mod svid;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
