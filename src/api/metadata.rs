@@ -24,8 +24,10 @@ pub struct Metadata {
     grant_types_supported: Vec<&'static str>,
     /// Required by RFC 8414; empty, because there is no authorization endpoint.
     response_types_supported: Vec<&'static str>,
-    /// Callers of the token endpoint present no client secret.
+    /// `tls_client_auth` (RFC 8705 §2.1), or `none` in development mode.
     token_endpoint_auth_methods_supported: Vec<&'static str>,
+    /// Whether tokens are bound to the caller's certificate on request (RFC 8705 §3.3).
+    tls_client_certificate_bound_access_tokens: bool,
 }
 
 /// Describes this fabric as an authorization server.
@@ -50,7 +52,12 @@ pub async fn get(
         jwks_uri: format!("{issuer}/v1/identity/jwks"),
         grant_types_supported: vec![GRANT_TYPE],
         response_types_supported: Vec::new(),
-        token_endpoint_auth_methods_supported: vec!["none"],
+        token_endpoint_auth_methods_supported: vec![if app.requires_tls {
+            "tls_client_auth"
+        } else {
+            "none"
+        }],
+        tls_client_certificate_bound_access_tokens: app.requires_tls,
     };
     let document = serde_json::to_string(&metadata).map_err(Error::internal)?;
     cached::answer(&headers, "application/json", document)

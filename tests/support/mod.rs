@@ -7,6 +7,7 @@ mod description;
 mod issuer;
 mod node;
 pub mod python;
+pub mod raw;
 mod signer;
 
 pub use answer::{Answer, Minted};

@@ -225,6 +225,16 @@ impl Node {
         &self.certificates.as_ref().expect("a secure node").1
     }
 
+    /// Where plain HTTP is listened for.
+    pub fn address(&self) -> SocketAddr {
+        self.base.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address")
+    }
+
+    /// Where TLS is listened for.
+    pub fn tls_address(&self) -> SocketAddr {
+        self.tls_base().strip_prefix("https://").and_then(|address| address.parse().ok()).expect("an address")
+    }
+
     /// The address of TLS without a path.
     pub fn tls_base(&self) -> &str {
         self.tls_base.as_deref().expect("a secure node")

@@ -1,0 +1,308 @@
+//! The edge from outside: paths that are not quite a route's, names that are not ours, bytes that are
+//! not quite HTTP, callers that call too often, and the certificates that open a connection at all.
+
+use serde_json::{Value, json};
+use trust_fabric::api;
+use trust_fabric::api::caller::Access;
+
+use crate::support::raw::{self, Wire};
+use crate::support::{Channel, FABRIC, JWT, Node, Setup, certificates, credential, python};
+
+async fn secure() -> Node {
+    secure_with("").await
+}
+
+async fn secure_with(more_config: &str) -> Node {
+    let more_config = more_config.to_owned();
+    Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await
+}
+
+fn wires(node: &Node) -> [Wire<'_>; 2] {
+    let ca = node.certificates().ca.certificate.as_path();
+    [Wire { address: node.address(), tls: None }, Wire { address: node.tls_address(), tls: Some((ca, None)) }]
+}
+
+fn request(method: &str, target: &str, more: &str) -> Vec<u8> {
+    format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n").into_bytes()
+}
+
+/// Spellings of a path that some server somewhere takes for the path itself.
+fn tricks(path: &str) -> Vec<String> {
+    let (first, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
+    let slash = |rest: &str| if rest.is_empty() { String::new() } else { format!("/{rest}") };
+    vec![
+        format!("/{path}"),
+        format!("/.{path}"),
+        format!("/x/..{path}"),
+        format!("{path}/"),
+        format!("{path}/."),
+        format!("{path}/.."),
+        format!("{path}//"),
+        format!("{path}."),
+        format!("{path};x"),
+        format!("{path}%00"),
+        format!("{path}%20"),
+        format!("{path}%2f"),
+        format!("{path}%3f"),
+        format!("{path}%23"),
+        format!("{path}.json"),
+        format!("/{first}/.{}", slash(rest)),
+        format!("/{first}/{}", slash(rest)),
+        format!("/{first}%2f{rest}"),
+        format!("/{first}%2F{rest}"),
+        format!("/{first}\\{rest}"),
+        format!("/{first};a=b{}", slash(rest)),
+        format!("/%{:02x}{}", path.as_bytes()[1], &path[2..]),
+        path.to_uppercase(),
+        format!("http://localhost{path}"),
+        format!("https://localhost{path}"),
+        format!("localhost{path}"),
+        format!("*{path}"),
+        format!("{path}#x"),
+    ]
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_is_a_weaker_door_to_its_route() {
+    let node = secure().await;
+    let mut tried = 0;
+    for wire in &wires(&node) {
+        for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
+            let path = row.path.replace("{kid}", "none");
+            let straight = raw::status(&wire.exchange(&request(row.method.as_str(), &path, "")).await);
+            for trick in tricks(&path).iter().filter(|trick| **trick != path) {
+                let answer = wire.exchange(&request(row.method.as_str(), trick, "")).await;
+                let status = raw::status(&answer);
+                assert!(
+                    [straight, 400, 404].contains(&status) && status >= 400 || is_metrics(&path, status),
+                    "{trick}: {answer}"
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 400, "{tried}");
+}
+
+/// Metrics are open to this machine, so a spelling that is the path itself may answer.
+fn is_metrics(path: &str, status: u16) -> bool {
+    path == "/metrics" && [200, 400, 404].contains(&status)
+}
+
+#[tokio::test]
+async fn a_method_that_a_route_does_not_have_opens_nothing() {
+    let node = secure().await;
+    for wire in &wires(&node) {
+        for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
+            let path = row.path.replace("{kid}", "none");
+            for method in
+                ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "XYZ"]
+            {
+                let answer = wire.exchange(&request(method, &path, "")).await;
+                let status = raw::status(&answer);
+                let is_open = path == "/metrics" && status == 200 && matches!(method, "GET" | "HEAD");
+                assert!(matches!(status, 400 | 401 | 403 | 405) || is_open, "{method} {path}: {answer}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn headers_that_override_the_method_or_the_path_do_not() {
+    let node = secure().await;
+    for more in [
+        "x-http-method-override: GET\r\n",
+        "x-method-override: GET\r\n",
+        "x-original-url: /livez\r\n",
+        "x-rewrite-url: /livez\r\n",
+        "x-forwarded-prefix: /livez\r\n",
+    ] {
+        for wire in &wires(&node) {
+            let answer = wire.exchange(&request("GET", "/v1/sys/keys", more)).await;
+            assert!(matches!(raw::status(&answer), 401 | 403), "{more}: {answer}");
+        }
+    }
+}
+
+/// Host-header attacks on what clients trust: the documents never say a name that a caller sent.
+#[tokio::test]
+async fn a_document_never_repeats_the_name_it_was_asked_by() {
+    let node = secure().await;
+    let documents = ["/.well-known/oauth-authorization-server", "/v1/identity/jwks", "/openapi.json"];
+    for wire in &wires(&node) {
+        for path in documents {
+            for host in [
+                "evil.example",
+                "evil.example:8694",
+                "fabric.example.evil.example",
+                "fabric.example@evil.example",
+                "fabric.example:443@evil.example",
+                "fabric.example,evil.example",
+                "fabric.example evil.example",
+                "127.0.0.1.evil.example",
+                "localhost.evil.example",
+                "[::1]evil.example",
+                "[::1.evil.example]",
+                "2130706433",
+                "0x7f000001",
+                "10.0.0.1",
+                "",
+            ] {
+                let bytes = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+                let answer = wire.exchange(bytes.as_bytes()).await;
+                assert!(matches!(raw::status(&answer), 400 | 403), "{host}: {answer}");
+                assert!(!answer.contains("evil"), "{answer}");
+            }
+            for more in [
+                "x-forwarded-host: evil.example\r\n",
+                "forwarded: host=evil.example\r\n",
+                "x-host: evil.example\r\n",
+                "x-forwarded-server: evil.example\r\n",
+            ] {
+                let answer = wire.exchange(&request("GET", path, more)).await;
+                assert_eq!(raw::status(&answer), 200, "{answer}");
+                assert!(!answer.contains("evil"), "{answer}");
+            }
+            let twice = "host: evil.example\r\n";
+            let answer = wire.exchange(&request("GET", path, twice)).await;
+            assert_eq!(raw::status(&answer), 400, "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_answered_with_the_error_object() {
+    let node = Node::start().await;
+    let wire = Wire { address: node.address(), tls: None };
+    let many = "x: y\r\n".repeat(70);
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(9_000));
+    for (bytes, status, text) in [
+        ("GET /livez HTTP/1.1\r\nhost: localhost\n\r\n\r\n".to_owned(), 400, "CR LF"),
+        ("GET /livez HTTP/1.0\r\nhost: localhost\r\n\r\n".to_owned(), 400, "HTTP/1.1"),
+        ("GET /livez HTTP/1.1\r\n\r\n".to_owned(), 400, "Host"),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n".to_owned(), 400, "Host"),
+        ("GET http://localhost/livez HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), 400, "path"),
+        (
+            "POST /v1/exchange/token HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\
+             transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+                .to_owned(),
+            400,
+            "exclude each other",
+        ),
+        (format!("GET /livez HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"), 431, "too many headers"),
+        (long, 414, "too long"),
+    ] {
+        let answer = wire.exchange(bytes.as_bytes()).await;
+        assert_eq!(raw::status(&answer), status, "{bytes:.80}: {answer}");
+        assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+        let body: Value = serde_json::from_str(raw::body(&answer)).expect("the error object");
+        assert_eq!(body["error"], "invalid_request");
+        assert!(body["error_description"].as_str().is_some_and(|said| said.contains(text)), "{body}");
+        assert!(body["request_id"].as_str().is_some_and(|id| !id.is_empty()), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_encoded_is_not_unpacked() {
+    let node = Node::start().await;
+    for encoding in ["gzip", "deflate", "br", "zstd", "gzip, identity", "x-gzip"] {
+        let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
+        // The first bytes of a gzip stream; what it would unpack to does not matter.
+        let answer = node.call("POST", "/v1/exchange/token", &headers, vec![0x1f, 0x8b, 8, 0]).await;
+        answer.is_refused(415, "invalid_request", "Content-Encoding");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
+    let node = secure_with("[limits]\nrequests_per_second_per_caller = 4\n").await;
+    let (gateway, operator) = (node.certified("gateway"), node.certified("operator"));
+    let list = async |channel: &Channel| node.call_over(channel, "GET", "/v1/sys/keys", &[], "").await;
+    for left in [3, 2, 1, 0] {
+        let answer = list(&operator).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("ratelimit-policy"), Some(r#""caller";q=4;w=1"#));
+        assert_eq!(answer.header("ratelimit"), Some(format!(r#""caller";r={left};t=1"#).as_str()));
+    }
+    let answer = list(&operator).await;
+    answer.is_refused(429, "access_denied", "too many requests");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    // Health has its own reserve, also for this caller; and others are not held up.
+    for _ in 0..20 {
+        assert_eq!(node.call_over(&operator, "GET", "/livez", &[], "").await.status, 200);
+    }
+    node.exchange(&credential("x.y.z", JWT)).await.is_refused(400, "invalid_request", "");
+    assert_eq!(list(&gateway).await.status, 403);
+    // A stranger's failed tries are counted by address, whatever token is tried.
+    let anonymous = node.anonymous();
+    let guess = async |number: u32| {
+        let value = format!("Bearer {number}");
+        node.call_over(&anonymous, "GET", "/v1/sys/keys", &[("authorization", value.as_str())], "")
+            .await
+            .status
+    };
+    let mut statuses = Vec::new();
+    for number in 0..8 {
+        statuses.push(guess(number).await);
+    }
+    assert!(statuses.contains(&401) && statuses.ends_with(&[429]), "{statuses:?}");
+    node.advance_secs(1);
+    assert_eq!(list(&operator).await.status, 200);
+}
+
+/// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route;
+/// without them, none."
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_and_requests_reach_every_route_with_their_certificates_and_none_without() {
+    let node = secure().await;
+    let made = node.certificates();
+    for (caller, access) in [("gateway", "exchange"), ("operator", "cluster.admin")] {
+        let pair = &made.callers[usize::from(caller == "operator")].1;
+        let rows: Vec<_> =
+            api::rows().into_iter().filter(|row| row.access.to_string().ends_with(access)).collect();
+        assert!(!rows.is_empty());
+        let routes: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let path = row.path.replace("{kid}", "none");
+                match row.method.as_str() {
+                    "GET" => json!({"method": "GET", "path": path}),
+                    method => json!({"method": method, "path": path, "body": {}}),
+                }
+            })
+            .collect();
+        let ca = made.ca.certificate.as_path();
+        let with = certificates::Curl { ca, caller: Some((&pair.certificate, &pair.private_key)) };
+        let without = certificates::Curl { caller: None, ..with };
+        for route in &routes {
+            let text = |name: &str| route[name].as_str().expect("text");
+            let url = format!("{}{}", node.tls_base(), text("path"));
+            let status = |curl: certificates::Curl<'_>| curl.status(text("method"), &url, route.get("body"));
+            assert!(status(with).is_some_and(|status| !matches!(status, 401 | 403 | 429)), "{route}");
+            assert_eq!(status(without), Some(401), "{route}");
+        }
+        let order = json!({
+            "base": node.tls_base(), "ca": made.ca.certificate,
+            "cert": pair.certificate, "key": pair.private_key, "routes": routes,
+        });
+        let (answers, _) = python::run("call_routes.py", &order);
+        for answer in answers.as_array().expect("a list") {
+            assert!(!matches!(answer["with"].as_u64(), None | Some(401 | 403 | 429)), "{answer}");
+            assert_eq!(answer["without"], 401, "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_metadata_says_how_callers_are_known() {
+    let node = secure().await;
+    let path = "/.well-known/oauth-authorization-server";
+    let metadata = node.call_over(&node.plain(), "GET", path, &[], "").await.json();
+    assert_eq!(metadata["issuer"], FABRIC);
+    assert_eq!(metadata["token_endpoint_auth_methods_supported"], json!(["tls_client_auth"]));
+    assert_eq!(metadata["tls_client_certificate_bound_access_tokens"], true);
+    let open = Node::start().await;
+    let metadata = open.get(path).await.json();
+    assert_eq!(metadata["token_endpoint_auth_methods_supported"], json!(["none"]));
+    assert_eq!(metadata["tls_client_certificate_bound_access_tokens"], false);
+}

@@ -1,0 +1,81 @@
+//! The README's way to a node with TLS, as a reader goes it: every command of that section is run, in
+//! order, in an empty directory.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The blocks of the section, with the ports of this machine that are free.
+fn section() -> Vec<(String, String)> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = std::fs::read_to_string(readme).expect("README");
+    let (_, section) = readme.split_once("\n## With TLS").expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("its end");
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let (http, https) = (free().port().to_string(), free().port().to_string());
+    let mut blocks = Vec::new();
+    for rest in section.split("\n```").skip(1).step_by(2) {
+        let (language, text) = rest.split_once('\n').expect("a language");
+        let text = text.replace("8693", &http).replace("8694", &https);
+        blocks.push((language.to_owned(), text));
+    }
+    blocks
+}
+
+fn shell(directory: &Path, commands: &str) -> Command {
+    let programs = Path::new(PROGRAM).parent().expect("a directory").display();
+    let mut shell = Command::new("sh");
+    // A path of this process would do; a shell's own does not need to be read here.
+    shell.args(["-euc", &format!("PATH=\"{programs}:$PATH\"\n{commands}")]).current_dir(directory);
+    shell
+}
+
+#[test]
+fn the_commands_for_tls_in_the_readme_work_in_order() {
+    let directory = tempfile::tempdir().expect("directory");
+    let at = directory.path();
+    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+    std::os::unix::fs::symlink(policies, at.join("policies")).expect("policies");
+    let blocks = section();
+    let languages: Vec<_> = blocks.iter().map(|(language, _)| language.as_str()).collect();
+    assert_eq!(languages, ["sh", "toml", "sh", "sh"]);
+    let run = |commands: &str| {
+        let output = shell(at, commands).output().expect("a shell");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{commands}\n{said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&blocks[0].1);
+    std::fs::write(at.join("node.toml"), &blocks[1].1).expect("written");
+    run("trust-fabric config check --config node.toml");
+    let serving = format!("exec {}", blocks[2].1.trim());
+    let mut node =
+        Running(shell(at, &serving).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started"));
+    let log = BufReader::new(node.0.stderr.take().expect("log"));
+    let mut lines = log.lines().map_while(Result::ok);
+    let said: Vec<_> = lines.by_ref().take_while(|line| !line.contains(r#""message":"serving""#)).collect();
+    assert!(node.0.try_wait().expect("status").is_none(), "{said:?}");
+    let answers = run(&blocks[3].1);
+    assert!(answers.contains(r#""state":"active""#) && answers.contains("active"), "{answers}");
+    // "Without a certificate both are refused."
+    for command in blocks[3].1.lines().filter(|line| !line.trim().is_empty()) {
+        let without = command
+            .replace("--cert pki/operator.pem", "")
+            .replace("--key pki/operator-key.pem", "");
+        let output = shell(at, &without).output().expect("a shell");
+        assert!(!output.status.success(), "{without}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Bytes to a node and bytes back, over TCP or TLS: for what no HTTP client would send.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use trust_fabric::pki::Pair;
+
+/// Where to, and how.
+pub struct Wire<'w> {
+    pub address: SocketAddr,
+    /// The CA to believe, and the certificate to show; `None` is plain TCP.
+    pub tls: Option<(&'w Path, Option<&'w Pair>)>,
+}
+
+impl Wire<'_> {
+    /// Sends these bytes and reads until the node closes.
+    pub async fn exchange(&self, bytes: &[u8]) -> String {
+        let socket = TcpStream::connect(self.address).await.expect("connected");
+        let Some((ca, caller)) = self.tls else { return exchange(socket, bytes).await };
+        let name = ServerName::from(self.address.ip());
+        match TlsConnector::from(Arc::new(client(ca, caller))).connect(name, socket).await {
+            Ok(stream) => exchange(stream, bytes).await,
+            Err(error) => format!("handshake: {error}"),
+        }
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8]) -> String {
+    // A node that refuses early may close before it has read everything.
+    drop(stream.write_all(bytes).await);
+    let mut answer = Vec::new();
+    drop(stream.read_to_end(&mut answer).await);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn client(ca: &Path, caller: Option<&Pair>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).expect("CA")).expect("a root");
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots);
+    let Some(pair) = caller else { return builder.with_no_client_auth() };
+    let certificate = CertificateDer::from_pem_file(&pair.certificate).expect("certificate");
+    let key = PrivateKeyDer::from_pem_file(&pair.private_key).expect("key");
+    builder.with_client_auth_cert(vec![certificate], key).expect("a pair")
+}
+
+/// The status of the first answer; 0 without one.
+pub fn status(answer: &str) -> u16 {
+    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    status.and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+/// The body of the first answer.
+pub fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
