@@ -1,0 +1,75 @@
+//! The routes of the node, as its own description names them.
+
+use anyhow::{Context as _, Result};
+
+use crate::node::Node;
+use crate::wire;
+
+/// Routes that anybody may ask (contract §2). Metrics have a setting of their own.
+const PUBLIC: [&str; 8] = [
+    "/v1/identity/jwks",
+    "/.well-known/oauth-authorization-server",
+    "/.well-known/ssf-configuration",
+    "/v1/sys/health",
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+];
+
+/// A method on a path.
+#[derive(Clone)]
+pub struct Route {
+    /// In capitals.
+    pub method: String,
+    /// With every parameter replaced by a value.
+    pub path: String,
+    /// Anybody may ask.
+    pub public: bool,
+}
+
+impl Route {
+    /// It as a request without credentials; one that may have a body has an empty object.
+    pub fn request(&self, path: &str, host: &str, headers: &str) -> Vec<u8> {
+        if ["POST", "PUT", "PATCH"].contains(&self.method.as_str()) {
+            wire::request_with(&self.method, path, host, headers, b"{}")
+        } else {
+            wire::request(&self.method, path, host, headers)
+        }
+    }
+}
+
+/// Reads `/openapi.json`.
+pub async fn read(node: &Node) -> Result<Vec<Route>> {
+    let target = node.target("operator")?;
+    let answer = target.ask(&wire::request("GET", "/openapi.json", &target.host, "")).await?;
+    let document: serde_json::Value = serde_json::from_slice(answer.body()).context("/openapi.json")?;
+    let paths = document["paths"].as_object().context("/openapi.json has no paths")?;
+    let mut routes = Vec::new();
+    for (path, item) in paths {
+        let public = PUBLIC.contains(&path.as_str());
+        let path = filled(path);
+        for method in ["get", "put", "post", "delete", "patch"] {
+            if item.get(method).is_some() {
+                routes.push(Route { method: method.to_uppercase(), path: path.clone(), public });
+            }
+        }
+    }
+    Ok(routes)
+}
+
+/// Every `{parameter}` becomes a value.
+fn filled(path: &str) -> String {
+    let parts: Vec<_> = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part }).collect();
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filled;
+
+    #[test]
+    fn parameters_of_a_path_get_values() {
+        assert_eq!(filled("/v1/sys/keys/{kid}/taint"), "/v1/sys/keys/x/taint");
+    }
+}

@@ -1,0 +1,123 @@
+//! The client certificates of the bench: what `trust-fabric pki` made, and those that must not pass.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType, SerialNumber, date_time_ymd,
+};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// The trust domain of the node and its callers.
+pub const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
+
+/// A client certificate with its chain, and its key.
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    /// `<name>.pem` and `<name>-key.pem` in `directory`.
+    pub fn read(directory: &Path, name: &str) -> Result<Self> {
+        let (certificate, key) =
+            (directory.join(format!("{name}.pem")), directory.join(format!("{name}-key.pem")));
+        let chain = CertificateDer::pem_file_iter(&certificate)
+            .with_context(|| certificate.display().to_string())?
+            .collect::<Result<_, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(&key).with_context(|| key.display().to_string())?;
+        Ok(Self { chain, key })
+    }
+
+    fn made(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
+        let chain = vec![certificate.der().clone()];
+        Self { chain, key: PrivatePkcs8KeyDer::from(key.serialize_der()).into() }
+    }
+}
+
+/// TLS towards the node: trusts `ca.pem` in `directory`, presents `identity`, offers `protocol`.
+pub fn client(directory: &Path, identity: Option<&Identity>, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(directory.join("ca.pem"))?)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => config.with_no_client_auth(),
+        Some(identity) => config.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?,
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// A sample of certificates that must not pass, each with what is wrong with it. The node's tests
+/// hold the whole matrix; this one shows that the running program is wired to it.
+pub fn bad(directory: &Path) -> Result<Vec<(&'static str, Identity)>> {
+    let operator = format!("spiffe://{TRUST_DOMAIN}/operator");
+    let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
+    let ca_text = fs::read_to_string(directory.join("ca.pem"))?;
+    let ca = Issuer::from_ca_cert_pem(&ca_text, ca_key)?;
+    let signed = |params: CertificateParams| -> Result<Identity> {
+        let key = KeyPair::generate()?;
+        Ok(Identity::made(&params.signed_by(&key, &ca)?, &key))
+    };
+
+    let mut rows = Vec::new();
+    let key = KeyPair::generate()?;
+    rows.push(("self-signed", Identity::made(&leaf(&[&operator])?.self_signed(&key)?, &key)));
+
+    // The names of the real one, so that nothing but the signature tells them apart.
+    let other = Issuer::from_ca_cert_pem(&ca_text, KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    rows.push(("of another CA", Identity::made(&leaf(&[&operator])?.signed_by(&key, &other)?, &key)));
+
+    let mut params = leaf(&[&operator])?;
+    params.not_after = date_time_ymd(2020, 1, 2);
+    rows.push(("expired", signed(params)?));
+    let mut params = leaf(&[&operator])?;
+    params.not_before = date_time_ymd(2090, 1, 1);
+    rows.push(("not yet valid", signed(params)?));
+    let mut params = leaf(&[&operator])?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    rows.push(("for servers only", signed(params)?));
+    let mut params = leaf(&[&operator])?;
+    params.extended_key_usages = vec![];
+    rows.push(("without extended key usage", signed(params)?));
+    let mut params = leaf(&[&operator])?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    rows.push(("a CA itself", signed(params)?));
+    rows.push(("two URIs", signed(leaf(&[&operator, &format!("spiffe://{TRUST_DOMAIN}/workload")])?)?));
+    rows.push(("no URI", signed(leaf(&[])?)?));
+    rows.push(("an https URI", signed(leaf(&["https://dev.trust-fabric.local/operator"])?)?));
+    rows.push(("another trust domain", signed(leaf(&["spiffe://evil.example/operator"])?)?));
+    rows.push((
+        "a longer trust domain",
+        signed(leaf(&["spiffe://dev.trust-fabric.local.evil.example/operator"])?)?,
+    ));
+    rows.push(("no path", signed(leaf(&[&format!("spiffe://{TRUST_DOMAIN}")])?)?));
+    Ok(rows)
+}
+
+/// A certificate that is right in everything, with these URIs.
+fn leaf(uris: &[&str]) -> Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2099, 1, 1);
+    params.serial_number = Some(SerialNumber::from(42));
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    for uri in uris {
+        params.subject_alt_names.push(SanType::URI((*uri).try_into()?));
+    }
+    Ok(params)
+}

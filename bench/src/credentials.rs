@@ -1,0 +1,190 @@
+//! The issuer that the node under test believes, and the tokens of it: good ones in any number, and
+//! bad ones of every kind.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+/// `iss` of the credentials: the issuer that the repository's policy knows.
+pub const ISSUER: &str = "http://127.0.0.1:8698";
+/// `iss` of the fabric in the same policy.
+pub const FABRIC: &str = "http://127.0.0.1:8693";
+/// A service that the policy lets `demo:reporter` call.
+pub const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
+
+/// A private key of an issuer.
+pub struct Issuer {
+    key: EcdsaKeyPair,
+    kid: &'static str,
+    header: String,
+    /// When the credentials were issued, Unix seconds.
+    issued_at_secs: u64,
+}
+
+impl Issuer {
+    /// With a new P-256 key.
+    pub fn new(kid: &'static str) -> Result<Self> {
+        let key =
+            EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
+        let header = encode(json!({"alg": "ES256", "kid": kid, "typ": "JWT"}).to_string());
+        let issued_at_secs = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        Ok(Self { key, kid, header, issued_at_secs })
+    }
+
+    /// The public half as a JWK Set.
+    pub fn key_set(&self) -> Value {
+        let (x, y) = self.key.public_key().as_ref()[1..].split_at(32);
+        json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": self.kid, "use": "sig", "alg": "ES256",
+            "x": encode(x), "y": encode(y)}]})
+    }
+
+    /// What a Kubernetes API server says of `demo:reporter`; the number makes it unique, and its
+    /// length is the same for all numbers.
+    pub fn claims(&self, number: u64) -> Value {
+        json!({
+            "iss": ISSUER,
+            "sub": "system:serviceaccount:demo:reporter",
+            "aud": [FABRIC],
+            "iat": self.issued_at_secs,
+            "nbf": self.issued_at_secs,
+            "exp": self.issued_at_secs + 7200,
+            "jti": format!("{number:032x}"),
+            "kubernetes.io": {
+                "namespace": "demo",
+                "serviceaccount": {"name": "reporter", "uid": "9f2d7b4e-0d6c-4d2a-8d0c-0b6f2e0a4c11"},
+            },
+        })
+    }
+
+    /// A token of these claims.
+    pub fn sign(&self, claims: &Value) -> Result<String> {
+        let mut token = format!("{}.{}", self.header, encode(claims.to_string()));
+        let signature =
+            self.key.sign(&SystemRandom::new(), token.as_bytes()).map_err(|_| anyhow!("sign a token"))?;
+        token.push('.');
+        URL_SAFE_NO_PAD.encode_string(signature, &mut token);
+        Ok(token)
+    }
+
+    /// A credential that no other call with another number makes.
+    pub fn credential(&self, number: u64) -> Result<String> {
+        self.sign(&self.claims(number))
+    }
+
+    /// Tokens that are no bearer for the fabric, each with what is wrong with it. `minted` is a token
+    /// of the fabric for another audience.
+    pub fn bad_bearers(&self, minted: &str) -> Result<Vec<(&'static str, String)>> {
+        let with = |member: &str, value: Value| {
+            let mut claims = self.claims(1);
+            claims[member] = value;
+            claims
+        };
+        let stranger = Self::new(self.kid)?;
+        let none = format!(
+            "{}.{}.",
+            encode(json!({"alg": "none", "typ": "at+jwt"}).to_string()),
+            encode(with("iss", json!(FABRIC)).to_string())
+        );
+        Ok(vec![
+            ("garbage", "garbage".to_owned()),
+            ("three empty parts", "..".to_owned()),
+            ("very long", "a".repeat(20_000)),
+            ("of an issuer of credentials", self.credential(1)?),
+            ("of an unknown key", stranger.credential(1)?),
+            ("in our name, by an issuer's key", self.sign(&with("iss", json!(FABRIC)))?),
+            ("in our name, without a signature", none),
+            ("expired", self.sign(&with("exp", json!(self.issued_at_secs - 60)))?),
+            ("for another audience", self.sign(&with("aud", json!([AUDIENCE])))?),
+            ("ours, for another audience", minted.to_owned()),
+            ("ours, last part changed", tampered(minted)),
+            ("ours, without its signature", minted.rsplit_once('.').map_or("", |(head, _)| head).to_owned()),
+        ])
+    }
+}
+
+/// The body of an exchange of `token`.
+pub fn exchange(token: &str) -> String {
+    format!("{}{token}{}", BODY[0], BODY[1])
+}
+
+/// An exchange's body before and after its subject token.
+pub const BODY: [&str; 2] = [
+    r#"{"grant_type":"urn:ietf:params:oauth:grant-type:token-exchange","subject_token_type":"urn:ietf:params:oauth:token-type:jwt","audience":"https://tools.dev.trust-fabric.local/sql-query","subject_token":""#,
+    r#""}"#,
+];
+
+/// Exchange requests that differ only in their token, in one piece of memory.
+pub struct Prepared {
+    head: Vec<u8>,
+    tokens: Vec<u8>,
+    token_bytes: usize,
+}
+
+impl Prepared {
+    /// `count` of them, numbered from `first`, for `host`.
+    pub fn new(issuer: &Issuer, host: &str, first: u64, count: usize) -> Result<Self> {
+        let token_bytes = issuer.credential(first)?.len();
+        let length = BODY[0].len() + token_bytes + BODY[1].len();
+        let head = format!(
+            "POST /v1/exchange/token HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{}",
+            BODY[0]
+        );
+        let mut tokens = Vec::with_capacity(count * token_bytes);
+        for number in first..first + count as u64 {
+            tokens.extend_from_slice(issuer.credential(number)?.as_bytes());
+        }
+        Ok(Self { head: head.into_bytes(), tokens, token_bytes })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        (self.tokens.len() / self.token_bytes) as u64
+    }
+
+    /// Writes request `number` into `request`; the numbers wrap around.
+    pub fn write(&self, number: u64, request: &mut Vec<u8>) {
+        let index = usize::try_from(number % self.count()).unwrap_or_default() * self.token_bytes;
+        request.clear();
+        request.extend_from_slice(&self.head);
+        request.extend_from_slice(&self.tokens[index..index + self.token_bytes]);
+        request.extend_from_slice(BODY[1].as_bytes());
+    }
+}
+
+fn encode(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The same token with another last part of the same length.
+fn tampered(token: &str) -> String {
+    let (signed, signature) = token.rsplit_once('.').unwrap_or((token, ""));
+    let turned: String = signature.chars().rev().collect();
+    format!("{signed}.{turned}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepared_requests_are_whole_and_differ() {
+        let issuer = Issuer::new("k").expect("issuer");
+        let prepared = Prepared::new(&issuer, "localhost", 7, 3).expect("requests");
+        assert_eq!(prepared.count(), 3);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        prepared.write(0, &mut first);
+        prepared.write(1, &mut second);
+        assert_ne!(first, second);
+        let text = String::from_utf8(first).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        assert!(head.contains(&format!("content-length: {}", body.len())));
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["subject_token"].as_str().expect("token").split('.').count(), 3);
+        assert_eq!(body["audience"], AUDIENCE);
+    }
+}

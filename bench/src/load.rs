@@ -1,0 +1,330 @@
+//! Load and its measurement: open loop (a schedule that does not wait for answers) and closed loop
+//! (as fast as the answers come).
+//!
+//! Open loop counts latency from the time a request *should* have been sent, so that a node that
+//! stalls is charged for everyone who had to wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use hdrhistogram::Histogram;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::wire::{ANSWER_MAX, Connection, Target};
+
+/// Longest latency that is told apart.
+const LATENCY_MAX_MICROS: u64 = 60_000_000;
+/// Longest pause of the pacemaker.
+const PACE_PAUSE: Duration = Duration::from_micros(500);
+
+/// Writes request number n into a buffer.
+pub type Write = Arc<dyn Fn(u64, &mut Vec<u8>) + Send + Sync>;
+
+/// Latencies in microseconds per status; 0 is no answer.
+pub type Latencies = BTreeMap<u16, Histogram<u64>>;
+
+/// What became of requests.
+#[derive(Clone)]
+pub struct Tally {
+    /// Counted from the time each was due.
+    pub since_due: Latencies,
+    /// Counted from the time each was sent.
+    pub since_sent: Latencies,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self { since_due: BTreeMap::new(), since_sent: BTreeMap::new(), elapsed: Duration::ZERO }
+    }
+
+    /// Counts one request.
+    pub fn record(&mut self, status: u16, due: Instant, sent: Instant) {
+        let now = Instant::now();
+        for (kind, since) in [(&mut self.since_due, due), (&mut self.since_sent, sent)] {
+            let micros = u64::try_from((now - since).as_micros()).unwrap_or(LATENCY_MAX_MICROS);
+            kind.entry(status).or_insert_with(histogram).saturating_record(micros.max(1));
+        }
+    }
+
+    /// Adds what another counted.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in
+            [(&mut self.since_due, &other.since_due), (&mut self.since_sent, &other.since_sent)]
+        {
+            for (status, latencies) in theirs {
+                // Of one range and precision, they always add.
+                let _ = mine.entry(*status).or_insert_with(histogram).add(latencies);
+            }
+        }
+    }
+
+    /// How many were answered like this.
+    pub fn count(&self, status: u16) -> u64 {
+        self.since_due.get(&status).map_or(0, Histogram::len)
+    }
+
+    /// How many there were.
+    pub fn total(&self) -> u64 {
+        self.since_due.values().map(Histogram::len).sum()
+    }
+
+    /// Answers of this status in a second.
+    pub fn per_sec(&self, status: u16) -> f64 {
+        as_f64(self.count(status)) / self.elapsed.as_secs_f64()
+    }
+
+    /// Answers that are server errors other than "not now".
+    pub fn server_errors(&self) -> u64 {
+        self.since_due
+            .iter()
+            .filter(|(status, _)| is_server_error(**status))
+            .map(|(_, seen)| seen.len())
+            .sum()
+    }
+
+    /// Every status with its number, for people.
+    pub fn statuses(&self) -> String {
+        let name = |status: &u16| if *status == 0 { "no answer".to_owned() } else { status.to_string() };
+        let counts: Vec<_> =
+            self.since_due.iter().map(|(status, seen)| format!("{}: {}", name(status), seen.len())).collect();
+        counts.join(", ")
+    }
+}
+
+/// A server error that is not the orderly 503.
+pub fn is_server_error(status: u16) -> bool {
+    status >= 500 && status != 503
+}
+
+/// The quantile in milliseconds; 0 for nothing.
+pub fn quantile_ms(latencies: Option<&Histogram<u64>>, quantile: f64) -> f64 {
+    latencies.map_or(0.0, |latencies| as_f64(latencies.value_at_quantile(quantile)) / 1000.0)
+}
+
+/// For rates and means, where the last digits of a large count do not matter.
+#[expect(clippy::cast_precision_loss, reason = "counts here are far below 2^52")]
+pub fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+/// `connections` ask as fast as they are answered, for `duration`.
+pub async fn closed_loop(
+    target: &Target,
+    write: &Write,
+    connections: usize,
+    duration: Duration,
+) -> Result<Tally> {
+    let mut workers = JoinSet::new();
+    let opened = open(target, connections).await?;
+    let next = Arc::new(AtomicU64::new(0));
+    let begun = Instant::now();
+    for connection in opened {
+        let (target, write, next) = (target.clone(), Arc::clone(write), Arc::clone(&next));
+        workers.spawn(async move {
+            let mut worker = Worker::new(target, Some(connection), write);
+            while begun.elapsed() < duration {
+                worker.ask(next.fetch_add(1, Ordering::Relaxed), None).await;
+            }
+            worker.tally
+        });
+    }
+    gather(workers, begun).await
+}
+
+/// `rate` requests in a second for `duration` over at most `connections`, whatever the answers.
+pub async fn open_loop(
+    target: &Target,
+    write: &Write,
+    connections: usize,
+    rate: f64,
+    duration: Duration,
+) -> Result<Tally> {
+    let mut workers = JoinSet::new();
+    let opened = open(target, connections).await?;
+    let schedule = Arc::new(Schedule::new(rate, duration));
+    let pacemaker = {
+        let schedule = Arc::clone(&schedule);
+        std::thread::spawn(move || schedule.keep())
+    };
+    for connection in opened {
+        let (target, write, schedule) = (target.clone(), Arc::clone(write), Arc::clone(&schedule));
+        workers.spawn(async move {
+            let mut worker = Worker::new(target, Some(connection), write);
+            while let Some((number, due)) = schedule.next().await {
+                worker.ask(number, Some(due)).await;
+            }
+            worker.tally
+        });
+    }
+    let tally = gather(workers, schedule.begun).await;
+    pacemaker.join().map_err(|_| anyhow!("the pacemaker"))?;
+    tally
+}
+
+async fn gather(mut workers: JoinSet<Tally>, begun: Instant) -> Result<Tally> {
+    let mut all = Tally::new();
+    while let Some(tally) = workers.join_next().await {
+        all.add(&tally?);
+    }
+    all.elapsed = begun.elapsed();
+    Ok(all)
+}
+
+/// Opens this many connections, a few at a time.
+pub async fn open(target: &Target, connections: usize) -> Result<Vec<Connection>> {
+    const AT_ONCE: usize = 32;
+    let mut opening = JoinSet::new();
+    let mut opened = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        if opening.len() == AT_ONCE
+            && let Some(connection) = opening.join_next().await
+        {
+            opened.push(connection??);
+        }
+        let target = target.clone();
+        opening.spawn(async move { target.connect().await });
+    }
+    while let Some(connection) = opening.join_next().await {
+        opened.push(connection??);
+    }
+    Ok(opened)
+}
+
+/// When each request is due.
+pub struct Schedule {
+    begun: Instant,
+    interval: Duration,
+    count: u64,
+    taken: AtomicU64,
+    due: Semaphore,
+    stopped: AtomicBool,
+}
+
+impl Schedule {
+    /// `rate` in a second, for `duration`, from now on.
+    pub fn new(rate: f64, duration: Duration) -> Self {
+        let interval = Duration::from_secs_f64(1.0 / rate.max(0.001));
+        let count = u64::try_from(duration.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u64::MAX);
+        Self {
+            begun: Instant::now(),
+            interval,
+            count,
+            taken: AtomicU64::new(0),
+            due: Semaphore::new(0),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets requests go when they are due. A thread of its own, because the runtime's timer is coarse.
+    pub fn keep(&self) {
+        let mut released = 0;
+        while released < self.count && !self.stopped.load(Ordering::Relaxed) {
+            let due = self.begun.elapsed().as_nanos() / self.interval.as_nanos().max(1) + 1;
+            let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.count);
+            self.due.add_permits(usize::try_from(due - released).unwrap_or_default());
+            released = due;
+            std::thread::sleep(self.interval.min(PACE_PAUSE));
+        }
+        self.due.close();
+    }
+
+    /// Nothing is due any more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.due.close();
+    }
+
+    /// The next request and when it is due; waits until then. `None` after the last one.
+    pub async fn next(&self) -> Option<(u64, Instant)> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return None;
+        }
+        // After the schedule is closed, what was due and not taken yet is taken without a permit.
+        if let Ok(permit) = self.due.acquire().await {
+            permit.forget();
+        }
+        let number = self.taken.fetch_add(1, Ordering::Relaxed);
+        let due = self.begun + self.interval.mul_f64(as_f64(number));
+        (number < self.count).then_some((number, due))
+    }
+}
+
+/// Asks on one connection after the other.
+pub struct Worker {
+    target: Target,
+    connection: Option<Connection>,
+    write: Write,
+    request: Vec<u8>,
+    /// What became of its requests.
+    pub tally: Tally,
+}
+
+impl Worker {
+    /// With a connection, or opening one when it is needed.
+    pub fn new(target: Target, connection: Option<Connection>, write: Write) -> Self {
+        Self { target, connection, write, request: Vec::new(), tally: Tally::new() }
+    }
+
+    /// Asks and counts; a lost connection is opened again for the next request.
+    pub async fn ask(&mut self, number: u64, due: Option<Instant>) {
+        (self.write)(number, &mut self.request);
+        let sent = Instant::now();
+        let due = due.unwrap_or(sent);
+        let status = timeout(ANSWER_MAX, self.try_ask()).await.unwrap_or_default().unwrap_or_default();
+        self.tally.record(status, due, sent);
+    }
+
+    async fn try_ask(&mut self) -> Option<u16> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.target.connect().await.ok()?,
+        };
+        let (status, last) = connection.ask_status(&self.request).await.ok()?;
+        self.connection = (!last).then_some(connection);
+        Some(status)
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    // Two digits are enough for people; the bounds are constants.
+    Histogram::new_with_bounds(1, LATENCY_MAX_MICROS, 2).unwrap_or_else(|_| unreachable!("constant bounds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_add_up_and_tell_orderly_refusals_from_errors() {
+        let now = Instant::now();
+        let mut all = Tally::new();
+        for status in [200, 200, 503, 500, 0] {
+            let mut one = Tally::new();
+            one.record(status, now, now);
+            all.add(&one);
+        }
+        assert_eq!((all.total(), all.count(200), all.server_errors()), (5, 2, 1));
+        assert_eq!(all.statuses(), "no answer: 1, 200: 2, 500: 1, 503: 1");
+    }
+
+    #[tokio::test]
+    async fn a_schedule_ends_after_its_last_request_and_hands_out_each_once() {
+        let schedule = Arc::new(Schedule::new(1_000_000.0, Duration::from_micros(100)));
+        let keeper = Arc::clone(&schedule);
+        let pacemaker = std::thread::spawn(move || keeper.keep());
+        let mut seen = Vec::new();
+        while let Some((number, _)) = schedule.next().await {
+            seen.push(number);
+        }
+        pacemaker.join().expect("pacemaker");
+        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,138 @@
+//! Attacks, floods, overload and speed of a Trust Fabric node, measured over the wire.
+//!
+//! Prints Markdown for a person to judge. Ends with 1 if something was accepted that must not be, or
+//! answered with a server error other than 503; no time or size fails the run by itself.
+
+mod attacks;
+mod certificates;
+mod connections;
+mod credentials;
+mod exchange;
+mod good_client;
+mod load;
+mod node;
+mod overload;
+mod report;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tokio::runtime::{Builder, Runtime};
+
+use node::Start;
+use overload::Load;
+
+/// Descriptors that the largest flood needs, on both sides.
+const DESCRIPTORS: u64 = 30_000;
+/// Attackers give way to the good client and the node: on a real attack they have other machines.
+const ATTACKER_NICENESS: i32 = 10;
+
+/// Attacks, floods, overload and speed of a Trust Fabric node.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every attack, one after the other, while a good client goes on
+    Attacks {
+        #[command(flatten)]
+        start: Start,
+        /// Only attacks whose name holds this text
+        #[arg(long)]
+        only: Option<String>,
+        /// Exchanges of the good client in a second
+        #[arg(long, default_value_t = 200.0)]
+        rate: f64,
+    },
+    /// Thousands of connections that do nothing
+    Connections {
+        #[command(flatten)]
+        start: Start,
+        /// Connections to the plain listener
+        #[arg(long, default_value_t = 10_000)]
+        plain_connections: usize,
+        /// TLS handshakes that stall
+        #[arg(long, default_value_t = 2_000)]
+        stalled: usize,
+        /// Exchanges of the good client in a second
+        #[arg(long, default_value_t = 200.0)]
+        rate: f64,
+    },
+    /// Several times the capacity
+    Overload {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Exchanges in a second, and their latency
+    Exchange {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        load: Load,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("something was accepted that must not be, or failed inside the node");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<bool> {
+    raise_descriptors()?;
+    match command {
+        Command::Attacks { start, only, rate } => {
+            attackers()?.block_on(attacks::run(start, only.as_deref(), *rate))
+        }
+        Command::Connections { start, plain_connections, stalled, rate } => {
+            attackers()?.block_on(connections::run(start, *plain_connections, *stalled, *rate))
+        }
+        Command::Overload { start, load } => generator(*load)?.block_on(overload::run(start, *load)),
+        Command::Exchange { start, load } => generator(*load)?.block_on(exchange::run(start, *load)),
+    }
+}
+
+/// The node inherits the limit.
+fn raise_descriptors() -> Result<()> {
+    let now = getrlimit(Resource::Nofile);
+    let wanted = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
+    let most = now.maximum.unwrap_or(DESCRIPTORS);
+    // Only root may raise the hard limit; what it allows is tried otherwise.
+    if most < DESCRIPTORS && setrlimit(Resource::Nofile, wanted(DESCRIPTORS)).is_ok() {
+        return Ok(());
+    }
+    setrlimit(Resource::Nofile, wanted(most)).context("raise the limit of open files")
+}
+
+fn attackers() -> Result<Runtime> {
+    // Where that is not allowed, they do not.
+    let yielding = || {
+        let _ = setpriority_process(None, ATTACKER_NICENESS);
+    };
+    Ok(Builder::new_multi_thread().worker_threads(2).on_thread_start(yielding).enable_all().build()?)
+}
+
+/// On one core, and one thread: a generator that moves about measures itself.
+fn generator(load: Load) -> Result<Runtime> {
+    let mut cores = CpuSet::new();
+    cores.set(load.generator_core);
+    sched_setaffinity(None, &cores).context("run on the generator's core")?;
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}

@@ -1,0 +1,270 @@
+//! The node under test: its directory, its configuration, its process and what that process uses.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::certificates::{self, Identity, TRUST_DOMAIN};
+use crate::credentials::{FABRIC, ISSUER, Issuer};
+use crate::wire::{self, Answer, Target};
+
+/// Longest wait for the node to become ready.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// Time between two looks at whether it is.
+const READY_PAUSE: Duration = Duration::from_millis(50);
+/// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
+const TICKS_PER_SEC: f64 = 100.0;
+/// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
+const CALLERS: [(&str, &str); 3] = [
+    ("operator", r#""cluster.admin", "metrics.read""#),
+    ("workload", r#""exchange""#),
+    ("steady", r#""exchange""#),
+];
+
+/// How to start a node.
+#[derive(clap::Args, Clone)]
+pub struct Start {
+    /// The trust-fabric program
+    #[arg(long)]
+    pub program: PathBuf,
+    /// A directory for configuration, certificates, data and log; made if it is not there
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The policy that a new node starts with
+    #[arg(long, default_value = "policies")]
+    pub policies: PathBuf,
+    /// Development mode: no TLS, everything on the plain listener
+    #[arg(long)]
+    pub plain: bool,
+    /// Also write the result to this file
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+}
+
+/// A running node; killed when dropped.
+pub struct Node {
+    child: Child,
+    place: PathBuf,
+    /// The plain listener.
+    pub http: Target,
+    /// The TLS listener as it is reached without a certificate; `None` in development mode.
+    pub https: Option<Target>,
+    /// The issuer that it believes.
+    pub issuer: Arc<Issuer>,
+}
+
+impl Start {
+    /// Starts a node on an empty data directory, on `core` alone if one is named, and waits until it
+    /// is ready.
+    pub async fn node(&self, core: Option<usize>) -> Result<Node> {
+        fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
+        let place = self.dir.canonicalize()?;
+        let program = self.program.canonicalize().with_context(|| self.program.display().to_string())?;
+        match fs::remove_dir_all(place.join("data")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        if !self.plain && !place.join("pki/ca.pem").exists() {
+            make_certificates(&program, &place.join("pki"))?;
+        }
+        let issuer = Issuer::new("bench")?;
+        fs::write(place.join("issuer.jwks"), issuer.key_set().to_string())?;
+        let (http, https) = (free_address()?, free_address()?);
+        fs::write(place.join("node.toml"), self.config(&place, http, https)?)?;
+
+        let mut command = match core {
+            None => Command::new(&program),
+            Some(core) => {
+                let mut command = Command::new("taskset");
+                command.arg("-c").arg(core.to_string()).arg(&program);
+                command
+            }
+        };
+        let log = fs::File::create(place.join("node.log"))?;
+        command.arg("serve").arg("--config").arg(place.join("node.toml"));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+
+        let target = |address, tls| Target { address, host: "localhost".to_owned(), tls };
+        let mut node = Node { child, http: target(http, None), https: None, issuer: Arc::new(issuer), place };
+        if !self.plain {
+            node.https = Some(target(https, Some(certificates::client(&node.pki(), None, b"http/1.1")?)));
+        }
+        node.until_ready().await?;
+        Ok(node)
+    }
+
+    fn config(&self, place: &Path, http: SocketAddr, https: SocketAddr) -> Result<String> {
+        let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
+        let (mode, tls) = if self.plain {
+            ("development", String::new())
+        } else {
+            let pki = place.join("pki");
+            let file = |name: &str| pki.join(name).display().to_string();
+            let callers = CALLERS
+                .iter()
+                .map(|(name, capabilities)| {
+                    format!("[[callers]]\nid = \"spiffe://{TRUST_DOMAIN}/{name}\"\ncapabilities = [{capabilities}]\n")
+                })
+                .collect::<Vec<_>>()
+                .concat();
+            let tls = format!(
+                "[tls]\ncertificate = \"{}\"\nprivate_key = \"{}\"\nclient_ca = \"{}\"\n{callers}",
+                file("node.pem"),
+                file("node-key.pem"),
+                file("ca.pem"),
+            );
+            ("production", tls)
+        };
+        let https = if self.plain { String::new() } else { format!("https = \"{https}\"\n") };
+        // The rate of one caller is out of the way: what is measured is what lies behind it.
+        Ok(format!(
+            r#"[node]
+data_dir = "{data}"
+mode = "{mode}"
+[listen]
+http = "{http}"
+{https}[fabric]
+issuer = "{FABRIC}"
+trust_domain = "{TRUST_DOMAIN}"
+[policy]
+directory = "{policies}"
+[limits]
+requests_per_second_per_caller = 1000000
+[log]
+filter = "warn"
+[[issuers]]
+issuer = "{ISSUER}"
+subject = "kubernetes"
+keys_file = "{keys}"
+algorithms = ["ES256"]
+trust_domains = ["{TRUST_DOMAIN}"]
+{tls}"#,
+            data = place.join("data").display(),
+            policies = policies.display(),
+            keys = place.join("issuer.jwks").display(),
+        ))
+    }
+}
+
+impl Node {
+    /// Where the certificates are.
+    pub fn pki(&self) -> PathBuf {
+        self.place.join("pki")
+    }
+
+    /// The listener for callers, as `name` of [`CALLERS`] reaches it.
+    pub fn target(&self, name: &str) -> Result<Target> {
+        match &self.https {
+            None => Ok(self.http.clone()),
+            Some(https) => {
+                let identity = Identity::read(&self.pki(), name)?;
+                let tls = certificates::client(&self.pki(), Some(&identity), b"http/1.1")?;
+                Ok(Target { tls: Some(tls), ..https.clone() })
+            }
+        }
+    }
+
+    /// Both listeners without a certificate, each with its name.
+    pub fn anonymous(&self) -> Vec<(&'static str, Target)> {
+        let tls = self.https.iter().map(|target| ("tls", target.clone()));
+        [("plain", self.http.clone())].into_iter().chain(tls).collect()
+    }
+
+    /// Resident memory now and at its highest, in KiB.
+    pub fn memory_kib(&self) -> Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let field = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such field")?;
+            Ok(line.trim_start_matches(':').trim_end_matches("kB").trim().parse()?)
+        };
+        Ok((field("VmRSS")?, field("VmHWM")?))
+    }
+
+    /// Makes the present memory the highest.
+    pub fn forget_peak(&self) {
+        drop(fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5"));
+    }
+
+    /// Processor time that it has used.
+    pub fn cpu_secs(&self) -> Result<f64> {
+        cpu_secs(&self.child.id().to_string())
+    }
+
+    /// Fails if the process has ended.
+    pub fn still_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the node ended: {status}; see {}", self.place.join("node.log").display()),
+        }
+    }
+
+    /// A minted token, which proves that a good exchange works at all.
+    pub async fn mint(&self) -> Result<String> {
+        let target = self.target("workload")?;
+        let body = crate::credentials::exchange(&self.issuer.credential(0)?);
+        let request = wire::request_with("POST", "/v1/exchange/token", &target.host, "", body.as_bytes());
+        let answer = target.ask(&request).await?;
+        let text = String::from_utf8_lossy(answer.body()).into_owned();
+        if answer.status != 200 {
+            bail!("a good exchange is answered {}: {text}", answer.status);
+        }
+        let answer: serde_json::Value = serde_json::from_str(&text)?;
+        Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
+    }
+
+    async fn until_ready(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let request = wire::request("GET", "/readyz", "localhost", "connection: close\r\n");
+        loop {
+            if let Ok(Answer { status: 200, .. }) = self.http.ask(&request).await {
+                return Ok(());
+            }
+            self.still_runs()?;
+            if begun.elapsed() > READY_MAX {
+                return Err(anyhow!("the node is not ready after {READY_MAX:?}"));
+            }
+            tokio::time::sleep(READY_PAUSE).await;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Processor time that a process (`self` or a number) has used.
+pub fn cpu_secs(process: &str) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+    let after_name = stat.rsplit_once(") ").context("stat")?.1;
+    let mut fields = after_name.split(' ').skip(11);
+    let mut next = || -> Result<f64> { Ok(fields.next().context("stat")?.parse()?) };
+    Ok((next()? + next()?) / TICKS_PER_SEC)
+}
+
+fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
+    let mut command = Command::new(program);
+    command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(TRUST_DOMAIN);
+    for (name, _) in CALLERS {
+        command.arg("--caller").arg(name);
+    }
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("trust-fabric pki: {}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// An address on loopback that nobody listens on now.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

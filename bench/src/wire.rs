@@ -1,0 +1,235 @@
+//! Connections to a node and the smallest HTTP/1.1 that measures it: request bytes in, status out.
+//!
+//! Not a client library: nothing is checked, corrected or retried, because half of what is sent here
+//! is wrong on purpose and the other half must not cost the generator more than it costs the node.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Longest wait for a connection, its handshake included, in all well-behaved traffic.
+pub const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for one answer in all well-behaved traffic.
+pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Connections that share one source address; nodes cap them per address.
+const CONNECTIONS_PER_SOURCE: u32 = 100;
+
+/// Bytes both ways, whatever carries them.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A listener of the node and how to reach it.
+#[derive(Clone)]
+pub struct Target {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The `Host` that the node answers to.
+    pub host: String,
+    /// TLS, with or without a client certificate; `None` for the plain listener.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Target {
+    /// Opens TCP from a loopback address of its own, shared by at most [`CONNECTIONS_PER_SOURCE`].
+    pub async fn connect_tcp(&self) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::from((next_source(), 0)))?;
+        let stream = timeout(CONNECT_MAX, socket.connect(self.address)).await??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Opens a connection, TLS included if the listener speaks it.
+    pub async fn connect(&self) -> io::Result<Connection> {
+        let stream = self.connect_tcp().await?;
+        let io: Box<dyn Io> = match &self.tls {
+            None => Box::new(stream),
+            Some(config) => Box::new(handshake(stream, config).await?),
+        };
+        Ok(Connection::over(io))
+    }
+
+    /// Sends `request` on a connection of its own and reads one answer.
+    pub async fn ask(&self, request: &[u8]) -> io::Result<Answer> {
+        timeout(ANSWER_MAX, self.connect().await?.ask(request)).await?
+    }
+}
+
+/// A TLS handshake for `localhost`.
+pub async fn handshake(
+    stream: TcpStream,
+    config: &Arc<rustls::ClientConfig>,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+    timeout(CONNECT_MAX, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await?
+}
+
+/// The next address of 127.1.0.0/16 to connect from.
+fn next_source() -> Ipv4Addr {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let place = OPENED.fetch_add(1, Ordering::Relaxed) / CONNECTIONS_PER_SOURCE;
+    let [_, _, high, low] = (place % 0xffff).to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low.max(1))
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Head and body as they were sent.
+    pub bytes: Vec<u8>,
+    /// Length of the head, the empty line included.
+    pub head: usize,
+}
+
+impl Answer {
+    /// The body.
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(self.head..).unwrap_or_default()
+    }
+}
+
+/// A connection with what was read and not used yet.
+pub struct Connection {
+    io: Box<dyn Io>,
+    read: Vec<u8>,
+}
+
+impl Connection {
+    /// Over an open stream.
+    pub fn over(io: Box<dyn Io>) -> Self {
+        Self { io, read: Vec::with_capacity(4096) }
+    }
+
+    /// The stream itself; what was read ahead is lost.
+    pub fn into_io(self) -> Box<dyn Io> {
+        self.io
+    }
+
+    /// Writes bytes.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.io.write_all(bytes).await?;
+        self.io.flush().await
+    }
+
+    /// One request, one answer.
+    pub async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
+        self.send(request).await?;
+        self.answer().await
+    }
+
+    /// One request, the status of its answer; nothing is copied. `true`: the connection ends here.
+    pub async fn ask_status(&mut self, request: &[u8]) -> io::Result<(u16, bool)> {
+        self.send(request).await?;
+        let (status, _, end, last) = self.next().await?;
+        self.read.drain(..end);
+        Ok((status, last))
+    }
+
+    /// The next answer.
+    pub async fn answer(&mut self) -> io::Result<Answer> {
+        let (status, head, end, _) = self.next().await?;
+        Ok(Answer { status, bytes: self.read.drain(..end).collect(), head })
+    }
+
+    /// Status, end of head, end of answer, and whether the connection ends after it.
+    async fn next(&mut self) -> io::Result<(u16, usize, usize, bool)> {
+        loop {
+            if let Some(found) = complete_answer(&self.read)? {
+                if found.0 >= 200 {
+                    return Ok(found);
+                }
+                self.read.drain(..found.2);
+            } else if self.read.len() > ANSWER_BYTES_MAX {
+                return Err(io::Error::other("the answer is too large"));
+            } else if self.io.read_buf(&mut self.read).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// The first answer in `bytes`, if all of it is there.
+fn complete_answer(bytes: &[u8]) -> io::Result<Option<(u16, usize, usize, bool)>> {
+    let Some(head) = find(bytes, b"\r\n\r\n").map(|at| at + 4) else { return Ok(None) };
+    let status = bytes
+        .get(9..12)
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| io::Error::other("not an HTTP/1.1 answer"))?;
+    let mut end = Some(head);
+    let mut last = false;
+    for line in bytes[..head].split(|byte| *byte == b'\n').skip(1) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let length: usize = std::str::from_utf8(value)
+                .ok()
+                .and_then(|digits| digits.parse().ok())
+                .ok_or_else(|| io::Error::other("a content-length that is no number"))?;
+            end = Some(head + length).filter(|end| *end <= bytes.len());
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            end = find(&bytes[head..], b"0\r\n\r\n").map(|at| head + at + 5);
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            last = value.eq_ignore_ascii_case(b"close");
+        }
+    }
+    Ok(end.map(|end| (status, head, end, last)))
+}
+
+/// Where `needle` begins.
+pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes.windows(needle.len()).position(|window| window == needle)
+}
+
+/// A request without a body.
+pub fn request(method: &str, path: &str, host: &str, headers: &str) -> Vec<u8> {
+    format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n").into_bytes()
+}
+
+/// A request with a JSON body.
+pub fn request_with(method: &str, path: &str, host: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let headers = format!("content-type: application/json\r\ncontent-length: {length}\r\n{headers}");
+    let mut bytes = request(method, path, host, &headers);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_complete_with_its_last_byte_and_not_before() {
+        let bytes = b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1";
+        for end in 0..71 {
+            assert_eq!(complete_answer(&bytes[..end]).expect("well formed"), None, "{end}");
+        }
+        assert_eq!(complete_answer(bytes).expect("well formed"), Some((401, 68, 71, true)));
+    }
+
+    #[test]
+    fn an_answer_in_chunks_ends_with_the_empty_one() {
+        let bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
+        assert_eq!(complete_answer(bytes).expect("well formed"), Some((200, 47, bytes.len(), false)));
+        assert_eq!(complete_answer(&bytes[..bytes.len() - 1]).expect("well formed"), None);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        assert!(complete_answer(b"SSH-2.0-x\r\n\r\n").is_err());
+    }
+}
