@@ -19,6 +19,8 @@ use crate::wire::{ANSWER_MAX, Connection, Target};
 
 /// Longest latency that is told apart.
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
+/// What is due and was not sent this long after the end of the schedule is not sent at all.
+const LATE_MAX: Duration = Duration::from_millis(100);
 /// Longest pause of the pacemaker.
 const PACE_PAUSE: Duration = Duration::from_micros(500);
 
@@ -139,7 +141,8 @@ pub async fn closed_loop(
     gather(workers, begun).await
 }
 
-/// `rate` requests in a second for `duration` over at most `connections`, whatever the answers.
+/// `rate` requests in a second for `duration` over at most `connections`, whatever the answers. What
+/// was due while every connection waited for an answer, until the end, is not sent and not counted.
 pub async fn open_loop(
     target: &Target,
     write: &Write,
@@ -201,6 +204,7 @@ pub async fn open(target: &Target, connections: usize) -> Result<Vec<Connection>
 /// When each request is due.
 pub struct Schedule {
     begun: Instant,
+    duration: Duration,
     interval: Duration,
     count: u64,
     taken: AtomicU64,
@@ -215,6 +219,7 @@ impl Schedule {
         let count = u64::try_from(duration.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         Self {
             begun: Instant::now(),
+            duration,
             interval,
             count,
             taken: AtomicU64::new(0),
@@ -244,7 +249,8 @@ impl Schedule {
 
     /// The next request and when it is due; waits until then. `None` after the last one.
     pub async fn next(&self) -> Option<(u64, Instant)> {
-        if self.stopped.load(Ordering::Relaxed) {
+        let over = self.begun.elapsed() > self.duration + LATE_MAX;
+        if over || self.stopped.load(Ordering::Relaxed) {
             return None;
         }
         // After the schedule is closed, what was due and not taken yet is taken without a permit.

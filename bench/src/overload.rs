@@ -101,6 +101,7 @@ fn write_result(report: &mut Report, tally: &Tally, capacity: f64, rate: f64, du
     report.line("");
     report.table(&["overload", ""]);
     let answered = as_f64(tally.total() - tally.count(0)) / tally.elapsed.as_secs_f64();
+    let unsent = 100.0 * (1.0 - as_f64(tally.total()) / (rate * duration.as_secs_f64()).max(1.0));
     for (name, value) in [
         ("capacity", format!("{capacity:.0} exchanges in a second")),
         ("offered", format!("{rate:.0} in a second for {} s", duration.as_secs())),

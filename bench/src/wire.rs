@@ -19,6 +19,8 @@ use tokio_rustls::TlsConnector;
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for one answer in all well-behaved traffic.
 pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Longest wait for the answer to a request that may be strange.
+const STRANGE_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Connections that share one source address; nodes cap them per address.
@@ -62,7 +64,9 @@ impl Target {
 
     /// Sends `request` on a connection of its own and reads one answer.
     pub async fn ask(&self, request: &[u8]) -> io::Result<Answer> {
-        timeout(ANSWER_MAX, self.connect().await?.ask(request)).await?
+        let mut connection = self.connect().await?;
+        connection.asks_for_heads = request.starts_with(b"HEAD ");
+        timeout(STRANGE_ANSWER_MAX, connection.ask(request)).await?
     }
 }
 
@@ -105,12 +109,14 @@ impl Answer {
 pub struct Connection {
     io: Box<dyn Io>,
     read: Vec<u8>,
+    /// Answers have no body, whatever length they state (RFC 9110 §9.3.2).
+    asks_for_heads: bool,
 }
 
 impl Connection {
     /// Over an open stream.
     pub fn over(io: Box<dyn Io>) -> Self {
-        Self { io, read: Vec::with_capacity(4096) }
+        Self { io, read: Vec::with_capacity(4096), asks_for_heads: false }
     }
 
     /// The stream itself; what was read ahead is lost.
@@ -147,7 +153,7 @@ impl Connection {
     /// Status, end of head, end of answer, and whether the connection ends after it.
     async fn next(&mut self) -> io::Result<(u16, usize, usize, bool)> {
         loop {
-            if let Some(found) = complete_answer(&self.read)? {
+            if let Some(found) = complete_answer(&self.read, self.asks_for_heads)? {
                 if found.0 >= 200 {
                     return Ok(found);
                 }
@@ -162,7 +168,7 @@ impl Connection {
 }
 
 /// The first answer in `bytes`, if all of it is there.
-fn complete_answer(bytes: &[u8]) -> io::Result<Option<(u16, usize, usize, bool)>> {
+fn complete_answer(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usize, usize, bool)>> {
     let Some(head) = find(bytes, b"\r\n\r\n").map(|at| at + 4) else { return Ok(None) };
     let status = bytes
         .get(9..12)
@@ -185,6 +191,9 @@ fn complete_answer(bytes: &[u8]) -> io::Result<Option<(u16, usize, usize, bool)>
         } else if name.eq_ignore_ascii_case(b"connection") {
             last = value.eq_ignore_ascii_case(b"close");
         }
+    }
+    if only_head {
+        end = Some(head);
     }
     Ok(end.map(|end| (status, head, end, last)))
 }
@@ -216,20 +225,27 @@ mod tests {
     fn an_answer_is_complete_with_its_last_byte_and_not_before() {
         let bytes = b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1";
         for end in 0..71 {
-            assert_eq!(complete_answer(&bytes[..end]).expect("well formed"), None, "{end}");
+            assert_eq!(complete_answer(&bytes[..end], false).expect("well formed"), None, "{end}");
         }
-        assert_eq!(complete_answer(bytes).expect("well formed"), Some((401, 68, 71, true)));
+        assert_eq!(complete_answer(bytes, false).expect("well formed"), Some((401, 68, 71, true)));
     }
 
     #[test]
     fn an_answer_in_chunks_ends_with_the_empty_one() {
         let bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
-        assert_eq!(complete_answer(bytes).expect("well formed"), Some((200, 47, bytes.len(), false)));
-        assert_eq!(complete_answer(&bytes[..bytes.len() - 1]).expect("well formed"), None);
+        assert_eq!(complete_answer(bytes, false).expect("well formed"), Some((200, 47, bytes.len(), false)));
+        assert_eq!(complete_answer(&bytes[..bytes.len() - 1], false).expect("well formed"), None);
+    }
+
+    #[test]
+    fn the_answer_to_head_ends_with_its_head() {
+        let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n";
+        assert_eq!(complete_answer(bytes, true).expect("well formed"), Some((200, 38, 38, false)));
+        assert_eq!(complete_answer(bytes, false).expect("well formed"), None);
     }
 
     #[test]
     fn what_is_no_answer_is_an_error() {
-        assert!(complete_answer(b"SSH-2.0-x\r\n\r\n").is_err());
+        assert!(complete_answer(b"SSH-2.0-x\r\n\r\n", false).is_err());
     }
 }
