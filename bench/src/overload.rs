@@ -105,6 +105,7 @@ fn write_result(report: &mut Report, tally: &Tally, capacity: f64, rate: f64, du
     for (name, value) in [
         ("capacity", format!("{capacity:.0} exchanges in a second")),
         ("offered", format!("{rate:.0} in a second for {} s", duration.as_secs())),
+        ("due and never sent, as every connection waited", format!("{:.0} %", unsent.max(0.0))),
         (
             "answered",
             format!("{answered:.0} in a second; the last after {:.1} s", tally.elapsed.as_secs_f64()),

@@ -38,7 +38,7 @@ const CASES: [Case; 76] = [
     ("good", "GET /livez@\r\n", 1),
     ("good, two in one piece", concat!("GET /livez@\r\n", hidden!()), 2),
     ("good, with a body of stated length", concat!("GET /livez@Content-Length: 3\r\n\r\nabc", hidden!()), 2),
-    ("good, a request as the body", concat!("GET /livez@Content-Length: 42\r\n\r\n", hidden!()), 1),
+    ("good, a request as the body", concat!("GET /livez@Content-Length: 40\r\n\r\n", hidden!()), 1),
     // Length and coding (RFC 9112 §6).
     (
         "length and chunked",
@@ -47,7 +47,7 @@ const CASES: [Case; 76] = [
     ),
     (
         "chunked and length",
-        concat!("GET /livez@Transfer-Encoding: chunked\r\nContent-Length: 47\r\n\r\n0\r\n\r\n", hidden!()),
+        concat!("GET /livez@Transfer-Encoding: chunked\r\nContent-Length: 45\r\n\r\n0\r\n\r\n", hidden!()),
         0,
     ),
     (
@@ -137,7 +137,7 @@ const CASES: [Case; 76] = [
     ),
     (
         "two lengths that differ",
-        concat!("GET /livez@Content-Length: 0\r\nContent-Length: 42\r\n\r\n", hidden!()),
+        concat!("GET /livez@Content-Length: 0\r\nContent-Length: 40\r\n\r\n", hidden!()),
         0,
     ),
     ("two lengths that agree", "GET /livez@Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 0),
@@ -146,15 +146,15 @@ const CASES: [Case; 76] = [
     ("negative length", concat!("GET /livez@Content-Length: -1\r\n\r\n", hidden!()), 0),
     ("length in hexadecimal", "GET /livez@Content-Length: 0x3\r\n\r\nabc", 0),
     ("length with a point", "GET /livez@Content-Length: 3.0\r\n\r\nabc", 0),
-    ("length with a space inside", concat!("GET /livez@Content-Length: 4 2\r\n\r\n", hidden!()), 0),
+    ("length with a space inside", concat!("GET /livez@Content-Length: 4 0\r\n\r\n", hidden!()), 0),
     ("empty length", concat!("GET /livez@Content-Length:\r\n\r\n", hidden!()), 0),
     (
         "length beyond 64 bits",
         concat!("GET /livez@Content-Length: 18446744073709551616\r\n\r\n", hidden!()),
         0,
     ),
-    ("length folded into the next line", concat!("GET /livez@Content-Length:\r\n 42\r\n\r\n", hidden!()), 0),
-    ("space before the colon of the length", concat!("GET /livez@Content-Length : 42\r\n\r\n", hidden!()), 0),
+    ("length folded into the next line", concat!("GET /livez@Content-Length:\r\n 40\r\n\r\n", hidden!()), 0),
+    ("space before the colon of the length", concat!("GET /livez@Content-Length : 40\r\n\r\n", hidden!()), 0),
     // Chunks (RFC 9112 §7.1).
     (
         "chunk size with a sign",
@@ -170,12 +170,12 @@ const CASES: [Case; 76] = [
     ("chunk ended by LF", concat!("GET /livez@Transfer-Encoding: chunked\r\n\r\n0\n\n", hidden!()), 1),
     (
         "chunk extension with LF",
-        concat!("GET /livez@Transfer-Encoding: chunked\r\n\r\n2;\nxx\r\n2a\r\n0\r\n\r\n", hidden!()),
+        concat!("GET /livez@Transfer-Encoding: chunked\r\n\r\n2;\nxx\r\n28\r\n0\r\n\r\n", hidden!()),
         1,
     ),
     (
         "length in a trailer",
-        concat!("GET /livez@Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 42\r\n\r\n", hidden!()),
+        concat!("GET /livez@Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 40\r\n\r\n", hidden!()),
         1,
     ),
     // Host (RFC 9112 §3.2).
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_hidden_request_has_the_length_that_the_cases_state() {
-        assert_eq!(hidden!().len(), 42);
+        assert_eq!(hidden!().len(), 40);
     }
 
     #[test]

@@ -237,13 +237,11 @@ async fn rounds(attack: Attack, field: &Field<'_>) -> Result<Outcome> {
     let begun = Instant::now();
     let mut all = Outcome::default();
     for _ in 0..ROUNDS_MAX {
-        match timeout(ROUND_MAX, attack.run(field)).await {
-            Ok(outcome) => all.add(outcome?),
-            Err(_) => {
-                all.note(format!("GIVEN UP after {ROUND_MAX:?}: the numbers are not complete"));
-                break;
-            }
-        }
+        let Ok(outcome) = timeout(ROUND_MAX, attack.run(field)).await else {
+            all.note(format!("GIVEN UP after {ROUND_MAX:?}: the numbers are not complete"));
+            break;
+        };
+        all.add(outcome?);
         if begun.elapsed() >= DURING_MIN {
             break;
         }
