@@ -159,9 +159,10 @@ impl Outcome {
 
     /// For people.
     pub fn closed(&self) -> String {
-        let open = if self.left_open > 0 { format!(", {} left open", self.left_open) } else { String::new() };
-        self.closed_within
-            .map_or_else(|| "–".to_owned(), |within| format!("{:.1}{open}", within.as_secs_f64()))
+        let within = self.closed_within.map(|within| format!("{:.1}", within.as_secs_f64()));
+        let open = (self.left_open > 0).then(|| format!("{} LEFT OPEN", self.left_open));
+        let said: Vec<_> = within.into_iter().chain(open).collect();
+        if said.is_empty() { "–".to_owned() } else { said.join(", ") }
     }
 }
 
