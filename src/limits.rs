@@ -223,10 +223,8 @@ pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
 pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// Most requests under way at once; beyond it: 503.
 pub const REQUESTS_MAX: usize = 4_096;
-/// Longest wait of a task that is ready for its turn; beyond it new requests are answered 503.
-pub const OVERLOAD_DELAY: Duration = Duration::from_millis(20);
-/// Time between two measurements of that wait.
-pub const OVERLOAD_PULSE: Duration = Duration::from_millis(2);
+/// Most requests that were read and have not had their first turn; beyond it: 503.
+pub const REQUESTS_WAITING_MAX: usize = 128;
 /// Longest wait for a request's body; beyond it: 408.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a graceful shutdown waits for requests under way.

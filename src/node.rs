@@ -172,8 +172,6 @@ pub async fn start(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let pressure = Pressure::default();
-    background.spawn(pressure.clone().measure(clock.clone()));
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     let router = api::router(App::new(api::Parts {
         exchange,
@@ -188,7 +186,7 @@ pub async fn start(
         metrics_access: config.metrics_access,
         own_tokens,
         rates,
-        pressure,
+        pressure: Pressure::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }));

@@ -1,5 +1,5 @@
 //! What surrounds every request: its id and trace, its deadline, the index it asks for, its count
-//! and its line in the log; and the refusals that hold whatever is asked for ([`admit`]). Nothing
+//! and its line in the log; and the refusals that hold whatever is asked for ([`admissible`]). Nothing
 //! here decides what a request means, or who sends it.
 
 use std::sync::Arc;
@@ -51,11 +51,8 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
-            let admitted = match admit(&app, &route, &request) {
-                Ok(admitted) => reach_min_index(&app, request.headers()).await.map(|()| admitted),
-                refused => refused,
-            };
-            match admitted {
+            let admission = admissible(&app, &route, &request);
+            match admit(&app, admission, request.headers()).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => closing(error.into_response()),
             }
@@ -90,13 +87,20 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     response
 }
 
+/// How a request may be let in.
+enum Admission {
+    /// Whatever else is going on.
+    Always,
+    /// Unless the node has more to do than it can.
+    IfNotOverloaded,
+}
+
 /// What is refused before it is known what is asked for, in this order:
 ///
 /// 1. what is not HTTP as this node reads it
 /// 2. what is sent to another name, or by another site's page
 /// 3. anything but health on a connection beyond the usual number
-/// 4. anything but health while the node has more to do than it can
-fn admit(app: &App, route: &str, request: &Request) -> Result<Admitted, Error> {
+fn admissible(app: &App, route: &str, request: &Request) -> Result<Admission, Error> {
     if let Some(violation) = request.extensions().get::<Violation>() {
         return Err(Error::violation(*violation));
     }
@@ -104,13 +108,26 @@ fn admit(app: &App, route: &str, request: &Request) -> Result<Admitted, Error> {
         return Err(Error::internal("a request without its connection"));
     };
     origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())?;
-    let admitted = if app.health_routes.contains(&route) {
-        app.pressure.enter()
+    if app.health_routes.contains(&route) {
+        Ok(Admission::Always)
     } else if peer.in_reserve {
-        return Err(Error::unavailable("too many connections, try again soon"));
+        Err(Error::unavailable("too many connections, try again soon"))
     } else {
-        app.pressure.admit()?
+        Ok(Admission::IfNotOverloaded)
+    }
+}
+
+/// Lets a request in, when its turn has come and the log index that it asks for is reached.
+async fn admit(
+    app: &App,
+    admission: Result<Admission, Error>,
+    headers: &HeaderMap,
+) -> Result<Admitted, Error> {
+    let admitted = match admission? {
+        Admission::Always => app.pressure.enter(),
+        Admission::IfNotOverloaded => app.pressure.admit().await?,
     };
+    reach_min_index(app, headers).await?;
     Ok(admitted)
 }
 

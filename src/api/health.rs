@@ -27,9 +27,9 @@ pub struct Health {
     unit_id: String,
     /// `pass` or `fail`.
     status: &'static str,
-    /// What is missing; absent if nothing is, or if the caller is not authenticated.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    missing: Vec<&'static str>,
+    /// What is missing; empty if nothing is, absent for callers who are not authenticated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<Vec<&'static str>>,
     /// `leader` or `follower`; absent without a leader, and for callers who are not authenticated.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -68,16 +68,17 @@ fn health(app: &App) -> Health {
         version: env!("CARGO_PKG_VERSION"),
         unit_id: app.unit_id.clone(),
         status: if missing.is_empty() { "pass" } else { "fail" },
-        missing,
+        missing: Some(missing),
         role: leader.map(|leader| if leader == app.state.core().node_id() { "leader" } else { "follower" }),
         leader,
     }
 }
 
 fn answer(mut health: Health, details: bool) -> Response {
-    let status = if health.missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let is_missing = health.missing.iter().flatten().next().is_some();
+    let status = if is_missing { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     if !details {
-        health = Health { missing: Vec::new(), role: None, leader: None, ..health };
+        health = Health { missing: None, role: None, leader: None, ..health };
     }
     (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(health)).into_response()
 }

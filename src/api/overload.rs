@@ -1,12 +1,11 @@
-//! When to refuse work so that the work that was taken gets done: a limit on requests under way, and
-//! one on how long a task that is ready waits for its turn. Health routes are never refused here.
+//! When to refuse work so that the work that was taken gets done. Two counts, and no clock: how many
+//! requests are under way, and how many of them have not had their first turn yet. A machine that is
+//! slow for another reason refuses nobody. Health routes are never refused here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::error::Error;
-use crate::clock::Clock;
 use crate::limits;
 
 /// How much is under way on this node. Cheap to clone.
@@ -15,8 +14,26 @@ pub struct Pressure(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    requests: AtomicUsize,
-    delay_micros: AtomicU64,
+    under_way: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+/// One more in a count, for as long as this lives.
+#[derive(Debug)]
+struct Counted<'c>(&'c AtomicUsize);
+
+impl<'c> Counted<'c> {
+    /// `None` if there are `most` already.
+    fn within(count: &'c AtomicUsize, most: usize) -> Option<Self> {
+        let counted = Self(count);
+        (count.fetch_add(1, Ordering::Relaxed) < most).then_some(counted)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request that was let in; dropping it makes its place free.
@@ -25,67 +42,81 @@ pub struct Admitted(Arc<Counts>);
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Pressure {
-    /// Lets a request in.
+    /// Lets a request in and waits for its turn, behind everything that is ready now. So requests that
+    /// arrive while others are worked on are seen at once, and what is too much is refused before it
+    /// costs anything.
     ///
     /// # Errors
-    /// 503 if too many are under way, or what is ready waits too long already.
-    pub fn admit(&self) -> Result<Admitted, Error> {
-        let delay = Duration::from_micros(self.0.delay_micros.load(Ordering::Relaxed));
+    /// 503 if too many are under way or waiting.
+    pub async fn admit(&self) -> Result<Admitted, Error> {
+        let overloaded = || Error::unavailable("overloaded, try again soon");
         let admitted = self.enter();
-        if delay > limits::OVERLOAD_DELAY || self.0.requests.load(Ordering::Relaxed) > limits::REQUESTS_MAX {
-            return Err(Error::unavailable("overloaded, try again soon"));
+        if self.0.under_way.load(Ordering::Relaxed) > limits::REQUESTS_MAX {
+            return Err(overloaded());
         }
+        let waiting = Counted::within(&self.0.waiting, limits::REQUESTS_WAITING_MAX);
+        let waiting = waiting.ok_or_else(overloaded)?;
+        tokio::task::yield_now().await;
+        drop(waiting);
         Ok(admitted)
     }
 
     /// Counts a request that is never refused.
     #[must_use]
     pub fn enter(&self) -> Admitted {
-        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
         Admitted(Arc::clone(&self.0))
-    }
-
-    /// Measures, for as long as it is polled, how long a task that is ready waits for its turn: by
-    /// how much a short sleep is late.
-    pub async fn measure(self, clock: Clock) {
-        loop {
-            let before = clock.boot();
-            tokio::time::sleep(limits::OVERLOAD_PULSE).await;
-            let late = clock.boot().saturating_sub(before).saturating_sub(limits::OVERLOAD_PULSE);
-            let micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
-            self.0.delay_micros.store(micros, Ordering::Relaxed);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use futures::future::join_all;
+
     use super::*;
 
-    #[test]
-    fn beyond_the_limit_a_request_is_refused_and_an_ended_one_makes_room() {
+    #[tokio::test]
+    async fn beyond_the_limit_a_request_is_refused_and_an_ended_one_makes_room() {
         let pressure = Pressure::default();
-        let mut admitted: Vec<_> =
-            (0..limits::REQUESTS_MAX).map(|_| pressure.admit().expect("room")).collect();
-        assert!(pressure.admit().is_err());
-        // Health has no limit of its own to run into.
+        let mut admitted = Vec::new();
+        for _ in 0..limits::REQUESTS_MAX {
+            admitted.push(pressure.admit().await.expect("room"));
+        }
+        assert!(pressure.admit().await.is_err());
+        // Health has no limit to run into.
         drop(pressure.enter());
         admitted.pop();
-        assert!(pressure.admit().is_ok());
+        assert!(pressure.admit().await.is_ok());
     }
 
-    #[test]
-    fn work_that_waits_too_long_refuses_more_work() {
+    #[tokio::test]
+    async fn requests_that_come_at_once_wait_up_to_a_limit_and_the_rest_is_refused_at_once() {
         let pressure = Pressure::default();
-        let micros = u64::try_from(limits::OVERLOAD_DELAY.as_micros()).expect("short");
-        pressure.0.delay_micros.store(micros, Ordering::Relaxed);
-        assert!(pressure.admit().is_ok());
-        pressure.0.delay_micros.store(micros + 1, Ordering::Relaxed);
-        assert!(pressure.admit().is_err());
+        let mut waiting: Vec<_> =
+            (0..limits::REQUESTS_WAITING_MAX).map(|_| Box::pin(pressure.admit())).collect();
+        for request in &mut waiting {
+            assert!(request.now_or_never().is_none(), "it waits for its turn");
+        }
+        let refused = pressure.admit().now_or_never().expect("no wait for a refusal");
+        assert!(refused.is_err());
+        let answered = join_all(waiting).await;
+        assert!(answered.iter().all(Result::is_ok), "who waited is let in");
+        assert!(pressure.admit().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_while_it_waits_leaves_no_trace() {
+        let pressure = Pressure::default();
+        for _ in 0..2 * limits::REQUESTS_MAX {
+            assert!(pressure.admit().now_or_never().is_none());
+        }
+        assert!(pressure.admit().await.is_ok());
+        assert_eq!(pressure.0.under_way.load(Ordering::Relaxed), 0);
     }
 }

@@ -25,7 +25,15 @@ async fn refused_alike(node: &Node, kind: &str, cases: impl IntoIterator<Item = 
             .collect();
         assert_eq!(
             others,
-            ["content-type", "cache-control", "svc-index", "content-length", "date"],
+            [
+                "content-type",
+                "cache-control",
+                "svc-index",
+                "ratelimit-policy",
+                "ratelimit",
+                "content-length",
+                "date"
+            ],
             "{name}"
         );
     }

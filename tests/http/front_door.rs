@@ -72,9 +72,8 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
     assert!(answers.contains(r#""state":"active""#) && answers.contains("active"), "{answers}");
     // "Without a certificate both are refused."
     for command in blocks[3].1.lines().filter(|line| !line.trim().is_empty()) {
-        let without = command
-            .replace("--cert pki/operator.pem", "")
-            .replace("--key pki/operator-key.pem", "");
+        let without =
+            command.replace("--cert pki/operator.pem", "").replace("--key pki/operator-key.pem", "");
         let output = shell(at, &without).output().expect("a shell");
         assert!(!output.status.success(), "{without}");
     }

@@ -102,5 +102,5 @@ async fn a_head_without_an_end_ends_the_connection() {
 async fn a_plain_listener_speaks_no_http2() {
     let mut wire = Wire::http1();
     wire.send(PREFACE).await;
-    assert_eq!(statuses(&wire.rest().await), [505]);
+    assert_eq!(statuses(&wire.rest().await), [400]);
 }
