@@ -202,6 +202,9 @@ pub fn policy_sources(view: &dyn View, digest: &str) -> Result<Option<Vec<comman
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Wake, Waker};
     use std::time::Duration;
 
     use super::*;
@@ -403,6 +406,30 @@ mod tests {
         bench.one(START, put_policy("b", "a"));
         assert_eq!(bench.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
         assert_eq!(bench.machine.index().policy, "b");
+    }
+
+    /// What a reader finds at the very moment it is woken.
+    struct WokenReader {
+        machine: Arc<Replicated>,
+        found: Mutex<Vec<String>>,
+    }
+
+    impl Wake for WokenReader {
+        fn wake(self: Arc<Self>) {
+            self.found.lock().expect("lock").push(self.machine.index().policy.clone());
+        }
+    }
+
+    #[test]
+    fn whoever_is_woken_by_a_change_of_policy_finds_it() {
+        let machine = Arc::new(Replicated::default());
+        let reader = Arc::new(WokenReader { machine: Arc::clone(&machine), found: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&reader));
+        let mut changes = machine.policy_changes();
+        let mut changed = pin!(changes.changed());
+        assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        machine.replace_index(Index { policy: "new".to_owned(), ..Index::default() });
+        assert_eq!(*reader.found.lock().expect("lock"), ["new"]);
     }
 
     #[test]

@@ -199,6 +199,28 @@ async fn may_act_names_the_only_actor() {
 }
 
 #[tokio::test]
+async fn may_act_goes_with_the_token_through_every_exchange() {
+    let node = Node::start().await;
+    let may_act = json!({"sub": ORCHESTRATOR, "iss": FABRIC});
+    let named = node.own_token("agents", "orchestrator").await.token;
+    let other = node.own_token("agents", "a0").await.token;
+    let to_us = |token: &str, kind: &str| with(&credential(token, kind), &json!({"audience": FABRIC}));
+
+    let first = to_us(&node.cluster.changed(&json!({"may_act": may_act})), JWT);
+    let first = node.granted(&first).await;
+    assert_eq!(first.claims["may_act"], may_act);
+    let second = to_us(&first.token, OWN);
+    node.exchange(&acted(&second, &other)).await.is_refused(403, "access_denied", "may_act");
+    let second = node.granted(&acted(&second, &named)).await;
+    assert_eq!(second.claims["may_act"], may_act);
+    let third = acted(&to_us(&second.token, OWN), &other);
+    node.exchange(&third).await.is_refused(403, "access_denied", "may_act");
+
+    let without = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    assert_eq!(without.claims.get("may_act"), None);
+}
+
+#[tokio::test]
 async fn nothing_is_granted_that_subject_or_actor_lacks() {
     let node = Node::start().await;
     let actor = node.own_token("agents", "orchestrator").await.token;
