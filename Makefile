@@ -34,7 +34,6 @@ build: ## compile the product
 .PHONY: test
 test: ## run every test, with the Python peers
 	@scripts/install.sh test
-	@cargo test $(PROFILE) --doc --quiet
 	@cargo nextest run $(PROFILE)
 
 .PHONY: lint

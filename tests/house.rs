@@ -216,6 +216,18 @@ fn module_doc_complaints(path: &str, text: &str) -> Vec<String> {
     }
 }
 
+/// A code block in a doc comment looks tested; no command here runs it.
+fn doc_test_complaints(path: &str, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let doc = ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+        if doc.is_some_and(|doc| doc.trim_start().starts_with("```")) {
+            complaints.push(format!("{path}:{}: nothing runs this code block: write a test", number + 1));
+        }
+    }
+    complaints
+}
+
 /// A file is one idea.
 fn length_complaints(path: &str, text: &str) -> Vec<String> {
     let lines = product_part(text).lines().count();
@@ -455,6 +467,14 @@ fn a_file_without_a_module_doc_is_reported() {
 }
 
 #[test]
+fn a_code_block_in_a_doc_comment_is_reported() {
+    for bad in ["/// ```\n/// f();\n/// ```", "    //! ```rust"] {
+        assert!(!doc_test_complaints("src/a.rs", bad).is_empty(), "{bad}");
+    }
+    assert!(doc_test_complaints("src/a.rs", "/// Calls `f`.\n// ```").is_empty());
+}
+
+#[test]
 fn a_long_file_is_reported_and_its_tests_do_not_count() {
     let long = "let a = 1;\n".repeat(FILE_LINES_MAX + 1);
     assert_eq!(length_complaints("src/a.rs", &long).len(), 1);
@@ -598,6 +618,11 @@ fn json_from_outside_has_one_reader() {
 #[test]
 fn every_file_begins_with_what_it_is() {
     keeps(module_doc_complaints, &["src", "tests"]);
+}
+
+#[test]
+fn no_doc_comment_has_a_code_block() {
+    keeps(doc_test_complaints, &["src", "tests"]);
 }
 
 #[test]
