@@ -113,14 +113,22 @@ pub async fn put(
     let sources =
         request.sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     let expected = request.expected_current.unwrap_or_default();
-    let (digest, changed) = app.policy.apply(sources, applied_by(&caller), expected).await?;
-    tracing::info!(digest, changed, caller = caller.id(), "policy applied");
-    Ok(Json(PolicyApplied { digest, changed }))
+    apply(&app, &caller, sources, expected, None).await
 }
 
-/// Empty for a caller that nobody knows, in development mode.
-fn applied_by(caller: &Caller<ClusterAdmin>) -> String {
-    caller.id().unwrap_or_default().to_owned()
+/// Makes sources current, `rolled_back_to` an earlier change or not.
+async fn apply(
+    app: &App,
+    caller: &Caller<ClusterAdmin>,
+    sources: Vec<Source>,
+    expected_current: String,
+    rolled_back_to: Option<u64>,
+) -> Result<Json<PolicyApplied>, Error> {
+    // Empty for a caller that nobody knows, in development mode.
+    let applied_by = caller.id().unwrap_or_default().to_owned();
+    let (digest, changed) = app.policy.apply(sources, applied_by, expected_current).await?;
+    tracing::info!(digest, changed, caller = caller.id(), rolled_back_to, "policy applied");
+    Ok(Json(PolicyApplied { digest, changed }))
 }
 
 /// Every change that is remembered.
@@ -166,9 +174,7 @@ pub async fn rollback(
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
     let sources = app.state.policy_sources(&change.digest)?.unwrap_or_default();
     let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
-    let (digest, changed) = app.policy.apply(sources, applied_by(&caller), expected).await?;
-    tracing::info!(digest, changed, caller = caller.id(), number = request.number, "policy rolled back");
-    Ok(Json(PolicyApplied { digest, changed }))
+    apply(&app, &caller, sources, expected, Some(request.number)).await
 }
 
 /// What the current policy answers to a question, and the rules it came from.

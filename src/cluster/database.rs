@@ -6,7 +6,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use rocksdb::checkpoint::Checkpoint;
@@ -333,21 +332,6 @@ impl View for Database {
             }
         }
         Ok(())
-    }
-}
-
-impl View for Arc<Database> {
-    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-        self.as_ref().get(table, key)
-    }
-
-    fn scan(
-        &self,
-        table: &str,
-        from: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Corrupt> {
-        self.as_ref().scan(table, from, visit)
     }
 }
 

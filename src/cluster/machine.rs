@@ -56,7 +56,7 @@ impl<M: Machine> StateMachine<M> {
         let database = Arc::new(generations.open(M::TABLES)?);
         let membership = database.membership()?;
         let applied = database.applied()?.map_or(0, |applied| applied.index);
-        machine.rebuild(&database)?;
+        machine.rebuild(&*database)?;
         let shared = Arc::new(Shared {
             database: ArcSwap::new(database),
             applied: watch::Sender::new(applied),
@@ -87,7 +87,7 @@ impl<M: Machine> StateMachine<M> {
                 Applied::default()
             }
             EntryPayload::Normal(Commands(batch)) => {
-                self.machine.apply(&database, batch, log_id.index).map_err(io::Error::other)?
+                self.machine.apply(&*database, batch, log_id.index).map_err(io::Error::other)?
             }
         };
         if let Some((index, expected)) = expected_hash {
@@ -166,7 +166,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
     ) -> io::Result<()> {
         let database = self.generations.install(snapshot.directory(), M::TABLES, meta.last_log_id)?;
         let database = Arc::new(database);
-        self.machine.rebuild(&database).map_err(io::Error::other)?;
+        self.machine.rebuild(&*database).map_err(io::Error::other)?;
         self.membership = database.membership().map_err(io::Error::other)?;
         self.shared.database.store(Arc::clone(&database));
         self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
