@@ -111,16 +111,14 @@ pub struct Running {
     /// The replicated state, for tests and for the development broker.
     pub state: State,
     listener: JoinSet<()>,
-    background: JoinSet<()>,
-    log_writer: thread::JoinHandle<()>,
-    closed: cluster::Closed,
+    core: Core,
     shutdown: CancellationToken,
 }
 
 /// Starts a node. `compiler` is this program: it is run as a child to compile a policy.
 ///
 /// # Errors
-/// As [`Error`] says. The process should end then: the core may still be running.
+/// As [`Error`] says. The data directory is closed again then.
 pub async fn start(
     config: Config,
     clock: Clock,
@@ -133,9 +131,35 @@ pub async fn start(
     let (address, tls_address) = edge.addresses()?;
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
     data_directory::prepare(&config.node.data_dir, mode)?;
-    let mut background = JoinSet::new();
+    let places = Places::new(config.limits.connections, listener::connections_max()?);
 
-    let Core { state, log_writer, closed } = start_core(&config, &clock, &mut background).await?;
+    let mut core = start_core(&config, &clock).await?;
+    let router = match assemble(config, clock, compiler, issuers, &metrics, &mut core).await {
+        Ok(router) => router,
+        Err(error) => {
+            if let Err(error) = core.stop().await {
+                tracing::error!(%error, "stop what a failed start had started");
+            }
+            return Err(error);
+        }
+    };
+    let (listener, following) = edge.serve(&router, &places, &metrics, &shutdown);
+    following.map(|following| core.background.spawn(following));
+    tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
+    Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
+}
+
+/// Brings up keys and policy over the core, and what answers requests by them.
+async fn assemble(
+    config: Config,
+    clock: Clock,
+    compiler: &Path,
+    issuers: Issuers,
+    metrics: &Metrics,
+    core: &mut Core,
+) -> Result<Router, Error> {
+    let state = core.state.clone();
+    state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
     let workers = policy_workers(compiler);
     bootstrap(&config, &state, &workers.load).await?;
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
@@ -145,8 +169,8 @@ pub async fn start(
     if policy.current().is_none() {
         return Err(Error::NoPolicy);
     }
-    background.spawn(policy.clone().follow());
-    background.spawn(compare_state_hashes(state.clone()));
+    core.background.spawn(policy.clone().follow());
+    core.background.spawn(compare_state_hashes(state.clone()));
 
     let outbound = Client::new(client::Limits {
         allow_loopback_http: config.outbound.allow_loopback_http,
@@ -173,10 +197,10 @@ pub async fn start(
         metrics: metrics.clone(),
     };
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
-    let router = api::router(App::new(api::Parts {
+    Ok(api::router(App::new(api::Parts {
         exchange,
         keyring,
-        state: state.clone(),
+        state,
         policy,
         clock,
         metrics: metrics.clone(),
@@ -189,12 +213,7 @@ pub async fn start(
         pressure: Pressure::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
-    }));
-    let places = Places::new(config.limits.connections, listener::connections_max()?);
-    let (listener, following) = edge.serve(&router, &places, &metrics, &shutdown);
-    following.map(|following| background.spawn(following));
-    tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { address, tls_address, state, listener, background, log_writer, closed, shutdown })
+    })))
 }
 
 impl Running {
@@ -211,7 +230,7 @@ impl Running {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Ok(()),
             },
-            ended = self.background.join_next() => match ended {
+            ended = self.core.background.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Err(Error::CoreFailed("a task ended before the node".to_owned())),
             },
@@ -222,18 +241,10 @@ impl Running {
             // Nobody is answered by a node that has failed.
             self.listener.shutdown().await;
         }
-        self.background.shutdown().await;
-        let stopped = core.shutdown().await.map_err(Error::CoreFailed);
         drop((core, self.state, self.listener));
-        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
-        if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
-            tracing::warn!("the data directory is still in use at the end");
-        }
-        // The writer ends when the core has let go of the log.
-        // A process that ends while the database has threads is aborted by it, whatever its exit code.
-        let joined = wait_for_thread(self.log_writer).await;
+        let stopped = self.core.stop().await;
         tracing::info!("stopped");
-        ended.and(stopped).and(joined)
+        ended.and(stopped)
     }
 }
 
@@ -303,13 +314,33 @@ fn address_of(socket: &TcpListener) -> Result<SocketAddr, Error> {
     socket.local_addr().map_err(|source| Error::Listen { address: unknown, source })
 }
 
+/// The core, and what runs beside it until the node ends.
 struct Core {
     state: State,
+    background: JoinSet<()>,
     log_writer: thread::JoinHandle<()>,
     closed: cluster::Closed,
 }
 
-async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>) -> Result<Core, Error> {
+impl Core {
+    /// Ends the tasks and the core, and waits until the data directory is closed.
+    async fn stop(mut self) -> Result<(), Error> {
+        self.background.shutdown().await;
+        let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
+        drop(self.state);
+        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
+        if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
+            tracing::warn!("the data directory is still in use at the end");
+        }
+        // The writer ends when the core has let go of the log.
+        // A process that ends while the database has threads is aborted by it, whatever its exit code.
+        let joined = wait_for_thread(self.log_writer).await;
+        stopped.and(joined)
+    }
+}
+
+/// Starts the core. It may not have recovered yet.
+async fn start_core(config: &Config, clock: &Clock) -> Result<Core, Error> {
     let data = config.node.data_dir.clone();
     lock(&data)?;
     let options = cluster::Options {
@@ -325,11 +356,10 @@ async fn start_core(config: &Config, clock: &Clock, background: &mut JoinSet<()>
         Ok(())
     })
     .await?;
+    let mut background = JoinSet::new();
     background.spawn(started.proposer);
-    let state = State::new(started.handle);
-    state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
-    Ok(Core { state, log_writer, closed: started.closed })
+    Ok(Core { state: State::new(started.handle), background, log_writer, closed: started.closed })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]

@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use node_under_test::{Node, Site, copy, files};
 use trust_fabric::cluster::StateHash;
 use trust_fabric::id::Digest128;
+use trust_fabric::node;
 use trust_fabric::state::{self, PolicySource};
 
 const NONCES: u8 = 60;
@@ -290,4 +291,30 @@ async fn a_second_process_on_the_directory_is_refused_and_the_first_goes_on() {
     let answer = node_under_test::client().post(url).body(body).send().await.expect("answer");
     assert_eq!(answer.status().as_u16(), 200);
     first.kill();
+}
+
+#[tokio::test]
+async fn a_start_that_fails_above_the_core_closes_the_directory() {
+    let site = Site::new();
+    let data = site.data();
+    let mut config = site.config(&data);
+    config.policy.directory = site.beside("policies");
+    fs::create_dir(&config.policy.directory).expect("directory");
+    fs::write(config.policy.directory.join("exchange.rego"), "package").expect("policy");
+    let refused = Site::start_with(config).await.err();
+    assert!(matches!(refused, Some(node::Error::Policy(_))), "{refused:?}");
+    site.start(&data).await.expect("starts").stop().await;
+
+    let keys = files(&data.join("keys"));
+    assert!(!keys.is_empty());
+    for key in &keys {
+        fs::write(key, "no key").expect("key");
+    }
+    let refused = site.start(&data).await.err();
+    assert!(matches!(refused, Some(node::Error::Keyring(_))), "{refused:?}");
+    // A node without keys makes itself new ones.
+    for key in &keys {
+        fs::remove_file(key).expect("key");
+    }
+    site.start(&data).await.expect("starts").stop().await;
 }

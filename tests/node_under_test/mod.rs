@@ -108,8 +108,12 @@ impl Site {
 
     /// Starts a node in this process.
     pub async fn start(&self, data: &Path) -> Result<Node, node::Error> {
+        Self::start_with(self.config(data)).await
+    }
+
+    /// Starts a node in this process.
+    pub async fn start_with(config: Config) -> Result<Node, node::Error> {
         let shutdown = CancellationToken::new();
-        let config = self.config(data);
         let running = node::start(config, Clock::system(), Path::new(PROGRAM), shutdown.clone()).await?;
         Ok(Node { running, shutdown })
     }
