@@ -241,6 +241,8 @@ impl Running {
             // Nobody is answered by a node that has failed.
             self.listener.shutdown().await;
         }
+        // The first listener to end is not the last: each goes on until its own requests are answered.
+        while self.listener.join_next().await.is_some() {}
         drop((core, self.state, self.listener));
         let stopped = self.core.stop().await;
         tracing::info!("stopped");
