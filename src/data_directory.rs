@@ -49,6 +49,12 @@ pub enum Error {
         /// Its mode.
         mode: u32,
     },
+    /// There is data, and nothing says of which mode.
+    #[error("{}: is missing beside the data; write production or development into it, whichever the data is", path.display())]
+    NoMode {
+        /// Where it should be.
+        path: PathBuf,
+    },
     /// It belongs to the other mode.
     #[error("data directory {}: holds {found} data, and node.mode is {}: take another directory", path.display(), wanted.as_str())]
     OtherMode {
@@ -64,7 +70,7 @@ pub enum Error {
 /// Makes the directory if it is not there, and refuses it if it is another's.
 ///
 /// # Errors
-/// As [`Error`] says; nothing was changed then.
+/// As [`Error`] says; of what was there before, nothing was changed then.
 pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     fs::DirBuilder::new()
@@ -81,10 +87,11 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     let found = match fs::read_to_string(&file) {
         Ok(text) => text.trim().to_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // What was made before there were modes was made for everybody.
-            let has_data = path.join("raft").exists();
-            let found = if has_data { Mode::Development } else { mode };
-            found.as_str().to_owned()
+            // Data that lost its mode may be production's: nobody guesses.
+            if path.join("raft").exists() {
+                return Err(Error::NoMode { path: file });
+            }
+            mode.as_str().to_owned()
         }
         Err(error) => return Err(unusable(error)),
     };
@@ -119,13 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn data_from_before_there_were_modes_is_development_data() {
+    fn data_that_lost_its_mode_is_opened_in_neither() {
         let (_outer, path) = directory();
         prepare(&path, Mode::Production).expect("new");
         fs::remove_file(path.join(MODE_FILE)).expect("removed");
         fs::create_dir(path.join("raft")).expect("data");
-        assert!(matches!(prepare(&path, Mode::Production), Err(Error::OtherMode { .. })));
-        prepare(&path, Mode::Development).expect("development");
+        for mode in [Mode::Production, Mode::Development] {
+            assert!(matches!(prepare(&path, mode), Err(Error::NoMode { .. })));
+        }
     }
 
     #[test]

@@ -172,7 +172,7 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most headers of one request; beyond it: 431.
 pub const HEADERS_MAX: usize = 64;
 /// Largest head of one HTTP/1.1 request; beyond it: 431.
-pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Longest request line of HTTP/1.1; beyond it: 414.
 pub const REQUEST_LINE_BYTES_MAX: usize = 8 * 1024;
 /// Most bytes read from an HTTP/1.1 connection at once into memory of our own.
@@ -192,7 +192,7 @@ pub const HTTP2_LOCAL_RESETS_MAX: usize = 20;
 /// What one HTTP/2 request may send before we have read it, in bytes.
 pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// What all requests of one HTTP/2 connection may send before we have read it, in bytes.
-pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// Largest HTTP/2 frame (RFC 9113 §4.2: the least that can be stated).
 pub const HTTP2_FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Most written and not yet sent of one HTTP/2 answer before it waits.
@@ -203,7 +203,9 @@ pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most open connections of all listeners; what the limit of open files leaves, if that is less.
 pub const CONNECTIONS_MAX: usize = 10_240;
-/// Further connections, answered on health routes only.
+/// Most connections that the system keeps for us until they are accepted, on each listener.
+pub const CONNECTIONS_QUEUED_MAX: u32 = 1024;
+/// Further connections of each listener, answered on health routes only.
 pub const CONNECTIONS_IN_RESERVE_MAX: usize = 64;
 /// Default of the most open connections from one address; of IPv6, from one /64.
 pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 256;
@@ -217,14 +219,22 @@ pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most callers whose rate is remembered; beyond it the least used start anew.
 pub const RATES_REMEMBERED_MAX: u64 = 100_000;
+/// How long a caller's rate is remembered after its last request.
+pub const RATES_REMEMBERED_IDLE: Duration = Duration::from_secs(60);
 /// Default number of requests that one caller may send in a second.
 pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
 /// Largest number of requests a second that can be configured for one caller.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+/// Requests for health that one address may send in a second; beyond it: 429.
+pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
+/// Most requests of one caller under way at once; beyond it: 429.
+pub const REQUESTS_OF_CALLER_MAX: usize = 512;
+/// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
+pub const MIN_INDEX_WAITS_MAX: usize = 256;
 /// Most requests under way at once; beyond it: 503.
 pub const REQUESTS_MAX: usize = 4_096;
 /// Most requests that were read and have not had their first turn; beyond it: 503.
-pub const REQUESTS_WAITING_MAX: usize = 128;
+pub const REQUESTS_WAITING_MAX: usize = 512;
 /// Longest wait for a request's body; beyond it: 408.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a graceful shutdown waits for requests under way.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -127,15 +128,17 @@ pub async fn start(
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
     let metrics = Metrics::new()?;
-    let edge = Edge::open(&config, &clock, &metrics).await?;
+    let edge = Edge::open(&config, &clock, &metrics)?;
     let (address, tls_address) = edge.addresses()?;
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
-    data_directory::prepare(&config.node.data_dir, mode)?;
     let places = Places::new(config.limits.connections, listener::connections_max()?);
+    data_directory::prepare(&config.node.data_dir, mode)?;
 
     let mut core = start_core(&config, &clock).await?;
-    let router = match assemble(config, clock, compiler, issuers, &metrics, &mut core).await {
-        Ok(router) => router,
+    let assembled = assemble(config, clock, compiler, issuers, &metrics, &mut core).await;
+    let served = assembled.and_then(|router| edge.serve(&router, &places, &metrics, &shutdown));
+    let (listener, following) = match served {
+        Ok(served) => served,
         Err(error) => {
             if let Err(error) = core.stop().await {
                 tracing::error!(%error, "stop what a failed start had started");
@@ -143,7 +146,6 @@ pub async fn start(
             return Err(error);
         }
     };
-    let (listener, following) = edge.serve(&router, &places, &metrics, &shutdown);
     following.map(|following| core.background.spawn(following));
     tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
@@ -196,6 +198,7 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
@@ -210,6 +213,8 @@ async fn assemble(
         metrics_access: config.metrics_access,
         own_tokens,
         rates,
+        health_rates,
+        min_index_places: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
         pressure: Pressure::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
@@ -258,22 +263,22 @@ async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     }
 }
 
-/// The sockets that callers reach, open from the start of a node on, so that an address in use is
-/// known before anything is written.
+/// The sockets that callers reach. They have their addresses from the start of a node on, so that one in
+/// use is known before anything is written; connections are taken when there is somebody to answer.
 struct Edge {
-    http: TcpListener,
-    https: Option<(TcpListener, Tls)>,
+    http: TcpSocket,
+    https: Option<(TcpSocket, Tls)>,
 }
 
 impl Edge {
-    async fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
-        let http = listen(config.listen.http).await?;
+    fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
+        let http = bind(config.listen.http)?;
         let Some(tls) = &config.tls else {
             tracing::warn!("development mode: no TLS, and everybody on this machine may do everything");
             return Ok(Self { http, https: None });
         };
-        let trust_domains = tls.client_trust_domains.clone();
-        let socket = listen(tls.address).await?;
+        let socket = bind(tls.address)?;
+        let trust_domains = vec![tls.client_trust_domain.clone()];
         let tls = Tls::load(tls.files.clone(), trust_domains, clock.clone(), metrics.clone())?;
         Ok(Self { http, https: Some((socket, tls)) })
     }
@@ -291,29 +296,45 @@ impl Edge {
         places: &Places,
         metrics: &Metrics,
         shutdown: &CancellationToken,
-    ) -> (JoinSet<()>, Option<impl Future<Output = ()> + Send + use<>>) {
+    ) -> Result<(JoinSet<()>, Option<impl Future<Output = ()> + Send + use<>>), Error> {
+        let http = listen(self.http)?;
+        let https = self.https.map(|(socket, tls)| Ok::<_, Error>((listen(socket)?, tls))).transpose()?;
         let mut listening = JoinSet::new();
-        let mut listen_on = |socket, kind| {
-            let (router, places) = (router.clone(), places.clone());
+        let mut serve_on = |socket, kind| {
+            // Each has a reserve of its own: strangers on the one must not take the other's.
+            let (router, places) = (router.clone(), places.with_own_reserve());
             let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
             listening.spawn(served);
         };
-        listen_on(self.http, Kind::Plain);
-        let following = self.https.map(|(socket, tls)| {
-            listen_on(socket, Kind::Tls(tls.handshake()));
+        serve_on(http, Kind::Plain);
+        let following = https.map(|(socket, tls)| {
+            serve_on(socket, Kind::Tls(tls.handshake()));
             tls.follow()
         });
-        (listening, following)
+        Ok((listening, following))
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+/// A socket that has its address and takes no connection yet.
+fn bind(address: SocketAddr) -> Result<TcpSocket, Error> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        // A port that an earlier process has just left is free (as `std` and tokio's own `bind` see it).
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(socket)
+    });
+    bound.map_err(|source| Error::Listen { address, source })
 }
 
-fn address_of(socket: &TcpListener) -> Result<SocketAddr, Error> {
+fn address_of(socket: &TcpSocket) -> Result<SocketAddr, Error> {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     socket.local_addr().map_err(|source| Error::Listen { address: unknown, source })
+}
+
+fn listen(socket: TcpSocket) -> Result<TcpListener, Error> {
+    let address = address_of(&socket)?;
+    socket.listen(limits::CONNECTIONS_QUEUED_MAX).map_err(|source| Error::Listen { address, source })
 }
 
 /// The core, and what runs beside it until the node ends.

@@ -33,6 +33,8 @@ struct Past {
 
 impl Past {
     async fn make() -> Self {
+        /// A node does not start with a policy that does not compile.
+        const POLICY: &str = include_str!("../policies/exchange.rego");
         let site = Site::new();
         let data = site.data();
         let live = async |from: u8, to: u8| {
@@ -40,7 +42,7 @@ impl Past {
             for number in from..to {
                 node.running.state.spend_nonce(nonce(number), None).await.expect("fresh");
             }
-            let source = PolicySource { path: "a.rego".into(), text: format!("package p{from}") };
+            let source = PolicySource { path: "a.rego".into(), text: format!("{POLICY}\n# {from}") };
             let put = node.running.state.put_policy(
                 format!("policy-{from}"),
                 vec![source],

@@ -3,10 +3,9 @@
 //! here decides what a request means, or who sends it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -14,8 +13,8 @@ use super::error::{Code, Error};
 use super::listener::Violation;
 use super::notes::Notes;
 use super::overload::Admitted;
-use super::peer::Peer;
-use super::rates::Remaining;
+use super::peer::{Channel, Peer};
+use super::rates::{Key, Remaining};
 use super::{App, origin};
 use crate::limits;
 use crate::telemetry::TraceContext;
@@ -42,7 +41,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let began = app.clock.boot();
     let request_id = uuid::Uuid::new_v4().simple().to_string();
     let trace = trace_of(request.headers());
-    let method = request.method().clone();
+    let method = known_method(request.method());
     // The route's pattern, never the path: a label must not grow with what callers send.
     let route =
         request.extensions().get::<MatchedPath>().map_or("unmatched", |path| path.as_str()).to_owned();
@@ -51,7 +50,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
-            let admission = admissible(&app, &route, &request);
+            let admission = admissible(&app, &route, &request, &notes);
             match admit(&app, admission, request.headers()).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => closing(error.into_response()),
@@ -73,12 +72,12 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
         say_rate(headers, *rate);
     }
     let took = app.clock.boot().saturating_sub(began);
-    record(&app, method.as_str(), &route, response.status(), took);
+    app.metrics.http_request(&route, method, response.status().as_u16(), took);
     tracing::info!(
         request_id,
         trace_id = trace.as_ref().map(TraceContext::trace_id),
         caller = notes.caller(),
-        method = method.as_str(),
+        method,
         route,
         status = response.status().as_u16(),
         duration_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -97,18 +96,28 @@ enum Admission {
 
 /// What is refused before it is known what is asked for, in this order:
 ///
-/// 1. what is not HTTP as this node reads it
-/// 2. what is sent to another name, or by another site's page
-/// 3. anything but health on a connection beyond the usual number
-fn admissible(app: &App, route: &str, request: &Request) -> Result<Admission, Error> {
-    if let Some(violation) = request.extensions().get::<Violation>() {
-        return Err(Error::violation(*violation));
-    }
+/// 1. what comes too often: of one certificate, else of one address; of health, of one address
+/// 2. what is not HTTP as this node reads it
+/// 3. what is sent to another name, or by another site's page
+/// 4. anything but health on a connection beyond the usual number
+fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Result<Admission, Error> {
     let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
         return Err(Error::internal("a request without its connection"));
     };
+    let is_health = app.health_routes.contains(&route);
+    let by_address = Key::of_address(peer.address.ip());
+    let taken = match &peer.channel {
+        _ if is_health => app.health_rates.take(by_address),
+        Channel::Tls(Some(certificate)) => app.rates.take(Key::Workload(certificate.spiffe_id.clone())),
+        Channel::Tls(None) | Channel::Plain => app.rates.take(by_address),
+    };
+    notes.set_rate(taken.remaining);
+    notes.hold(taken.place?);
+    if let Some(violation) = request.extensions().get::<Violation>() {
+        return Err(Error::violation(*violation));
+    }
     origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())?;
-    if app.health_routes.contains(&route) {
+    if is_health {
         Ok(Admission::Always)
     } else if peer.in_reserve {
         Err(Error::unavailable("too many connections, try again soon"))
@@ -117,18 +126,20 @@ fn admissible(app: &App, route: &str, request: &Request) -> Result<Admission, Er
     }
 }
 
-/// Lets a request in, when its turn has come and the log index that it asks for is reached.
+/// Lets a request in, when the log index that it asks for is reached and its turn has come. Health
+/// waits for neither.
 async fn admit(
     app: &App,
     admission: Result<Admission, Error>,
     headers: &HeaderMap,
-) -> Result<Admitted, Error> {
-    let admitted = match admission? {
-        Admission::Always => app.pressure.enter(),
-        Admission::IfNotOverloaded => app.pressure.admit().await?,
-    };
-    reach_min_index(app, headers).await?;
-    Ok(admitted)
+) -> Result<Option<Admitted>, Error> {
+    match admission? {
+        Admission::Always => Ok(None),
+        Admission::IfNotOverloaded => {
+            reach_min_index(app, headers).await?;
+            app.pressure.admit().await.map(Some)
+        }
+    }
 }
 
 /// draft-ietf-httpapi-ratelimit-headers-10 §3: a policy of so many requests in a window of a second,
@@ -140,12 +151,10 @@ fn say_rate(headers: &mut HeaderMap, rate: Remaining) {
     headers.extend(left.ok().map(|value| (RATE_LIMIT, value)));
 }
 
-fn record(app: &App, method: &str, route: &str, status: StatusCode, took: Duration) {
-    let method = match method {
-        "GET" | "POST" | "PUT" | "DELETE" | "PATCH" | "HEAD" | "OPTIONS" => method,
-        _ => "other",
-    };
-    app.metrics.http_request(route, method, status.as_u16(), took);
+/// The method as a label and in the log: what callers invent is one word.
+fn known_method(method: &Method) -> &'static str {
+    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    METHODS.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
 fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
@@ -157,6 +166,14 @@ async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
     let Some(value) = headers.get(SVC_MIN_INDEX) else { return Ok(()) };
     let index = value.to_str().ok().and_then(|text| text.parse().ok());
     let index = index.ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))?;
+    if app.state.core().applied() >= index {
+        return Ok(());
+    }
+    // Waiting costs its sender nothing, so only so many may.
+    let _place = app
+        .min_index_places
+        .try_acquire()
+        .map_err(|_| Error::unavailable("too many requests wait for their Svc-Min-Index"))?;
     let reached = app.state.core().until_applied(index);
     tokio::time::timeout(limits::MIN_INDEX_WAIT, reached)
         .await

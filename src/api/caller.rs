@@ -199,17 +199,13 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         else {
             return Err(Error::internal("a request without its connection"));
         };
-        let outcome = decide(app, peer, &parts.headers, N::ACCESS);
-        let key = match outcome.as_ref().map(|known| &known.identity) {
-            Ok(Identity::Workload(id)) => Key::Workload(id.clone()),
-            Ok(Identity::Anonymous) | Err(_) => Key::of_address(peer.address.ip()),
-        };
-        if N::ACCESS != Access::Health {
-            notes.set_rate(app.rates.take(key)?);
-        }
-        let Known { identity, certificate } = outcome?;
+        let Known { identity, certificate, is_bearer } = decide(app, peer, &parts.headers, N::ACCESS)?;
         if let Identity::Workload(id) = &identity {
             notes.set_caller(id.clone());
+            // A certificate was counted with its connection; a token is known only now.
+            if is_bearer {
+                notes.hold(app.rates.take(Key::Workload(id.clone())).place?);
+            }
         }
         Ok(Self { identity, certificate, need: PhantomData })
     }
@@ -218,13 +214,14 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
 struct Known {
     identity: Identity,
     certificate: Option<CertificateDigest>,
+    is_bearer: bool,
 }
 
 /// Decides, in this order:
 ///
 /// 1. over plain HTTP, while there is TLS, only what is public is served
-/// 2. a client certificate counts until it expires, whatever connection it opened
-/// 3. public routes ask nothing more
+/// 2. public routes ask nothing more; a certificate that is still in force says who it is
+/// 3. a client certificate counts until it expires, whatever connection it opened
 /// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
 /// 5. without one, the client certificate says who calls
 /// 6. without either: nobody, which development mode lets do everything
@@ -246,9 +243,13 @@ fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result
     if app.requires_tls && matches!(peer.channel, Channel::Plain) && !is_open {
         return Err(Error::forbidden("served on 8694, over TLS"));
     }
-    let certificate = certificate_in_force(app, &peer.channel)?;
+    let certificate = match certificate_in_force(app, &peer.channel) {
+        // Public is public, also for whoever is no longer known.
+        Err(_) if is_open => None,
+        outcome => outcome?,
+    };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
-    let known = |identity| Known { identity, certificate: digest };
+    let known = |identity| Known { identity, certificate: digest, is_bearer: false };
     let by_certificate = certificate
         .map_or(Identity::Anonymous, |certificate| Identity::Workload(certificate.spiffe_id.clone()));
     let (capability, takes_bearer) = match access {
@@ -268,7 +269,7 @@ fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result
             if !capabilities.iter().any(|granted| granted == capability.as_str()) {
                 return Err(Error::insufficient(capability.as_str()));
             }
-            Ok(known(Identity::Workload(credential.sub().clone())))
+            Ok(Known { is_bearer: true, ..known(Identity::Workload(credential.sub().clone())) })
         }
         (None, Identity::Workload(id)) => {
             if !app.callers.may(&id, capability) {

@@ -136,12 +136,8 @@ impl Error {
     }
 
     /// 429 `access_denied`, and when to try again.
-    pub fn too_many_requests(retry_after_secs: u32) -> Self {
-        let error = Self::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            Code::AccessDenied,
-            "too many requests of this caller, try again later",
-        );
+    pub fn too_many_requests(description: &str, retry_after_secs: u32) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Code::AccessDenied, description);
         Self { retry_after_secs: Some(retry_after_secs), ..error }
     }
 

@@ -32,6 +32,7 @@ use std::sync::Arc;
 pub use axum::Router;
 use axum::http::Method;
 use axum::middleware;
+use tokio::sync::Semaphore;
 
 use self::caller::{Access, Callers, ClusterAdmin, Health, Metrics as MetricsNeed, MetricsAccess, Public};
 pub use self::overload::Pressure;
@@ -51,6 +52,8 @@ use crate::telemetry::Metrics;
 pub struct App {
     parts: Arc<Parts>,
     health_routes: Arc<[&'static str]>,
+    /// `/openapi.json`, made once.
+    description: Arc<str>,
 }
 
 /// The parts of [`App`].
@@ -82,6 +85,10 @@ pub struct Parts {
     pub own_tokens: OwnTokens,
     /// How often a caller may call.
     pub rates: Rates,
+    /// How often an address may ask for health, whatever else it does.
+    pub health_rates: Rates,
+    /// Places to wait for `Svc-Min-Index`.
+    pub min_index_places: Semaphore,
     /// How much is under way.
     pub pressure: Pressure,
     /// What this node calls itself.
@@ -94,7 +101,11 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         let rows = rows();
         let health = rows.iter().filter(|row| row.access == Access::Health).map(|row| row.path);
-        Self { parts: Arc::new(parts), health_routes: health.collect() }
+        Self {
+            parts: Arc::new(parts),
+            health_routes: health.collect(),
+            description: openapi::description().into(),
+        }
     }
 
     /// "Details only for authenticated callers"; in development mode that is everybody.

@@ -1,16 +1,17 @@
 //! What the edge learns of a request on its way in, for the headers of its answer and its line in
 //! the log. Nobody decides by it.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::rates::Remaining;
+use super::rates::{Place, Remaining};
 use crate::id::WorkloadId;
 
-/// Notes on one request; each is written once at most.
+/// Notes on one request; caller and rate are written once at most.
 #[derive(Debug, Default)]
 pub struct Notes {
     caller: OnceLock<WorkloadId>,
     rate: OnceLock<Remaining>,
+    places: Mutex<Vec<Place>>,
 }
 
 impl Notes {
@@ -22,6 +23,11 @@ impl Notes {
     /// Who calls, if somebody said.
     pub fn caller(&self) -> Option<&str> {
         self.caller.get().map(WorkloadId::as_str)
+    }
+
+    /// Keeps a place among a caller's requests until the request is answered.
+    pub fn hold(&self, place: Place) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).push(place);
     }
 
     /// What is left of the caller's rate.

@@ -44,10 +44,15 @@ fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<&'r str, Error> {
 /// Whether `authority`, a host with or without a port, names this node. An address that was reached
 /// is no danger: a rebound name is a name.
 fn is_ours(authority: &str, names: &[String], local: IpAddr) -> bool {
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or(rest, |(address, _)| address),
-        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    let split = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']'),
+        None => Some(authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon))),
     };
+    let Some((host, port)) = split else { return false };
+    // RFC 3986 §3.2.3: nothing, or a colon and digits.
+    if !port.strip_prefix(':').map_or(port.is_empty(), |port| port.bytes().all(|b| b.is_ascii_digit())) {
+        return false;
+    }
     let is_own_address = |address: IpAddr| address.is_loopback() || address == local.to_canonical();
     host.eq_ignore_ascii_case("localhost")
         || names.iter().any(|name| host.eq_ignore_ascii_case(name))
@@ -87,8 +92,18 @@ mod tests {
 
     #[test]
     fn a_name_rebound_to_loopback_is_refused() {
-        for host in ["evil.example", "127.0.0.1.evil.example:8693", "localhost.evil.example", "", "[::1"] {
-            assert!(!accepts(&[("host", host)]) || host == "[::1", "{host}");
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example:8693",
+            "localhost.evil.example",
+            "[::1]evil.example",
+            "[::1]:evil",
+            "127.0.0.1:evil",
+            "localhost:1:2",
+            "[::1",
+            "",
+        ] {
+            assert!(!accepts(&[("host", host)]), "{host}");
         }
         assert!(!accepts(&[]));
     }

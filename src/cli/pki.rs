@@ -106,11 +106,14 @@ fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io:
     ] {
         writeln!(out, "{key} = {}", quoted(path))?;
     }
-    writeln!(out, "client_trust_domains = [\"{}\"]", request.trust_domain)?;
+    writeln!(out, "client_trust_domain = \"{}\"", request.trust_domain)?;
     for (caller, _) in &made.callers {
         let known = CALLERS.iter().find(|(name, _)| *name == caller.file_stem());
         writeln!(out, "\n[[callers]]\nid = \"{}\"", caller.id())?;
-        writeln!(out, "capabilities = {}", known.map_or("[]", |(_, capabilities)| capabilities))?;
+        match known {
+            Some((_, capabilities)) => writeln!(out, "capabilities = {capabilities}")?,
+            None => writeln!(out, "capabilities = [\"exchange\"]    # or what it is to do")?,
+        }
     }
     Ok(())
 }

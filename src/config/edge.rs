@@ -15,7 +15,7 @@ use super::{Fabric, Limits, Listen, Tls};
 use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::api::tls::Files;
-use crate::id::{TrustDomain, WorkloadId};
+use crate::id::WorkloadId;
 use crate::limits;
 
 /// What was checked together.
@@ -79,9 +79,9 @@ fn tls(keys: &keys::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut Che
     let certificate = file("certificate", &keys.certificate);
     let private_key = file("private_key", &keys.private_key);
     let client_ca = file("client_ca", &keys.client_ca);
-    let client_trust_domains = match &keys.client_trust_domains {
-        Some(names) => checker.keep("tls.client_trust_domains", trust_domains(names)),
-        None => fabric.map(|fabric| vec![fabric.trust_domain.clone()]),
+    let client_trust_domain = match &keys.client_trust_domain {
+        Some(name) => checker.keep("tls.client_trust_domain", name.parse()),
+        None => fabric.map(|fabric| fabric.trust_domain.clone()),
     };
     Some(Tls {
         address: address?,
@@ -91,20 +91,15 @@ fn tls(keys: &keys::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut Che
             client_ca: client_ca?,
             client_crl: keys.client_crl.clone(),
         },
-        client_trust_domains: client_trust_domains?,
+        client_trust_domain: client_trust_domain?,
     })
-}
-
-fn trust_domains(names: &[String]) -> Result<Vec<TrustDomain>, String> {
-    if names.is_empty() {
-        return Err("must not be empty".to_owned());
-    }
-    names.iter().map(|name| name.parse().map_err(|error| format!("{name:?}: {error}"))).collect()
 }
 
 /// The host of our `iss`, and more names by which callers reach this node.
 fn hosts(more: &[String], fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Vec<String>> {
-    let own = Url::parse(&fabric?.issuer).ok().and_then(|url| url.host_str().map(str::to_owned));
+    let own = Url::parse(&fabric?.issuer).ok();
+    // An IPv6 address without the brackets it has in a URL.
+    let own = own.and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
     let more: Result<Vec<String>, String> = more.iter().map(|name| host(name)).collect();
     let more = checker.keep("listen.hosts", more)?;
     Some(own.into_iter().chain(more).collect())

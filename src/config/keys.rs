@@ -71,7 +71,7 @@ pub(super) struct Tls {
     pub private_key: Option<PathBuf>,
     pub client_ca: Option<PathBuf>,
     pub client_crl: Option<PathBuf>,
-    pub client_trust_domains: Option<Vec<String>>,
+    pub client_trust_domain: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

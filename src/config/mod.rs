@@ -91,8 +91,8 @@ pub struct Tls {
     pub address: SocketAddr,
     /// Certificate, key, client CA and CRL.
     pub files: tls::Files,
-    /// The trust domains whose client certificates are accepted.
-    pub client_trust_domains: Vec<TrustDomain>,
+    /// The trust domain of client certificates: the one that the client CAs may speak for.
+    pub client_trust_domain: TrustDomain,
 }
 
 /// `[limits]`

@@ -344,7 +344,7 @@ fn production_has_tls_and_everything_else_as_documented() {
     assert_eq!(tls.address.to_string(), "0.0.0.0:8694");
     assert_eq!(tls.files.client_ca, Path::new("ca.pem"));
     assert_eq!(tls.files.client_crl, None);
-    assert_eq!(tls.client_trust_domains, [config.fabric.trust_domain]);
+    assert_eq!(tls.client_trust_domain, config.fabric.trust_domain);
     assert_eq!(config.listen.hosts, ["trust.example.com"]);
     assert_eq!(config.limits.requests_per_second_per_caller, 1_000);
     assert_eq!((config.limits.connections.per_address, config.limits.connections.per_identity), (256, 1_024));
@@ -402,8 +402,8 @@ fn production_refuses_what_its_edge_cannot_be() {
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}{extra}"), &[]);
         assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{extra}: {found:?}");
     }
-    let trust_domains = format!("tls.client_trust_domains = []{PRODUCTION}{ISSUER}");
-    assert_eq!(mistakes(&trust_domains, &[])[0].key, "tls.client_trust_domains");
+    let trust_domain = format!("tls.client_trust_domain = \"A.example\"{PRODUCTION}{ISSUER}");
+    assert_eq!(mistakes(&trust_domain, &[])[0].key, "tls.client_trust_domain");
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
     assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
     unset["blast_radius"]["parents"].take();
     assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
-    assert_eq!(set["tls"]["client_trust_domains"].take()[0], unset["fabric"]["trust_domain"]);
+    assert_eq!(set["tls"]["client_trust_domain"].take(), unset["fabric"]["trust_domain"]);
     assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
     assert_eq!(set, unset);
 }

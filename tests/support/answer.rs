@@ -91,7 +91,8 @@ impl Answer {
         let plain = |b: u8| (b' '..=b'~').contains(&b) && b != b'"' && b != b'\\';
         assert!(description.bytes().all(plain), "RFC 6749 §5.2: {description}");
         let retry = self.header("retry-after").is_some();
-        assert_eq!(self.status == 503, retry, "503 says when to come back: {}", self.body);
+        let comes_back = matches!(self.status, 429 | 503);
+        assert_eq!(comes_back, retry, "429 and 503 say when to come back: {}", self.body);
     }
 }
 

@@ -63,12 +63,14 @@ impl Connection {
             .serve_connection(TokioIo::new(stream), service);
         let ended =
             self.watch(Pin::new(&mut connection), http1::Connection::graceful_shutdown, &activity).await;
-        if !heads.is_refused() {
-            return ended;
+        let stream = connection.into_parts().io.into_inner();
+        // Not for one whose time is over.
+        let was_answered = matches!(ended, Ended::Closed | Ended::Age | Ended::Reload | Ended::Shutdown);
+        if heads.is_refused() || (was_answered && stream.is_within_a_body()) {
+            // In a box: only few connections come here, and all would have the room for it.
+            Box::pin(stream.linger()).await;
         }
-        // In a box: only few connections come here, and all would have the room for it.
-        Box::pin(connection.into_parts().io.into_inner().linger()).await;
-        Ended::Violation
+        if heads.is_refused() { Ended::Violation } else { ended }
     }
 
     /// Serves HTTP/2 until the connection ends.
@@ -141,7 +143,7 @@ impl Connection {
             ended = connection.as_mut() => return natural(ended),
             Some(reason) = reasons.next() => reason,
         };
-        if matches!(reason, Ended::FirstRequest | Ended::WriteStall) {
+        if matches!(reason, Ended::FirstRequest | Ended::Reserve | Ended::WriteStall) {
             return reason;
         }
         close(connection.as_mut());
@@ -207,6 +209,13 @@ where
 
 /// What HTTP/2 itself leaves open of the rules of [`head`].
 fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
+    if request.headers().len() > limits::HEADERS_MAX {
+        return Err(Violation::TooManyHeaders);
+    }
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if target > limits::REQUEST_LINE_BYTES_MAX {
+        return Err(Violation::RequestLineTooLong);
+    }
     // RFC 9113 §8.3.1: `:authority`, or a Host header, and not two that differ.
     let mut named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());

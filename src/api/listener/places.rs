@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::id::WorkloadId;
@@ -55,7 +56,10 @@ impl Error {
 
 /// The places of all listeners of a node. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
-pub struct Places(Arc<Rooms>);
+pub struct Places {
+    rooms: Arc<Rooms>,
+    in_reserve: Arc<AtomicUsize>,
+}
 
 #[derive(Debug)]
 struct Rooms {
@@ -67,7 +71,6 @@ struct Rooms {
 #[derive(Debug, Default)]
 struct Taken {
     usual: usize,
-    in_reserve: usize,
     /// Neither map has an entry of zero, so neither is larger than the number of connections.
     by_network: HashMap<IpAddr, usize>,
     by_identity: HashMap<WorkloadId, usize>,
@@ -77,7 +80,14 @@ impl Places {
     /// Room for `connections_max` connections and the reserve.
     #[must_use]
     pub fn new(caps: Caps, connections_max: usize) -> Self {
-        Self(Arc::new(Rooms { caps, connections_max, taken: Mutex::default() }))
+        let rooms = Arc::new(Rooms { caps, connections_max, taken: Mutex::default() });
+        Self { rooms, in_reserve: Arc::default() }
+    }
+
+    /// The same places, with another reserve.
+    #[must_use]
+    pub fn with_own_reserve(&self) -> Self {
+        Self { rooms: Arc::clone(&self.rooms), in_reserve: Arc::default() }
     }
 
     /// A place for a connection from `address`: a usual one, or one of the reserve.
@@ -87,15 +97,16 @@ impl Places {
     pub fn take(&self, address: IpAddr) -> Result<Place, Error> {
         let network = network_of(address);
         let mut taken = self.taken();
-        if taken.by_network.get(&network).is_some_and(|open| *open >= self.0.caps.per_address) {
+        if taken.by_network.get(&network).is_some_and(|open| *open >= self.rooms.caps.per_address) {
             return Err(Error::Address);
         }
-        let in_reserve = taken.usual >= self.0.connections_max;
+        let in_reserve = taken.usual >= self.rooms.connections_max;
         if in_reserve {
-            if taken.in_reserve >= limits::CONNECTIONS_IN_RESERVE_MAX {
+            // Counted under the lock of the others.
+            if self.in_reserve.load(Ordering::Relaxed) >= limits::CONNECTIONS_IN_RESERVE_MAX {
                 return Err(Error::Full);
             }
-            taken.in_reserve += 1;
+            self.in_reserve.fetch_add(1, Ordering::Relaxed);
         } else {
             taken.usual += 1;
         }
@@ -109,7 +120,7 @@ impl Places {
     /// [`Error::Identity`].
     pub fn take_for(&self, identity: &WorkloadId) -> Result<IdentityPlace, Error> {
         let mut taken = self.taken();
-        if taken.by_identity.get(identity).is_some_and(|open| *open >= self.0.caps.per_identity) {
+        if taken.by_identity.get(identity).is_some_and(|open| *open >= self.rooms.caps.per_identity) {
             return Err(Error::Identity);
         }
         *taken.by_identity.entry(identity.clone()).or_default() += 1;
@@ -117,7 +128,7 @@ impl Places {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rooms.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,8 +152,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        let count = if self.in_reserve { &mut taken.in_reserve } else { &mut taken.usual };
-        *count = count.saturating_sub(1);
+        if self.in_reserve {
+            self.places.in_reserve.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            taken.usual = taken.usual.saturating_sub(1);
+        }
         leave(&mut taken.by_network, &self.network);
     }
 }
@@ -256,7 +270,7 @@ mod tests {
         assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok());
         drop(all);
         let taken = places.taken();
-        assert_eq!((taken.usual, taken.in_reserve), (0, 0));
+        assert_eq!((taken.usual, places.in_reserve.load(Ordering::Relaxed)), (0, 0));
         assert!(taken.by_network.is_empty() && taken.by_identity.is_empty(), "{taken:?}");
     }
 }

@@ -94,14 +94,23 @@ fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Vec<u8>, Erro
 
 /// Whoever may write one of these files decides who our callers are.
 fn check_mode(path: &Path, mode: u32, _owner: u32) -> Result<(), Error> {
-    if mode & 0o002 == 0 { Ok(()) } else { Err(Error::WritableByOthers { path: path.to_owned(), mode }) }
+    if mode & 0o022 == 0 { Ok(()) } else { Err(Error::WritableByOthers { path: path.to_owned(), mode }) }
 }
 
 /// The rule of `PostgreSQL` for `ssl_key_file`: nothing for others, no writing for the group, and reading
-/// for the group only if root owns it. The last is how Kubernetes mounts a secret.
+/// for the group only if root owns it. The last is how Kubernetes mounts a secret. It is root's or ours.
 fn check_key_mode(path: &Path, mode: u32, owner: u32) -> Result<(), Error> {
+    check_key_of(path, mode, owner, rustix::process::geteuid().as_raw())
+}
+
+fn check_key_of(path: &Path, mode: u32, owner: u32, ourselves: u32) -> Result<(), Error> {
     let allowed = if owner == 0 { 0o740 } else { 0o700 };
-    if mode & 0o777 & !allowed == 0 { Ok(()) } else { Err(Error::KeyTooOpen { path: path.to_owned(), mode }) }
+    let is_known = owner == 0 || owner == ourselves;
+    if is_known && mode & 0o777 & !allowed == 0 {
+        Ok(())
+    } else {
+        Err(Error::KeyTooOpen { path: path.to_owned(), mode })
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_private_key_is_its_owners_and_if_that_is_root_its_groups_to_read() {
-        let allowed = |mode, owner| check_key_mode(Path::new("key.pem"), mode, owner).is_ok();
+        let allowed = |mode, owner| check_key_of(Path::new("key.pem"), mode, owner, 1000).is_ok();
+        assert!(!check_key_of(Path::new("key.pem"), 0o600, 1001, 1000).is_ok(), "a stranger's");
         for mode in [0o400, 0o600] {
             assert!(allowed(mode, 0) && allowed(mode, 1000), "{mode:o}");
         }

@@ -58,8 +58,8 @@ pub enum Error {
         /// The most that is read.
         bytes_max: usize,
     },
-    /// Everybody on this machine may write a file.
-    #[error("{}: mode {mode:o} lets others write it; take that away (chmod o-w)", path.display())]
+    /// Others than its owner may write a file.
+    #[error("{}: mode {mode:o} lets others write it; take that away (chmod go-w)", path.display())]
     WritableByOthers {
         /// Which.
         path: PathBuf,
@@ -68,7 +68,7 @@ pub enum Error {
     },
     /// Others than its owner may use the private key.
     #[error(
-        "{}: mode {mode:o} is too open for a private key; make it 0600, or 0640 if root owns it",
+        "{}: mode {mode:o} is too open for a private key, or it is not ours; make it 0600, or 0640 if root owns it",
         path.display()
     )]
     KeyTooOpen {
