@@ -101,6 +101,10 @@ enum Admission {
 /// 3. what is sent to another name, or by another site's page
 /// 4. anything but health on a connection beyond the usual number
 fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Result<Admission, Error> {
+    let refuse = |reason: &'static str, error: Error| {
+        app.metrics.request_refused(reason);
+        error
+    };
     let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
         return Err(Error::internal("a request without its connection"));
     };
@@ -112,15 +116,16 @@ fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Resul
         Channel::Tls(None) | Channel::Plain => app.rates.take(by_address),
     };
     notes.set_rate(taken.remaining);
-    notes.hold(taken.place?);
+    notes.hold(taken.place.map_err(|error| refuse("rate", error))?);
     if let Some(violation) = request.extensions().get::<Violation>() {
-        return Err(Error::violation(*violation));
+        return Err(refuse("violation", Error::violation(*violation)));
     }
-    origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())?;
+    origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())
+        .map_err(|error| refuse("origin", error))?;
     if is_health {
         Ok(Admission::Always)
     } else if peer.in_reserve {
-        Err(Error::unavailable("too many connections, try again soon"))
+        Err(refuse("reserve", Error::unavailable("too many connections, try again soon")))
     } else {
         Ok(Admission::IfNotOverloaded)
     }
@@ -137,7 +142,8 @@ async fn admit(
         Admission::Always => Ok(None),
         Admission::IfNotOverloaded => {
             reach_min_index(app, headers).await?;
-            app.pressure.admit().await.map(Some)
+            let admitted = app.pressure.admit().await;
+            admitted.inspect_err(|_| app.metrics.request_refused("overload")).map(Some)
         }
     }
 }

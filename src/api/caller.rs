@@ -204,7 +204,8 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
             notes.set_caller(id.clone());
             // A certificate was counted with its connection; a token is known only now.
             if is_bearer {
-                notes.hold(app.rates.take(Key::Workload(id.clone())).place?);
+                let place = app.rates.take(Key::Workload(id.clone())).place;
+                notes.hold(place.inspect_err(|_| app.metrics.request_refused("rate"))?);
             }
         }
         Ok(Self { identity, certificate, need: PhantomData })

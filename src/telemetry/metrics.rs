@@ -23,6 +23,7 @@ pub struct Metrics {
     registry: Registry,
     http_requests: IntCounterVec,
     http_request_duration: HistogramVec,
+    requests_refused: IntCounterVec,
     http_connections: IntGaugeVec,
     http_connections_refused: IntCounterVec,
     http_connections_closed: IntCounterVec,
@@ -58,6 +59,12 @@ impl Metrics {
                 "svc_http_request_duration_seconds",
                 "Time from a request's headers to its answer, in seconds.",
                 &["route"],
+            )?,
+            requests_refused: counters(
+                &registry,
+                "svc_requests_refused_total",
+                "Requests refused before their route was asked, by why.",
+                &["reason"],
             )?,
             http_connections: gauges(
                 &registry,
@@ -148,6 +155,12 @@ impl Metrics {
         let method = METHODS.iter().find(|known| **known == method).unwrap_or(&"other");
         self.http_requests.with_label_values(&[route, method, &status.to_string()]).inc();
         self.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
+    }
+
+    /// A request was refused before its route was asked, for example because of the `rate` of its
+    /// caller. It counts as a request too, with its status.
+    pub fn request_refused(&self, reason: &'static str) {
+        self.requests_refused.with_label_values(&[reason]).inc();
     }
 
     /// A connection was opened on `listener`, `plain` or `tls`; it is closed when the answer is
@@ -266,6 +279,7 @@ mod tests {
     fn every_metric_has_a_name_a_help_text_and_its_labels() {
         let metrics = Metrics::new().expect("metrics");
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
+        metrics.request_refused("rate");
         let connection = metrics.http_connection("plain");
         metrics.http_connection_refused("address");
         metrics.http_connection_closed("idle");
@@ -282,6 +296,7 @@ mod tests {
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
             r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.0025"} 0"#,
             r#"svc_http_request_duration_seconds_bucket{route="/livez",le="0.005"} 1"#,
+            r#"svc_requests_refused_total{reason="rate"} 1"#,
             r#"svc_http_connections{listener="plain"} 1"#,
             r#"svc_http_connections_refused_total{reason="address"} 1"#,
             r#"svc_http_connections_closed_total{reason="idle"} 1"#,
@@ -301,7 +316,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (16, 16), "{page}");
+        assert_eq!((names, helps.count()), (17, 17), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }

@@ -223,4 +223,6 @@ async fn a_page_of_another_site_cannot_administer_the_node() {
         node.get("/v1/sys/keys").await.json().as_array().map(Vec::len),
         before.as_array().map(Vec::len)
     );
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains("svc_requests_refused_total{reason=\"origin\"} 12\n"), "{metrics}");
 }

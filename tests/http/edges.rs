@@ -248,6 +248,8 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
     assert!(statuses.contains(&401) && statuses.ends_with(&[429]), "{statuses:?}");
     node.advance_secs(1);
     assert_eq!(list(&operator).await.status, 200);
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains("svc_requests_refused_total{reason=\"rate\"} "), "{metrics}");
 }
 
 /// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route;
