@@ -2,228 +2,329 @@
 //!
 //! A queue, body, list, cache or wait that grows without a line here is a bug. `docs/limits.md`
 //! says the same for operators; a house rule compares the two.
+//!
+//! The doc of each ends with the test that tries it and the metric that shows who went beyond it, or
+//! why there is none; a house rule looks for both.
 
 use std::time::Duration;
 
 // --- input -------------------------------------------------------------------------------------
 
 /// Largest request body in bytes; a larger one is answered 413.
+/// Test: `api::body::tests::a_body_at_its_limit_is_read_and_one_byte_more_is_answered_413`. Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes read and thrown away of a body that is too large, so that its sender reads the answer.
+/// Test: `api::body::tests::a_body_without_an_end_is_read_on_for_a_while_only`. Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
 /// Largest compact JWS in bytes, checked before anything is decoded (contract §3).
+/// Test: `token::jws::tests::refuses_a_token_above_the_limit_before_decoding_it`. Metric: `svc_exchange_total{result="invalid_request"}`.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Deepest nesting of a JSON document (contract §1).
+/// Test: `json::tests::refuses_nesting_beyond_the_limit_and_accepts_it_at_the_limit`. Metric: `svc_http_requests_total{status="400"}`.
 pub const JSON_DEPTH_MAX: usize = 32;
 /// Longest workload identifier in bytes (SPIFFE-ID §2.3, WIMSE identifier §4).
+/// Test: `id::tests::a_name_at_its_longest_is_accepted_and_one_byte_longer_refused`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const WORKLOAD_ID_BYTES_MAX: usize = 2048;
 /// Longest trust domain name in bytes (SPIFFE-ID §2.1).
+/// Test: `id::tests::a_name_at_its_longest_is_accepted_and_one_byte_longer_refused`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const TRUST_DOMAIN_BYTES_MAX: usize = 255;
 /// Longest `kid` in bytes.
+/// Test: `token::jws::tests::refuses_a_kid_that_is_empty_long_or_not_printable_and_keeps_a_path_like_one_as_a_name`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const KID_BYTES_MAX: usize = 256;
 /// Longest `nonce`, `jti`, `txn` or idempotency key in bytes.
+/// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const OPAQUE_BYTES_MAX: usize = 256;
 /// Longest `htu`, `target` or audience in bytes.
+/// Test: `http::bad_requests::members_are_checked_and_named`. Metric: `svc_exchange_total{result="invalid_request"}`.
 pub const URI_BYTES_MAX: usize = 2048;
 /// Most words in one `scope`, and most entries of one `capabilities` list.
+/// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const CAPABILITIES_MAX: usize = 128;
 /// Longest single scope word or capability in bytes.
+/// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const CAPABILITY_BYTES_MAX: usize = 128;
 
 // --- tokens ------------------------------------------------------------------------------------
 
 /// Lifetime of a standard exchanged token (specification, Limits).
+/// Test: `http::granted::a_kubernetes_token_of_each_algorithm_becomes_a_token_with_every_claim`. Metric: none, it is not exceeded but stated.
 pub const TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 /// Lifetime of an execution-scoped token (specification, Limits).
+/// Test: `http::granted::an_execution_scope_binds_the_token_to_one_call_and_shortens_its_life`. Metric: none, it is not exceeded but stated.
 pub const EXECUTION_TOKEN_LIFETIME: Duration = Duration::from_secs(30);
 /// Leeway on the time claims of a credential (contract §3); zero for execution-scoped tokens.
+/// Test: `token::subject::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const LEEWAY: Duration = Duration::from_secs(5);
 /// Default age limit of a credential, and how long a chain may go on from its first credential.
+/// Test: `token::subject::tests::a_long_lived_credential_is_good_only_for_its_issuers_age_limit`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const CREDENTIAL_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Most actors nested in `act` (contract §3).
+/// Test: `http::delegation::a_chain_has_at_most_ten_actors`. Metric: `svc_exchange_total{result="delegation"}`.
 pub const ACT_DEPTH_MAX: usize = 10;
 /// Most digests in `lineage` (contract §3).
+/// Test: `http::delegation::a_token_derives_from_at_most_32_facts`. Metric: `svc_exchange_total{result="lineage"}`.
 pub const LINEAGE_MAX: usize = 32;
 /// Latest NumericDate that is read: the end of the year 9999.
+/// Test: `token::subject::tests::refuses_a_missing_or_wrong_typed_registered_claim`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const NUMERIC_DATE_MAX_SECS: i64 = 253_402_300_799;
 /// Longest verified email address in bytes (RFC 3696 erratum 1690 allows 254; some issuers exceed it).
+/// Test: `token::subject::tests::believes_an_email_only_when_verified_by_an_issuer_that_is_believed`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const EMAIL_BYTES_MAX: usize = 320;
 /// Largest delegation depth that can be stated.
+/// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const DELEGATION_DEPTH_MAX: u32 = 10;
 
 // --- keys --------------------------------------------------------------------------------------
 
 /// How long a signing key is published before it may sign (contract §3, W).
+/// Test: `state::machine::tests::a_key_is_not_retired_before_its_successor_is_old_enough`. Metric: `svc_signing_keys{state="pending"}`.
 pub const KEY_PUBLISH_AHEAD: Duration = Duration::from_secs(600);
 /// Longest life of any token a signing key signs: the agent identity token (contract §4).
+/// Test: `state::machine::tests::a_retired_key_is_forgotten_only_after_its_longest_token`. Metric: `svc_signing_keys{state="retired"}`.
 pub const TOKEN_LIFETIME_LONGEST: Duration = Duration::from_secs(3600);
 /// Most signing keys remembered in the cluster.
+/// Test: `state::machine::tests::beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten`. Metric: `svc_signing_keys`, `svc_http_requests_total{status="409"}`.
 pub const SIGNING_KEYS_MAX: usize = 256;
 /// How long caches may keep a JWKS (contract §1, Cache).
+/// Test: `http::keys::the_key_set_may_be_cached_for_a_minute_and_says_so`. Metric: none, caches are not ours.
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
 
 // --- issuers' keys -----------------------------------------------------------------------------
 
 /// Total time of one fetch of a JWKS, discovery document or SPIFFE bundle.
+/// Test: `http::issuer_sources::a_slow_source_is_given_up_and_holds_nobody_else_up`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const FETCH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest document fetched.
+/// Test: `outbound::issuer_keys::tests::a_wrong_document_never_replaces_a_good_one_and_ends_only_with_time`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const FETCH_BYTES_MAX: usize = 256 * 1024;
 /// Most keys in one key set.
+/// Test: `token::key_set::tests::refuses_what_is_no_key_set`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const KEYS_PER_SET_MAX: usize = 100;
 /// How long fetched keys are used before they are fetched again.
+/// Test: `outbound::issuer_keys::tests::asks_once_while_keys_are_fresh`. Metric: `svc_issuer_key_fetches_total{result="fetched"}`.
 pub const KEYS_FRESH: Duration = Duration::from_secs(300);
 /// How long fetched keys are used when the source cannot be reached.
+/// Test: `outbound::issuer_keys::tests::a_wrong_document_never_replaces_a_good_one_and_ends_only_with_time`. Metric: `svc_exchange_total{result="issuer_unavailable"}`.
 pub const KEYS_STALE_MAX: Duration = Duration::from_secs(900);
 /// How long an issuer's source is not asked again, whatever unknown `kid` is presented and after a
 /// failure.
+/// Test: `outbound::issuer_keys::tests::an_unknown_kid_asks_again_but_a_flood_of_them_does_not`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const KEYS_NEGATIVE: Duration = Duration::from_secs(30);
 /// How long a source is left alone after a fetch that its caller abandoned.
+/// Test: `outbound::issuer_keys::tests::a_caller_that_goes_away_delays_the_others_only_briefly`. Metric: none, the next caller fetches.
 pub const KEYS_ABANDONED: Duration = Duration::from_secs(1);
 /// Shortest refresh interval that a SPIFFE bundle can ask for.
+/// Test: `outbound::issuer_keys::tests::a_bundle_is_refreshed_as_it_hints_and_never_goes_back`. Metric: `svc_issuer_key_fetches_total{result="fetched"}`.
 pub const SPIFFE_REFRESH_MIN: Duration = Duration::from_secs(10);
 /// Shortest RSA modulus of an issuer's key in bits (RFC 7518 §3.3).
+/// Test: `token::rsa::tests::refuses_a_modulus_below_2048_or_above_8192_bits_or_even`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const RSA_MODULUS_BITS_MIN: usize = 2048;
 /// Longest RSA modulus of an issuer's key in bits: it caps the cost of a check.
+/// Test: `token::rsa::tests::refuses_a_modulus_below_2048_or_above_8192_bits_or_even`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const RSA_MODULUS_BITS_MAX: usize = 8192;
 
 // --- policy ------------------------------------------------------------------------------------
 
 /// Time in which a policy bundle must parse and compile; after it the loader is killed.
+/// Test: `policy::a_policy_that_takes_long_to_parse_is_stopped_at_the_deadline`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
 /// Time in which one decision must be made; after it: denied.
+/// Test: `policy::a_loop_without_a_near_end_is_denied_by_the_deadline`. Metric: `svc_policy_decisions_total{decision="error"}`.
 pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
 /// Largest policy bundle (all sources together).
+/// Test: `policy::refuses_a_bundle_beyond_its_limits`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
 /// Pause before a bundle that did not compile on this node is tried again.
+/// Test: none, it takes a compiler that fails and then does not. Metric: `svc_policy_loads_total{result="failed"}`.
 pub const POLICY_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Most bundles compiled, and questions explained, at once.
+/// Test: none, it takes a whole node whose compilers are slow. Metric: none, who comes later waits.
 pub const POLICY_LOADS_MAX: usize = 2;
 /// Largest request body that brings a policy bundle, as JSON.
+/// Test: `http::policy::the_policy_routes_read_their_bodies_strictly`. Metric: `svc_http_requests_total{status="413"}`.
 pub const POLICY_BODY_BYTES_MAX: usize = 2 * POLICY_BYTES_MAX;
 /// Most files in a policy bundle.
+/// Test: `policy::refuses_a_bundle_beyond_its_limits`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_FILES_MAX: usize = 64;
 /// Most bundles kept for rollback.
+/// Test: `state::machine::tests::history_is_bounded_and_keeps_every_bundle_it_names`. Metric: none, the oldest is forgotten.
 pub const POLICY_HISTORY_MAX: usize = 16;
 /// Longest path of a file in a policy bundle, in bytes.
+/// Test: `policy::refuses_a_bundle_beyond_its_limits`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_PATH_BYTES_MAX: usize = 255;
 /// Steps of an evaluation between two looks at the clock.
+/// Test: `policy::a_loop_without_a_near_end_is_denied_by_the_deadline`. Metric: none, it is a granularity.
 pub const POLICY_STEPS_PER_TICK: u32 = 64;
 /// Most answers remembered per bundle, so that a question asked again is not evaluated again.
+/// Test: `policy::exchange::tests::no_more_answers_are_remembered_than_the_limit`. Metric: none, what is forgotten is evaluated again.
 pub const POLICY_DECISIONS_CACHED_MAX: u64 = 10_000;
 /// Deepest chain of rules that use each other; each costs the evaluating thread some stack.
+/// Test: `policy::refuses_functions_that_call_themselves_and_chains_that_are_too_deep`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_CALL_DEPTH_MAX: usize = 32;
 /// Time in which one rule of a policy's own tests, or of an explanation, must be evaluated.
+/// Test: `policy::a_test_that_does_not_end_fails_in_time`. Metric: none, its caller is told.
 pub const POLICY_TEST_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest public reason of a denial in bytes; the rest is cut.
+/// Test: `policy::denial::tests::a_public_reason_is_short_printable_ascii`. Metric: none, the rest is cut.
 pub const POLICY_REASON_BYTES_MAX: usize = 512;
 /// Longest message read from the process that compiles a bundle first, in bytes.
+/// Test: `policy::load::tests::a_program_that_says_too_much_is_heard_to_the_limit_only`. Metric: none, the rest is cut.
 pub const POLICY_VERDICT_BYTES_MAX: usize = 4096;
 /// Longest blast radius in bytes.
+/// Test: `policy::blast_radius::tests::refuses_what_is_not_kind_and_name`. Metric: `svc_exchange_total{result="policy_failed"}`.
 pub const BLAST_RADIUS_BYTES_MAX: usize = 256;
 /// Most kinds in the order of blast radii.
+/// Test: `policy::blast_radius::tests::an_order_and_a_parent_map_have_their_most_entries`. Metric: none, the node does not start.
 pub const BLAST_RADIUS_KINDS_MAX: usize = 16;
 /// Most entries in the parent map of blast radii.
+/// Test: `policy::blast_radius::tests::an_order_and_a_parent_map_have_their_most_entries`. Metric: none, the node does not start.
 pub const BLAST_RADIUS_PARENTS_MAX: usize = 10_000;
 
 // --- replicated core ---------------------------------------------------------------------------
 
 /// Most commands waiting to be proposed; beyond it: 503.
+/// Test: `cluster::propose::tests::beyond_the_queue_nothing_is_proposed`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSALS_QUEUED_MAX: usize = 16 * 1024;
 /// Most commands in one log entry.
+/// Test: `cluster::propose::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
 pub const COMMANDS_PER_ENTRY_MAX: usize = 512;
 /// Size beyond which no further command is added to a log entry.
+/// Test: `cluster::propose::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
 pub const ENTRY_BYTES_FULL: usize = 1024 * 1024;
 /// Most that the clock may be set ahead while a node runs; a larger step is not followed.
+/// Test: `cluster::propose::tests::a_clock_set_far_ahead_is_not_followed`. Metric: none, it is said in the log.
 pub const CLOCK_STEP_MAX: Duration = Duration::from_secs(300);
 /// Most entries proposed and not yet applied.
+/// Test: none, it takes a log that is written slowly. Metric: none, the queue fills instead.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
 /// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
+/// Test: `cluster::propose::tests::a_command_that_is_not_applied_in_time_has_an_unknown_outcome`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait at start-up until everything in the log is applied.
+/// Test: none, it takes a log of two minutes. Metric: none, the node does not start.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// How long a spent nonce is remembered, by log time: until no credential that could present it
 /// again is alive.
+/// Test: `state::machine::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.
 pub const NONCE_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
 /// How long the outcome of an `Idempotency-Key` is remembered (contract §1).
+/// Test: `state::machine::tests::an_idempotency_key_is_remembered_as_long_as_was_promised_and_then_forgotten`. Metric: `svc_exchange_total{result="idempotency_key"}`.
 pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 // --- listeners ---------------------------------------------------------------------------------
 
 /// Longest wait for the first request of a connection, its TLS handshake included.
+/// Test: `api::listener::tests::deadlines::a_connection_without_a_request_is_closed_in_time`. Metric: `svc_http_connections_closed_total{reason="first_request"}`.
 pub const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for a connection of the reserve, which is closed gracefully after it.
+/// Test: `api::listener::tests::network::a_silent_connection_of_the_reserve_is_closed_sooner`. Metric: `svc_http_connections_closed_total{reason="first_request"}`, `svc_http_connections_closed_total{reason="reserve"}`.
 pub const FIRST_REQUEST_IN_RESERVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest TLS handshake.
+/// Test: `api::listener::tests::network::a_handshake_that_does_not_begin_is_ended_in_time`. Metric: `svc_http_connections_refused_total{reason="handshake_timeout"}`.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time from the first byte of an HTTP/1.1 request's head to its last.
+/// Test: `api::listener::tests::deadlines::a_head_in_single_bytes_gains_no_time`. Metric: `svc_http_connections_closed_total{reason="header_timeout"}`.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection stays open without a request under way.
+/// Test: `api::listener::tests::deadlines::an_idle_connection_is_closed`. Metric: `svc_http_connections_closed_total{reason="idle"}`.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two looks at what a connection is doing: what "idle" and "stalled" are rounded up to.
+/// Test: `api::listener::tests::deadlines::an_idle_connection_is_closed`. Metric: none, it is a granularity.
 pub const CONNECTION_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait until the other end reads on; after it the connection is cut.
+/// Test: `api::listener::tests::deadlines::a_reader_that_stops_is_cut`. Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Age at which a plain connection is closed gracefully.
+/// Test: `api::listener::tests::deadlines::an_old_connection_is_closed_however_busy`. Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
 /// Age at which a TLS connection is closed gracefully, so that its client is verified again.
+/// Test: `api::listener::tests::deadlines::an_old_connection_is_closed_however_busy`. Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const TLS_CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
 /// Longest time from a request's headers to its answer's, reading the body included.
+/// Test: none, no route is that slow. Metric: `svc_http_requests_total{status="503"}`.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most headers of one request; beyond it: 431.
+/// Test: `api::listener::tests::framing::heads_at_their_limits_pass_and_beyond_them_are_refused`. Metric: `svc_http_requests_total{status="431"}`.
 pub const HEADERS_MAX: usize = 64;
 /// Largest head of one HTTP/1.1 request; beyond it: 431.
+/// Test: `api::listener::tests::framing::heads_at_their_limits_pass_and_beyond_them_are_refused`. Metric: `svc_http_requests_total{status="431"}`.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Longest request line of HTTP/1.1; beyond it: 414.
+/// Test: `api::listener::tests::framing::heads_at_their_limits_pass_and_beyond_them_are_refused`. Metric: `svc_http_requests_total{status="414"}`.
 pub const REQUEST_LINE_BYTES_MAX: usize = 8 * 1024;
 /// Most bytes read from an HTTP/1.1 connection at once into memory of our own.
+/// Test: `api::listener::tests::framing::heads_at_their_limits_pass_and_beyond_them_are_refused`. Metric: none, the rest is read next.
 pub const HEAD_BYTES_PER_READ_MAX: usize = 4 * 1024;
 /// Most written and not yet sent of an HTTP/1.1 connection before its answer waits.
+/// Test: `api::listener::tests::deadlines::a_reader_that_stops_is_cut`. Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const HTTP1_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Longest wait after a refused request until its sender stops sending, so that it reads the answer.
+/// Test: `api::listener::tests::deadlines::who_was_refused_and_sends_nothing_more_is_not_waited_for_long`. Metric: `svc_http_connections_closed_total{reason="violation"}`.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most requests at once on one HTTP/2 connection (RFC 9113 §5.1.2).
+/// Test: `api::listener::tests::http2::one_request_more_than_stated_is_refused`. Metric: none, the library refuses the request by itself.
 pub const HTTP2_STREAMS_MAX: u32 = 100;
 /// Largest head of one HTTP/2 request, as RFC 9113 §6.5.2 counts it; beyond it: 431.
+/// Test: `api::listener::tests::http2::a_head_larger_than_stated_reaches_nobody`. Metric: none, the library answers by itself.
 pub const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
 /// Most HTTP/2 requests taken back before they were looked at; beyond it the connection is closed.
+/// Test: `api::listener::tests::http2::requests_taken_back_at_once_end_the_connection`. Metric: `svc_http_connections_closed_total{reason="failed"}`.
 pub const HTTP2_PENDING_RESETS_MAX: usize = 20;
 /// Most HTTP/2 requests that we end because of their sender's mistakes; beyond it: closed.
+/// Test: `api::listener::tests::http2::requests_that_we_must_end_end_the_connection`. Metric: `svc_http_connections_closed_total{reason="failed"}`.
 pub const HTTP2_LOCAL_RESETS_MAX: usize = 20;
 /// What one HTTP/2 request may send before we have read it, in bytes.
+/// Test: `api::listener::tests::http2::the_limits_are_stated`. Metric: none, the sender waits.
 pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// What all requests of one HTTP/2 connection may send before we have read it, in bytes.
+/// Test: `api::listener::tests::http2::the_limits_are_stated`. Metric: none, the sender waits.
 pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// Largest HTTP/2 frame (RFC 9113 §4.2: the least that can be stated).
+/// Test: `api::listener::tests::http2::a_frame_larger_than_stated_ends_the_connection`. Metric: `svc_http_connections_closed_total{reason="failed"}`.
 pub const HTTP2_FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Most written and not yet sent of one HTTP/2 answer before it waits.
+/// Test: `api::listener::tests::deadlines::an_http2_reader_that_opens_no_window_is_cut`. Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const HTTP2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Time between two pings on an HTTP/2 connection.
+/// Test: `api::listener::tests::http2::a_peer_that_does_not_answer_a_ping_is_cut`. Metric: none, it is a granularity.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Longest wait for the answer to one.
+/// Test: `api::listener::tests::http2::a_peer_that_does_not_answer_a_ping_is_cut`. Metric: `svc_http_connections_closed_total{reason="failed"}`.
 pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most open connections of all listeners; what the limit of open files leaves, if that is less.
+/// Test: `api::listener::descriptors::tests::connections_shrink_to_what_the_limit_of_open_files_leaves`. Metric: `svc_http_connections`, `svc_requests_refused_total{reason="reserve"}`.
 pub const CONNECTIONS_MAX: usize = 10_240;
 /// Most connections that the system keeps for us until they are accepted, on each listener.
+/// Test: none, the system's own queue. Metric: none, the system counts them.
 pub const CONNECTIONS_QUEUED_MAX: u32 = 1024;
 /// Further connections of each listener, answered on health routes only.
+/// Test: `api::listener::places::tests::beyond_the_usual_places_there_is_a_reserve_and_beyond_it_nothing`. Metric: `svc_http_connections_refused_total{reason="full"}`.
 pub const CONNECTIONS_IN_RESERVE_MAX: usize = 64;
 /// Default of the most open connections from one address; of IPv6, from one /64.
+/// Test: `config::tests::production_has_tls_and_everything_else_as_documented`. Metric: `svc_http_connections_refused_total{reason="address"}`.
 pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 256;
 /// Default of the most open connections with one client certificate's identity.
+/// Test: `config::tests::production_has_tls_and_everything_else_as_documented`. Metric: `svc_http_connections_refused_total{reason="identity"}`.
 pub const CONNECTIONS_PER_IDENTITY_MAX: usize = 1024;
 /// Open files kept free of connections, for the database, the log and calls to others.
+/// Test: `api::listener::descriptors::tests::connections_shrink_to_what_the_limit_of_open_files_leaves`. Metric: none, fewer connections are let in.
 pub const DESCRIPTORS_RESERVED: usize = 1024;
 /// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.
+/// Test: `http::around::an_answer_can_be_asked_for_at_an_index`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Pause after a connection could not be accepted.
+/// Test: none, it takes a machine without descriptors. Metric: none, it is said in the log.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most callers whose rate is remembered; beyond it the least used start anew.
+/// Test: `api::rates::tests::no_more_callers_are_remembered_than_the_limit`. Metric: none, who is forgotten starts anew.
 pub const RATES_REMEMBERED_MAX: u64 = 100_000;
 /// How long a caller's rate is remembered after its last request.
 pub const RATES_REMEMBERED_IDLE: Duration = Duration::from_secs(60);
 /// Default number of requests that one caller may send in a second.
+/// Test: `config::tests::production_has_tls_and_everything_else_as_documented`. Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
 /// Largest number of requests a second that can be configured for one caller.
+/// Test: `config::tests::production_refuses_what_its_edge_cannot_be`. Metric: none, the node does not start.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// Requests for health that one address may send in a second; beyond it: 429.
 pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
@@ -232,61 +333,85 @@ pub const REQUESTS_OF_CALLER_MAX: usize = 512;
 /// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
 pub const MIN_INDEX_WAITS_MAX: usize = 256;
 /// Most requests under way at once; beyond it: 503.
+/// Test: `api::overload::tests::beyond_the_limit_a_request_is_refused_and_an_ended_one_makes_room`. Metric: `svc_requests_refused_total{reason="overload"}`.
 pub const REQUESTS_MAX: usize = 4_096;
 /// Most requests that were read and have not had their first turn; beyond it: 503.
 pub const REQUESTS_WAITING_MAX: usize = 512;
+/// Test: `api::overload::tests::requests_that_come_at_once_wait_up_to_a_limit_and_the_rest_is_refused_at_once`. Metric: `svc_requests_refused_total{reason="overload"}`.
+pub const REQUESTS_WAITING_MAX: usize = 128;
 /// Longest wait for a request's body; beyond it: 408.
+/// Test: `api::body::tests::a_body_that_does_not_come_is_answered_408`. Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a graceful shutdown waits for requests under way.
+/// Test: `api::listener::tests::deadlines::a_stop_waits_no_longer_than_the_drain`. Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 // --- TLS ---------------------------------------------------------------------------------------
 
 /// Time between two looks at the files of TLS.
+/// Test: `api::tls::tests::reload::a_new_certificate_and_a_new_revocation_list_are_taken_over`. Metric: `svc_tls_reloads_total`.
 pub const TLS_RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest file with our certificate, our private key, or the client CAs.
+/// Test: `api::tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{result="failed"}`.
 pub const TLS_FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest file with revocation lists.
+/// Test: `api::tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{result="failed"}`.
 pub const TLS_CRL_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most certificates a client may send beside its own; beyond it: refused in the handshake.
+/// Test: `api::tls::tests::certificates::only_certificates_with_a_good_path_pass`. Metric: `svc_http_connections_refused_total{reason="handshake"}`.
 pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
 
 // --- caches ------------------------------------------------------------------------------------
 
 /// Most verified signatures remembered, counting one for each started KiB of payload.
+/// Test: `token::signature_cache::tests::large_payloads_count_for_more_and_the_limit_holds`. Metric: none, what is forgotten is verified again.
 pub const SIGNATURES_CACHED_MAX: u64 = 100_000;
 
 // --- telemetry ---------------------------------------------------------------------------------
 
 /// Most log lines waiting for their reader; what comes beyond is dropped and counted.
+/// Test: `telemetry::logs::tests::lines_beyond_the_queue_are_dropped_and_counted`. Metric: `svc_log_lines_dropped_total`.
 pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
 
 // --- command line ------------------------------------------------------------------------------
 
 /// Longest wait of the command line for the answer of a node.
+/// Test: `outbound::admin::tests::a_node_that_does_not_answer_is_given_up`. Metric: none, its user is told.
 pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer that the command line reads: a whole policy bundle as JSON.
+/// Test: `outbound::admin::tests::an_answer_is_read_to_the_limit_and_no_further`. Metric: none, its user is told.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most bytes read of a file of certificates or private keys on the command line.
+/// Test: `outbound::admin::tests::a_file_is_read_to_the_limit_and_no_further`. Metric: none, its user is told.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;
 /// Longest life of a development certificate in days.
+/// Test: `cli::tests::wrong_usage_ends_with_2_and_help_with_0`. Metric: none, its user is told.
 pub const PKI_DAYS_MAX: u32 = 365;
 /// How long before it is made a development certificate is valid already, for clocks that disagree.
+/// Test: `pki::tests::what_ended_a_second_ago_is_refused_and_not_replaced`. Metric: none, it is not exceeded but stated.
 pub const PKI_BACKDATED: Duration = Duration::from_secs(300);
 /// Longest name of a caller with a development certificate, below its trust domain, in bytes
 /// (RFC 5280 appendix A.1, `ub-common-name`).
+/// Test: `pki::names::tests::a_caller_that_leaves_the_directory_or_the_trust_domain_is_refused_by_name`. Metric: none, its user is told.
 pub const PKI_CALLER_BYTES_MAX: usize = 64;
 /// Longest DNS name in bytes (RFC 1035 §2.3.4, in text).
+/// Test: `pki::names::tests::a_host_is_an_address_or_one_dns_name`. Metric: none, its user is told.
 pub const DNS_NAME_BYTES_MAX: usize = 253;
 /// Longest wait of the development broker for its own node to become ready.
+/// Test: none, it takes a development broker that does not start. Metric: none, its user is told.
 pub const DEMO_READY_MAX: Duration = Duration::from_secs(30);
 /// Time between two looks at whether it is.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
 pub const DEMO_READY_PAUSE: Duration = Duration::from_millis(50);
 /// Largest configuration file.
+/// Test: `config::tests::refuses_a_file_that_is_missing_too_large_or_no_toml`. Metric: none, the node does not start.
 pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 /// Shortest heartbeat of the replicated core.
+/// Test: `config::tests::refuses_a_value_beyond_its_rule`. Metric: none, the node does not start.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(20);
 /// Longest heartbeat of the replicated core.
+/// Test: `config::tests::refuses_a_value_beyond_its_rule`. Metric: none, the node does not start.
 pub const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// Longest name of a node in bytes.
+/// Test: `config::tests::the_name_of_a_node_has_its_longest`. Metric: none, the node does not start.
 pub const UNIT_ID_BYTES_MAX: usize = 64;
