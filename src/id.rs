@@ -317,4 +317,15 @@ mod tests {
             assert_eq!(text.parse::<LogPosition>(), Err(Error::LogPosition), "{text}");
         }
     }
+
+    #[test]
+    fn a_name_at_its_longest_is_accepted_and_one_byte_longer_refused() {
+        let trust_domain = |bytes: usize| "a".repeat(bytes).parse::<TrustDomain>();
+        assert!(trust_domain(limits::TRUST_DOMAIN_BYTES_MAX).is_ok());
+        assert_eq!(trust_domain(limits::TRUST_DOMAIN_BYTES_MAX + 1), Err(Error::TrustDomain));
+        let start = "wimse://a/";
+        let id = |bytes: usize| format!("{start}{}", "b".repeat(bytes - start.len())).parse::<WorkloadId>();
+        assert!(id(limits::WORKLOAD_ID_BYTES_MAX).is_ok());
+        assert_eq!(id(limits::WORKLOAD_ID_BYTES_MAX + 1), Err(Error::WorkloadId));
+    }
 }

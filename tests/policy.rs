@@ -123,6 +123,10 @@ fn refuses_a_bundle_beyond_its_limits() {
     assert!(matches!(Bundle::compile(&many), Err(Error::TooManyFiles { .. })));
     let large = source("x.rego", &"#".repeat(limits::POLICY_BYTES_MAX));
     assert!(matches!(Bundle::compile(&[large]), Err(Error::TooManyBytes { .. })));
+    let at =
+        |bytes: usize| [policy("decision := 1"), source(&format!("{}.json", "x".repeat(bytes - 5)), "{}")];
+    assert!(Bundle::compile(&at(limits::POLICY_PATH_BYTES_MAX)).is_ok());
+    assert!(matches!(Bundle::compile(&at(limits::POLICY_PATH_BYTES_MAX + 1)), Err(Error::Path { .. })));
 }
 
 #[test]
@@ -372,6 +376,25 @@ fn a_test_that_is_not_true_fails() {
             ("data.svc.exchange_test.test_c", true, ""),
         ]
     );
+}
+
+#[test]
+fn a_test_that_does_not_end_fails_in_time() {
+    let digits = "digits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]";
+    let loops: Vec<_> = (0..9).map(|n| format!("\tsome n{n} in digits\n")).collect();
+    let loops = loops.concat();
+    let tests = format!(
+        "package svc.exchange_test\n\nimport rego.v1\n\n{digits}\n\n\
+         test_loops if count([1 |\n{loops}\tn0 + n1 + n2 > 100\n]) == 0\n"
+    );
+    let sources = [policy("decision := 1"), source("x_test.rego", &tests)];
+    let bundle = Bundle::compile(&sources).expect("compiles");
+    let began = Clock::system().boot();
+    let outcomes = bundle.test();
+    let took = Clock::system().boot().saturating_sub(began);
+    let [outcome] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert_eq!((outcome.passed, outcome.detail.as_str()), (false, "did not end in time"));
+    assert!(took >= limits::POLICY_TEST_DEADLINE && took < limits::POLICY_TEST_DEADLINE * 5, "{took:?}");
 }
 
 #[test]

@@ -101,3 +101,54 @@ pub async fn json<T: DeserializeOwned>(
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::response::IntoResponse as _;
+    use futures::stream;
+
+    use super::*;
+
+    /// The status of a body's refusal.
+    async fn refused(body: Body) -> StatusCode {
+        let error = read(body, limits::BODY_BYTES_MAX).await.expect_err("refused");
+        error.into_response().status()
+    }
+
+    #[tokio::test]
+    async fn a_body_at_its_limit_is_read_and_one_byte_more_is_answered_413() {
+        let largest = Body::from(vec![b' '; limits::BODY_BYTES_MAX]);
+        let bytes = read(largest, limits::BODY_BYTES_MAX).await.expect("at the limit");
+        assert_eq!(bytes.len(), limits::BODY_BYTES_MAX);
+        let larger = Body::from(vec![b' '; limits::BODY_BYTES_MAX + 1]);
+        assert_eq!(refused(larger).await, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_body_without_an_end_is_read_on_for_a_while_only() {
+        const PIECE: usize = 64 * 1024;
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let endless = stream::repeat_with(move || {
+            counted.fetch_add(PIECE, Ordering::Relaxed);
+            Ok::<_, Infallible>(Bytes::from(vec![b' '; PIECE]))
+        });
+        assert_eq!(refused(Body::from_stream(endless)).await, StatusCode::PAYLOAD_TOO_LARGE);
+        let most = limits::BODY_BYTES_MAX + limits::BODY_DISCARDED_MAX;
+        assert_eq!(sent.load(Ordering::Relaxed), most + PIECE, "the piece that goes beyond it is the last");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_answered_408() {
+        let silent = || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let a_tick = std::time::Duration::from_millis(2);
+        let almost = limits::BODY_TIMEOUT.saturating_sub(a_tick);
+        assert!(tokio::time::timeout(almost, refused(silent())).await.is_err(), "still waiting");
+        let answered = tokio::time::timeout(limits::BODY_TIMEOUT + a_tick, refused(silent())).await;
+        assert_eq!(answered, Ok(StatusCode::REQUEST_TIMEOUT));
+    }
+}

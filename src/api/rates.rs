@@ -201,4 +201,16 @@ mod tests {
         assert_eq!(address("2001:db8:1:2::1"), address("2001:db8:1:2:ffff::9"));
         assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
     }
+
+    #[test]
+    fn no_more_callers_are_remembered_than_the_limit() {
+        let rates = rates(&Clock::manual(Timestamp::from_secs(1_000)));
+        for at in 0..u32::try_from(limits::RATES_REMEMBERED_MAX).expect("small") + 10_000 {
+            let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(at));
+            assert!(rates.take(Key::of_address(address)).is_ok(), "{address}");
+        }
+        rates.limiters.run_pending_tasks();
+        let remembered = rates.limiters.entry_count();
+        assert!((1..=limits::RATES_REMEMBERED_MAX).contains(&remembered), "{remembered}");
+    }
 }

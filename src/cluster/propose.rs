@@ -62,8 +62,13 @@ impl Proposer {
     /// A proposer, and the work that must run for it to get anywhere. The work ends when every
     /// clone of the proposer is gone.
     pub fn new<M: Machine>(raft: Raft<M>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+        let (proposer, queue) = Self::queue();
+        (proposer, work(raft, clock, queue))
+    }
+
+    fn queue() -> (Self, mpsc::Receiver<Proposal>) {
         let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
-        (Self { queue: sender }, work(raft, clock, queue))
+        (Self { queue: sender }, queue)
     }
 
     /// Proposes an encoded command and waits until it is applied here.
@@ -194,4 +199,70 @@ pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraf
 #[must_use]
 pub const fn network() -> NoPeers {
     NoPeers
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn proposal(bytes: usize) -> Proposal {
+        Proposal { command: Bytes::from(vec![0; bytes]), answer: oneshot::channel().0 }
+    }
+
+    #[tokio::test]
+    async fn beyond_the_queue_nothing_is_proposed() {
+        let (proposer, mut queue) = Proposer::queue();
+        for _ in 0..limits::PROPOSALS_QUEUED_MAX {
+            assert!(proposer.propose(Bytes::new()).now_or_never().is_none(), "waits for its outcome");
+        }
+        assert_eq!(proposer.propose(Bytes::new()).now_or_never(), Some(Err(Error::Overloaded)));
+        drop(queue.try_recv().expect("one less"));
+        assert!(proposer.propose(Bytes::new()).now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_is_not_applied_in_time_has_an_unknown_outcome() {
+        let (proposer, _queue) = Proposer::queue();
+        let a_tick = Duration::from_millis(2);
+        let almost = limits::PROPOSE_TIMEOUT.saturating_sub(a_tick);
+        let waited = tokio::time::timeout(almost, proposer.propose(Bytes::new())).await;
+        assert!(waited.is_err(), "still waiting");
+        let most = limits::PROPOSE_TIMEOUT + a_tick;
+        let answered = tokio::time::timeout(most, proposer.propose(Bytes::new())).await;
+        assert_eq!(answered, Ok(Err(Error::OutcomeUnknown)));
+    }
+
+    #[test]
+    fn an_entry_takes_so_many_commands_or_so_many_bytes() {
+        let (proposer, mut queue) = Proposer::queue();
+        for (bytes, expected) in [
+            (1, limits::COMMANDS_PER_ENTRY_MAX),
+            (limits::ENTRY_BYTES_FULL / 4, 4),
+            // One byte below full lets one more in.
+            (limits::ENTRY_BYTES_FULL - 1, 2),
+        ] {
+            for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
+                proposer.queue.try_send(proposal(bytes)).expect("room");
+            }
+            let first = queue.try_recv().expect("waits");
+            assert_eq!(gather(first, &mut queue).len(), expected, "{bytes}");
+            while queue.try_recv().is_ok() {}
+        }
+    }
+
+    #[test]
+    fn a_clock_set_far_ahead_is_not_followed() {
+        let start = Timestamp::from_secs(1_000_000);
+        let after = |step: Duration| {
+            // A manual clock has one time for both, so the step is in what was stamped before.
+            let clock = Clock::manual(start);
+            let last = Some((start.minus(step), clock.boot()));
+            Stamps { clock, last }.next()
+        };
+        assert_eq!(after(limits::CLOCK_STEP_MAX), start);
+        let beyond = limits::CLOCK_STEP_MAX + Duration::from_millis(1);
+        assert_eq!(after(beyond), start.minus(beyond), "no further than time has passed");
+    }
 }

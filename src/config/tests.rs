@@ -183,6 +183,13 @@ fn refuses_a_value_beyond_its_rule() {
 }
 
 #[test]
+fn the_name_of_a_node_has_its_longest() {
+    let longest = "u".repeat(limits::UNIT_ID_BYTES_MAX);
+    assert_eq!(good(&format!("node.unit_id = \"{longest}\"{REQUIRED}")).node.unit_id, longest);
+    assert_eq!(mistake_in(&format!("[node]\nunit_id = \"{longest}u\"")), "node.unit_id");
+}
+
+#[test]
 fn development_mode_listens_on_this_machine_only_and_says_why() {
     for http in ["0.0.0.0:8693", "[::]:8693", "192.168.0.1:8693"] {
         let (key, rule) = mistake(&format!("[listen]\nhttp = \"{http}\""));
@@ -395,6 +402,7 @@ fn production_refuses_what_its_edge_cannot_be() {
         ("[listen]\nhosts = [\"a.example:8694\"]", "listen.hosts"),
         ("[listen]\nhosts = [\"\"]", "listen.hosts"),
         ("[limits]\nrequests_per_second_per_caller = 0", "limits.requests_per_second_per_caller"),
+        ("[limits]\nrequests_per_second_per_caller = 1000001", "limits.requests_per_second_per_caller"),
         ("[limits]\nconnections_per_address = 10241", "limits.connections_per_address"),
         ("[limits]\nconnections_per_identity = -1", "limits.connections_per_identity"),
         ("[metrics]\naccess = \"anyone\"", "metrics.access"),

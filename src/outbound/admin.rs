@@ -483,4 +483,44 @@ mod tests {
         }
         assert!(NodeClient::with_certificates("https://h", &good).is_ok());
     }
+
+    #[tokio::test]
+    async fn an_answer_is_read_to_the_limit_and_no_further() {
+        let padded = |bytes: usize| {
+            let answer = ResponseTemplate::new(200).set_body_bytes([b"{}", &*vec![b' '; bytes - 2]].concat());
+            Mock::given(method("GET")).respond_with(answer)
+        };
+        for (bytes, is_read) in
+            [(limits::ADMIN_ANSWER_BYTES_MAX, true), (limits::ADMIN_ANSWER_BYTES_MAX + 1, false)]
+        {
+            let server = MockServer::start().await;
+            padded(bytes).mount(&server).await;
+            let outcome = NodeClient::new(&server.uri()).expect("client").get(&["x"]).await;
+            assert_eq!(outcome.is_ok(), is_read, "{bytes}");
+            assert!(is_read || matches!(outcome, Err(Error::Foreign(_))), "{bytes}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_does_not_answer_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = format!("http://{}", listener.local_addr().expect("address"));
+        let client = NodeClient::new(&address).expect("client");
+        let outcome = client.get(&["x"]).await;
+        assert!(matches!(outcome, Err(Error::TimedOut(_))), "{outcome:?}");
+        assert!(outcome.is_err_and(|error| error.to_string().ends_with("within 20 s")));
+    }
+
+    #[test]
+    fn a_file_is_read_to_the_limit_and_no_further() {
+        let signed = Signed::new();
+        let (path, ca) = (signed.file("ca.pem"), fs::read_to_string(signed.file("ca.pem")).expect("read"));
+        let most = usize::try_from(limits::PEM_BYTES_MAX).expect("small");
+        for (bytes, is_read) in [(most, true), (most + 1, false)] {
+            // The certificate ends where the file does.
+            fs::write(&path, format!("{}{}", "\n".repeat(bytes - ca.trim_end().len()), ca.trim_end()))
+                .expect("written");
+            assert_eq!(roots(&path).is_ok(), is_read, "{bytes}");
+        }
+    }
 }

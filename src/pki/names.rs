@@ -170,7 +170,9 @@ mod tests {
 
     #[test]
     fn a_host_is_an_address_or_one_dns_name() {
-        for good in ["localhost", "fabric.example.org", "a-1.b", "10.0.0.1", "::1", "2001:db8::1"] {
+        let longest = format!("{}{}", "a.".repeat(126), "a");
+        assert_eq!(longest.len(), limits::DNS_NAME_BYTES_MAX);
+        for good in ["localhost", "fabric.example.org", "a-1.b", "10.0.0.1", "::1", "2001:db8::1", &longest] {
             assert!(good.parse::<Host>().is_ok(), "{good}");
         }
         for bad in [
@@ -193,7 +195,7 @@ mod tests {
             "10.0.0.256",
             "é.example",
             &"a".repeat(64),
-            &"a.".repeat(127),
+            &format!("{longest}a"),
         ] {
             assert!(matches!(bad.parse::<Host>(), Err(Error::Host(_))), "{bad}");
         }

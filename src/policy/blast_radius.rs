@@ -364,4 +364,20 @@ mod tests {
             prop_assert_eq!(radius(&a.to_string()), a);
         }
     }
+
+    #[test]
+    fn an_order_and_a_parent_map_have_their_most_entries() {
+        let order = |kinds: usize| (0..kinds).map(|at| format!("k{}", "x".repeat(at))).collect::<Vec<_>>();
+        assert!(Containment::new(order(limits::BLAST_RADIUS_KINDS_MAX), BTreeMap::new()).is_ok());
+        let refused = Containment::new(order(limits::BLAST_RADIUS_KINDS_MAX + 1), BTreeMap::new());
+        assert_eq!(refused.err(), Some(Error::Order));
+        let parents = |entries: usize| {
+            let children = (0..entries).map(|at| radius(&format!("namespace:n{at}")));
+            children.map(|child| (child, radius("cluster:c"))).collect::<BTreeMap<_, _>>()
+        };
+        let kinds = || vec!["namespace".to_owned(), "cluster".to_owned()];
+        assert!(Containment::new(kinds(), parents(limits::BLAST_RADIUS_PARENTS_MAX)).is_ok());
+        let refused = Containment::new(kinds(), parents(limits::BLAST_RADIUS_PARENTS_MAX + 1));
+        assert_eq!(refused.err(), Some(Error::TooManyParents));
+    }
 }

@@ -379,4 +379,20 @@ mod tests {
         let answer = json!({"allow": false, "reason": "no", "refusal": "other"});
         assert_eq!(kind_of(answer), DenialKind::Malformed);
     }
+
+    #[test]
+    fn no_more_answers_are_remembered_than_the_limit() {
+        let text = "package svc.exchange\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n".to_owned();
+        let sources = [crate::policy::Source { path: "exchange.rego".to_owned(), text }];
+        let decider = Decider::new(Program::compile(&sources, ENTRY_POINT).expect("compiles"), String::new());
+        let denial = read(json!({}), None, "digest").expect_err("denied");
+        for question in 0..limits::POLICY_DECISIONS_CACHED_MAX * 2 {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&question.to_be_bytes());
+            decider.decided.insert(key, Err(denial.clone()));
+        }
+        decider.decided.run_pending_tasks();
+        let remembered = decider.decided.entry_count();
+        assert!((1..=limits::POLICY_DECISIONS_CACHED_MAX).contains(&remembered), "{remembered}");
+    }
 }

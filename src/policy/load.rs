@@ -127,4 +127,18 @@ mod tests {
         let failing = load(Path::new("/bin/false"), &[]);
         assert!(matches!(failing, Err(Error::RefusedByCompiler(_))), "{failing:?}");
     }
+
+    #[test]
+    fn a_program_that_says_too_much_is_heard_to_the_limit_only() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let program = directory.path().join("talks");
+        // Waits for the end of what it is sent, so that it is never interrupted in the middle.
+        let script = "#!/bin/sh\ncat > /dev/null\nhead -c 100000 /dev/zero | tr '\\0' x\nexit 1\n";
+        std::fs::write(&program, script).expect("script");
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .expect("mode");
+        let refused = load(&program, &[]);
+        let Err(Error::RefusedByCompiler(said)) = refused else { panic!("{refused:?}") };
+        assert_eq!(said.len(), limits::POLICY_VERDICT_BYTES_MAX);
+    }
 }

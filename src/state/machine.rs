@@ -479,4 +479,28 @@ mod tests {
         }
         assert_eq!(together.rows.0, apart.rows.0);
     }
+
+    #[test]
+    fn beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten() {
+        let mut bench = Bench::default();
+        let kids = (0..limits::SIGNING_KEYS_MAX).map(|at| format!("k{at}"));
+        assert!(bench.apply(START, kids.map(|kid| publish(&kid, 1)).collect()).iter().all(|r| *r == DONE));
+        assert_eq!(bench.one(START, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
+        let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
+        assert_eq!(bench.one(retired, retire("k0")), DONE);
+        assert_eq!(bench.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
+        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        assert_eq!(bench.one(dead, publish("more", 1)), DONE);
+    }
+
+    #[test]
+    fn an_idempotency_key_is_remembered_as_long_as_was_promised_and_then_forgotten() {
+        let mut bench = Bench::default();
+        bench.one(START, spend(1, 9, 5));
+        let kept = START.plus(limits::IDEMPOTENCY_RETENTION);
+        assert_eq!(bench.one(kept, spend(2, 9, 6)), Reply::Refused(Refusal::IdempotencyKeyReused));
+        // Rows are forgotten a whole bucket at a time.
+        let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
+        assert_eq!(bench.one(later, spend(2, 9, 6)), DONE);
+    }
 }

@@ -3,10 +3,11 @@
 //! A reader that does not read costs lines, never time: the queue has a limit, what does not fit is
 //! dropped and counted.
 
+use std::io::Write;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 use super::Error;
@@ -44,11 +45,7 @@ pub(super) fn lines_dropped() -> u64 {
 /// [`Error::FilterMalformed`].
 pub fn init_logs(format: LogFormat, filter: &str) -> Result<Logs, Error> {
     let filter = parse_filter(filter)?;
-    let (lines, writer) = NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(limits::LOG_LINES_QUEUED_MAX)
-        .thread_name("log-writer")
-        .finish(std::io::stderr());
+    let (lines, writer) = queue(std::io::stderr());
     let counter = lines.error_counter();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
     let started = match format {
@@ -61,6 +58,15 @@ pub fn init_logs(format: LogFormat, filter: &str) -> Result<Logs, Error> {
         let _ = LINES_DROPPED.set(counter);
     }
     Ok(Logs { _writer: writer })
+}
+
+/// The queue before `reader`, and the thread that empties it.
+fn queue<W: Write + Send + 'static>(reader: W) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(limits::LOG_LINES_QUEUED_MAX)
+        .thread_name("log-writer")
+        .finish(reader)
 }
 
 /// Whether `filter` can be given to [`init_logs`].
@@ -77,6 +83,9 @@ fn parse_filter(filter: &str) -> Result<EnvFilter, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]
@@ -94,5 +103,40 @@ mod tests {
         for filter in ["info,=", "trust_fabric=loudly", "a=b=c"] {
             assert!(matches!(check_filter(filter), Err(Error::FilterMalformed(_))), "{filter}");
         }
+    }
+
+    /// Says that a line has come, and does not go on before it may.
+    struct Stuck {
+        begun: mpsc::Sender<()>,
+        go_on: mpsc::Receiver<()>,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            // Once the test is over, nobody listens and nothing holds it up.
+            let _ = self.begun.send(());
+            let _ = self.go_on.recv();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_queue_are_dropped_and_counted() {
+        let ((begun, has_begun), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+        let (mut lines, _writer) = queue(Stuck { begun, go_on: may_go_on });
+        let dropped = lines.error_counter();
+        lines.write_all(b"taken from the queue").expect("queued");
+        has_begun.recv().expect("the reader has it, and is stuck");
+        for _ in 0..limits::LOG_LINES_QUEUED_MAX {
+            lines.write_all(b"queued").expect("queued");
+        }
+        assert_eq!(dropped.dropped_lines(), 0, "at the limit");
+        lines.write_all(b"dropped").expect("never an error");
+        assert_eq!(dropped.dropped_lines(), 1);
+        drop(go_on);
     }
 }

@@ -141,4 +141,24 @@ mod tests {
         assert_eq!(cache.verify(&compact, ISS, &key, now()).err(), Some(Error::ClaimMissing("aud")));
         assert!(!cache.holds(&compact, ISS, &key));
     }
+
+    #[test]
+    fn large_payloads_count_for_more_and_the_limit_holds() {
+        let (cache, signer) = (SignatureCache::default(), Signer::es256());
+        let (text, key) = (token(&signer), signer.verifying("k"));
+        let compact = Compact::parse(&text).expect("compact");
+        let small = cache.verify(&compact, ISS, &key, now()).expect("good");
+        let large = Arc::new(Claims { payload_bytes: 10 * 1024 + 1, ..Claims::clone(&small) });
+        let each = 11;
+        for at in 0..2 * limits::SIGNATURES_CACHED_MAX / each {
+            let iss = format!("https://{at}.example");
+            let key = Key { text_digest: [0; 32], iss, thumbprint: key.thumbprint().to_owned() };
+            cache.0.insert(key, Arc::clone(&large));
+        }
+        cache.0.run_pending_tasks();
+        let weight = cache.0.weighted_size();
+        assert!((each..=limits::SIGNATURES_CACHED_MAX).contains(&weight), "{weight}");
+        let most = limits::SIGNATURES_CACHED_MAX / each + 1;
+        assert!(cache.0.entry_count() <= most, "{}", cache.0.entry_count());
+    }
 }

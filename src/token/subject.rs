@@ -594,7 +594,8 @@ mod tests {
         }
         assert_eq!(refusal(&json!({"nbf": "1"})), Error::ClaimMalformed("nbf"));
         assert_eq!(refusal(&json!({"jti": 1})), Error::ClaimMalformed("jti"));
-        assert_eq!(refusal(&json!({"exp": 99_999_999_999_999i64})), Error::ClaimMalformed("exp"));
+        assert!(changed(&json!({"exp": limits::NUMERIC_DATE_MAX_SECS})).is_ok());
+        assert_eq!(refusal(&json!({"exp": limits::NUMERIC_DATE_MAX_SECS + 1})), Error::ClaimMalformed("exp"));
         assert_eq!(refusal(&json!({"exp": 1e308})), Error::ClaimMalformed("exp"));
         assert_eq!(refusal(&json!({"exp": "9999999999"})), Error::ClaimMalformed("exp"));
     }
@@ -801,6 +802,9 @@ mod tests {
             let credential = changed(&json!({"email": "a@b.example", "email_verified": verified}));
             assert_eq!(credential.expect("good").email(), None);
         }
+        let of = |bytes: usize| json!({"email": "a".repeat(bytes), "email_verified": true});
+        assert!(changed(&of(limits::EMAIL_BYTES_MAX)).is_ok());
+        assert_eq!(refusal(&of(limits::EMAIL_BYTES_MAX + 1)), Error::ClaimMalformed("email"));
         let doubted = Issuer { verified_email: false, ..issuer(SubjectMapping::Identifier) };
         let claims = with(&claims(), &json!({"email": "a@b.example", "email_verified": true}));
         let credential = foreign(&doubted, &header(), &claims, now()).expect("good");

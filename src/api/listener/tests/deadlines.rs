@@ -118,20 +118,34 @@ async fn a_reader_that_reads_slowly_is_not_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn an_old_connection_is_closed_however_busy() {
-    let mut wire = Wire::http1();
-    let watch = Watch::start();
-    let mut answered = 0;
-    while wire.client.write_all(GET).await.is_ok() {
-        let mut answer = [0; 1024];
-        match wire.client.read(&mut answer).await {
-            Ok(1..) => answered += 1,
-            _ => break,
+    for (channel, age_max) in
+        [(Channel::Plain, limits::CONNECTION_AGE_MAX), (Channel::Tls(None), limits::TLS_CONNECTION_AGE_MAX)]
+    {
+        let mut wire = Wire::new(Peer { channel, ..peer() }, Connection::http1);
+        let watch = Watch::start();
+        let mut answered = 0;
+        while wire.client.write_all(GET).await.is_ok() {
+            let mut answer = [0; 1024];
+            match wire.client.read(&mut answer).await {
+                Ok(1..) => answered += 1,
+                _ => break,
+            }
+            sleep(Duration::from_secs(30)).await;
         }
-        sleep(Duration::from_secs(30)).await;
+        watch.assert_shows(age_max, age_max + Duration::from_secs(31));
+        assert!(answered >= 20, "{answered}");
+        assert_eq!(wire.ended().await, Ended::Age);
     }
-    watch.assert_shows(limits::CONNECTION_AGE_MAX, limits::CONNECTION_AGE_MAX + Duration::from_secs(31));
-    assert!(answered > 100, "{answered}");
-    assert_eq!(wire.ended().await, Ended::Age);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_refused_and_sends_nothing_more_is_not_waited_for_long() {
+    let mut wire = Wire::http1();
+    wire.send(b"GET / HTTP/1.1\nHost: a\n\n").await;
+    wire.until("CR LF").await;
+    let watch = Watch::start();
+    assert_eq!(wire.ended().await, Ended::Violation);
+    watch.assert_shows(limits::LINGER_TIMEOUT, limits::LINGER_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]

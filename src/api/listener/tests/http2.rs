@@ -3,10 +3,13 @@
 use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 /// `GET http://a/` (RFC 7541 Appendix A; the authority as a literal).
 const GET: &[u8] = &[0x82, 0x84, 0x86, 0x41, 0x01, b'a'];
@@ -68,6 +71,102 @@ async fn the_limits_are_stated() {
         (6, limits::HTTP2_HEADER_LIST_BYTES_MAX),
     ] {
         assert!(stated.contains(&setting), "{setting:?} in {stated:?}");
+    }
+    assert!(
+        !stated.iter().any(|(id, size)| *id == 5 && *size != limits::HTTP2_FRAME_BYTES_MAX),
+        "{stated:?}"
+    );
+    // The window of a connection begins at 65 535 and is stated as what is added (§6.9.2).
+    let added = loop {
+        let (kind, payload) = next(&mut wire).await.expect("a frame");
+        if kind == WINDOW_UPDATE {
+            break u32::from_be_bytes(payload.try_into().expect("increment"));
+        }
+    };
+    assert_eq!(added + 65_535, limits::HTTP2_CONNECTION_WINDOW_BYTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_larger_than_stated_ends_the_connection() {
+    let mut wire = http2().await;
+    let length = usize::try_from(limits::HTTP2_FRAME_BYTES_MAX).expect("small") + 1;
+    wire.send(&frame(DATA, 0, 1, &vec![0; length])).await;
+    // FRAME_SIZE_ERROR.
+    assert_eq!(error_code(&mut wire).await, Some(0x6));
+    assert_eq!(wire.ended().await, Ended::Failed);
+}
+
+/// Requests that the sender makes us end ourselves, which its own resets do not count.
+#[tokio::test(start_paused = true)]
+async fn requests_that_we_must_end_end_the_connection() {
+    let mut wire = http2().await;
+    let mut burst = Vec::new();
+    let mistakes = u32::try_from(limits::HTTP2_LOCAL_RESETS_MAX).expect("small") + 1;
+    for stream in (0..mistakes).map(|at| 2 * at + 1) {
+        // RFC 9113 §8.1.1: a length of 1 and no content is malformed, an error of the stream.
+        burst.extend(frame(HEADERS, 0x5, stream, &[GET, &[0x0f, 0x0d, 1, b'1']].concat()));
+    }
+    wire.send(&burst).await;
+    assert_eq!(error_code(&mut wire).await, Some(0xb));
+    assert_eq!(wire.ended().await, Ended::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_answer_a_ping_is_cut() {
+    let mut wire = http2().await;
+    let began = sleep(Duration::ZERO).deadline();
+    let head = [&[0x82, 0x86, 0x04, 7], b"/stream".as_slice(), &[0x41, 1, b'a']].concat();
+    wire.send(&frame(HEADERS, 0x5, 1, &head)).await;
+    let mut pings = 0;
+    while let Some((kind, _)) = next(&mut wire).await {
+        pings += usize::from(kind == PING);
+    }
+    let took = sleep(Duration::ZERO).deadline().duration_since(began);
+    let limit = limits::HTTP2_PING_INTERVAL + limits::HTTP2_PING_TIMEOUT;
+    assert!(took >= limit && took < limit + Duration::from_secs(1), "{took:?}");
+    assert_eq!(pings, 1);
+    assert_eq!(wire.ended().await, Ended::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_more_than_stated_is_refused() {
+    let mut wire = http2().await;
+    let head = [&[0x82, 0x86, 0x04, 5], b"/slow".as_slice(), &[0x41, 1, b'a']].concat();
+    let last = 2 * limits::HTTP2_STREAMS_MAX + 1;
+    for stream in (1..=last).step_by(2) {
+        wire.send(&frame(HEADERS, 0x5, stream, &head)).await;
+    }
+    let reset = loop {
+        let (kind, payload) = next(&mut wire).await.expect("a frame");
+        if kind == RST_STREAM {
+            break payload;
+        }
+    };
+    // REFUSED_STREAM.
+    assert_eq!(reset, 7_u32.to_be_bytes());
+    // Shorter than the requests take.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(wire.asked().len(), usize::try_from(limits::HTTP2_STREAMS_MAX).expect("small"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_larger_than_stated_reaches_nobody() {
+    // RFC 9113 §6.5.2: a field counts with its name, its value and 32 bytes more.
+    let most = usize::try_from(limits::HTTP2_HEADER_LIST_BYTES_MAX).expect("small");
+    let others = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    let counted: usize = others.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+    // The library refuses one byte sooner than it states.
+    for (bytes, is_served) in [(most - 1, true), (most, false), (most + 1, false)] {
+        let value = vec![b'y'; bytes - counted - 1 - 32];
+        // A literal of a length of two bytes more (RFC 7541 §5.1).
+        let over = value.len() - 127;
+        let length =
+            [0x7f, u8::try_from(over % 128).expect("low") | 0x80, u8::try_from(over / 128).expect("high")];
+        let block = [GET, &[0, 1, b'x'], &length, &value].concat();
+        let mut wire = http2().await;
+        wire.send(&frame(HEADERS, 0x5, 1, &block)).await;
+        while next(&mut wire).await.expect("an answer").0 != HEADERS {}
+        assert_eq!(!wire.asked().is_empty(), is_served, "{bytes}");
     }
 }
 

@@ -94,6 +94,18 @@ async fn beyond_all_places_a_connection_is_in_reserve_and_beyond_that_closed() {
     assert_eq!(statuses(&ask(&mut usual, GET).await), [200], "who has a place keeps it");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_of_the_reserve_is_closed_sooner() {
+    let server = listening(Kind::Plain, Caps::default(), 0).await;
+    let began = sleep(Duration::ZERO).deadline();
+    let mut silent = server.connect().await;
+    assert_eq!(ask(&mut silent, b"").await, "");
+    let took = sleep(Duration::ZERO).deadline().duration_since(began);
+    let limit = limits::FIRST_REQUEST_IN_RESERVE_TIMEOUT;
+    assert!((limit..limit * 2).contains(&took), "{took:?}");
+    server.until_counted(r#"svc_http_connections_closed_total{reason="first_request"} 1"#).await;
+}
+
 #[tokio::test]
 async fn who_sends_a_large_refused_request_comes_to_read_the_answer() {
     let server = listening(Kind::Plain, Caps::default(), 100).await;
