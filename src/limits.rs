@@ -319,6 +319,7 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Test: `api::rates::tests::no_more_callers_are_remembered_than_the_limit`. Metric: none, who is forgotten starts anew.
 pub const RATES_REMEMBERED_MAX: u64 = 100_000;
 /// How long a caller's rate is remembered after its last request.
+/// Test: none, a second restores the whole rate anyway. Metric: none, nobody is refused by it.
 pub const RATES_REMEMBERED_IDLE: Duration = Duration::from_secs(60);
 /// Default number of requests that one caller may send in a second.
 /// Test: `config::tests::production_has_tls_and_everything_else_as_documented`. Metric: `svc_requests_refused_total{reason="rate"}`.
@@ -327,18 +328,20 @@ pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
 /// Test: `config::tests::production_refuses_what_its_edge_cannot_be`. Metric: none, the node does not start.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// Requests for health that one address may send in a second; beyond it: 429.
+/// Test: `http::edges::health_has_a_rate_of_its_own`. Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
 /// Most requests of one caller under way at once; beyond it: 429.
+/// Test: `api::rates::tests::one_caller_has_only_so_many_requests_under_way_whatever_its_rate`. Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const REQUESTS_OF_CALLER_MAX: usize = 512;
 /// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
+/// Test: `http::edges::waiting_for_an_index_takes_nobodys_place`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAITS_MAX: usize = 256;
 /// Most requests under way at once; beyond it: 503.
 /// Test: `api::overload::tests::beyond_the_limit_a_request_is_refused_and_an_ended_one_makes_room`. Metric: `svc_requests_refused_total{reason="overload"}`.
 pub const REQUESTS_MAX: usize = 4_096;
 /// Most requests that were read and have not had their first turn; beyond it: 503.
-pub const REQUESTS_WAITING_MAX: usize = 512;
 /// Test: `api::overload::tests::requests_that_come_at_once_wait_up_to_a_limit_and_the_rest_is_refused_at_once`. Metric: `svc_requests_refused_total{reason="overload"}`.
-pub const REQUESTS_WAITING_MAX: usize = 128;
+pub const REQUESTS_WAITING_MAX: usize = 512;
 /// Longest wait for a request's body; beyond it: 408.
 /// Test: `api::body::tests::a_body_that_does_not_come_is_answered_408`. Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);

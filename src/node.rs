@@ -147,7 +147,7 @@ pub async fn start(
         }
     };
     following.map(|following| core.background.spawn(following));
-    tracing::info!(%address, ?tls_address, version = env!("CARGO_PKG_VERSION"), "serving");
+    tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
 }
 

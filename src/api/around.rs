@@ -15,7 +15,7 @@ use super::notes::Notes;
 use super::overload::Admitted;
 use super::peer::{Channel, Peer};
 use super::rates::{Key, Remaining};
-use super::{App, origin};
+use super::{App, leftover, origin};
 use crate::limits;
 use crate::telemetry::TraceContext;
 
@@ -48,12 +48,16 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let notes = Arc::new(Notes::default());
     request.extensions_mut().insert(Arc::clone(&notes));
 
+    let (parts, body) = request.into_parts();
+    let (body, leftover) = leftover::share(body);
+    let request = Request::from_parts(parts, body);
+
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
             let admission = admissible(&app, &route, &request, &notes);
             match admit(&app, admission, request.headers()).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
-                Err(error) => closing(error.into_response()),
+                Err(error) => error.into_response(),
             }
         };
         match tokio::time::timeout(limits::REQUEST_TIMEOUT, answered).await {
@@ -62,6 +66,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
         }
     });
     let mut response = answer.await;
+    leftover.discard().await;
 
     let headers = response.headers_mut();
     headers.insert(SVC_INDEX, HeaderValue::from(app.state.core().applied()));
@@ -186,12 +191,6 @@ async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
         .map_err(|_| Error::unavailable("this node has not applied Svc-Min-Index yet"))
 }
 
-/// The body was not read, so that the connection cannot go on; the caller is told.
-fn closing(mut response: Response) -> Response {
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
-}
-
 /// What the router itself refuses gets the contract's error object too.
 fn as_error_object(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
@@ -207,5 +206,5 @@ fn as_error_object(response: Response) -> Response {
     if let Some(allow) = allow {
         response.headers_mut().insert(header::ALLOW, allow);
     }
-    closing(response)
+    response
 }

@@ -12,6 +12,7 @@ mod error;
 mod exchange;
 mod health;
 mod jwks;
+mod leftover;
 pub mod listener;
 mod metadata;
 mod metrics;

@@ -164,7 +164,7 @@ mod tests {
     fn the_fourth_request_of_a_second_is_refused_and_one_comes_back_with_time() {
         let clock = Clock::manual(Timestamp::from_secs(1_000));
         let rates = rates(&clock);
-        let mut take = || rates.take(address("192.0.2.1"));
+        let take = || rates.take(address("192.0.2.1"));
         let left: Vec<_> = (0..4).map(|_| take()).map(|t| (t.remaining.requests, t.place.is_ok())).collect();
         assert_eq!(left, [(2, true), (1, true), (0, true), (0, false)]);
         clock.advance(Duration::from_millis(334));
@@ -207,10 +207,10 @@ mod tests {
         let rates = rates(&Clock::manual(Timestamp::from_secs(1_000)));
         for at in 0..u32::try_from(limits::RATES_REMEMBERED_MAX).expect("small") + 10_000 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(at));
-            assert!(rates.take(Key::of_address(address)).is_ok(), "{address}");
+            assert!(rates.take(Key::of_address(address)).place.is_ok(), "{address}");
         }
-        rates.limiters.run_pending_tasks();
-        let remembered = rates.limiters.entry_count();
+        rates.accounts.run_pending_tasks();
+        let remembered = rates.accounts.entry_count();
         assert!((1..=limits::RATES_REMEMBERED_MAX).contains(&remembered), "{remembered}");
     }
 }

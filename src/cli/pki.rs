@@ -166,7 +166,7 @@ mod tests {
         let config = config.split_once("To call it").expect("a call").0;
         for line in [
             "https = \"127.0.0.1:8694\"",
-            "client_trust_domains = [\"dev.example\"]",
+            "client_trust_domain = \"dev.example\"",
             "id = \"spiffe://dev.example/operator\"\ncapabilities = [\"cluster.admin\", \"metrics.read\"]",
             "id = \"spiffe://dev.example/workload\"\ncapabilities = [\"exchange\"]",
         ] {
@@ -178,7 +178,10 @@ mod tests {
             (2, 4),
             "{second}"
         );
-        assert!(second.contains("id = \"spiffe://dev.example/ci\"\ncapabilities = []"), "{second}");
+        assert!(
+            second.contains("id = \"spiffe://dev.example/ci\"\ncapabilities = [\"exchange\"]"),
+            "{second}"
+        );
     }
 
     #[test]

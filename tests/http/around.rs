@@ -130,7 +130,7 @@ async fn an_answer_can_be_asked_for_at_an_index() {
     let index: u64 = node.get("/livez").await.header("svc-index").expect("index").parse().expect("number");
     let at = |index: String| {
         let node = &node;
-        async move { node.call("GET", "/v1/sys/health", &[("svc-min-index", &index)], "").await }
+        async move { node.call("GET", "/v1/identity/jwks", &[("svc-min-index", &index)], "").await }
     };
     assert_eq!(at(index.to_string()).await.status, 200);
     assert_eq!(at("0".to_owned()).await.status, 200);
@@ -184,7 +184,7 @@ async fn the_description_names_every_route_and_every_answer_has_a_shape() {
     for route in &routes {
         assert!(paths.contains_key(*route), "{route} is not described");
     }
-    assert_eq!(paths.len(), routes.len());
+    assert_eq!(paths.len(), routes.iter().collect::<std::collections::BTreeSet<_>>().len());
     let mut operations = std::collections::BTreeSet::new();
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("methods") {

@@ -70,8 +70,7 @@ fn outcome(status: u16, body: &str) -> String {
 
 /// What stands in the golden file for each route: its outcomes, then the test that covers its handler.
 fn golden() -> BTreeMap<String, (String, String)> {
-    let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN)).unwrap_or_default();
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN)).expect("the file");
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     rows.map(|line| {
         let mut cells = line.split('|').map(str::trim);
@@ -122,9 +121,7 @@ fn every_row_of_the_golden_file_names_a_test_that_is_there() {
 }
 
 #[tokio::test]
-async fn a_handler_that_states_no_caller_is_no_route() {
-    // Compiled by tests/http/callers.rs itself: every row of the table went through `Routes::row`,
-    // and the description lists no operation beside them.
+async fn the_description_lists_no_operation_beside_the_route_table() {
     let node = secure().await;
     let description = node.call_over(&node.plain(), "GET", "/openapi.json", &[], "").await.json();
     let described: usize = description["paths"]
@@ -148,6 +145,8 @@ async fn a_bearer_is_judged_by_every_rule() {
         node.call_over(&node.anonymous(), "GET", "/v1/sys/keys", &headers, "").await
     };
     assert_eq!(call(&authorization(&token)).await.status, 200);
+    // A malleated ES256 signature is good as well: what remembers tokens remembers `jti`, not text.
+    assert_eq!(call(&authorization(&crate::support::malleate(&token))).await.status, 200);
     // RFC 9110 §11.1: the scheme has no case.
     assert_eq!(call(&format!("bearer {token}")).await.status, 200);
     for bad in [
@@ -158,16 +157,11 @@ async fn a_bearer_is_judged_by_every_rule() {
         format!("DPoP {token}"),
         token.clone(),
         format!("Bearer {token} {token}"),
-        format!("Bearer {}", crate::support::malleate(&token)),
         format!("Bearer {}", &token[..token.len() - 4]),
         "Bearer a.b.c".to_owned(),
-        format!("Bearer {}", "a".repeat(20_000)),
+        format!("Bearer {}", "a".repeat(8_000)),
     ] {
         let answer = call(&bad).await;
-        // A malleated ES256 signature is the same signature; the token it is on is the same token.
-        if bad.ends_with(&crate::support::malleate(&token)) {
-            continue;
-        }
         answer.is_refused(401, "access_denied", "");
         let challenge = answer.header("www-authenticate").expect("a challenge");
         assert_eq!(challenge, r#"Bearer realm="trust-fabric", error="invalid_token""#);
@@ -288,9 +282,10 @@ async fn a_certificate_counts_until_it_expires_also_on_an_open_connection() {
     node.advance_secs(366 * 24 * 3600);
     let answer = node.call_over(&operator, "GET", "/v1/sys/keys", &[], "").await;
     answer.is_refused(401, "access_denied", "expired");
-    // Health asks nothing, but an expired certificate is not nothing.
-    let answer = node.call_over(&gateway, "GET", "/livez", &[], "").await;
-    answer.is_refused(401, "access_denied", "expired");
+    // Public is public, also for whoever is no longer known.
+    assert_eq!(node.call_over(&gateway, "GET", "/livez", &[], "").await.status, 200);
+    let health = node.call_over(&gateway, "GET", "/v1/sys/health", &[], "").await.json();
+    assert!(health.get("leader").is_none(), "no details for an expired certificate: {health}");
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //! not quite HTTP, callers that call too often, and the certificates that open a connection at all.
 
 use serde_json::{Value, json};
-use trust_fabric::api;
 use trust_fabric::api::caller::Access;
+use trust_fabric::{api, limits};
 
 use crate::support::raw::{self, Wire};
 use crate::support::{Channel, FABRIC, JWT, Node, Setup, certificates, credential, python};
@@ -250,6 +250,51 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
     assert_eq!(list(&operator).await.status, 200);
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains("svc_requests_refused_total{reason=\"rate\"} "), "{metrics}");
+}
+
+#[tokio::test]
+async fn health_has_a_rate_of_its_own() {
+    let node = secure_with("[limits]\nrequests_per_second_per_caller = 1\n").await;
+    let plain = node.plain();
+    let live = async || node.call_over(&plain, "GET", "/livez", &[], "").await;
+    let mut statuses = Vec::new();
+    for _ in 0..=limits::HEALTH_REQUESTS_PER_SECOND {
+        statuses.push(live().await.status);
+    }
+    assert!(statuses.contains(&200) && statuses.ends_with(&[429]), "{statuses:?}");
+    // Who asks for health too often may still do everything else, at the rate of that.
+    assert_eq!(node.call_over(&plain, "GET", "/v1/identity/jwks", &[], "").await.status, 200);
+    assert_eq!(node.call_over(&plain, "GET", "/no/such/route", &[], "").await.status, 429);
+    node.advance_secs(1);
+    assert_eq!(live().await.status, 200);
+}
+
+/// A stranger could hold every place of the node, two seconds at a time, with a header.
+#[tokio::test]
+async fn waiting_for_an_index_takes_nobodys_place() {
+    let node = secure_with("[limits]\nrequests_per_second_per_caller = 100000\n").await;
+    let anonymous = node.plain();
+    let far = u64::MAX.to_string();
+    let headers = [("svc-min-index", far.as_str())];
+    let waiting = (0..2 * limits::MIN_INDEX_WAITS_MAX)
+        .map(|_| node.call_over(&anonymous, "GET", "/v1/identity/jwks", &headers, ""));
+    let mut waiting = std::pin::pin!(futures::future::join_all(waiting));
+    // Health does not wait, and whoever does not ask for an index is answered meanwhile.
+    let others = async {
+        let operator = node.certified("operator");
+        assert_eq!(node.call_over(&anonymous, "GET", "/livez", &headers, "").await.status, 200);
+        for _ in 0..20 {
+            assert_eq!(node.call_over(&operator, "GET", "/v1/sys/keys", &[], "").await.status, 200);
+        }
+    };
+    tokio::select! {
+        biased;
+        answers = waiting.as_mut() => panic!("all were answered first: {}", answers.len()),
+        () = others => {}
+    }
+    for answer in waiting.await {
+        answer.is_refused(503, "server_error", "Svc-Min-Index");
+    }
 }
 
 /// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route;

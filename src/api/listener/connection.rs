@@ -63,14 +63,12 @@ impl Connection {
             .serve_connection(TokioIo::new(stream), service);
         let ended =
             self.watch(Pin::new(&mut connection), http1::Connection::graceful_shutdown, &activity).await;
-        let stream = connection.into_parts().io.into_inner();
-        // Not for one whose time is over.
-        let was_answered = matches!(ended, Ended::Closed | Ended::Age | Ended::Reload | Ended::Shutdown);
-        if heads.is_refused() || (was_answered && stream.is_within_a_body()) {
-            // In a box: only few connections come here, and all would have the room for it.
-            Box::pin(stream.linger()).await;
+        if !heads.is_refused() {
+            return ended;
         }
-        if heads.is_refused() { Ended::Violation } else { ended }
+        // In a box: only few connections come here, and all would have the room for it.
+        Box::pin(connection.into_parts().io.into_inner().linger()).await;
+        Ended::Violation
     }
 
     /// Serves HTTP/2 until the connection ends.

@@ -93,11 +93,6 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         }
     }
 
-    /// Whether a request's body was not read to its end.
-    pub const fn is_within_a_body(&self) -> bool {
-        matches!(self.next, Next::Checked(1..) | Next::Chunks)
-    }
-
     /// Reads and throws away what the sender of a refused request still sends, so that it comes to
     /// read the answer: closing a socket with unread bytes takes the answer back.
     pub async fn linger(mut self) {
