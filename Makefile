@@ -34,13 +34,13 @@ build: ## compile the product
 .PHONY: test
 test: ## run every test, with the Python peers
 	@scripts/install.sh test
-	@cargo nextest run $(PROFILE)
+	@cargo nextest run --workspace $(PROFILE)
 
 .PHONY: lint
 lint: ## check format, lints and dependencies; changes nothing
 	@scripts/install.sh lint
 	@cargo fmt --all --check
-	@cargo clippy $(PROFILE) --all-targets -- -D warnings
+	@cargo clippy --workspace $(PROFILE) --all-targets -- -D warnings
 	@scripts/deny.sh
 
 .PHONY: verify
@@ -50,13 +50,23 @@ verify: lint test ## lint and test: what a change must pass; changes nothing
 fix: ## format, apply lint suggestions, rewrite docs/limits.md
 	@scripts/install.sh lint
 	@cargo fmt --all
-	@cargo clippy $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
+	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house the_page_of_limits
 
 .PHONY: proof
 proof: ## run the long proofs too: the tests marked `ignore` because they take minutes
 	@scripts/install.sh test
-	@cargo nextest run $(PROFILE) --run-ignored only
+	@cargo nextest run --workspace $(PROFILE) --run-ignored only
+
+.PHONY: attack
+attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)
+	@cargo build $(PROFILE) --package trust-fabric-bench
+	@scripts/bench.sh attacks
+
+.PHONY: bench
+bench: build ## connections, overload and exchanges measured; for a quiet machine (5 minutes)
+	@cargo build $(PROFILE) --package trust-fabric-bench
+	@scripts/bench.sh connections overload exchange
 
 .PHONY: clean
 clean: ## remove builds and the Python environment; broker data stays

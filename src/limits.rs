@@ -335,13 +335,13 @@ pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
 pub const REQUESTS_OF_CALLER_MAX: usize = 512;
 /// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
 /// Test: `http::edges::waiting_for_an_index_takes_nobodys_place`. Metric: `svc_http_requests_total{status="503"}`.
-pub const MIN_INDEX_WAITS_MAX: usize = 256;
+pub const MIN_INDEX_WAITS_MAX: usize = 64;
 /// Most requests under way at once; beyond it: 503.
 /// Test: `api::overload::tests::beyond_the_limit_a_request_is_refused_and_an_ended_one_makes_room`. Metric: `svc_requests_refused_total{reason="overload"}`.
 pub const REQUESTS_MAX: usize = 4_096;
 /// Most requests that were read and have not had their first turn; beyond it: 503.
 /// Test: `api::overload::tests::requests_that_come_at_once_wait_up_to_a_limit_and_the_rest_is_refused_at_once`. Metric: `svc_requests_refused_total{reason="overload"}`.
-pub const REQUESTS_WAITING_MAX: usize = 512;
+pub const REQUESTS_WAITING_MAX: usize = 144;
 /// Longest wait for a request's body; beyond it: 408.
 /// Test: `api::body::tests::a_body_that_does_not_come_is_answered_408`. Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);

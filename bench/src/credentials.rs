@@ -93,7 +93,7 @@ impl Issuer {
         Ok(vec![
             ("garbage", "garbage".to_owned()),
             ("three empty parts", "..".to_owned()),
-            ("very long", "a".repeat(20_000)),
+            ("very long", "a".repeat(12_000)),
             ("of an issuer of credentials", self.credential(1)?),
             ("of an unknown key", stranger.credential(1)?),
             ("in our name, by an issuer's key", self.sign(&with("iss", json!(FABRIC)))?),

@@ -32,7 +32,7 @@ pub struct Load {
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
     /// Over how many connections
-    #[arg(long, default_value_t = 800)]
+    #[arg(long, default_value_t = 400)]
     pub connections: usize,
     /// The core of the node
     #[arg(long, default_value_t = 0)]

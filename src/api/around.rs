@@ -55,7 +55,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answered = async {
             let admission = admissible(&app, &route, &request, &notes);
-            match admit(&app, admission, request.headers()).await {
+            match admit(&app, admission, request.headers(), &notes).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => error.into_response(),
             }
@@ -78,6 +78,9 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     }
     let took = app.clock.boot().saturating_sub(began);
     app.metrics.http_request(&route, method, response.status().as_u16(), took);
+    if notes.is_shed() {
+        return response;
+    }
     tracing::info!(
         request_id,
         trace_id = trace.as_ref().map(TraceContext::trace_id),
@@ -142,13 +145,18 @@ async fn admit(
     app: &App,
     admission: Result<Admission, Error>,
     headers: &HeaderMap,
+    notes: &Notes,
 ) -> Result<Option<Admitted>, Error> {
     match admission? {
         Admission::Always => Ok(None),
         Admission::IfNotOverloaded => {
             reach_min_index(app, headers).await?;
             let admitted = app.pressure.admit().await;
-            admitted.inspect_err(|_| app.metrics.request_refused("overload")).map(Some)
+            let refuse = |_: &Error| {
+                app.metrics.request_refused("overload");
+                notes.set_shed();
+            };
+            admitted.inspect_err(refuse).map(Some)
         }
     }
 }

@@ -88,9 +88,21 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     }
 }
 
+/// Every so many tasks a worker takes one from the queue that all workers share.
+const GLOBAL_QUEUE_INTERVAL: u32 = 2;
+/// After so many tasks a worker looks for what has arrived.
+const EVENT_INTERVAL: u32 = 16;
+
 /// Runs `future` on a runtime of its own. What is left running afterwards is not waited for.
 fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // Under overload some hundred tasks are ready at once. What does not fit a worker's own queue is
+        // looked at seldom by default, and waits many times as long as the rest.
+        .global_queue_interval(GLOBAL_QUEUE_INTERVAL)
+        .event_interval(EVENT_INTERVAL)
+        .build()
+        .map_err(Error::Runtime)?;
     let outcome = runtime.block_on(future);
     runtime.shutdown_background();
     outcome

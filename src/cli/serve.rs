@@ -23,6 +23,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> Result<(), Error> {
+    config::forbid_core_dumps();
     let overrides = config::Overrides { data_dir: arguments.data_dir, listen: arguments.listen };
     let config = config::load(arguments.config.as_deref(), &mut config::environment(), &overrides)?;
     let program = config::program().map_err(Error::Program)?;

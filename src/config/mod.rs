@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use self::check::Checker;
 use self::keys::Keys;
-pub use self::process::{data_home, environment, program};
+pub use self::process::{data_home, environment, forbid_core_dumps, program};
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::api::tls;

@@ -49,3 +49,10 @@ mod tests {
         assert_eq!(home(&[]), None);
     }
 }
+
+/// Forbids core dumps of this process: its memory holds private keys.
+pub fn forbid_core_dumps() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    // Lowering a limit is always allowed.
+    rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
+}

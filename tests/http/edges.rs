@@ -2,6 +2,7 @@
 //! not quite HTTP, callers that call too often, and the certificates that open a connection at all.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use trust_fabric::api::caller::Access;
 use trust_fabric::{api, limits};
 
@@ -252,9 +253,40 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
     assert!(metrics.contains("svc_requests_refused_total{reason=\"rate\"} "), "{metrics}");
 }
 
+/// One of two listeners has nothing to do and ends at once; the core must not end with it.
+#[tokio::test]
+async fn a_node_that_stops_answers_what_is_under_way_on_either_listener() {
+    for over_tls in [true, false] {
+        let node = secure().await;
+        let made = node.certificates();
+        let tls = over_tls.then(|| (made.ca.certificate.clone(), made.callers[0].1.clone()));
+        let tls = tls.as_ref().map(|(ca, pair)| (ca.as_path(), Some(pair)));
+        let address = if over_tls { node.tls_address() } else { node.address() };
+        let mut stream = Wire { address, tls }.connect().await.expect("connected");
+        let body = credential(&node.cluster.reporter(), JWT).to_string();
+        let head = format!(
+            "POST /v1/exchange/token HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{}",
+            body.len(),
+            &body[..10]
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        stream.flush().await.expect("sent");
+        // The connection's own count says that the request is under way.
+        let counted =
+            format!("svc_http_connections{{listener=\"{}\"}}", if over_tls { "tls" } else { "plain" });
+        while !node.call_over(&node.plain(), "GET", "/metrics", &[], "").await.body.contains(&counted) {}
+        node.begin_to_stop();
+        let answer = raw::finish(stream, &body.as_bytes()[10..]).await;
+        // Over plain HTTP an exchange is refused, but answered.
+        assert_eq!(raw::status(&answer), if over_tls { 200 } else { 403 }, "{over_tls}: {answer}");
+        node.wait_until_stopped().await;
+    }
+}
+
 #[tokio::test]
 async fn health_has_a_rate_of_its_own() {
-    let node = secure_with("[limits]\nrequests_per_second_per_caller = 1\n").await;
+    let node = secure_with("[limits]\nrequests_per_second_per_caller = 2\n").await;
     let plain = node.plain();
     let live = async || node.call_over(&plain, "GET", "/livez", &[], "").await;
     let mut statuses = Vec::new();

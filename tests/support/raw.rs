@@ -20,20 +20,34 @@ pub struct Wire<'w> {
     pub tls: Option<(&'w Path, Option<&'w Pair>)>,
 }
 
+/// A connection over either.
+pub type Stream = Box<dyn Duplex>;
+
+/// What both are.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
 impl Wire<'_> {
+    /// An open connection.
+    pub async fn connect(&self) -> std::io::Result<Stream> {
+        let socket = TcpStream::connect(self.address).await?;
+        let Some((ca, caller)) = self.tls else { return Ok(Box::new(socket)) };
+        let name = ServerName::from(self.address.ip());
+        Ok(Box::new(TlsConnector::from(Arc::new(client(ca, caller))).connect(name, socket).await?))
+    }
+
     /// Sends these bytes and reads until the node closes.
     pub async fn exchange(&self, bytes: &[u8]) -> String {
-        let socket = TcpStream::connect(self.address).await.expect("connected");
-        let Some((ca, caller)) = self.tls else { return exchange(socket, bytes).await };
-        let name = ServerName::from(self.address.ip());
-        match TlsConnector::from(Arc::new(client(ca, caller))).connect(name, socket).await {
-            Ok(stream) => exchange(stream, bytes).await,
+        match self.connect().await {
+            Ok(stream) => finish(stream, bytes).await,
             Err(error) => format!("handshake: {error}"),
         }
     }
 }
 
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8]) -> String {
+/// Sends these bytes and reads until the node closes.
+pub async fn finish(mut stream: Stream, bytes: &[u8]) -> String {
     // A node that refuses early may close before it has read everything.
     drop(stream.write_all(bytes).await);
     let mut answer = Vec::new();

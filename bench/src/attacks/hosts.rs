@@ -49,7 +49,7 @@ pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
             for host in FOREIGN {
                 let answer = target.ask(&wire::request("GET", document, host, "")).await;
                 let status = answer.map_or(0, |answer| answer.status);
-                outcome.must_refuse(&format!("Host {host:?}, {listener}, {document}"), status, &[400, 421]);
+                outcome.must_refuse(&format!("Host {host:?}, {listener}, {document}"), status, &[400, 403]);
             }
             for header in BESIDE {
                 outcome.tries += 1;

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs commands of the bench against the product of this build: `scripts/bench.sh attacks overload`.
+# What it prints is Markdown; nothing is left behind. bench/README.md says what each command does.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+built="${CARGO_TARGET_DIR:?the Makefile sets it}/release"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+for command in "$@"; do
+  "$built/trust-fabric-bench" "$command" --program "$built/trust-fabric" --dir "$scratch"
+done
