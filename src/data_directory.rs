@@ -50,13 +50,19 @@ pub enum Error {
         mode: u32,
     },
     /// There is data, and nothing says of which mode.
-    #[error("{}: is missing beside the data; write production or development into it, whichever the data is", path.display())]
+    #[error("{}: is missing beside the data, so its mode is not known; write production or development into it, whichever the data is, and start again", path.display())]
     NoMode {
         /// Where it should be.
         path: PathBuf,
     },
+    /// The file of the mode holds no mode: it was damaged.
+    #[error("{}: names no mode; write production or development into it, whichever the data is, and start again", path.display())]
+    UnknownMode {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// It belongs to the other mode.
-    #[error("data directory {}: holds {found} data, and node.mode is {}: take another directory", path.display(), wanted.as_str())]
+    #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.as_str())]
     OtherMode {
         /// Which.
         path: PathBuf,
@@ -84,8 +90,8 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
         return Err(Error::OpenToOthers { path: path.to_owned(), mode: permissions });
     }
     let file = path.join(MODE_FILE);
-    let found = match fs::read_to_string(&file) {
-        Ok(text) => text.trim().to_owned(),
+    let found = match fs::read(&file) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Data that lost its mode may be production's: nobody guesses.
             if path.join("raft").exists() {
@@ -95,6 +101,9 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
         }
         Err(error) => return Err(unusable(error)),
     };
+    if ![Mode::Production, Mode::Development].map(Mode::as_str).contains(&found.as_str()) {
+        return Err(Error::UnknownMode { path: file });
+    }
     if found != mode.as_str() {
         return Err(Error::OtherMode { path: path.to_owned(), found, wanted: mode });
     }
@@ -140,9 +149,11 @@ mod tests {
     fn a_mode_that_is_not_known_is_refused() {
         let (_outer, path) = directory();
         prepare(&path, Mode::Production).expect("new");
-        fs::write(path.join(MODE_FILE), "").expect("written");
-        for mode in [Mode::Production, Mode::Development] {
-            assert!(matches!(prepare(&path, mode), Err(Error::OtherMode { .. })));
+        for text in ["", "eevelopment", "production development"] {
+            fs::write(path.join(MODE_FILE), text).expect("written");
+            for mode in [Mode::Production, Mode::Development] {
+                assert!(matches!(prepare(&path, mode), Err(Error::UnknownMode { .. })), "{text}");
+            }
         }
     }
 

@@ -40,6 +40,9 @@ fn acknowledge(what: &str) {
     std::io::stderr().write_all(format!("ack {what}\n").as_bytes()).expect("say");
 }
 
+/// A node does not start with a policy that does not compile.
+const POLICY: &str = include_str!("../policies/exchange.rego");
+
 /// The life: two starts, nonces, a policy, a tainted key, two snapshots. Does nothing by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "how the test tells its other process what to do")]
@@ -58,7 +61,7 @@ async fn a_life_to_be_interrupted() {
             spend(number).await;
         }
         let digest = format!("policy-{life}");
-        let source = PolicySource { path: "a.rego".into(), text: format!("package p{life}") };
+        let source = PolicySource { path: "a.rego".into(), text: format!("{POLICY}\n# {life}") };
         state.put_policy(digest.clone(), vec![source], String::new(), String::new()).await.expect("policy");
         acknowledge(&format!("policy {digest}"));
         let kid = state.index().signing_keys.keys().next().expect("key").clone();

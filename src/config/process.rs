@@ -33,6 +33,13 @@ pub fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
+/// Forbids core dumps of this process: its memory holds private keys.
+pub fn forbid_core_dumps() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    // Lowering a limit is always allowed.
+    rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,11 +55,4 @@ mod tests {
         assert_eq!(home(&[("HOME", "")]), None);
         assert_eq!(home(&[]), None);
     }
-}
-
-/// Forbids core dumps of this process: its memory holds private keys.
-pub fn forbid_core_dumps() {
-    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    // Lowering a limit is always allowed.
-    rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
 }
