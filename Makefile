@@ -60,12 +60,12 @@ proof: ## run the long proofs too: the tests marked `ignore` because they take m
 
 .PHONY: attack
 attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)
-	@cargo build $(PROFILE) --package trust-fabric-bench
+	@cargo build $(PROFILE) --workspace
 	@scripts/bench.sh attacks
 
 .PHONY: bench
 bench: build ## connections, overload and exchanges measured; for a quiet machine (5 minutes)
-	@cargo build $(PROFILE) --package trust-fabric-bench
+	@cargo build $(PROFILE) --workspace
 	@scripts/bench.sh connections overload exchange
 
 .PHONY: clean

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Test: `api::body::tests::a_body_at_its_limit_is_read_and_one_byte_more_is_answered_413`. Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes read and thrown away of a body that is too large, so that its sender reads the answer.
-/// Test: `api::body::tests::a_body_without_an_end_is_read_on_for_a_while_only`. Metric: `svc_http_requests_total{status="413"}`.
+/// Test: `api::leftover::tests::a_body_without_an_end_is_read_on_for_a_while_only`. Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
 /// Largest compact JWS in bytes, checked before anything is decoded (contract §3).
 /// Test: `token::jws::tests::refuses_a_token_above_the_limit_before_decoding_it`. Metric: `svc_exchange_total{result="invalid_request"}`.
@@ -333,6 +333,9 @@ pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
 /// Most requests of one caller under way at once; beyond it: 429.
 /// Test: `api::rates::tests::one_caller_has_only_so_many_requests_under_way_whatever_its_rate`. Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const REQUESTS_OF_CALLER_MAX: usize = 512;
+/// Most requests whose answer waits until the rest of their body is read; beyond it: answered at once.
+/// Test: none, the others are answered as before. Metric: none, nobody is refused by it.
+pub const LEFTOVERS_MAX: usize = 1_024;
 /// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
 /// Test: `http::edges::waiting_for_an_index_takes_nobodys_place`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAITS_MAX: usize = 64;

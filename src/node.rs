@@ -214,6 +214,7 @@ async fn assemble(
         own_tokens,
         rates,
         health_rates,
+        leftover_places: Semaphore::new(limits::LEFTOVERS_MAX),
         min_index_places: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
         pressure: Pressure::default(),
         issuer: config.fabric.issuer,
@@ -263,8 +264,9 @@ async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     }
 }
 
-/// The sockets that callers reach. They have their addresses from the start of a node on, so that one in
-/// use is known before anything is written; connections are taken when there is somebody to answer.
+/// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
+/// is listened on is known before anything is written; connections are taken when there is somebody to
+/// answer.
 struct Edge {
     http: TcpSocket,
     https: Option<(TcpSocket, Tls)>,

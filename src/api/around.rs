@@ -3,6 +3,7 @@
 //! here decides what a request means, or who sends it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -48,25 +49,35 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let notes = Arc::new(Notes::default());
     request.extensions_mut().insert(Arc::clone(&notes));
 
+    let unanswered =
+        Unanswered { app: &app, notes: &notes, method, route: &route, request_id: &request_id, began };
     let (parts, body) = request.into_parts();
+    let invites_body = parts.headers.contains_key(header::EXPECT);
     let (body, leftover) = leftover::share(body);
     let request = Request::from_parts(parts, body);
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
-        let answered = async {
+        let answering = async {
             let admission = admissible(&app, &route, &request, &notes);
             match admit(&app, admission, request.headers(), &notes).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => error.into_response(),
             }
         };
-        match tokio::time::timeout(limits::REQUEST_TIMEOUT, answered).await {
+        match tokio::time::timeout(limits::REQUEST_TIMEOUT, answering).await {
             Ok(response) => response,
             Err(_) => Error::unavailable("the request took too long; its outcome is unknown").into_response(),
         }
     });
     let mut response = answer.await;
-    leftover.discard().await;
+    // Who waits to be invited is told the answer instead; who is refused for being too many, at once.
+    if !invites_body
+        && !notes.is_shed()
+        && let Ok(_place) = app.leftover_places.try_acquire()
+    {
+        leftover.discard().await;
+    }
+    unanswered.answered();
 
     let headers = response.headers_mut();
     headers.insert(SVC_INDEX, HeaderValue::from(app.state.core().applied()));
@@ -92,6 +103,41 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
         "request"
     );
     response
+}
+
+/// A request whose caller may go away before it is answered. What it asked for may have been done, so it
+/// is counted and logged all the same, with the status that others use for it.
+struct Unanswered<'r> {
+    app: &'r App,
+    notes: &'r Notes,
+    method: &'static str,
+    route: &'r str,
+    request_id: &'r str,
+    began: Duration,
+}
+
+impl Unanswered<'_> {
+    /// It was answered after all.
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        const CLIENT_CLOSED_REQUEST: u16 = 499;
+        let Self { app, notes, method, route, request_id, began } = self;
+        let took = app.clock.boot().saturating_sub(*began);
+        app.metrics.http_request(route, method, CLIENT_CLOSED_REQUEST, took);
+        tracing::info!(
+            request_id,
+            caller = notes.caller(),
+            method,
+            route,
+            status = CLIENT_CLOSED_REQUEST,
+            "request whose caller went away"
+        );
+    }
 }
 
 /// How a request may be let in.
@@ -124,7 +170,10 @@ fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Resul
         Channel::Tls(None) | Channel::Plain => app.rates.take(by_address),
     };
     notes.set_rate(taken.remaining);
-    notes.hold(taken.place.map_err(|error| refuse("rate", error))?);
+    notes.hold(taken.place.map_err(|error| {
+        notes.set_shed();
+        refuse("rate", error)
+    })?);
     if let Some(violation) = request.extensions().get::<Violation>() {
         return Err(refuse("violation", Error::violation(*violation)));
     }

@@ -38,7 +38,7 @@ pub struct Health {
     leader: Option<u64>,
 }
 
-/// Why a health route answers 503: something is missing, or `Svc-Min-Index` is not reached.
+/// Why a health route answers 503: something is missing, or the request could not be looked at.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "described, never made: each answer is written by its own code")]

@@ -74,18 +74,28 @@ impl Leftover {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use futures::stream;
 
     use super::*;
 
-    fn endless() -> Body {
-        Body::from_stream(stream::repeat_with(|| {
-            Ok::<_, std::convert::Infallible>(Bytes::from(vec![0; 4096]))
-        }))
+    const PIECE: usize = 64 * 1024;
+
+    /// A body of so many pieces, and how much of it was read.
+    fn counted(pieces: usize) -> (Body, Arc<AtomicUsize>) {
+        let read = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&read);
+        let pieces = (0..pieces).map(move |_| {
+            counter.fetch_add(PIECE, Ordering::Relaxed);
+            Ok::<_, Infallible>(Bytes::from(vec![b' '; PIECE]))
+        });
+        (Body::from_stream(stream::iter(pieces)), read)
     }
 
     #[tokio::test]
-    async fn a_handler_reads_what_was_sent_and_nothing_is_left() {
+    async fn a_handler_reads_what_was_sent_and_an_empty_body_costs_nothing() {
         let (body, leftover) = share(Body::from("all of it"));
         assert_eq!(body.collect().await.expect("read").to_bytes(), "all of it");
         leftover.discard().await;
@@ -94,17 +104,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_handler_leaves_is_read_on_but_not_for_ever() {
-        let (body, leftover) = share(endless());
+    async fn what_a_handler_leaves_is_read_to_its_end() {
+        let (body, read) = counted(10);
+        let (mut body, leftover) = share(body);
+        drop(body.frame().await);
         drop(body);
         leftover.discard().await;
+        assert_eq!(read.load(Ordering::Relaxed), 10 * PIECE);
+    }
+
+    #[tokio::test]
+    async fn a_body_without_an_end_is_read_on_for_a_while_only() {
+        let (body, read) = counted(10 * limits::BODY_DISCARDED_MAX / PIECE);
+        share(body).1.discard().await;
+        let most = limits::BODY_DISCARDED_MAX + PIECE;
+        assert_eq!(read.load(Ordering::Relaxed), most, "the piece that goes beyond it is the last");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_sender_that_stops_is_waited_for_only_so_long() {
-        let (body, leftover) = share(Body::from_stream(stream::pending::<Result<Bytes, axum::Error>>()));
-        drop(body);
+        let never = || Body::from_stream(stream::pending::<Result<Bytes, axum::Error>>());
+        let just = limits::LINGER_TIMEOUT.saturating_sub(std::time::Duration::from_millis(10));
         let longer = limits::LINGER_TIMEOUT + std::time::Duration::from_millis(10);
-        tokio::time::timeout(longer, leftover.discard()).await.expect("no longer than that");
+        assert!(tokio::time::timeout(just, share(never()).1.discard()).await.is_err());
+        assert!(tokio::time::timeout(longer, share(never()).1.discard()).await.is_ok());
     }
 }

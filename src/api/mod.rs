@@ -88,6 +88,8 @@ pub struct Parts {
     pub rates: Rates,
     /// How often an address may ask for health, whatever else it does.
     pub health_rates: Rates,
+    /// Places to read what is left of a body.
+    pub leftover_places: Semaphore,
     /// Places to wait for `Svc-Min-Index`.
     pub min_index_places: Semaphore,
     /// How much is under way.

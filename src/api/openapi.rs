@@ -8,7 +8,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{Content, Ref, Required, Response as Described, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::caller::{Caller, Public};
+use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy};
 
@@ -47,15 +47,18 @@ struct Everywhere;
 
 impl Modify for Everywhere {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
-        for item in openapi.paths.paths.values_mut() {
+        let rows = super::rows();
+        for (path, item) in &mut openapi.paths.paths {
+            let waits = !rows.iter().any(|row| row.path == path && row.access == Access::Health);
             for operation in [&mut item.get, &mut item.put, &mut item.post].into_iter().flatten() {
-                describe_surroundings(operation);
+                describe_surroundings(operation, waits);
             }
         }
     }
 }
 
-fn describe_surroundings(operation: &mut Operation) {
+/// `waits`: whether it waits for a log index that is asked for, which health does not.
+fn describe_surroundings(operation: &mut Operation, waits: bool) {
     let refused = |description: &str| -> Described {
         let body = Content::new(Some(Ref::from_schema_name("Body")));
         ResponseBuilder::new().description(description).content("application/json", body).build()
@@ -74,6 +77,9 @@ fn describe_surroundings(operation: &mut Operation) {
         add("408", "The body did not come in time");
         add("413", "The body is too large");
         add("415", "The media type is not supported");
+    }
+    if !waits {
+        return;
     }
     let index = ParameterBuilder::new()
         .name("Svc-Min-Index")

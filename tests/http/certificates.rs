@@ -24,11 +24,12 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 use trust_fabric::clock::Clock;
+use trust_fabric::config::{self, Overrides};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-use crate::support::certificates::{Curl, development, documented};
+use crate::support::certificates::{Curl, blocks_of_the_page, development, documented};
 use crate::support::python;
 
 fn chain(path: &Path) -> Vec<CertificateDer<'static>> {
@@ -218,4 +219,22 @@ async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
         let (answers, _) = python::run("call_routes.py", &order(&other));
         assert_eq!(statuses(&answers, "with"), ["SSLError", "SSLError"], "{answers}");
     }
+}
+
+#[test]
+fn the_configuration_on_the_page_is_one() {
+    let directory = tempfile::tempdir().expect("directory");
+    let file = directory.path().join("node.toml");
+    let rest = r#"
+        node.data_dir = "data"
+        fabric = { issuer = "https://fabric.example.org:8694", trust_domain = "trust.example.com" }
+        policy.directory = "policies"
+        issuers = [{ issuer = "https://k8s.example.com", subject = "kubernetes", discovery = true,
+            trust_domains = ["trust.example.com"] }]
+    "#;
+    let page = blocks_of_the_page("toml");
+    assert!(!page.is_empty());
+    fs::write(&file, format!("{}{}", rest.replace(",\n           ", ","), page.concat())).expect("written");
+    let config = config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("good");
+    assert_eq!(config.tls.expect("TLS").client_trust_domain.as_str(), "trust.example.com");
 }

@@ -255,31 +255,38 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
 
 /// One of two listeners has nothing to do and ends at once; the core must not end with it.
 #[tokio::test]
-async fn a_node_that_stops_answers_what_is_under_way_on_either_listener() {
-    for over_tls in [true, false] {
-        let node = secure().await;
-        let made = node.certificates();
-        let tls = over_tls.then(|| (made.ca.certificate.clone(), made.callers[0].1.clone()));
-        let tls = tls.as_ref().map(|(ca, pair)| (ca.as_path(), Some(pair)));
-        let address = if over_tls { node.tls_address() } else { node.address() };
-        let mut stream = Wire { address, tls }.connect().await.expect("connected");
-        let body = credential(&node.cluster.reporter(), JWT).to_string();
-        let head = format!(
-            "POST /v1/exchange/token HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-             expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
-            body.len(),
-        );
-        stream.write_all(head.as_bytes()).await.expect("sent");
-        stream.flush().await.expect("sent");
-        // "100 Continue": somebody reads the body, so the request is under way.
-        let mut said = [0; 25];
-        stream.read_exact(&mut said).await.expect("100");
-        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
-        node.begin_to_stop();
-        let answer = raw::finish(stream, body.as_bytes()).await;
-        // Over plain HTTP an exchange is refused, but answered.
-        assert_eq!(raw::status(&answer), if over_tls { 200 } else { 403 }, "{over_tls}: {answer}");
-        node.wait_until_stopped().await;
+async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
+    let node = secure().await;
+    let made = node.certificates();
+    let (ca, pair) = (made.ca.certificate.clone(), made.callers[0].1.clone());
+    let wire = Wire { address: node.tls_address(), tls: Some((&ca, Some(&pair))) };
+    let mut stream = wire.connect().await.expect("connected");
+    let body = credential(&node.cluster.reporter(), JWT).to_string();
+    let head = format!(
+        "POST /v1/exchange/token HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len(),
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    stream.flush().await.expect("sent");
+    // "100 Continue": the handler reads the body, so the request is under way.
+    let mut said = [0; 25];
+    stream.read_exact(&mut said).await.expect("100");
+    assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+    node.begin_to_stop();
+    let answer = raw::finish(stream, body.as_bytes()).await;
+    assert_eq!(raw::status(&answer), 200, "{answer}");
+    node.wait_until_stopped().await;
+}
+
+/// RFC 9110 §10.1.1: who waits to be invited learns the answer without sending its body.
+#[tokio::test]
+async fn who_is_refused_is_not_invited_to_send_a_body_first() {
+    let node = secure().await;
+    for wire in &wires(&node) {
+        let more = "expect: 100-continue\r\ncontent-length: 100000\r\n";
+        let answer = wire.exchange(&request("POST", "/v1/exchange/token", more)).await;
+        assert!(matches!(raw::status(&answer), 401 | 403), "{answer}");
     }
 }
 

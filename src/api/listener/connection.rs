@@ -141,11 +141,15 @@ impl Connection {
             ended = connection.as_mut() => return natural(ended),
             Some(reason) = reasons.next() => reason,
         };
-        if matches!(reason, Ended::FirstRequest | Ended::Reserve | Ended::WriteStall) {
-            return reason;
-        }
+        let drain = match reason {
+            Ended::FirstRequest | Ended::WriteStall => return reason,
+            // Its place is scarce: only an answer that is under way is waited for.
+            Ended::Reserve if !activity.is_busy() => return reason,
+            Ended::Reserve => limits::LINGER_TIMEOUT,
+            _ => limits::DRAIN_TIMEOUT,
+        };
         close(connection.as_mut());
-        drop(tokio::time::timeout(limits::DRAIN_TIMEOUT, connection).await);
+        drop(tokio::time::timeout(drain, connection).await);
         reason
     }
 
@@ -225,13 +229,15 @@ fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
     if !head::is_authority(host) {
         return Err(Violation::Host);
     }
-    if request.method() == Method::CONNECT || !request.uri().path().starts_with('/') {
+    let is_origin_form = request.uri().path().starts_with('/');
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    if request.method() == Method::CONNECT || !is_origin_form || !target.bytes().all(head::is_of_target) {
         return Err(Violation::Target);
     }
     Ok(())
 }
 
-/// The router's answer to a request that carries its peer; or to an empty one that carries what is
+/// The router's answer to a request that carries its peer; or to a bare one that carries what is
 /// wrong with the request, so that nothing behind can mistake it for one to be served.
 fn answer(
     router: &Router,
@@ -245,9 +251,10 @@ fn answer(
     let mut request = match violation {
         None => request.map(Body::new),
         Some(violation) => {
-            let mut empty = Request::new(Body::empty());
-            empty.extensions_mut().insert(violation);
-            empty
+            // With its body, which is read and thrown away before the answer.
+            let mut bare = Request::new(Body::new(request.into_body()));
+            bare.extensions_mut().insert(violation);
+            bare
         }
     };
     request.extensions_mut().insert(Arc::clone(peer));

@@ -45,7 +45,9 @@ pub fn connections_max() -> Result<usize, Error> {
 
 /// `None` is no limit.
 fn room_within(limit: Option<u64>) -> Result<usize, Error> {
-    const NEEDED: usize = limits::DESCRIPTORS_RESERVED + limits::CONNECTIONS_IN_RESERVE_MAX;
+    const NEEDED: usize = limits::DESCRIPTORS_RESERVED + LISTENERS * limits::CONNECTIONS_IN_RESERVE_MAX;
+    /// Plain and TLS, each with a reserve.
+    const LISTENERS: usize = 2;
     let Some(limit) = limit else { return Ok(limits::CONNECTIONS_MAX) };
     match usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(NEEDED) {
         0 => Err(Error::TooFewDescriptors { limit, needed: NEEDED }),
@@ -62,10 +64,10 @@ mod tests {
         for (limit, room) in [
             (None, Some(10_240)),
             (Some(u64::MAX), Some(10_240)),
-            (Some(10_240 + 1088), Some(10_240)),
-            (Some(10_240 + 1087), Some(10_239)),
-            (Some(1089), Some(1)),
-            (Some(1088), None),
+            (Some(10_240 + 1152), Some(10_240)),
+            (Some(10_240 + 1151), Some(10_239)),
+            (Some(1153), Some(1)),
+            (Some(1152), None),
             (Some(0), None),
         ] {
             assert_eq!(room_within(limit).ok(), room, "{limit:?}");

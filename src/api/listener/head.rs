@@ -209,7 +209,8 @@ fn check_request_line(line: &[u8]) -> Result<(), Violation> {
 }
 
 /// `pchar`, `/` and `?` (RFC 3986 §3.3, §3.4).
-fn is_of_target(byte: u8) -> bool {
+#[must_use]
+pub fn is_of_target(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:@/?".contains(&byte)
 }
 
