@@ -344,7 +344,7 @@ pub const MIN_INDEX_WAITS_MAX: usize = 64;
 pub const REQUESTS_MAX: usize = 4_096;
 /// Most requests that were read and have not had their first turn; beyond it: 503.
 /// Test: `api::overload::tests::requests_that_come_at_once_wait_up_to_a_limit_and_the_rest_is_refused_at_once`. Metric: `svc_requests_refused_total{reason="overload"}`.
-pub const REQUESTS_WAITING_MAX: usize = 144;
+pub const REQUESTS_WAITING_MAX: usize = 136;
 /// Longest wait for a request's body; beyond it: 408.
 /// Test: `api::body::tests::a_body_that_does_not_come_is_answered_408`. Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
