@@ -279,6 +279,36 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     node.wait_until_stopped().await;
 }
 
+/// MTLS-03: a client that would be refused now is refused, also on the connection it has.
+#[tokio::test]
+async fn a_new_client_ca_closes_the_connections_of_the_old_one_and_lets_none_of_them_back() {
+    let node = secure().await;
+    let made = node.certificates();
+    let (ca, pair) = (made.ca.certificate.clone(), made.callers[1].1.clone());
+    let wire = Wire { address: node.tls_address(), tls: Some((&ca, Some(&pair))) };
+    let mut stream = wire.connect().await.expect("connected");
+    let kept_open = "GET /v1/sys/keys HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    stream.write_all(kept_open.as_bytes()).await.expect("sent");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200");
+
+    // The client goes on believing in the node's certificate; the node no longer in the client's.
+    let old = ca.with_extension("old");
+    std::fs::copy(&ca, &old).expect("kept");
+    let (_directory, other) = certificates::development(&[]);
+    let pem = std::fs::read(&other.ca.certificate).expect("another CA");
+    std::fs::write(&ca, pem).expect("replaced");
+    // Within seconds the node closes the connection by itself: nothing more is sent on it.
+    let mut rest = Vec::new();
+    drop(stream.read_to_end(&mut rest).await);
+    let again = Wire { tls: Some((&old, Some(&pair))), ..wire };
+    let answer = again.exchange(&request("GET", "/v1/sys/keys", "")).await;
+    assert_eq!(raw::status(&answer), 0, "{answer}");
+    let stranger = Wire { tls: Some((&old, None)), ..again };
+    assert_eq!(raw::status(&stranger.exchange(&request("GET", "/livez", "")).await), 200);
+}
+
 /// RFC 9110 §10.1.1: who waits to be invited learns the answer without sending its body.
 #[tokio::test]
 async fn who_is_refused_is_not_invited_to_send_a_body_first() {
