@@ -1,6 +1,6 @@
 //! What the listener knows of the other end of a connection before any request is read.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
@@ -36,4 +36,14 @@ pub struct PeerCertificate {
     pub thumbprint: [u8; 32],
     /// From when on it counts no more, whatever connection it opened.
     pub not_after: Timestamp,
+}
+
+/// What counts as one address: one IPv6 customer has a /64 (RFC 6177), and a mapped IPv4 address is
+/// itself.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        v4 @ IpAddr::V4(_) => v4,
+    }
 }

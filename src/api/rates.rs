@@ -1,7 +1,7 @@
 //! How often one caller may call: a rate for each identity, and for each address of those who have
 //! none (RFC 6585 §4; draft-ietf-httpapi-ratelimit-headers-10).
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,7 @@ use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
 
 use super::error::Error;
+use super::peer::network_of;
 use crate::clock::Clock;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -28,16 +29,10 @@ pub enum Key {
 }
 
 impl Key {
-    /// The key of an address. One IPv6 customer has a /64 (RFC 6177), so that is what counts.
+    /// The key of an address.
     #[must_use]
     pub fn of_address(address: IpAddr) -> Self {
-        Self::Address(match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let [a, b, c, d, ..] = address.segments();
-                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-            }
-            v4 @ IpAddr::V4(_) => v4,
-        })
+        Self::Address(network_of(address))
     }
 }
 

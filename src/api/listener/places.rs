@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::api::peer::network_of;
 use crate::id::WorkloadId;
 use crate::limits;
 
@@ -180,14 +181,6 @@ fn leave<K: Eq + Hash>(open: &mut HashMap<K, usize>, key: &K) {
     *count = count.saturating_sub(1);
     if *count == 0 {
         open.remove(key);
-    }
-}
-
-/// What counts as one address: a single host easily has all of an IPv6 /64 (RFC 6177).
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
