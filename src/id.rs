@@ -140,6 +140,10 @@ pub enum DigestKind {
     IdempotencyKey = 7,
     /// The body of a request that carried an `Idempotency-Key`.
     RequestBody = 8,
+    /// An execution-scoped token, spent by its first verification.
+    Execution = 9,
+    /// A tool, by its `tool_id`.
+    Tool = 10,
 }
 
 /// The first 128 bits of SHA-256 over (kind, issuer, value), each length-prefixed, so that no

@@ -9,7 +9,7 @@
 //! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
 //!    [`data_directory`] · [`demo`] · [`pki`] (development certificates)
 //! 5. [`api`]: the only HTTP server
-//! 4. [`exchange`]: RFC 8693
+//! 4. [`exchange`]: RFC 8693 · [`identity`]: agents · [`tools`]: registry, the nine checks, audit
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
 //!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
 //!    [`outbound`] (the only HTTP client)
@@ -28,6 +28,7 @@ pub mod data_directory;
 pub mod demo;
 pub mod exchange;
 pub mod id;
+pub mod identity;
 pub mod json;
 pub mod keyring;
 pub mod limits;
@@ -39,3 +40,4 @@ pub mod policy;
 pub mod state;
 pub mod telemetry;
 pub mod token;
+pub mod tools;

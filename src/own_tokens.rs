@@ -46,7 +46,8 @@ impl OwnTokens {
     /// Verifies a token that was presented over a connection with this client certificate, if any.
     ///
     /// # Errors
-    /// As [`subject::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`.
+    /// As [`subject::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
+    /// [`token::Error::Revoked`].
     pub fn verify(
         &self,
         token: &Compact<'_>,
@@ -58,6 +59,10 @@ impl OwnTokens {
         let key = kid.and_then(|kid| keyring.verifying_key(kid, state.not_before_log(now)));
         let key = key.ok_or(token::Error::UnknownKey)?;
         let fabric = Fabric { iss: issuer, trust_domains };
-        subject::verify_own(token, fabric, &key, signatures, certificate, now)
+        let credential = subject::verify_own(token, fabric, &key, signatures, certificate, now)?;
+        if state.revokes(credential.lineage(), credential.idx(), credential.iat()) {
+            return Err(token::Error::Revoked);
+        }
+        Ok(credential)
     }
 }

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 7] = [
     &["policy"],
     &["token"],
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound"],
-    &["exchange"],
+    &["exchange", "identity", "tools"],
     &["api"],
     &["main", "node", "config", "cli", "demo", "data_directory", "pki"],
 ];

@@ -32,6 +32,16 @@ use crate::token::subject::Credential;
 pub enum Capability {
     /// Exchange credentials.
     Exchange,
+    /// Issue identities to agents, see and revoke those it issued.
+    IdentityIssue,
+    /// Register, replace and deregister tools.
+    ToolsManage,
+    /// Read the registry of tools.
+    ToolsRead,
+    /// Have tokens verified for a tool.
+    ToolsVerify,
+    /// Read the audit.
+    AuditRead,
     /// Administer the cluster: keys, policy.
     ClusterAdmin,
     /// Read metrics, where they are not public.
@@ -40,13 +50,27 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability that some route asks for.
-    pub const ALL: [Self; 3] = [Self::Exchange, Self::ClusterAdmin, Self::MetricsRead];
+    pub const ALL: [Self; 8] = [
+        Self::Exchange,
+        Self::IdentityIssue,
+        Self::ToolsManage,
+        Self::ToolsRead,
+        Self::ToolsVerify,
+        Self::AuditRead,
+        Self::ClusterAdmin,
+        Self::MetricsRead,
+    ];
 
     /// As it is spelled in configuration and tokens.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exchange => "exchange",
+            Self::IdentityIssue => "identity.issue",
+            Self::ToolsManage => "tools.manage",
+            Self::ToolsRead => "tools.read",
+            Self::ToolsVerify => "tools.verify",
+            Self::AuditRead => "audit.read",
             Self::ClusterAdmin => "cluster.admin",
             Self::MetricsRead => "metrics.read",
         }
@@ -109,6 +133,10 @@ pub enum Access {
     Certificate(Capability),
     /// A client certificate or a bearer token with this capability.
     Credential(Capability),
+    /// A client certificate or a bearer token, whatever either may do.
+    Authenticated,
+    /// A bearer token, whatever it may do: what its subject asks concerns itself.
+    Bearer,
     /// What [`MetricsAccess`] says.
     Metrics,
 }
@@ -120,6 +148,8 @@ impl fmt::Display for Access {
             Self::Public => write!(f, "public"),
             Self::Certificate(capability) => write!(f, "certificate {capability}"),
             Self::Credential(capability) => write!(f, "certificate or bearer {capability}"),
+            Self::Authenticated => write!(f, "certificate or bearer"),
+            Self::Bearer => write!(f, "bearer"),
             Self::Metrics => write!(f, "metrics"),
         }
     }
@@ -150,6 +180,22 @@ needs! {
     Public = Access::Public;
     /// "mTLS (spec)", `exchange`.
     Exchange = Access::Certificate(Capability::Exchange);
+    /// "mTLS (spec)", `identity.issue`.
+    IssueIdentity = Access::Certificate(Capability::IdentityIssue);
+    /// `identity.issue`, to see and revoke what was issued.
+    Identities = Access::Credential(Capability::IdentityIssue);
+    /// "bearer = the agent's own token (spec)".
+    OwnToken = Access::Bearer;
+    /// Anybody who is known.
+    Authenticated = Access::Authenticated;
+    /// `tools.manage`.
+    ManageTools = Access::Credential(Capability::ToolsManage);
+    /// `tools.read`.
+    ReadTools = Access::Credential(Capability::ToolsRead);
+    /// `tools.verify`.
+    VerifyTools = Access::Credential(Capability::ToolsVerify);
+    /// `audit.read`.
+    ReadAudit = Access::Credential(Capability::AuditRead);
     /// `cluster.admin`.
     ClusterAdmin = Access::Credential(Capability::ClusterAdmin);
     /// As configured.
@@ -161,26 +207,57 @@ needs! {
 pub struct Caller<N> {
     identity: Identity,
     certificate: Option<CertificateDigest>,
+    is_operator: bool,
     need: PhantomData<N>,
 }
 
 /// Who a caller is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Identity {
     /// Nobody has said; in development mode that is everybody.
     Anonymous,
-    /// The holder of a client certificate, or the subject of a bearer token.
+    /// The holder of a client certificate.
     Workload(WorkloadId),
+    /// The subject of a bearer token.
+    Bearer(Arc<Credential>),
+}
+
+impl Identity {
+    fn id(&self) -> Option<&WorkloadId> {
+        match self {
+            Self::Anonymous => None,
+            Self::Workload(id) => Some(id),
+            Self::Bearer(credential) => Some(credential.sub()),
+        }
+    }
 }
 
 impl<N> Caller<N> {
     /// Its identifier; `None` if nobody has said.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
+        self.identity.id().map(WorkloadId::as_str)
+    }
+
+    /// Who acts for it, if its bearer token says so (RFC 8693 §4.1).
+    #[must_use]
+    pub fn actor(&self) -> Option<&str> {
+        self.credential().and_then(Credential::act).map(|act| act.sub.as_str())
+    }
+
+    /// Its bearer token, if it showed one.
+    #[must_use]
+    pub fn credential(&self) -> Option<&Credential> {
         match &self.identity {
-            Identity::Workload(id) => Some(id.as_str()),
-            Identity::Anonymous => None,
+            Identity::Bearer(credential) => Some(credential),
+            Identity::Anonymous | Identity::Workload(_) => None,
         }
+    }
+
+    /// Whether it also has `cluster.admin`, and so may change what others own.
+    #[must_use]
+    pub fn is_operator(&self) -> bool {
+        self.is_operator
     }
 
     /// The certificate of its connection.
@@ -199,23 +276,36 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         else {
             return Err(Error::internal("a request without its connection"));
         };
-        let Known { identity, certificate, is_bearer } = decide(app, peer, &parts.headers, N::ACCESS)?;
-        if let Identity::Workload(id) = &identity {
+        let Known { identity, certificate } = decide(app, peer, &parts.headers, N::ACCESS)?;
+        if let Some(id) = identity.id() {
             notes.set_caller(id.clone());
-            // A certificate was counted with its connection; a token is known only now.
-            if is_bearer {
-                let place = app.rates.take(Key::Workload(id.clone())).place;
-                notes.hold(place.inspect_err(|_| app.metrics.request_refused("rate"))?);
-            }
         }
-        Ok(Self { identity, certificate, need: PhantomData })
+        // A certificate was counted with its connection; a token is known only now.
+        if let Identity::Bearer(credential) = &identity {
+            let place = app.rates.take(Key::Workload(credential.sub().clone())).place;
+            notes.hold(place.inspect_err(|_| app.metrics.request_refused("rate"))?);
+        }
+        let is_operator = may(app, &identity, Capability::ClusterAdmin);
+        Ok(Self { identity, certificate, is_operator, need: PhantomData })
     }
 }
 
 struct Known {
     identity: Identity,
     certificate: Option<CertificateDigest>,
-    is_bearer: bool,
+}
+
+/// Whether a caller has a capability: by its bearer token, by the table of callers, or because in
+/// development mode everybody has every one.
+fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
+    match identity {
+        Identity::Anonymous => !app.requires_tls,
+        Identity::Workload(id) => app.callers.may(id, capability),
+        Identity::Bearer(credential) => {
+            let granted = credential.capabilities().unwrap_or_default();
+            granted.iter().any(|granted| granted == capability.as_str())
+        }
+    }
 }
 
 /// Decides, in this order:
@@ -225,7 +315,7 @@ struct Known {
 /// 3. a client certificate counts until it expires, whatever connection it opened
 /// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
 /// 5. without one, the client certificate says who calls
-/// 6. without either: nobody, which development mode lets do everything
+/// 6. without either: nobody, which development mode lets do everything but speak for an agent
 /// 7. the capability that the route needs
 ///
 /// # Errors
@@ -239,7 +329,7 @@ fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result
             MetricsAccess::Loopback => return Err(Error::forbidden("metrics are for this machine only")),
             MetricsAccess::Authenticated => false,
         },
-        Access::Certificate(_) | Access::Credential(_) => false,
+        Access::Certificate(_) | Access::Credential(_) | Access::Authenticated | Access::Bearer => false,
     };
     if app.requires_tls && matches!(peer.channel, Channel::Plain) && !is_open {
         return Err(Error::forbidden("served on 8694, over TLS"));
@@ -250,39 +340,38 @@ fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result
         outcome => outcome?,
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
-    let known = |identity| Known { identity, certificate: digest, is_bearer: false };
+    let known = |identity| Known { identity, certificate: digest };
     let by_certificate = certificate
         .map_or(Identity::Anonymous, |certificate| Identity::Workload(certificate.spiffe_id.clone()));
-    let (capability, takes_bearer) = match access {
-        _ if is_open => return Ok(known(by_certificate)),
-        Access::Certificate(capability) => (capability, false),
-        Access::Credential(capability) => (capability, true),
-        _ => (Capability::MetricsRead, true),
+    if is_open {
+        return Ok(known(by_certificate));
+    }
+    let identity = match (bearer(headers)?, access) {
+        (Some(_), Access::Certificate(_)) => {
+            let text = "this route takes a client certificate and no Authorization header";
+            return Err(Error::unauthenticated(text));
+        }
+        (Some(text), _) => Identity::Bearer(Arc::new(verified(app, text, digest.as_ref())?)),
+        (None, Access::Bearer) => {
+            return Err(Error::unauthenticated("the bearer token of the agent itself is needed"));
+        }
+        (None, _) => by_certificate,
     };
-    let bearer = bearer(headers)?;
-    match (bearer, by_certificate) {
-        (Some(_), _) if !takes_bearer => {
-            Err(Error::unauthenticated("this route takes a client certificate and no Authorization header"))
-        }
-        (Some(text), _) => {
-            let credential = verified(app, text, digest.as_ref())?;
-            let capabilities = credential.capabilities().unwrap_or_default();
-            if !capabilities.iter().any(|granted| granted == capability.as_str()) {
-                return Err(Error::insufficient(capability.as_str()));
-            }
-            Ok(Known { is_bearer: true, ..known(Identity::Workload(credential.sub().clone())) })
-        }
-        (None, Identity::Workload(id)) => {
-            if !app.callers.may(&id, capability) {
-                return Err(Error::insufficient(capability.as_str()));
-            }
-            Ok(known(Identity::Workload(id)))
-        }
-        (None, Identity::Anonymous) if !app.requires_tls => Ok(known(Identity::Anonymous)),
-        (None, Identity::Anonymous) if takes_bearer => {
-            Err(Error::unauthenticated("a client certificate or a bearer token is needed"))
-        }
-        (None, Identity::Anonymous) => Err(Error::unauthenticated("a client certificate is needed")),
+    if matches!(identity, Identity::Anonymous) && app.requires_tls {
+        let text = match access {
+            Access::Certificate(_) => "a client certificate is needed",
+            _ => "a client certificate or a bearer token is needed",
+        };
+        return Err(Error::unauthenticated(text));
+    }
+    let needed = match access {
+        Access::Certificate(capability) | Access::Credential(capability) => Some(capability),
+        Access::Metrics => Some(Capability::MetricsRead),
+        Access::Health | Access::Public | Access::Authenticated | Access::Bearer => None,
+    };
+    match needed {
+        Some(capability) if !may(app, &identity, capability) => Err(Error::insufficient(capability.as_str())),
+        _ => Ok(known(identity)),
     }
 }
 

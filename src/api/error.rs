@@ -24,6 +24,8 @@ pub enum Code {
     AccessDenied,
     /// Internal, or not possible now.
     ServerError,
+    /// A component is not configured.
+    NotImplemented,
     /// Unknown route or id.
     NotFound,
     /// The route has no such method.
@@ -101,6 +103,11 @@ impl Error {
     pub fn internal(detail: impl std::fmt::Display) -> Self {
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
         Self { detail: Some(detail.to_string()), ..error }
+    }
+
+    /// 501 `not_implemented`: a component is not configured.
+    pub fn not_configured(description: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, Code::NotImplemented, description)
     }
 
     /// 404 `not_found`.
@@ -237,11 +244,21 @@ impl From<state::Error> for Error {
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
-            E::UnknownSigningKey => Self::not_found(description),
-            E::NoAgedSuccessor | E::TooManySigningKeys | E::PolicyChanged | E::AlreadyBootstrapped => {
-                Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description)
+            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent => Self::not_found(description),
+            E::NotTheOwner | E::AgentRevoked | E::AgentEnded => Self::forbidden(description),
+            E::PreconditionFailed => {
+                Self::new(StatusCode::PRECONDITION_FAILED, Code::InvalidRequest, description)
             }
-            E::Undecodable => Self::internal(description),
+            E::NoAgedSuccessor
+            | E::TooManySigningKeys
+            | E::PolicyChanged
+            | E::AlreadyBootstrapped
+            | E::ToolExists
+            | E::TooManyTools
+            | E::TooManyAgents
+            | E::TooManyEncryptionKeys => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            E::Damaged(corrupt) => Self::internal(corrupt),
+            E::Undecodable | E::AuditBlockMissing => Self::internal(description),
         }
     }
 }

@@ -61,6 +61,7 @@ pub fn claims(
         lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
         root_exp: grant.pair().root_exp().secs(),
         execution,
+        agent: None,
         idx: position.to_string(),
         policy: grant.permit().policy_digest().to_owned(),
         cnf: confirmation.map(Into::into),

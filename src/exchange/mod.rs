@@ -175,7 +175,11 @@ impl Exchange {
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
-        Ok(subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?)
+        let credential = subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
+        if self.state.revokes(credential.lineage(), None, credential.iat()) {
+            return Err(token::Error::Revoked.into());
+        }
+        Ok(credential)
     }
 
     fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Permit, Error> {

@@ -15,9 +15,13 @@ mod proto {
 }
 
 pub use proto::command::Body as Command;
+pub use proto::tool_written::How;
 pub use proto::{
-    Bootstrap, CheckStateHash, IdempotencyRow, NonceRow, PolicyHistoryRow, PolicyRow, PolicySource,
-    PublishSigningKey, PutPolicy, Refusal, RetireSigningKey, SigningKeyRow, SpendNonce, TaintSigningKey,
+    Agent, AgentIssued, AgentRow, AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Bootstrap,
+    CheckStateHash, DeregisterTool, EncryptionKeyRegistered, EncryptionKeyRow, Idempotency, IdempotencyRow,
+    IssueAgent, Metadata, NonceRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy,
+    PutTool, Refusal, RegisterEncryptionKey, RetireSigningKey, RevocationRow, RevokeAgent, SigningKeyRow,
+    SpendNonce, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
 };
 
 /// The version of the format that this version writes.
@@ -28,12 +32,12 @@ const VERSION: u32 = 1;
 pub struct Batch {
     /// The leader's time when it was proposed.
     pub time: Timestamp,
-    /// The commands, in order.
-    pub commands: Vec<Command>,
+    /// The commands, in order, each with the caller's `Idempotency-Key`, if it sent one.
+    pub commands: Vec<(Command, Option<Idempotency>)>,
 }
 
 /// What became of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// It stands; whether it changed anything.
     Done {
@@ -42,12 +46,24 @@ pub enum Reply {
     },
     /// It was refused and changed nothing.
     Refused(Refusal),
+    /// A tool is as it was asked to be.
+    Tool(ToolWritten),
+    /// An agent was issued.
+    Agent(AgentIssued),
+    /// An encryption key is there.
+    EncryptionKey(EncryptionKeyRegistered),
 }
 
 /// Encodes one command.
 #[must_use]
 pub fn encode(command: Command) -> Bytes {
-    proto::Command { body: Some(command) }.encode_to_vec().into()
+    encode_once(command, None)
+}
+
+/// Encodes one command, whose outcome is remembered under the caller's `Idempotency-Key`.
+#[must_use]
+pub fn encode_once(command: Command, idempotency: Option<Idempotency>) -> Bytes {
+    proto::Command { body: Some(command), idempotency }.encode_to_vec().into()
 }
 
 /// Joins encoded commands into a batch.
@@ -68,7 +84,8 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     }
     let decode = |bytes: Bytes| {
         let command = proto::Command::decode(bytes).map_err(undecodable)?;
-        command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))
+        let body = command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))?;
+        Ok((body, command.idempotency))
     };
     let commands = batch.commands.into_iter().map(decode).collect::<Result<_, _>>()?;
     Ok(Batch { time: Timestamp::from_millis(batch.time_millis), commands })
@@ -80,6 +97,9 @@ pub fn encode_reply(reply: Reply) -> Bytes {
     let body = match reply {
         Reply::Done { changed } => proto::reply::Body::Done(proto::Done { changed }),
         Reply::Refused(reason) => proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) }),
+        Reply::Tool(written) => proto::reply::Body::ToolWritten(written),
+        Reply::Agent(issued) => proto::reply::Body::AgentIssued(issued),
+        Reply::EncryptionKey(registered) => proto::reply::Body::EncryptionKeyRegistered(registered),
     };
     proto::Reply { body: Some(body) }.encode_to_vec().into()
 }
@@ -90,6 +110,9 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Reply> {
     match proto::Reply::decode(bytes).ok()?.body? {
         proto::reply::Body::Done(done) => Some(Reply::Done { changed: done.changed }),
         proto::reply::Body::Refused(refused) => Some(Reply::Refused(Refusal::try_from(refused.reason).ok()?)),
+        proto::reply::Body::ToolWritten(written) => Some(Reply::Tool(written)),
+        proto::reply::Body::AgentIssued(issued) => Some(Reply::Agent(issued)),
+        proto::reply::Body::EncryptionKeyRegistered(registered) => Some(Reply::EncryptionKey(registered)),
     }
 }
 
@@ -108,7 +131,10 @@ mod tests {
         ];
         let batch = decode_batch(&encode_batch(Timestamp::from_secs(9), commands)).expect("decodes");
         assert_eq!(batch.time, Timestamp::from_secs(9));
-        assert!(matches!(&batch.commands[..], [Command::RetireSigningKey(_), Command::SpendNonce(_)]));
+        assert!(matches!(
+            &batch.commands[..],
+            [(Command::RetireSigningKey(_), None), (Command::SpendNonce(_), None)]
+        ));
     }
 
     #[test]
@@ -132,7 +158,7 @@ mod tests {
             Reply::Done { changed: false },
             Reply::Refused(Refusal::NonceSpent),
         ] {
-            assert_eq!(decode_reply(&encode_reply(reply)), Some(reply));
+            assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
         }
     }
 }

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::command::{self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow};
+use super::revocations::Revocations;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
-    self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, SIGNING_KEY, TIME, Tables,
+    self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, REVOCATION, SIGNING_KEY,
+    TIME, Tables,
 };
-use super::{policies, signing_keys, spent};
+use super::{agents, audit, encryption_keys, idempotency, policies, signing_keys, spent, tools};
 use crate::clock::Timestamp;
 use crate::cluster::{Applied, Corrupt, Machine, View, Write};
 use crate::id::Incarnation;
@@ -23,6 +25,7 @@ use crate::id::Incarnation;
 #[derive(Debug, Default)]
 pub struct Replicated {
     index: ArcSwap<Index>,
+    revocations: Revocations,
     policy: watch::Sender<String>,
 }
 
@@ -50,6 +53,12 @@ impl Replicated {
         self.index.load()
     }
 
+    /// What is revoked, as of the last entry applied.
+    #[must_use]
+    pub fn revocations(&self) -> &Revocations {
+        &self.revocations
+    }
+
     /// The digest of the current policy, and each change of it.
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<String> {
@@ -75,12 +84,20 @@ impl Machine for Replicated {
         command::encode_batch(now, commands)
     }
 
-    fn apply(&self, view: &dyn View, batch: &[u8], _index: u64) -> Result<Applied, Corrupt> {
+    fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
         let batch = command::decode_batch(batch)?;
         let mut tables = Tables::new(view);
         let now = tables.advance_time(batch.time)?;
         let mut applied = Applied::default();
-        for command in batch.commands {
+        for (command, idempotency) in batch.commands {
+            let known = match &idempotency {
+                None => None,
+                Some(idempotency) => idempotency::outcome(&tables, now, idempotency)?,
+            };
+            if let Some(reply) = known {
+                applied.replies.push(command::encode_reply(reply));
+                continue;
+            }
             let reply = match command {
                 Command::Bootstrap(command) => bootstrap(&mut tables, &command)?,
                 Command::SpendNonce(command) => spent::spend(&mut tables, now, &command)?,
@@ -94,8 +111,20 @@ impl Machine for Replicated {
                     applied.expected_hash = Some((command.index, hash));
                     Reply::Done { changed: false }
                 }
+                Command::PutTool(command) => tools::put(&mut tables, now, command)?,
+                Command::DeregisterTool(command) => tools::deregister(&mut tables, &command)?,
+                Command::IssueAgent(command) => agents::issue(&mut tables, now, command)?,
+                Command::RevokeAgent(command) => agents::revoke(&mut tables, now, index, &command)?,
+                Command::RegisterEncryptionKey(command) => {
+                    encryption_keys::register(&mut tables, now, command)?
+                }
+                Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
             };
-            applied.replies.push(command::encode_reply(reply));
+            let reply = command::encode_reply(reply);
+            if let Some(idempotency) = &idempotency {
+                idempotency::remember(&mut tables, now, idempotency, &reply)?;
+            }
+            applied.replies.push(reply);
         }
         applied.writes = tables.into_writes();
         Ok(applied)
@@ -105,6 +134,7 @@ impl Machine for Replicated {
         let mut index = Index::clone(&self.index.load());
         for write in writes {
             match write {
+                Write::Put { table: REVOCATION, key, value } => self.revocations.put(key, value)?,
                 Write::Put { table, key, value } => index.put(table, key, value)?,
                 Write::Delete { table, key } => index.delete(table, key),
                 // Only tables that readers do not keep in memory have ranges deleted.
@@ -126,6 +156,15 @@ impl Machine for Replicated {
             if let Some(refused) = refused {
                 return Err(refused);
             }
+        }
+        // What was revoked stays so: a state that is taken over whole only adds to it.
+        let mut refused = None;
+        view.scan(REVOCATION, &[], &mut |key, row| {
+            refused = self.revocations.put(key, row).err();
+            refused.is_none()
+        })?;
+        if let Some(refused) = refused {
+            return Err(refused);
         }
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
             return Err(Corrupt::row("the current policy is not there"));
@@ -267,7 +306,7 @@ mod tests {
         }
 
         fn one(&mut self, at: Timestamp, command: Command) -> Reply {
-            self.apply(at, vec![command])[0]
+            self.apply(at, vec![command]).remove(0)
         }
     }
 

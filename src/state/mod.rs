@@ -3,13 +3,19 @@
 //! [`command`] is the format on disk, [`machine`] the pure function that applies it. Nothing here
 //! decides who may do what; that is the use-cases' work.
 
+mod agents;
+mod audit;
 mod bucket;
 pub mod command;
+mod encryption_keys;
+mod idempotency;
 mod machine;
 mod policies;
+mod revocations;
 mod signing_keys;
 mod spent;
 mod tables;
+mod tools;
 
 use std::sync::Arc;
 
@@ -52,6 +58,42 @@ pub enum Error {
     /// The cluster has been bootstrapped before.
     #[error("the cluster is bootstrapped already")]
     AlreadyBootstrapped,
+    /// Another tool has the id.
+    #[error("tool_id: is registered with other content; PUT replaces it")]
+    ToolExists,
+    /// There is no such tool.
+    #[error("there is no tool with this tool_id")]
+    UnknownTool,
+    /// Somebody else registered the tool, or issued the agent.
+    #[error("it belongs to another caller")]
+    NotTheOwner,
+    /// `If-Match` or `If-None-Match` does not hold.
+    #[error("it was changed by someone else: the condition of If-Match or If-None-Match does not hold")]
+    PreconditionFailed,
+    /// More tools than the limit.
+    #[error("the registry is full")]
+    TooManyTools,
+    /// There is no such agent.
+    #[error("there is no agent with this agent_id")]
+    UnknownAgent,
+    /// The agent, or one it derives from, is revoked.
+    #[error("the agent is revoked")]
+    AgentRevoked,
+    /// The agent has come to the end of its life.
+    #[error("the agent has come to the end of its life")]
+    AgentEnded,
+    /// More agents than the limit.
+    #[error("the cluster has too many agents")]
+    TooManyAgents,
+    /// More encryption keys than the limit.
+    #[error("the agent has too many encryption keys")]
+    TooManyEncryptionKeys,
+    /// A block of audit entries came before the one it follows.
+    #[error("a block of audit entries is missing before this one")]
+    AuditBlockMissing,
+    /// A row is not what was written.
+    #[error("a row of the state is damaged")]
+    Damaged(#[from] Corrupt),
     /// The reply is of a version this one does not know.
     #[error("the reply cannot be decoded")]
     Undecodable,
@@ -68,6 +110,17 @@ impl From<Refusal> for Error {
             Refusal::NoAgedSuccessor => Self::NoAgedSuccessor,
             Refusal::PolicyChanged => Self::PolicyChanged,
             Refusal::TooManySigningKeys => Self::TooManySigningKeys,
+            Refusal::ToolExists => Self::ToolExists,
+            Refusal::UnknownTool => Self::UnknownTool,
+            Refusal::NotTheOwner => Self::NotTheOwner,
+            Refusal::PreconditionFailed => Self::PreconditionFailed,
+            Refusal::TooManyTools => Self::TooManyTools,
+            Refusal::UnknownAgent => Self::UnknownAgent,
+            Refusal::AgentRevoked => Self::AgentRevoked,
+            Refusal::AgentEnded => Self::AgentEnded,
+            Refusal::TooManyAgents => Self::TooManyAgents,
+            Refusal::TooManyEncryptionKeys => Self::TooManyEncryptionKeys,
+            Refusal::AuditBlockMissing => Self::AuditBlockMissing,
         }
     }
 }
@@ -79,6 +132,13 @@ pub struct Idempotency {
     pub key: Digest128,
     /// Digest of the request's body.
     pub request: Digest128,
+}
+
+impl From<Idempotency> for command::Idempotency {
+    fn from(idempotency: Idempotency) -> Self {
+        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
+        Self { key: bytes(idempotency.key), request: bytes(idempotency.request) }
+    }
 }
 
 /// One change of the policy.
@@ -114,10 +174,19 @@ impl State {
     }
 
     async fn propose(&self, command: Command) -> Result<bool, Error> {
-        let outcome = self.core.propose(command::encode(command)).await?;
+        match self.propose_once(command, None).await? {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Proposes a command whose outcome is remembered under the caller's `Idempotency-Key`. What it
+    /// answers is never [`Reply::Refused`].
+    async fn propose_once(&self, command: Command, idempotency: Option<Idempotency>) -> Result<Reply, Error> {
+        let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
         match command::decode_reply(&outcome.reply) {
-            Some(Reply::Done { changed }) => Ok(changed),
             Some(Reply::Refused(refusal)) => Err(refusal.into()),
+            Some(reply) => Ok(reply),
             None => Err(Error::Undecodable),
         }
     }

@@ -1,23 +1,18 @@
 //! Single use: the nonce of an execution scope is spent once in the whole cluster.
 
+use bytes::Bytes;
 use prost::Message as _;
 
 use super::bucket::Bucketed;
 use super::command::{IdempotencyRow, NonceRow, Refusal, Reply, SpendNonce};
+use super::idempotency::{KEYS, digest};
 use super::tables::{IDEMPOTENCY, NONCE, Tables, decode};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
-use crate::id::Digest128;
 use crate::limits;
 
 const NONCES: Bucketed =
     Bucketed { table: NONCE, oldest: b"oldest_nonce_bucket", retention: limits::NONCE_RETENTION };
-
-const KEYS: Bucketed = Bucketed {
-    table: IDEMPOTENCY,
-    oldest: b"oldest_idempotency_bucket",
-    retention: limits::IDEMPOTENCY_RETENTION,
-};
 
 /// Spends a nonce. With the idempotency key it was spent with, the same request passes again;
 /// another request under that key is refused. A refusal remembers nothing.
@@ -48,12 +43,8 @@ pub fn spend(tables: &mut Tables<'_>, now: Timestamp, command: &SpendNonce) -> R
     let row = NonceRow { idempotency_key: command.idempotency_key.clone() };
     NONCES.remember(tables, now, &nonce, row.encode_to_vec())?;
     if let (Some(key), None) = (&key, known) {
-        let row = IdempotencyRow { request: command.request.clone() };
+        let row = IdempotencyRow { request: command.request.clone(), reply: Bytes::new() };
         KEYS.remember(tables, now, key, row.encode_to_vec())?;
     }
     Ok(Reply::Done { changed: true })
-}
-
-fn digest(bytes: &[u8]) -> Result<Digest128, Corrupt> {
-    bytes.try_into().map(Digest128::from_bytes).map_err(|_| Corrupt::row("a digest is not 16 bytes"))
 }

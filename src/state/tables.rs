@@ -20,8 +20,46 @@ pub const POLICY: &str = "policy";
 /// Which policy was applied when, by number.
 pub const POLICY_HISTORY: &str = "policy_history";
 
+/// Tools, by `tool_id`.
+pub const TOOL: &str = "tool";
+/// Which tools take a protocol, by (protocol, 0, `tool_id`); rows are empty.
+pub const TOOL_OF_PROTOCOL: &str = "tool_of_protocol";
+/// Agents, by `agent_id`.
+pub const AGENT: &str = "agent";
+/// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
+pub const AGENT_END: &str = "agent_end";
+/// Encryption keys of agents, by (`agent_id`, 0, `kid`).
+pub const ENCRYPTION_KEY: &str = "encryption_key";
+/// Revocations, by digest.
+pub const REVOCATION: &str = "revocation";
+/// Blocks of audit entries, by number.
+pub const AUDIT_BLOCK: &str = "audit_block";
+/// Which blocks are about a tool, by (digest of `tool_id`, number); rows are empty.
+pub const AUDIT_TRAIL: &str = "audit_trail";
+/// The last entry about a tool that a node wrote, by (digest of `tool_id`, node): its hash.
+pub const AUDIT_HEAD: &str = "audit_head";
+/// The last block of each node, by its id.
+pub const AUDIT_NODE: &str = "audit_node";
+
 /// Every table.
-pub const ALL: &[&str] = &[META, NONCE, IDEMPOTENCY, SIGNING_KEY, POLICY, POLICY_HISTORY];
+pub const ALL: &[&str] = &[
+    META,
+    NONCE,
+    IDEMPOTENCY,
+    SIGNING_KEY,
+    POLICY,
+    POLICY_HISTORY,
+    TOOL,
+    TOOL_OF_PROTOCOL,
+    AGENT,
+    AGENT_END,
+    ENCRYPTION_KEY,
+    REVOCATION,
+    AUDIT_BLOCK,
+    AUDIT_TRAIL,
+    AUDIT_HEAD,
+    AUDIT_NODE,
+];
 
 /// Row of [`META`]: 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster_id";

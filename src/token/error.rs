@@ -94,6 +94,9 @@ pub enum Error {
     /// Bound to a key that its presenter has not proven to hold (RFC 7800, RFC 8705 §3).
     #[error("token is bound to another holder")]
     NotItsHolder,
+    /// Something it derives from is revoked.
+    #[error("token is revoked")]
+    Revoked,
     /// An execution-scoped token is good for one action, not for an exchange.
     #[error("token is bound to one action and cannot be exchanged")]
     ExecutionScoped,

@@ -55,6 +55,9 @@ pub struct AccessTokenClaims {
     /// What an execution-scoped token is bound to.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionClaims>,
+    /// What the identity token of an agent says beside the rest.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentClaims>,
     /// `<incarnation>-<log index>` applied before the revocation index was read.
     pub idx: String,
     /// Digest of the policy bundle that granted it.
@@ -81,6 +84,18 @@ pub struct ExecutionClaims {
     pub exec_act: String,
     /// What it is done to; `htu` if not stated.
     pub target: String,
+}
+
+/// The claims that only an agent's own identity token has: what is exchanged from it lacks them.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentClaims {
+    /// `mcp`, `a2a`, `watsonx` or `custom`.
+    pub platform: String,
+    /// For people; not unique.
+    pub agent_name: String,
+    /// The parent's identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
 }
 
 /// Signs an access token.

@@ -76,6 +76,7 @@ pub struct Credential {
     lineage: Vec<Digest128>,
     idx: Option<LogPosition>,
     is_bound: bool,
+    is_agent_identity: bool,
     kubernetes: Option<Kubernetes>,
 }
 
@@ -205,6 +206,12 @@ impl Credential {
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.is_bound
+    }
+
+    /// Whether it is an agent's own identity token, and not something exchanged from one.
+    #[must_use]
+    pub fn is_agent_identity(&self) -> bool {
+        self.is_agent_identity
     }
 
     /// What a Kubernetes service-account token says of its workload.
@@ -341,6 +348,8 @@ pub fn verify_own(
     }
     let mut credential = read(Kind::AgentA2a, fabric.iss, sub, root_exp, key, &claims)?;
     credential.lineage = carried_lineage(&claims)?;
+    // We write it into identity tokens and into nothing else.
+    credential.is_agent_identity = claims.others.contains_key("platform");
     credential.is_bound = is_bound;
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
     credential.idx = Some(idx.parse().map_err(|_| Error::ClaimMalformed("idx"))?);
@@ -425,6 +434,7 @@ fn read(
         lineage: Vec::new(),
         idx: None,
         is_bound: false,
+        is_agent_identity: false,
         kubernetes: None,
     })
 }
@@ -988,6 +998,7 @@ mod tests {
             lineage: vec![lineage::subject(ISS, "origin").to_string()],
             root_exp: NOW_SECS + 1000,
             execution: None,
+            agent: None,
             idx: "000102030405060708090a0b0c0d0e0f-1".to_owned(),
             policy: "p".to_owned(),
             cnf: None,

@@ -1,0 +1,1 @@
+//! Agents: their identity, its renewal and its end, and the keys to which others encrypt for them.
