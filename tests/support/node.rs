@@ -393,7 +393,9 @@ tls.certificate = "{certificate}"
 tls.private_key = "{private_key}"
 tls.client_ca = "{ca}"
 callers = [
-    {{ id = "spiffe://{TRUST_DOMAIN}/gateway", capabilities = ["exchange"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/gateway", capabilities = [
+        "exchange", "identity.issue", "tools.manage", "tools.read", "tools.verify", "audit.read",
+    ] }},
     {{ id = "spiffe://{TRUST_DOMAIN}/operator", capabilities = ["cluster.admin", "metrics.read"] }},
 ]"#,
         certificate = made.node.certificate.display(),
