@@ -44,6 +44,13 @@ pub const CAPABILITIES_MAX: usize = 128;
 /// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const CAPABILITY_BYTES_MAX: usize = 128;
 
+/// Rows of a page, if its reader asks for no other number (contract §1, Lists).
+/// Test: `api::paging::tests::a_page_has_at_most_its_limit_of_rows`. Metric: none, it is not exceeded but stated.
+pub const PAGE_DEFAULT: usize = 100;
+/// Most rows of a page; more are answered 400.
+/// Test: `api::paging::tests::a_page_has_at_most_its_limit_of_rows`. Metric: `svc_http_requests_total{status="400"}`.
+pub const PAGE_MAX: usize = 1000;
+
 // --- tokens ------------------------------------------------------------------------------------
 
 /// Lifetime of a standard exchanged token (specification, Limits).

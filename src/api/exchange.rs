@@ -12,6 +12,7 @@ use super::App;
 use super::body::{self, Media};
 use super::caller::{self, Caller};
 use super::error::{self, Error};
+use super::idempotency;
 use crate::exchange::{self, ExecutionScope, Members, Request, RequestedConfirmation};
 use crate::{json, limits};
 
@@ -95,7 +96,7 @@ pub async fn post(
     let caller = exchange::Caller {
         id: caller.id().map(str::to_owned),
         certificate: caller.certificate(),
-        idempotency_key: idempotency_key(&headers)?,
+        idempotency_key: idempotency::key(&headers)?,
     };
     let members = match media {
         Media::Json => from_json(&bytes)?,
@@ -187,22 +188,6 @@ fn from_form(bytes: &[u8]) -> Result<Members, Error> {
     members.execution_scope = execution_scope.map(|text| json::read(text.as_bytes())).transpose()?;
     members.req_cnf = req_cnf.map(|text| json::read(text.as_bytes())).transpose()?;
     Ok(members)
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
-    let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().unwrap_or_default().trim_matches('"');
-    let well_formed = (1..=limits::OPAQUE_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_graphic())
-        && values.next().is_none();
-    if well_formed {
-        Ok(Some(text.to_owned()))
-    } else {
-        Err(Error::invalid_request(
-            "Idempotency-Key: must be 1 to 256 printable ASCII characters, given once",
-        ))
-    }
 }
 
 /// The kind for the metric; whatever else was sent is one label.

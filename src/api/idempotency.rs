@@ -1,0 +1,100 @@
+//! `Idempotency-Key`: one reading for every write (contract §1, Writes).
+
+use axum::http::{HeaderMap, Method, Uri};
+
+use super::error::Error;
+use crate::id::{Digest128, DigestKind};
+use crate::limits;
+use crate::state::Idempotency;
+
+/// The key as it was sent; `None` without one.
+///
+/// # Errors
+/// 400 if it is not 1 to `OPAQUE_BYTES_MAX` printable ASCII characters, or was sent twice.
+pub fn key(headers: &HeaderMap) -> Result<Option<String>, Error> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim_matches('"');
+    let well_formed = (1..=limits::OPAQUE_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_graphic())
+        && values.next().is_none();
+    if well_formed {
+        Ok(Some(text.to_owned()))
+    } else {
+        Err(Error::invalid_request(
+            "Idempotency-Key: must be 1 to 256 printable ASCII characters, given once",
+        ))
+    }
+}
+
+/// The key with the request it came with, as digests. A key is its caller's own; the request is its
+/// method, its target and its body.
+///
+/// # Errors
+/// As [`key`].
+pub fn idempotency(
+    headers: &HeaderMap,
+    caller: Option<&str>,
+    (method, uri): (&Method, &Uri),
+    body: &[u8],
+) -> Result<Option<Idempotency>, Error> {
+    let owner = caller.unwrap_or_default().as_bytes();
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
+    let request = [method.as_str().as_bytes(), b" ", target.as_bytes(), b"\n", body].concat();
+    Ok(key(headers)?.map(|key| Idempotency {
+        key: Digest128::of(DigestKind::IdempotencyKey, owner, key.as_bytes()),
+        request: Digest128::of(DigestKind::RequestBody, owner, &request),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn of(method: &Method, uri: &'static str, caller: &str, body: &str) -> Idempotency {
+        let headers =
+            HeaderMap::from_iter([("idempotency-key".parse().expect("name"), "k".parse().expect("value"))]);
+        idempotency(&headers, Some(caller), (method, &Uri::from_static(uri)), body.as_bytes())
+            .expect("well formed")
+            .expect("a key")
+    }
+
+    #[test]
+    fn a_key_belongs_to_its_caller_and_a_request_to_its_method_target_and_body() {
+        let one = of(&Method::PUT, "/v1/tools/a", "c", "{}");
+        assert_eq!(of(&Method::PUT, "/v1/tools/a", "c", "{}"), one);
+        assert_ne!(of(&Method::PUT, "/v1/tools/a", "d", "{}").key, one.key);
+        for other in [
+            of(&Method::POST, "/v1/tools/a", "c", "{}"),
+            of(&Method::PUT, "/v1/tools/b", "c", "{}"),
+            of(&Method::PUT, "/v1/tools/a?x", "c", "{}"),
+            of(&Method::PUT, "/v1/tools/a", "c", "{ }"),
+        ] {
+            assert_eq!(other.key, one.key);
+            assert_ne!(other.request, one.request);
+        }
+    }
+
+    #[test]
+    fn a_key_is_printable_ascii_of_a_limited_length_given_once() {
+        let refused = |values: &[&str]| {
+            let headers = values.iter().map(|value| {
+                (
+                    "idempotency-key".parse().expect("name"),
+                    HeaderValue::from_bytes(value.as_bytes()).expect("value"),
+                )
+            });
+            key(&HeaderMap::from_iter(headers)).is_err()
+        };
+        let longest = "k".repeat(limits::OPAQUE_BYTES_MAX);
+        assert!(!refused(&[&longest]) && refused(&[&format!("{longest}k")]));
+        assert!(refused(&[""]) && refused(&["a b"]) && refused(&["\u{e9}"]));
+        // `HeaderMap` keeps one of two values that are inserted; two that are appended stay.
+        let mut twice = HeaderMap::new();
+        twice.append("idempotency-key", HeaderValue::from_static("a"));
+        twice.append("idempotency-key", HeaderValue::from_static("a"));
+        assert!(key(&twice).is_err());
+    }
+}
