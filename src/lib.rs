@@ -29,6 +29,7 @@ pub mod demo;
 pub mod exchange;
 pub mod id;
 pub mod identity;
+pub mod journal;
 pub mod json;
 pub mod keyring;
 pub mod limits;

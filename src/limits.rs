@@ -428,3 +428,49 @@ pub const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// Longest name of a node in bytes.
 /// Test: `config::tests::the_name_of_a_node_has_its_longest`. Metric: none, the node does not start.
 pub const UNIT_ID_BYTES_MAX: usize = 64;
+
+// --- audit -------------------------------------------------------------------------------------
+
+/// Most audit entries that wait to be written on this node; beyond it: 503.
+/// Test: `tools::audit::tests::beyond_its_queue_nothing_is_recorded`. Metric: `svc_http_requests_total{status="503"}`.
+pub const AUDIT_QUEUED_MAX: usize = 8 * 1024;
+/// Largest audit entry in bytes; what it is about is answered 503.
+/// Test: `tools::audit::writer::tests::an_entry_beyond_its_size_is_refused_and_long_notes_are_cut`. Metric: `svc_http_requests_total{status="503"}`.
+pub const AUDIT_ENTRY_BYTES_MAX: usize = 64 * 1024;
+/// Longest notes of an audit entry in bytes; the rest is cut.
+/// Test: `tools::audit::writer::tests::an_entry_beyond_its_size_is_refused_and_long_notes_are_cut`. Metric: none, the rest is cut.
+pub const AUDIT_NOTES_BYTES_MAX: usize = 2 * 1024;
+/// Most that an entry's time may be behind the entry before it and is still moved up to it; a clock that
+/// was set back further is believed.
+/// Test: `tools::audit::writer::tests::times_do_not_go_back_but_a_clock_set_back_is_believed`. Metric: none, it is a granularity.
+pub const AUDIT_REORDERED_MAX: Duration = Duration::from_secs(1);
+/// Size beyond which no more audit entries are written at once.
+/// Test: `tools::audit::tests::many_entries_become_several_blocks_and_stay_one_trail`. Metric: none, the rest is written next.
+pub const AUDIT_WRITE_BYTES_FULL: usize = 256 * 1024;
+/// Largest block of audit entries in bytes, before it is compressed.
+/// Test: `tools::audit::tests::many_entries_become_several_blocks_and_stay_one_trail`. Metric: none, the rest goes into the next block.
+pub const AUDIT_BLOCK_BYTES_MAX: usize = 1024 * 1024;
+/// Time between two shipments of audit entries into the log (contract §5).
+/// Test: `tools::audit::tests::what_was_recorded_is_shipped_without_being_asked_for`. Metric: `svc_audit_backlog_bytes`.
+pub const AUDIT_SHIP_INTERVAL: Duration = Duration::from_millis(200);
+/// Longest pause after a shipment that failed.
+/// Test: none, how often is no promise. Metric: `svc_audit_blocks_total{result="failed"}`.
+pub const AUDIT_SHIP_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Most bytes of audit entries that wait to be shipped; beyond it: 503.
+/// Test: `tools::audit::tests::beyond_its_backlog_nothing_is_recorded`. Metric: `svc_audit_backlog_bytes`.
+pub const AUDIT_BACKLOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// How long audit entries are kept, by log time; older ones go when newer ones come.
+/// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: none, it is stated.
+pub const AUDIT_RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Most bytes of compressed audit entries that are kept; beyond it the oldest are dropped.
+/// Test: `state::audit::tests::beyond_so_many_bytes_the_oldest_blocks_are_dropped`. Metric: none, the oldest are dropped.
+pub const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Most blocks of audit entries dropped when one is appended.
+/// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: none, the next one drops more.
+pub const AUDIT_BLOCKS_DROPPED_MAX: usize = 8;
+/// Most blocks of audit entries opened for one page; it may have fewer rows then, and says where to go on.
+/// Test: `tools::audit::tests::a_page_opens_so_many_blocks_and_says_where_to_go_on`. Metric: none, the page says where to go on.
+pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = 64;
+/// Size beyond which a page of audit entries gets no more rows.
+/// Test: `tools::audit::tests::a_page_has_so_many_bytes`. Metric: none, the page says where to go on.
+pub const AUDIT_PAGE_BYTES_FULL: usize = 2 * 1024 * 1024;

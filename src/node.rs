@@ -33,6 +33,7 @@ use crate::state::{self, Replicated, State};
 use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
+use crate::tools::audit::{self, Audit};
 use crate::{limits, policy};
 
 /// Why a node did not start, or stopped.
@@ -91,6 +92,9 @@ pub enum Error {
     /// The metrics.
     #[error("telemetry: {0}")]
     Telemetry(#[from] telemetry::Error),
+    /// The journal of the audit.
+    #[error("audit: {0}")]
+    Audit(#[from] audit::ShipError),
     /// The machine gives no random bytes.
     #[error("the machine gives no random bytes")]
     NoRandomness,
@@ -173,6 +177,7 @@ async fn assemble(
     }
     core.background.spawn(policy.clone().follow());
     core.background.spawn(compare_state_hashes(state.clone()));
+    let audit = core.start_audit(&config, &clock, metrics)?;
 
     let outbound = Client::new(client::Limits {
         allow_loopback_http: config.outbound.allow_loopback_http,
@@ -202,6 +207,7 @@ async fn assemble(
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
+        audit,
         keyring,
         state,
         policy,
@@ -260,7 +266,7 @@ impl Running {
 async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     match tokio::task::spawn_blocking(move || thread.join()).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(Error::CoreFailed("the log writer ended with a panic".to_owned())),
+        _ => Err(Error::CoreFailed("a thread that writes ended with a panic".to_owned())),
     }
 }
 
@@ -344,12 +350,38 @@ struct Core {
     state: State,
     background: JoinSet<()>,
     log_writer: thread::JoinHandle<()>,
+    audit: Option<(Audit, thread::JoinHandle<()>)>,
     closed: cluster::Closed,
 }
 
 impl Core {
+    /// Takes up the audit where it was left, once the state is what the log says.
+    #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
+    fn start_audit(&mut self, config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Audit, Error> {
+        let (audit, writer) = Audit::open(audit::Parts {
+            directory: &config.node.data_dir.join("audit"),
+            node: config.node.unit_id.clone(),
+            seed: draw()?,
+            clock: clock.clone(),
+            state: self.state.clone(),
+            metrics: metrics.clone(),
+        })?;
+        let thread = thread::Builder::new().name("audit-writer".to_owned()).spawn(writer);
+        let thread = thread.map_err(audit::ShipError::Journal)?;
+        self.background.spawn(audit.clone().follow());
+        self.audit = Some((audit.clone(), thread));
+        Ok(audit)
+    }
+
     /// Ends the tasks and the core, and waits until the data directory is closed.
     async fn stop(mut self) -> Result<(), Error> {
+        let audited = match self.audit.take() {
+            Some((audit, writer)) => {
+                audit.end().await;
+                wait_for_thread(writer).await
+            }
+            None => Ok(()),
+        };
         self.background.shutdown().await;
         let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
         drop(self.state);
@@ -360,7 +392,7 @@ impl Core {
         // The writer ends when the core has let go of the log.
         // A process that ends while the database has threads is aborted by it, whatever its exit code.
         let joined = wait_for_thread(self.log_writer).await;
-        stopped.and(joined)
+        stopped.and(joined).and(audited)
     }
 }
 
@@ -384,7 +416,8 @@ async fn start_core(config: &Config, clock: &Clock) -> Result<Core, Error> {
     let mut background = JoinSet::new();
     background.spawn(started.proposer);
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
-    Ok(Core { state: State::new(started.handle), background, log_writer, closed: started.closed })
+    let state = State::new(started.handle);
+    Ok(Core { state, background, log_writer, audit: None, closed: started.closed })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]

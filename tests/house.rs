@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 7] = [
     &["id", "error", "clock", "telemetry", "json", "limits"],
     &["policy"],
     &["token"],
-    &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound"],
+    &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal"],
     &["exchange", "identity", "tools"],
     &["api"],
     &["main", "node", "config", "cli", "demo", "data_directory", "pki"],

@@ -49,6 +49,7 @@ use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
 use crate::state::State;
 use crate::telemetry::Metrics;
+use crate::tools::audit::Audit;
 
 /// What the handlers need. Cheap to clone.
 #[derive(Clone)]
@@ -63,6 +64,8 @@ pub struct App {
 pub struct Parts {
     /// The use-case of `/v1/exchange/token`.
     pub exchange: Exchange,
+    /// The audit.
+    pub audit: Audit,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::PolicySource;
 pub use machine::{Index, Replicated};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};

@@ -36,6 +36,9 @@ pub struct Metrics {
     tls_certificate_not_after: IntGauge,
     raft_applied_index: IntGauge,
     raft_is_leader: IntGauge,
+    audit_entries: IntCounterVec,
+    audit_backlog: IntGauge,
+    audit_blocks: IntCounterVec,
     log_lines_dropped: IntCounter,
     log_lines_known: Arc<AtomicU64>,
 }
@@ -131,6 +134,23 @@ impl Metrics {
                 "Index of the last log entry this node applied.",
             )?,
             raft_is_leader: gauge(&registry, "svc_raft_is_leader", "1 if this node leads the cluster.")?,
+            audit_entries: counters(
+                &registry,
+                "svc_audit_entries_total",
+                "Audit entries written on this node.",
+                &["decision"],
+            )?,
+            audit_backlog: gauge(
+                &registry,
+                "svc_audit_backlog_bytes",
+                "Audit entries of this node that are not in the log yet, in bytes.",
+            )?,
+            audit_blocks: counters(
+                &registry,
+                "svc_audit_blocks_total",
+                "Blocks of audit entries shipped into the log, or not yet.",
+                &["result"],
+            )?,
             log_lines_dropped: {
                 let counter = IntCounter::new(
                     "svc_log_lines_dropped_total",
@@ -217,6 +237,21 @@ impl Metrics {
         self.tls_certificate_not_after.set(secs);
     }
 
+    /// An audit entry of this decision, for example `allow`, was written.
+    pub fn audit_entry(&self, decision: &'static str) {
+        self.audit_entries.with_label_values(&[decision]).inc();
+    }
+
+    /// How many bytes of audit entries are not in the log yet.
+    pub fn set_audit_backlog(&self, bytes: u64) {
+        self.audit_backlog.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// A block of audit entries was `shipped`, or that `failed` and is tried again.
+    pub fn audit_block(&self, result: &'static str) {
+        self.audit_blocks.with_label_values(&[result]).inc();
+    }
+
     /// Where this node is in the log, and whether it leads.
     pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
         self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
@@ -291,6 +326,9 @@ mod tests {
         metrics.tls_reload("ok");
         metrics.set_tls_certificate_not_after(1_800_000_000);
         metrics.set_raft(7, true);
+        metrics.audit_entry("allow");
+        metrics.set_audit_backlog(9);
+        metrics.audit_block("shipped");
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
@@ -307,6 +345,9 @@ mod tests {
             r#"svc_signing_keys{state="active"} 2"#,
             r#"svc_tls_reloads_total{result="ok"} 1"#,
             "svc_tls_certificate_not_after_seconds 1800000000",
+            r#"svc_audit_entries_total{decision="allow"} 1"#,
+            "svc_audit_backlog_bytes 9",
+            r#"svc_audit_blocks_total{result="shipped"} 1"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
             "svc_log_lines_dropped_total 0",
@@ -316,7 +357,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (17, 17), "{page}");
+        assert_eq!((names, helps.count()), (20, 20), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }

@@ -1,7 +1,32 @@
 //! What was decided about tools, and by whom: kept on this node before it is answered, then shipped
 //! through the log in blocks, so that any node shows it (contract §5, Audit).
+//!
+//! [`entry`] is what is written, `writer` the one thread that writes it into the journal, `shipping` what
+//! takes it from there to the log, [`trail`] what reads it, and [`chain`] what checks it, offline too.
 
-use crate::clock::Timestamp;
+pub mod chain;
+pub mod entry;
+mod shipping;
+pub mod trail;
+mod writer;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use self::shipping::Shipping;
+use self::writer::{Head, Job, Writer};
+use crate::clock::{Clock, Timestamp};
+use crate::cluster::Corrupt;
+use crate::id::Digest128;
+use crate::journal::{self, Directory, Opened};
+use crate::limits;
+use crate::state::{self, State};
+use crate::telemetry::Metrics;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,16 +96,181 @@ pub enum Error {
     Unwritten,
 }
 
-/// Writes the audit of this node. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Audit {}
+/// Why what was recorded is not in the log yet.
+#[derive(Debug, thiserror::Error)]
+pub enum ShipError {
+    /// The file.
+    #[error("the journal of the audit: {0}")]
+    Journal(#[from] io::Error),
+    /// What is being written did not come to an end.
+    #[error("the journal of the audit: {0}")]
+    Unsealed(Error),
+    /// The log.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// A row is not what was written.
+    #[error("a row of the state is damaged")]
+    Damaged(#[from] Corrupt),
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// What the audit of a node is made of.
+pub struct Parts<'p> {
+    /// Where the journal is; made if it is not there.
+    pub directory: &'p Path,
+    /// What this node calls itself.
+    pub node: String,
+    /// 16 random bytes.
+    pub seed: [u8; 16],
+    /// Time.
+    pub clock: Clock,
+    /// The replicated state, as far as this node's log goes.
+    pub state: State,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// Writes the audit of this node, and reads that of all. Cheap to clone.
+#[derive(Clone)]
+pub struct Audit {
+    queue: mpsc::Sender<Job>,
+    backlog: Backlog,
+    shipping: Arc<Mutex<Shipping>>,
+    state: State,
+}
 
 impl Audit {
+    /// Opens the journal. What it still holds goes on from where it was.
+    ///
+    /// Also answers what writes: it needs a thread of its own, and ends after [`Audit::end`].
+    ///
+    /// # Errors
+    /// If the journal or a row cannot be read.
+    pub fn open(parts: Parts<'_>) -> Result<(Self, impl FnOnce() + Send + use<>), ShipError> {
+        let Parts { directory, node, seed, clock, state, metrics } = parts;
+        let done = state.last_audit_block()?.sequence;
+        let Opened { directory, last, missing } = Directory::open(directory, done)?;
+        let backlog = Backlog { bytes: Arc::default(), metrics: metrics.clone() };
+        let heads = heads_of(&directory, done, last, &backlog)?;
+        let journal = journal::Writer::behind(directory.clone(), last);
+        let of_state = state.clone();
+        let writer = Writer::new(writer::Parts {
+            journal,
+            heads,
+            shipped_head: Box::new(move |tool| of_state.audit_head(tool)),
+            node,
+            seed,
+            clock,
+            backlog: backlog.clone(),
+            metrics: metrics.clone(),
+        });
+        let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
+        let mut shipping = Shipping::new(directory, queue.clone(), backlog.clone(), metrics, done);
+        if missing > 0 {
+            shipping.note(format!(
+                "{missing} segments of the audit of this node are missing before block {}",
+                last.saturating_add(1)
+            ));
+        }
+        let audit = Self { queue, backlog, shipping: Arc::new(Mutex::new(shipping)), state };
+        Ok((audit, move || writer.run(jobs)))
+    }
+
     /// Writes an entry. It survives the end of the process once this returns.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn record(&self, _draft: Draft) -> Result<(), Error> {
-        Err(Error::Unwritten)
+    pub async fn record(&self, draft: Draft) -> Result<(), Error> {
+        if self.backlog.is_full() {
+            return Err(Error::Overloaded);
+        }
+        let (done, written) = oneshot::channel();
+        self.queue.try_send(Job::Record(Box::new(draft), done)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Error::Unwritten,
+        })?;
+        written.await.unwrap_or(Err(Error::Unwritten))
+    }
+
+    /// Ships what was recorded before, and waits until it is in the log and applied on this node.
+    ///
+    /// # Errors
+    /// As [`ShipError`] says; it is tried again by itself.
+    pub async fn ship(&self) -> Result<(), ShipError> {
+        self.shipping.lock().await.ship(&self.state).await
+    }
+
+    /// Ships what is recorded, again and again, until nothing writes any more.
+    pub async fn follow(self) {
+        let mut pause = limits::AUDIT_SHIP_INTERVAL;
+        while !self.queue.is_closed() {
+            tokio::time::sleep(pause).await;
+            pause = match self.ship().await {
+                Ok(()) => limits::AUDIT_SHIP_INTERVAL,
+                Err(error) => {
+                    tracing::warn!(%error, "ship the audit");
+                    (pause * 2).min(limits::AUDIT_SHIP_PAUSE_MAX)
+                }
+            };
+        }
+    }
+
+    /// Ends what writes. What was recorded is shipped before, if that is possible in time; else it is at
+    /// the next start.
+    pub async fn end(self) {
+        match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "ship the audit before the end"),
+            Err(_) => tracing::warn!("the audit was not shipped in time before the end"),
+        }
+        // It may have ended already.
+        drop(self.queue.send(Job::End).await);
+    }
+}
+
+/// The last entry about each tool in the segments behind `done`. Counts what they hold.
+fn heads_of(
+    directory: &Directory,
+    done: u64,
+    last: u64,
+    backlog: &Backlog,
+) -> Result<HashMap<Digest128, Head>, io::Error> {
+    let mut heads = HashMap::new();
+    for segment in done.saturating_add(1)..=last {
+        let contents = directory.read(segment)?;
+        backlog.add(contents.bytes);
+        for (tool, hash, _) in contents.records.iter().filter_map(shipping::parts) {
+            heads.insert(tool, Head { hash, segment });
+        }
+    }
+    Ok(heads)
+}
+
+/// How many bytes of the journal wait to be shipped.
+#[derive(Clone, Debug)]
+struct Backlog {
+    bytes: Arc<AtomicU64>,
+    metrics: Metrics,
+}
+
+impl Backlog {
+    fn add(&self, bytes: u64) {
+        let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.metrics.set_audit_backlog(before.saturating_add(bytes));
+    }
+
+    fn remove(&self, bytes: u64) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.metrics.set_audit_backlog(before.saturating_sub(bytes));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.load(Ordering::Acquire) == 0
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Acquire) >= limits::AUDIT_BACKLOG_BYTES_MAX
     }
 }

@@ -1,0 +1,1 @@
+//! Checks exported audit. To be written.

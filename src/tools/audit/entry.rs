@@ -1,0 +1,174 @@
+//! An entry of the audit, and its hash. Its members stand in alphabetical order and are all strings, so
+//! that what is written is RFC 8785 canonical JSON as it stands, and anybody can compute the hash again.
+
+use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Action, Decision, Draft};
+use crate::state::AuditHash;
+
+/// An entry of the audit (contract §5). Members that do not apply are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AuditEntry)]
+pub struct Entry {
+    /// `register`, `replace`, `deregister` or `verify`; left out of an entry about the audit itself
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// The current actor of a token that was verified (RFC 8693 §4.1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// Who asked, as authenticated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
+    /// Who acts for the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller_actor: Option<String>,
+    /// The check that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<String>,
+    /// `allow`, `deny` or `error`
+    pub decision: String,
+    /// Base64url SHA-256 of the RFC 8785 form of the entry without this member.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hash: String,
+    /// A UUID (RFC 9562).
+    pub id: String,
+    /// `jti` of a token that was verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jti: Option<String>,
+    /// The node that wrote it.
+    pub node: String,
+    /// For people.
+    pub notes: String,
+    /// `hash` of the entry about the same tool that the node wrote before; empty for the first.
+    pub prev_hash: String,
+    /// The protocol of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// `X-Request-Id` of the request; empty in an entry about the audit itself.
+    pub request_id: String,
+    /// `sub` of a token that was verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// RFC 3339, UTC, milliseconds.
+    pub timestamp: String,
+    /// The tool; empty in an entry about the audit itself.
+    pub tool_id: String,
+    /// `txn` of a token that was verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn: Option<String>,
+}
+
+impl Entry {
+    /// What a draft says; the rest is still empty.
+    #[must_use]
+    pub fn of(draft: Draft) -> Self {
+        Self {
+            action: Some(draft.action.as_str().to_owned()),
+            actor: draft.actor,
+            caller: draft.caller,
+            caller_actor: draft.caller_actor,
+            check: draft.check.map(str::to_owned),
+            decision: draft.decision.as_str().to_owned(),
+            jti: draft.jti,
+            notes: draft.notes,
+            protocol: draft.protocol,
+            request_id: draft.request_id,
+            subject: draft.subject,
+            timestamp: draft.timestamp.to_rfc3339(),
+            tool_id: draft.tool_id,
+            txn: draft.txn,
+            ..Self::default()
+        }
+    }
+
+    /// States its hash, and answers it.
+    ///
+    /// # Errors
+    /// None in practice: strings can be written as JSON.
+    pub fn seal(&mut self) -> Result<AuditHash, serde_json::Error> {
+        self.hash.clear();
+        let hash = sha256(&serde_json::to_vec(self)?);
+        self.hash = URL_SAFE_NO_PAD.encode(hash);
+        Ok(hash)
+    }
+}
+
+impl Action {
+    /// As entries spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Register => "register",
+            Self::Replace => "replace",
+            Self::Deregister => "deregister",
+            Self::Verify => "verify",
+        }
+    }
+}
+
+impl Decision {
+    /// As entries spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A block of one node's entries, as it is shown and exported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AuditBlock)]
+pub struct Block {
+    /// In the order in which they were written.
+    pub entries: Vec<Entry>,
+    /// Base64url SHA-256 of the RFC 8785 form of the block without this member, with the `hash` of each
+    /// entry in the place of the entry.
+    pub hash: String,
+    /// Whose it is.
+    pub node_id: u64,
+    /// `hash` of the node's block before it; empty for the first.
+    pub prev_hash: String,
+    /// Counts the blocks of that node from 1.
+    pub sequence: u64,
+}
+
+/// The hash of a block, from those of its entries.
+///
+/// # Errors
+/// None in practice: this can be written as JSON.
+pub fn block_hash(
+    node_id: u64,
+    sequence: u64,
+    prev_hash: &str,
+    entries: &[String],
+) -> Result<AuditHash, serde_json::Error> {
+    #[derive(Serialize)]
+    struct Hashed<'h> {
+        entries: &'h [String],
+        node_id: u64,
+        prev_hash: &'h str,
+        sequence: u64,
+    }
+    Ok(sha256(&serde_json::to_vec(&Hashed { entries, node_id, prev_hash, sequence })?))
+}
+
+/// A hash in text.
+#[must_use]
+pub fn text_of(hash: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(hash)
+}
+
+fn sha256(bytes: &[u8]) -> AuditHash {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    hash
+}

@@ -1,0 +1,149 @@
+//! From segments of the journal to blocks in the log. A segment stays until its block is applied on this
+//! node; one that is shipped again changes nothing.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::entry::{block_hash, text_of};
+use super::writer::Job;
+use super::{Backlog, ShipError};
+use crate::id::Digest128;
+use crate::journal::{Contents, Directory};
+use crate::state::{AuditHash, LastAuditBlock, NewAuditBlock, State};
+use crate::telemetry::Metrics;
+
+/// Of zstd: the fastest that still finds what audit entries have in common.
+const COMPRESSION_LEVEL: i32 = 1;
+/// What is compressed before others have their turn.
+const BYTES_PER_TURN: usize = 64 * 1024;
+/// Before the text of an entry in a record of the journal: the digest of its tool, and its hash.
+const TOOL_BYTES: usize = 16;
+const HASH_BYTES: usize = 32;
+
+/// Ships one segment after the other.
+#[derive(Debug)]
+pub struct Shipping {
+    directory: Directory,
+    queue: mpsc::Sender<Job>,
+    backlog: Backlog,
+    metrics: Metrics,
+    /// The last segment that was removed.
+    done: u64,
+    /// What entries about the audit itself still have to say.
+    notes: Vec<String>,
+}
+
+impl Shipping {
+    /// Of what the journal holds behind the segment `done`.
+    #[must_use]
+    pub fn new(
+        directory: Directory,
+        queue: mpsc::Sender<Job>,
+        backlog: Backlog,
+        metrics: Metrics,
+        done: u64,
+    ) -> Self {
+        Self { directory, queue, backlog, metrics, done, notes: Vec::new() }
+    }
+
+    /// Has an entry written about the audit itself.
+    pub fn note(&mut self, notes: String) {
+        tracing::error!(notes, "audit");
+        self.notes.push(notes);
+    }
+
+    /// Ships everything that was recorded before. May be given up at any point, and done again.
+    ///
+    /// # Errors
+    /// As [`ShipError`] says; what was not shipped stays.
+    pub async fn ship(&mut self, state: &State) -> Result<(), ShipError> {
+        while let Some(notes) = self.notes.last() {
+            let notes = notes.clone();
+            self.ask(|done| Job::Note(notes, done)).await?;
+            self.notes.pop();
+        }
+        if self.backlog.is_empty() {
+            return Ok(());
+        }
+        let sealed = self.ask(Job::Seal).await?;
+        while self.done < sealed {
+            let shipped = self.ship_one(state, self.done.saturating_add(1)).await;
+            self.metrics.audit_block(if shipped.is_ok() { "shipped" } else { "failed" });
+            shipped?;
+        }
+        Ok(())
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(super::writer::Done<T>) -> Job) -> Result<T, ShipError> {
+        let (done, answer) = oneshot::channel();
+        self.queue.send(job(done)).await.map_err(|_| ShipError::Stopping)?;
+        answer.await.map_err(|_| ShipError::Stopping)?.map_err(ShipError::Unsealed)
+    }
+
+    async fn ship_one(&mut self, state: &State, segment: u64) -> Result<(), ShipError> {
+        let contents = self.directory.read(segment)?;
+        let last = state.last_audit_block()?;
+        let damaged_bytes = contents.damaged_bytes;
+        let bytes = contents.bytes;
+        // Else it was applied before, and nobody was told.
+        if last.sequence < segment {
+            let block = block(contents, state.core().node_id(), segment, last).await?;
+            state.append_audit_block(block).await?;
+        }
+        self.directory.remove(segment)?;
+        self.backlog.remove(bytes);
+        self.done = segment;
+        if damaged_bytes > 0 {
+            self.note(format!("{damaged_bytes} bytes of the audit of this node, before block {segment} was shipped, cannot be read; entries are missing"));
+        }
+        // Without it the heads are kept a little longer.
+        drop(self.queue.send(Job::Shipped(segment)).await);
+        Ok(())
+    }
+}
+
+/// The tool, the hash and the text of a record; `None` if it is none of ours.
+#[must_use]
+pub fn parts(record: &Bytes) -> Option<(Digest128, AuditHash, Bytes)> {
+    let (tool, rest) = record.split_first_chunk::<TOOL_BYTES>()?;
+    let (hash, text) = rest.split_first_chunk::<HASH_BYTES>()?;
+    Some((Digest128::from_bytes(*tool), *hash, record.slice_ref(text)))
+}
+
+async fn block(
+    contents: Contents,
+    node_id: u64,
+    sequence: u64,
+    last: LastAuditBlock,
+) -> Result<NewAuditBlock, ShipError> {
+    let mut heads = BTreeMap::new();
+    let mut hashes = Vec::new();
+    let mut compressor = zstd::stream::write::Encoder::new(Vec::new(), COMPRESSION_LEVEL)?;
+    let mut bytes = 0;
+    for record in contents.records {
+        // Only entries are written; a record that is none was counted as such by whoever reads heads.
+        let Some((tool, hash, text)) = parts(&record) else { continue };
+        heads.insert(tool, hash);
+        hashes.push(text_of(&hash));
+        compressor.write_all(&text)?;
+        compressor.write_all(b"\n")?;
+        bytes += text.len();
+        if bytes >= BYTES_PER_TURN {
+            bytes = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+    let prev_hash = last.hash.map(|hash| text_of(&hash)).unwrap_or_default();
+    let hash = block_hash(node_id, sequence, &prev_hash, &hashes).map_err(io::Error::other)?;
+    Ok(NewAuditBlock {
+        sequence,
+        prev_hash: last.hash,
+        hash,
+        entries: u32::try_from(hashes.len()).unwrap_or(u32::MAX),
+        heads: heads.into_iter().collect(),
+        payload: compressor.finish()?.into(),
+    })
+}

@@ -1,0 +1,1 @@
+//! Reads audit. To be written.

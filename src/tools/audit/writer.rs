@@ -1,0 +1,244 @@
+//! The one thread that writes this node's audit: it gives every entry its place in the chain, and appends
+//! to the journal what has come meanwhile in one write.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use aws_lc_rs::digest;
+use tokio::sync::{mpsc, oneshot};
+
+use super::entry::{Entry, text_of};
+use super::{Backlog, Decision, Draft, Error};
+use crate::clock::{Clock, Timestamp};
+use crate::cluster::Corrupt;
+use crate::id::{Digest128, DigestKind};
+use crate::journal::{self, Writer as Journal};
+use crate::limits;
+use crate::state::AuditHash;
+use crate::telemetry::Metrics;
+
+/// Where an answer goes.
+pub type Done<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What the writer is asked for, in order.
+#[derive(Debug)]
+pub enum Job {
+    /// To write an entry.
+    Record(Box<Draft>, Done<()>),
+    /// To write an entry about the audit itself.
+    Note(String, Done<()>),
+    /// To end the segment it writes to. Answers the last one that has ended.
+    Seal(Done<u64>),
+    /// To know that what is in segments up to this one is in the replicated state.
+    Shipped(u64),
+    /// To end.
+    End,
+}
+
+/// The last entry about a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its hash.
+    pub hash: AuditHash,
+    /// The segment that it is in.
+    pub segment: u64,
+}
+
+/// Finds the head of a chain in the replicated state.
+pub type ShippedHead = Box<dyn Fn(&Digest128) -> Result<Option<AuditHash>, Corrupt> + Send>;
+
+/// What the writer is made of.
+pub struct Parts {
+    /// Where entries are written.
+    pub journal: Journal,
+    /// The last entry about each tool that is in a segment.
+    pub heads: HashMap<Digest128, Head>,
+    /// The same, where it is in no segment any more.
+    pub shipped_head: ShippedHead,
+    /// What this node calls itself.
+    pub node: String,
+    /// 16 random bytes: what the ids of entries are made of.
+    pub seed: [u8; 16],
+    /// For entries about the audit itself.
+    pub clock: Clock,
+    /// How much waits to be shipped.
+    pub backlog: Backlog,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// Writes entries.
+pub struct Writer {
+    parts: Parts,
+    /// The time of the last entry.
+    last: Timestamp,
+    /// How many ids were drawn.
+    ids: u64,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("journal", &self.parts.journal).finish_non_exhaustive()
+    }
+}
+
+/// Entries on their way into one write.
+#[derive(Default)]
+struct Group {
+    framed: Vec<u8>,
+    heads: HashMap<Digest128, AuditHash>,
+    waiting: Vec<(Decision, Done<()>)>,
+}
+
+impl Writer {
+    /// From its parts.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, last: Timestamp::default(), ids: 0 }
+    }
+
+    /// Runs until it is told to end, or nobody is left who could ask.
+    pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut group = Group::default();
+        while let Some(first) = jobs.blocking_recv() {
+            let mut next = Some(first);
+            while let Some(job) = next {
+                if self.take(job, &mut group) {
+                    return;
+                }
+                next = jobs.try_recv().ok();
+            }
+            self.write(&mut group);
+        }
+    }
+
+    /// Does what is asked; whether that is to end.
+    fn take(&mut self, job: Job, group: &mut Group) -> bool {
+        match job {
+            Job::Record(draft, done) => {
+                let (timestamp, decision) = (draft.timestamp, draft.decision);
+                self.add(group, Entry::of(*draft), timestamp, decision, done);
+            }
+            Job::Note(notes, done) => {
+                let decision = Decision::Error;
+                let entry = Entry { decision: decision.as_str().to_owned(), notes, ..Entry::default() };
+                self.add(group, entry, self.parts.clock.now(), decision, done);
+            }
+            Job::Seal(done) => {
+                self.write(group);
+                let sealed = self.parts.journal.seal().map_err(|error| unwritten(&error));
+                // Whoever asked may have gone away.
+                drop(done.send(sealed));
+            }
+            Job::Shipped(segment) => self.parts.heads.retain(|_, head| head.segment > segment),
+            Job::End => {
+                self.write(group);
+                return true;
+            }
+        }
+        if group.framed.len() >= limits::AUDIT_WRITE_BYTES_FULL {
+            self.write(group);
+        }
+        false
+    }
+
+    fn add(&mut self, group: &mut Group, entry: Entry, at: Timestamp, decision: Decision, done: Done<()>) {
+        match self.place(group, entry, at) {
+            Ok(()) => group.waiting.push((decision, done)),
+            Err(error) => drop(done.send(Err(error))),
+        }
+    }
+
+    /// Gives an entry its place behind the last one about its tool, and adds it to the group.
+    fn place(&mut self, group: &mut Group, mut entry: Entry, at: Timestamp) -> Result<(), Error> {
+        let tool = Digest128::of(DigestKind::Tool, b"", entry.tool_id.as_bytes());
+        let known = group.heads.get(&tool).or(self.parts.heads.get(&tool).map(|head| &head.hash));
+        let head = match known {
+            Some(hash) => Some(*hash),
+            None => (self.parts.shipped_head)(&tool).map_err(|error| unwritten(&error))?,
+        };
+        cut(&mut entry.notes, limits::AUDIT_NOTES_BYTES_MAX);
+        let at = self.in_order(at);
+        entry.timestamp = at.to_rfc3339();
+        entry.prev_hash = head.map(|hash| text_of(&hash)).unwrap_or_default();
+        entry.node.clone_from(&self.parts.node);
+        entry.id = self.id(at);
+        let hash = entry.seal().map_err(|error| unwritten(&error))?;
+        let text = serde_json::to_vec(&entry).map_err(|error| unwritten(&error))?;
+        if text.len() > limits::AUDIT_ENTRY_BYTES_MAX {
+            return Err(unwritten(&format_args!("an entry of {} bytes is too large", text.len())));
+        }
+        journal::frame(&mut group.framed, &[&tool.as_bytes()[..], &hash, &text].concat());
+        group.heads.insert(tool, hash);
+        Ok(())
+    }
+
+    /// What is decided at once is written one after the other, and in that order its times do not go back.
+    fn in_order(&mut self, at: Timestamp) -> Timestamp {
+        let at = if self.last.since(at) <= limits::AUDIT_REORDERED_MAX { at.max(self.last) } else { at };
+        self.last = at;
+        at
+    }
+
+    /// A UUID of version 7 (RFC 9562 §5.7). Its random part is a digest of what was drawn once and a count.
+    fn id(&mut self, at: Timestamp) -> String {
+        self.ids = self.ids.wrapping_add(1);
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(&self.parts.seed);
+        context.update(&self.ids.to_be_bytes());
+        let mut random = [0; 10];
+        random.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
+        let millis = u64::try_from(at.millis()).unwrap_or(0);
+        uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().to_string()
+    }
+
+    /// Appends the group, and answers everybody who waits for it.
+    fn write(&mut self, group: &mut Group) {
+        let Group { framed, heads, waiting } = std::mem::take(group);
+        if framed.is_empty() {
+            return;
+        }
+        let written = self.append(&framed);
+        if let Err(error) = &written {
+            tracing::error!(%error, "write audit entries");
+        } else {
+            let segment = self.parts.journal.number();
+            let heads = heads.into_iter().map(|(tool, hash)| (tool, Head { hash, segment }));
+            self.parts.heads.extend(heads);
+        }
+        for (decision, done) in waiting {
+            let answer = match &written {
+                Ok(()) => {
+                    self.parts.metrics.audit_entry(decision.as_str());
+                    Ok(())
+                }
+                Err(_) => Err(Error::Unwritten),
+            };
+            // A caller that went away is in the audit all the same.
+            drop(done.send(answer));
+        }
+    }
+
+    /// A segment becomes a block, so that it must not outgrow one.
+    fn append(&mut self, framed: &[u8]) -> std::io::Result<()> {
+        let journal = &mut self.parts.journal;
+        let bytes = framed.len() as u64;
+        if journal.bytes() + bytes > limits::AUDIT_BLOCK_BYTES_MAX as u64 {
+            journal.seal()?;
+        }
+        journal.append(framed)?;
+        self.parts.backlog.add(bytes);
+        Ok(())
+    }
+}
+
+fn unwritten(error: &dyn fmt::Display) -> Error {
+    tracing::error!(%error, "write an audit entry");
+    Error::Unwritten
+}
+
+/// Shortens a text to whole characters.
+fn cut(text: &mut String, bytes_max: usize) {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.truncate(end);
+}
