@@ -1,15 +1,12 @@
 //! Execution scope: a token for one action (contract §3; names after RFC 9449, without its proof).
 
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::DecodePaddingMode;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Error;
 use super::request::{is_absolute_uri, is_printable};
 use crate::limits;
+use crate::token::BodyHash;
 
 /// Binds a token to one HTTP action. An unknown member is refused: a constraint that is not
 /// understood must not be dropped silently.
@@ -29,12 +26,6 @@ pub struct ExecutionScope {
     /// What it is done to, if it is not the target URI.
     pub target: Option<String>,
 }
-
-/// Padding is tolerated, spare bits and other characters are not.
-const BASE64URL: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::URL_SAFE,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 impl ExecutionScope {
     /// Checks every member and brings `payload_hash` to its one spelling.
@@ -67,10 +58,9 @@ impl ExecutionScope {
 }
 
 fn payload_hash(text: &str) -> Result<String, Error> {
-    match BASE64URL.decode(text) {
-        Ok(bytes) if bytes.len() == 32 => Ok(URL_SAFE_NO_PAD.encode(bytes)),
-        _ => Err(invalid("execution_scope.payload_hash", "must be a SHA-256 digest, 32 bytes in base64url")),
-    }
+    let hash: Result<BodyHash, _> = text.parse();
+    let rule = "must be a SHA-256 digest, 32 bytes in base64url";
+    hash.map(|hash| hash.to_string()).map_err(|_| invalid("execution_scope.payload_hash", rule))
 }
 
 const fn invalid(field: &'static str, rule: &'static str) -> Error {

@@ -9,7 +9,10 @@
 pub mod act;
 pub mod claims;
 pub mod confirmation;
+mod credential;
 mod error;
+pub mod execution;
+pub mod issued;
 pub mod issuer;
 pub mod jws;
 pub mod key_set;
@@ -25,3 +28,4 @@ pub(crate) mod testing;
 
 pub use confirmation::CertificateDigest;
 pub use error::Error;
+pub use execution::BodyHash;

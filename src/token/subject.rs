@@ -1,22 +1,23 @@
-//! The three credential kinds of the specification, and the only ways to a [`Credential`].
+//! The three credential kinds of the specification, and how one of a foreign issuer is verified.
 //!
 //! The order of the checks is written on each function and followed top to bottom. Nothing here asks
 //! whether a credential is revoked, and nothing here reaches out for a key.
 
 use std::str::FromStr;
 
-use super::act::{Act, MayAct};
 use super::claims::Claims;
 use super::confirmation::{self, CertificateDigest};
 use super::issuer::{Issuer, IssuerKind};
-use super::jws::{Algorithm, Compact, Header};
+use super::jws::{Compact, Header};
 use super::key_set::VerifyingKey;
-use super::mapping::{self, Kubernetes};
+use super::mapping;
 use super::signature_cache::SignatureCache;
-use super::{Error, lineage, mint};
+use super::{Error, credential, lineage, mint};
 use crate::clock::Timestamp;
-use crate::id::{Digest128, LogPosition, TrustDomain, WorkloadId};
 use crate::limits;
+
+pub use super::credential::Credential;
+pub use super::issued::{Fabric, verify_own};
 
 /// What kind of credential a token is presented as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,184 +41,6 @@ impl FromStr for Kind {
             "urn:svc:token-type:agent-a2a" => Ok(Self::AgentA2a),
             _ => Err(Error::UnsupportedTokenType),
         }
-    }
-}
-
-/// This fabric, as the issuer of its own tokens.
-#[derive(Clone, Copy, Debug)]
-pub struct Fabric<'f> {
-    /// Our `iss`, and the `aud` of tokens meant for us.
-    pub iss: &'f str,
-    /// The trust domains whose workloads we issue for: our own and those of configured issuers.
-    pub trust_domains: &'f [TrustDomain],
-}
-
-/// A verified credential. Only [`verify_foreign`] and [`verify_own`] make one.
-#[derive(Clone, Debug)]
-pub struct Credential {
-    kind: Kind,
-    iss: String,
-    sub: WorkloadId,
-    original_sub: String,
-    email: Option<String>,
-    jti: Option<String>,
-    kid: String,
-    iat: Timestamp,
-    exp: Timestamp,
-    root_exp: Timestamp,
-    capabilities: Option<Vec<String>>,
-    scope: Option<Vec<String>>,
-    blast_radius: Option<String>,
-    delegation_depth: Option<u32>,
-    act: Option<Act>,
-    may_act: Option<MayAct>,
-    txn: Option<String>,
-    client_id: Option<String>,
-    lineage: Vec<Digest128>,
-    idx: Option<LogPosition>,
-    is_bound: bool,
-    is_agent_identity: bool,
-    kubernetes: Option<Kubernetes>,
-}
-
-impl Credential {
-    /// As what it was presented.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Who issued it. For a JWT-SVID without `iss`: the name its issuer is configured under.
-    #[must_use]
-    pub fn iss(&self) -> &str {
-        &self.iss
-    }
-
-    /// The subject as a workload identifier, mapped by its issuer's rule.
-    #[must_use]
-    pub fn sub(&self) -> &WorkloadId {
-        &self.sub
-    }
-
-    /// `sub` as it stands in the credential.
-    #[must_use]
-    pub fn original_sub(&self) -> &str {
-        &self.original_sub
-    }
-
-    /// `email`, only if `email_verified` is `true` and the issuer is believed in that.
-    #[must_use]
-    pub fn email(&self) -> Option<&str> {
-        self.email.as_deref()
-    }
-
-    /// `jti`.
-    #[must_use]
-    pub fn jti(&self) -> Option<&str> {
-        self.jti.as_deref()
-    }
-
-    /// `kid` of the key that signed it; the key's thumbprint if the key has none.
-    #[must_use]
-    pub fn kid(&self) -> &str {
-        &self.kid
-    }
-
-    /// `iat`.
-    #[must_use]
-    pub fn iat(&self) -> Timestamp {
-        self.iat
-    }
-
-    /// `exp`.
-    #[must_use]
-    pub fn exp(&self) -> Timestamp {
-        self.exp
-    }
-
-    /// When the chain that starts or continues with this credential ends (contract §3, `root_exp`).
-    #[must_use]
-    pub fn root_exp(&self) -> Timestamp {
-        self.root_exp
-    }
-
-    /// `capabilities`; `None` does not restrict (contract §3, Narrowing).
-    #[must_use]
-    pub fn capabilities(&self) -> Option<&[String]> {
-        self.capabilities.as_deref()
-    }
-
-    /// The words of `scope`; `None` does not restrict.
-    #[must_use]
-    pub fn scope(&self) -> Option<&[String]> {
-        self.scope.as_deref()
-    }
-
-    /// `blast_radius`, not parsed.
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&str> {
-        self.blast_radius.as_deref()
-    }
-
-    /// `delegation_depth`, up to `DELEGATION_DEPTH_MAX`.
-    #[must_use]
-    pub fn delegation_depth(&self) -> Option<u32> {
-        self.delegation_depth
-    }
-
-    /// `act`.
-    #[must_use]
-    pub fn act(&self) -> Option<&Act> {
-        self.act.as_ref()
-    }
-
-    /// `may_act`.
-    #[must_use]
-    pub fn may_act(&self) -> Option<&MayAct> {
-        self.may_act.as_ref()
-    }
-
-    /// `txn`.
-    #[must_use]
-    pub fn txn(&self) -> Option<&str> {
-        self.txn.as_deref()
-    }
-
-    /// `client_id`.
-    #[must_use]
-    pub fn client_id(&self) -> Option<&str> {
-        self.client_id.as_deref()
-    }
-
-    /// Everything it derives from: what it carried, then its own facts, without repetition. It can be
-    /// longer than `LINEAGE_MAX`, which holds for what is minted from it.
-    #[must_use]
-    pub fn lineage(&self) -> &[Digest128] {
-        &self.lineage
-    }
-
-    /// `idx`, which only our own tokens have.
-    #[must_use]
-    pub fn idx(&self) -> Option<LogPosition> {
-        self.idx
-    }
-
-    /// Whether it is bound to the certificate of the connection it was presented over.
-    #[must_use]
-    pub fn is_bound(&self) -> bool {
-        self.is_bound
-    }
-
-    /// Whether it is an agent's own identity token, and not something exchanged from one.
-    #[must_use]
-    pub fn is_agent_identity(&self) -> bool {
-        self.is_agent_identity
-    }
-
-    /// What a Kubernetes service-account token says of its workload.
-    #[must_use]
-    pub fn kubernetes(&self) -> Option<&Kubernetes> {
-        self.kubernetes.as_ref()
     }
 }
 
@@ -268,13 +91,13 @@ pub fn verify_foreign(
     if !claims.aud.iter().any(|aud| issuer.audiences.contains(aud)) {
         return Err(Error::AudienceMismatch);
     }
-    claims.check_times(now, issuer.max_credential_age)?;
+    claims.check_times(now, issuer.max_credential_age, limits::LEEWAY)?;
     let is_bound = confirmation::check(&claims, presented)?;
     let (sub, kubernetes) = mapping::map(issuer, &claims)?;
     let email = if issuer.verified_email { verified_email(&claims)? } else { None };
     // Contract §3, `root_exp`: the first credential's expiry, capped by its issuer's age limit.
     let root_exp = claims.exp.min(claims.iat.plus(issuer.max_credential_age));
-    let mut credential = read(kind, &issuer.iss, sub, root_exp, key, &claims)?;
+    let mut credential = credential::read(kind, &issuer.iss, sub, root_exp, key, &claims)?;
     credential.kubernetes = kubernetes;
     credential.is_bound = is_bound;
     credential.lineage.push(lineage::subject(&issuer.iss, &claims.sub));
@@ -285,80 +108,9 @@ pub fn verify_foreign(
     Ok(credential.with_own_lineage())
 }
 
-/// Verifies a token of this fabric that is presented to be exchanged, in this order:
-///
-/// 1. `typ` is exactly `at+jwt`
-/// 2. `alg` is ES256
-/// 3. the key is the one `kid` names, and `kid` is there
-/// 4. signature
-/// 5. `iss` is ours, byte for byte
-/// 6. `aud` is our `iss` and nothing else
-/// 7. it is not bound to one action
-/// 8. `nbf`, `iat`, `exp`, age, and the chain's `root_exp`
-/// 9. `cnf`, if it is there, names `presented`
-/// 10. `sub` is of a trust domain we issue for
-/// 11. `jti`, `lineage`, `idx`, and types and limits of all other claims
-///
-/// `key` is one of this fabric's own; `presented` is the certificate of the connection that the token
-/// came over.
-///
-/// # Errors
-/// As [`Error`] says, by the first check that fails.
-pub fn verify_own(
-    token: &Compact<'_>,
-    fabric: Fabric<'_>,
-    key: &VerifyingKey,
-    signatures: &SignatureCache,
-    presented: Option<&CertificateDigest>,
-    now: Timestamp,
-) -> Result<Credential, Error> {
-    let header = token.header();
-    check_type(Kind::AgentA2a, header)?;
-    if header.algorithm != Algorithm::Es256 {
-        return Err(Error::AlgorithmNotAllowed);
-    }
-    if header.kid.is_none() {
-        return Err(Error::UnknownKey);
-    }
-    check_key_name(header, key)?;
-    let claims = signatures.verify(token, fabric.iss, key, now)?;
-    match claims.iss.as_deref() {
-        Some(iss) if iss == fabric.iss => {}
-        Some(_) => return Err(Error::IssuerMismatch),
-        None => return Err(Error::ClaimMissing("iss")),
-    }
-    if !matches!(claims.aud.as_slice(), [only] if only == fabric.iss) {
-        return Err(Error::AudienceMismatch);
-    }
-    if claims.others.contains_key("htm") {
-        return Err(Error::ExecutionScoped);
-    }
-    claims.check_times(now, limits::CREDENTIAL_AGE_MAX)?;
-    let root_exp = claims.numeric_date("root_exp")?.ok_or(Error::ClaimMissing("root_exp"))?;
-    if now >= root_exp {
-        return Err(Error::ChainExpired);
-    }
-    let is_bound = confirmation::check(&claims, presented)?;
-    let sub: WorkloadId = claims.sub.parse().map_err(|_| Error::SubjectMalformed)?;
-    if !fabric.trust_domains.contains(sub.trust_domain()) {
-        return Err(Error::TrustDomainNotAllowed);
-    }
-    if claims.jti.is_none() {
-        return Err(Error::ClaimMissing("jti"));
-    }
-    let mut credential = read(Kind::AgentA2a, fabric.iss, sub, root_exp, key, &claims)?;
-    credential.lineage = carried_lineage(&claims)?;
-    // We write it into identity tokens and into nothing else.
-    credential.is_agent_identity = claims.others.contains_key("platform");
-    credential.is_bound = is_bound;
-    let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
-    credential.idx = Some(idx.parse().map_err(|_| Error::ClaimMalformed("idx"))?);
-    Ok(credential.with_own_lineage())
-}
-
 /// RFC 8725 §3.11: explicit typing keeps tokens of one kind from being used as another, so a foreign
 /// JWT may be an ordinary one or an access token, never an event, a proof or a logout token.
-fn check_type(kind: Kind, header: &Header) -> Result<(), Error> {
+pub(super) fn check_type(kind: Kind, header: &Header) -> Result<(), Error> {
     let typ = header.typ.as_deref();
     // RFC 7515 §4.1.9: a media type, compared without case, whose "application/" may be left out.
     let is = |name: &str| {
@@ -379,7 +131,7 @@ fn check_type(kind: Kind, header: &Header) -> Result<(), Error> {
     if fits { Ok(()) } else { Err(Error::TypeMismatch) }
 }
 
-fn check_key_name(header: &Header, key: &VerifyingKey) -> Result<(), Error> {
+pub(super) fn check_key_name(header: &Header, key: &VerifyingKey) -> Result<(), Error> {
     match &header.kid {
         Some(kid) if key.kid() != Some(kid) => Err(Error::UnknownKey),
         _ => Ok(()),
@@ -392,74 +144,6 @@ fn verified_email(claims: &Claims) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     claims.text("email", limits::EMAIL_BYTES_MAX)
-}
-
-fn carried_lineage(claims: &Claims) -> Result<Vec<Digest128>, Error> {
-    const MALFORMED: Error = Error::ClaimMalformed("lineage");
-    let carried = claims.others.get("lineage").ok_or(Error::ClaimMissing("lineage"))?;
-    let carried =
-        carried.as_array().filter(|digests| digests.len() <= limits::LINEAGE_MAX).ok_or(MALFORMED)?;
-    let digest = |value: &serde_json::Value| value.as_str()?.parse().ok();
-    carried.iter().map(|value| digest(value).ok_or(MALFORMED)).collect()
-}
-
-/// The claims that all kinds share.
-fn read(
-    kind: Kind,
-    iss: &str,
-    sub: WorkloadId,
-    root_exp: Timestamp,
-    key: &VerifyingKey,
-    claims: &Claims,
-) -> Result<Credential, Error> {
-    Ok(Credential {
-        kind,
-        iss: iss.to_owned(),
-        sub,
-        original_sub: claims.sub.clone(),
-        email: None,
-        jti: claims.jti.clone(),
-        kid: key.kid().unwrap_or(key.thumbprint()).to_owned(),
-        iat: claims.iat,
-        exp: claims.exp,
-        root_exp,
-        capabilities: claims.words("capabilities")?,
-        scope: claims.scope()?,
-        blast_radius: claims.text("blast_radius", limits::OPAQUE_BYTES_MAX)?,
-        delegation_depth: claims.whole_number("delegation_depth", limits::DELEGATION_DEPTH_MAX)?,
-        act: claims.others.get("act").map(|value| Act::read(value, iss)).transpose()?,
-        may_act: claims.others.get("may_act").map(MayAct::read).transpose()?,
-        txn: claims.text("txn", limits::OPAQUE_BYTES_MAX)?,
-        client_id: claims.text("client_id", limits::WORKLOAD_ID_BYTES_MAX)?,
-        lineage: Vec::new(),
-        idx: None,
-        is_bound: false,
-        is_agent_identity: false,
-        kubernetes: None,
-    })
-}
-
-impl Credential {
-    /// Adds this credential's own facts, each once (contract §3, `lineage`).
-    fn with_own_lineage(mut self) -> Self {
-        let mut own = vec![lineage::workload(&self.sub), lineage::signing_key(&self.iss, &self.kid)];
-        for actor in self.act.iter().flat_map(Act::chain) {
-            own.push(lineage::subject(&actor.iss, &actor.sub));
-            own.extend(actor.sub.parse().ok().as_ref().map(lineage::workload));
-        }
-        own.extend(self.jti.as_deref().map(|jti| lineage::token(&self.iss, jti)));
-        if let Some(client_id) = &self.client_id {
-            own.push(lineage::client(&self.iss, client_id));
-            // A caller that is a workload is revoked by its identifier, whoever names it.
-            own.extend(client_id.parse().ok().as_ref().map(lineage::workload));
-        }
-        for digest in own {
-            if !self.lineage.contains(&digest) {
-                self.lineage.push(digest);
-            }
-        }
-        self
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! what was decided.
 
 pub mod audit;
+pub mod checks;
 
 use crate::state::Idempotency;
 

@@ -1,0 +1,163 @@
+//! Tokens that this fabric issued, when somebody presents them: to the fabric itself, or to a tool that
+//! asks about them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Error;
+use super::claims::Claims;
+use super::confirmation::{self, CertificateDigest};
+use super::credential::{self, Credential};
+use super::execution::Execution;
+use super::jws::{Algorithm, Compact};
+use super::key_set::VerifyingKey;
+use super::signature_cache::SignatureCache;
+use super::subject::{Kind, check_key_name, check_type};
+use crate::clock::Timestamp;
+use crate::id::{Digest128, TrustDomain, WorkloadId};
+use crate::limits;
+
+/// This fabric, as the issuer of its own tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Fabric<'f> {
+    /// Our `iss`, and the `aud` of tokens meant for us.
+    pub iss: &'f str,
+    /// The trust domains whose workloads we issue for: our own and those of configured issuers.
+    pub trust_domains: &'f [TrustDomain],
+}
+
+/// Verifies a token of this fabric that is presented to the fabric, in this order:
+///
+/// 1. `typ` is exactly `at+jwt`
+/// 2. `alg` is ES256
+/// 3. the key is the one `kid` names, and `kid` is there
+/// 4. signature
+/// 5. `iss` is ours, byte for byte
+/// 6. `aud` is our `iss` and nothing else
+/// 7. it is not bound to one action
+/// 8. `nbf`, `iat`, `exp`, age, and the chain's `root_exp`
+/// 9. `cnf`, if it is there, names `presented`
+/// 10. `sub` is of a trust domain we issue for
+/// 11. `jti`, `lineage`, `idx`, and types and limits of all other claims
+///
+/// `key` is one of this fabric's own; `presented` is the certificate of the connection that the token
+/// came over.
+///
+/// # Errors
+/// As [`Error`] says, by the first check that fails.
+pub fn verify_own(
+    token: &Compact<'_>,
+    fabric: Fabric<'_>,
+    key: &VerifyingKey,
+    signatures: &SignatureCache,
+    presented: Option<&CertificateDigest>,
+    now: Timestamp,
+) -> Result<Credential, Error> {
+    let claims = signed_by_us(token, fabric, key, signatures, now)?;
+    if !matches!(claims.aud.as_slice(), [only] if only == fabric.iss) {
+        return Err(Error::AudienceMismatch);
+    }
+    if Execution::is_in(&claims) {
+        return Err(Error::ExecutionScoped);
+    }
+    claims.check_times(now, limits::CREDENTIAL_AGE_MAX, limits::LEEWAY)?;
+    if now >= root_exp(&claims)? {
+        return Err(Error::ChainExpired);
+    }
+    read(&claims, fabric, key, presented)
+}
+
+/// Verifies a token of this fabric that is presented to a tool, in this order:
+///
+/// 1. to 5. as [`verify_own`]
+/// 6. `aud` is one value: for whom is not asked here
+/// 7. `nbf`, `iat`, `exp`, age; without leeway if it is bound to one action (contract §3)
+/// 8. `cnf`, if it is there, names `presented`
+/// 9. `sub` is of a trust domain we issue for
+/// 10. `jti`, `lineage`, `idx`, the claims of an execution scope, and types and limits of all others
+///
+/// The chain's `root_exp` ends exchanges, not calls: it must be there and may have passed. `presented` is
+/// the certificate that the tool saw on the connection of the call.
+///
+/// # Errors
+/// As [`Error`] says, by the first check that fails.
+pub fn verify_presented_to_tool(
+    token: &Compact<'_>,
+    fabric: Fabric<'_>,
+    key: &VerifyingKey,
+    signatures: &SignatureCache,
+    presented: Option<&CertificateDigest>,
+    now: Timestamp,
+) -> Result<Credential, Error> {
+    let claims = signed_by_us(token, fabric, key, signatures, now)?;
+    if claims.aud.len() != 1 {
+        return Err(Error::ClaimMalformed("aud"));
+    }
+    let leeway = if Execution::is_in(&claims) { Duration::ZERO } else { limits::LEEWAY };
+    claims.check_times(now, limits::CREDENTIAL_AGE_MAX, leeway)?;
+    read(&claims, fabric, key, presented)
+}
+
+/// The claims, if one of our keys signed them and they say that they are ours.
+fn signed_by_us(
+    token: &Compact<'_>,
+    fabric: Fabric<'_>,
+    key: &VerifyingKey,
+    signatures: &SignatureCache,
+    now: Timestamp,
+) -> Result<Arc<Claims>, Error> {
+    let header = token.header();
+    check_type(Kind::AgentA2a, header)?;
+    if header.algorithm != Algorithm::Es256 {
+        return Err(Error::AlgorithmNotAllowed);
+    }
+    if header.kid.is_none() {
+        return Err(Error::UnknownKey);
+    }
+    check_key_name(header, key)?;
+    let claims = signatures.verify(token, fabric.iss, key, now)?;
+    match claims.iss.as_deref() {
+        Some(iss) if iss == fabric.iss => Ok(claims),
+        Some(_) => Err(Error::IssuerMismatch),
+        None => Err(Error::ClaimMissing("iss")),
+    }
+}
+
+/// Whose it is, and everything else it says.
+fn read(
+    claims: &Claims,
+    fabric: Fabric<'_>,
+    key: &VerifyingKey,
+    presented: Option<&CertificateDigest>,
+) -> Result<Credential, Error> {
+    let is_bound = confirmation::check(claims, presented)?;
+    let sub: WorkloadId = claims.sub.parse().map_err(|_| Error::SubjectMalformed)?;
+    if !fabric.trust_domains.contains(sub.trust_domain()) {
+        return Err(Error::TrustDomainNotAllowed);
+    }
+    if claims.jti.is_none() {
+        return Err(Error::ClaimMissing("jti"));
+    }
+    let mut credential = credential::read(Kind::AgentA2a, fabric.iss, sub, root_exp(claims)?, key, claims)?;
+    credential.lineage = carried_lineage(claims)?;
+    // We write it into identity tokens and into nothing else.
+    credential.is_agent_identity = claims.others.contains_key("platform");
+    credential.is_bound = is_bound;
+    credential.execution = Execution::read(claims)?;
+    let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
+    credential.idx = Some(idx.parse().map_err(|_| Error::ClaimMalformed("idx"))?);
+    Ok(credential.with_own_lineage())
+}
+
+fn root_exp(claims: &Claims) -> Result<Timestamp, Error> {
+    claims.numeric_date("root_exp")?.ok_or(Error::ClaimMissing("root_exp"))
+}
+
+fn carried_lineage(claims: &Claims) -> Result<Vec<Digest128>, Error> {
+    const MALFORMED: Error = Error::ClaimMalformed("lineage");
+    let carried = claims.others.get("lineage").ok_or(Error::ClaimMissing("lineage"))?;
+    let carried =
+        carried.as_array().filter(|digests| digests.len() <= limits::LINEAGE_MAX).ok_or(MALFORMED)?;
+    let digest = |value: &serde_json::Value| value.as_str()?.parse().ok();
+    carried.iter().map(|value| digest(value).ok_or(MALFORMED)).collect()
+}
