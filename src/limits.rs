@@ -81,6 +81,13 @@ pub const EMAIL_BYTES_MAX: usize = 320;
 /// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const DELEGATION_DEPTH_MAX: u32 = 10;
 
+// --- tools -------------------------------------------------------------------------------------
+
+/// Longest wait of a verification until this node has applied what the token was issued after; beyond
+/// it: 503.
+/// Test: `http::verify::a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503`. Metric: `svc_verify_total{result="error"}`.
+pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
+
 // --- keys --------------------------------------------------------------------------------------
 
 /// How long a signing key is published before it may sign (contract §3, W).

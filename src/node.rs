@@ -34,6 +34,7 @@ use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
 use crate::tools::audit::{self, Audit};
+use crate::tools::verify::Verifier;
 use crate::{limits, policy};
 
 /// Why a node did not start, or stopped.
@@ -203,11 +204,20 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let verifier = Verifier {
+        own_tokens: own_tokens.clone(),
+        state: state.clone(),
+        containment: config.blast_radius.clone(),
+        audit: audit.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
         audit,
+        verifier,
         keyring,
         state,
         policy,

@@ -1,5 +1,5 @@
-//! This fabric's own tokens when somebody presents them: as the credential of an exchange, or as the
-//! bearer of a request. One place, so that both are judged alike.
+//! This fabric's own tokens when somebody presents them: as the credential of an exchange, as the bearer
+//! of a request, or to a tool. One place for what they are judged by.
 
 use std::sync::Arc;
 
@@ -7,9 +7,11 @@ use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::keyring::Keyring;
 use crate::state::State;
+use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
+use crate::token::key_set::VerifyingKey;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::subject::{self, Credential, Fabric};
+use crate::token::subject::Credential;
 use crate::token::{self, CertificateDigest};
 
 /// What is needed to judge one of our own tokens. Cheap to clone.
@@ -43,10 +45,28 @@ impl OwnTokens {
         &self.0.issuer
     }
 
+    /// This fabric, as the issuer of its tokens.
+    #[must_use]
+    pub fn fabric(&self) -> Fabric<'_> {
+        Fabric { iss: &self.0.issuer, trust_domains: &self.0.trust_domains }
+    }
+
+    /// The key of any node that signed under `kid`, if what it signed is accepted at `now`.
+    #[must_use]
+    pub fn key(&self, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
+        self.0.keyring.verifying_key(kid, self.0.state.not_before_log(now))
+    }
+
+    /// Signatures verified before.
+    #[must_use]
+    pub fn signatures(&self) -> &SignatureCache {
+        &self.0.signatures
+    }
+
     /// Verifies a token that was presented over a connection with this client certificate, if any.
     ///
     /// # Errors
-    /// As [`subject::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
+    /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
     /// [`token::Error::Revoked`].
     pub fn verify(
         &self,
@@ -54,13 +74,10 @@ impl OwnTokens {
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let Parts { issuer, trust_domains, keyring, state, signatures } = self.0.as_ref();
-        let kid = token.header().kid.as_deref();
-        let key = kid.and_then(|kid| keyring.verifying_key(kid, state.not_before_log(now)));
+        let key = token.header().kid.as_deref().and_then(|kid| self.key(kid, now));
         let key = key.ok_or(token::Error::UnknownKey)?;
-        let fabric = Fabric { iss: issuer, trust_domains };
-        let credential = subject::verify_own(token, fabric, &key, signatures, certificate, now)?;
-        if state.revokes(credential.lineage(), credential.idx(), credential.iat()) {
+        let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
+        if self.0.state.revokes(credential.lineage(), credential.idx(), credential.iat()) {
             return Err(token::Error::Revoked);
         }
         Ok(credential)

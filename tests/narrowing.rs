@@ -25,7 +25,8 @@ use trust_fabric::token::key_set::VerifyingKey;
 use trust_fabric::token::lineage;
 use trust_fabric::token::signature_cache::SignatureCache;
 use trust_fabric::token::signing::SigningKey;
-use trust_fabric::token::subject::{Credential, Fabric, verify_foreign, verify_own};
+use trust_fabric::token::issued::{Fabric, verify_own};
+use trust_fabric::token::subject::Credential;
 
 const ISS: &str = "https://issuer.example";
 const FABRIC: &str = "https://fabric.example";

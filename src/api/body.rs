@@ -85,8 +85,17 @@ pub async fn json<T: DeserializeOwned>(
     bytes_max: usize,
 ) -> Result<T, Error> {
     let bytes = read(body, bytes_max).await?;
+    json_only(headers)?;
+    Ok(json::read(&bytes)?)
+}
+
+/// Refuses what is not JSON.
+///
+/// # Errors
+/// 415.
+pub fn json_only(headers: &HeaderMap) -> Result<(), Error> {
     match media(headers)? {
-        Media::Json => Ok(json::read(&bytes)?),
+        Media::Json => Ok(()),
         Media::Form => Err(Error::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest,

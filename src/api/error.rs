@@ -43,6 +43,9 @@ pub struct Body {
     pub error: Code,
     /// For people: printable ASCII, no secret, no token.
     pub error_description: String,
+    /// The check that a token failed (`/v1/mcp/verify` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<&'static str>,
     /// The same as in the header `X-Request-Id`.
     pub request_id: String,
 }
@@ -66,6 +69,8 @@ pub struct Error {
     description: String,
     retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
+    /// The check that a token failed.
+    check: Option<&'static str>,
     /// For the log only.
     detail: Option<String>,
 }
@@ -79,6 +84,7 @@ impl Error {
             description: description.into(),
             retry_after_secs: None,
             challenge: None,
+            check: None,
             detail: None,
         }
     }
@@ -140,6 +146,12 @@ impl Error {
     pub fn insufficient(capability: &'static str) -> Self {
         let error = Self::forbidden(format!("the caller does not have the capability {capability}"));
         Self { challenge: Some(Challenge::InsufficientScope(capability)), ..error }
+    }
+
+    /// 403 `access_denied` that names the check a token failed. No challenge: the caller is known and allowed,
+    /// it is the token in its request that is not.
+    pub fn failed_check(check: &'static str, description: impl Into<String>) -> Self {
+        Self { check: Some(check), ..Self::forbidden(description) }
     }
 
     /// 429 `access_denied`, and when to try again.
@@ -279,7 +291,12 @@ impl IntoResponse for Error {
         if let Some(detail) = &self.detail {
             tracing::info!(request_id, detail, description = self.description, "refused");
         }
-        let body = Body { error: self.code, error_description: printable(&self.description), request_id };
+        let body = Body {
+            error: self.code,
+            error_description: printable(&self.description),
+            check: self.check,
+            request_id,
+        };
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -28,6 +28,7 @@ mod routes;
 mod sys_keys;
 mod sys_policy;
 pub mod tls;
+mod verify;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -37,7 +38,9 @@ use axum::http::Method;
 use axum::middleware;
 use tokio::sync::Semaphore;
 
-use self::caller::{Access, Callers, ClusterAdmin, Health, Metrics as MetricsNeed, MetricsAccess, Public};
+use self::caller::{
+    Access, Callers, ClusterAdmin, Health, Metrics as MetricsNeed, MetricsAccess, Public, VerifyTools,
+};
 pub use self::overload::Pressure;
 use self::rates::Rates;
 use self::routes::Routes;
@@ -50,6 +53,7 @@ use crate::own_tokens::OwnTokens;
 use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
+use crate::tools::verify::Verifier;
 
 /// What the handlers need. Cheap to clone.
 #[derive(Clone)]
@@ -66,6 +70,8 @@ pub struct Parts {
     pub exchange: Exchange,
     /// The audit.
     pub audit: Audit,
+    /// The use-case of `/v1/mcp/verify`.
+    pub verifier: Verifier,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -144,6 +150,7 @@ fn routes() -> Routes {
         .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
         .row(GET, "/v1/identity/jwks", Public, jwks::get)
         .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
+        .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
         .row(GET, "/v1/sys/health", Health, health::get)
         .row(GET, "/livez", Health, health::live)
         .row(GET, "/readyz", Health, health::ready)

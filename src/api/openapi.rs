@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
-use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy};
+use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, verify};
 
 /// Every handler of the route table.
 #[derive(OpenApi)]
@@ -25,6 +25,7 @@ use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sy
         exchange::post,
         jwks::get,
         metadata::get,
+        verify::post,
         health::get,
         health::live,
         health::ready,

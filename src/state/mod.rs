@@ -204,20 +204,6 @@ impl State {
         self.propose(Command::Bootstrap(command)).await.map(drop)
     }
 
-    /// Spends a nonce, once in the whole cluster.
-    ///
-    /// # Errors
-    /// [`Error::NonceSpent`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
-    pub async fn spend_nonce(&self, nonce: Digest128, idempotency: Option<Idempotency>) -> Result<(), Error> {
-        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
-        let command = command::SpendNonce {
-            nonce: bytes(nonce),
-            idempotency_key: idempotency.map_or_else(Bytes::new, |idempotency| bytes(idempotency.key)),
-            request: idempotency.map_or_else(Bytes::new, |idempotency| bytes(idempotency.request)),
-        };
-        self.propose(Command::SpendNonce(command)).await.map(drop)
-    }
-
     /// Publishes a signing key of this node.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub struct Metrics {
     http_connections_refused: IntCounterVec,
     http_connections_closed: IntCounterVec,
     exchanges: IntCounterVec,
+    verifications: IntCounterVec,
+    verify_checks: IntCounterVec,
     policy_decisions: IntCounterVec,
     policy_loads: IntCounterVec,
     issuer_key_fetches: IntCounterVec,
@@ -92,6 +94,18 @@ impl Metrics {
                 "svc_exchange_total",
                 "Token exchanges, by kind of subject token and how they ended.",
                 &["subject_token_type", "result"],
+            )?,
+            verifications: counters(
+                &registry,
+                "svc_verify_total",
+                "Verifications of tokens for tools, by how they ended.",
+                &["result"],
+            )?,
+            verify_checks: counters(
+                &registry,
+                "svc_verify_checks_total",
+                "Checks of tokens for tools, by how they ended.",
+                &["check", "result"],
             )?,
             policy_decisions: counters(
                 &registry,
@@ -207,6 +221,16 @@ impl Metrics {
         self.exchanges.with_label_values(&[subject_token_type, result]).inc();
     }
 
+    /// One verification of a token for a tool ended, for example with `allow`.
+    pub fn verification(&self, result: &'static str) {
+        self.verifications.with_label_values(&[result]).inc();
+    }
+
+    /// One check of it ended with `pass`, `skip` or `fail`.
+    pub fn verify_check(&self, check: &'static str, result: &'static str) {
+        self.verify_checks.with_label_values(&[check, result]).inc();
+    }
+
     /// The policy was asked at `point`, for example `exchange`, and decided, for example `allow`.
     pub fn policy_decision(&self, point: &'static str, decision: &'static str) {
         self.policy_decisions.with_label_values(&[point, decision]).inc();
@@ -319,6 +343,8 @@ mod tests {
         metrics.http_connection_refused("address");
         metrics.http_connection_closed("idle");
         metrics.exchange("jwt", "ok");
+        metrics.verification("allow");
+        metrics.verify_check("token", "pass");
         metrics.policy_decision("exchange", "allow");
         metrics.policy_load("ok");
         metrics.issuer_key_fetch("ok");
@@ -339,6 +365,8 @@ mod tests {
             r#"svc_http_connections_refused_total{reason="address"} 1"#,
             r#"svc_http_connections_closed_total{reason="idle"} 1"#,
             r#"svc_exchange_total{result="ok",subject_token_type="jwt"} 1"#,
+            r#"svc_verify_total{result="allow"} 1"#,
+            r#"svc_verify_checks_total{check="token",result="pass"} 1"#,
             r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
             r#"svc_policy_loads_total{result="ok"} 1"#,
             r#"svc_issuer_key_fetches_total{result="ok"} 1"#,

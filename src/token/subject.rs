@@ -17,7 +17,6 @@ use crate::clock::Timestamp;
 use crate::limits;
 
 pub use super::credential::Credential;
-pub use super::issued::{Fabric, verify_own};
 
 /// What kind of credential a token is presented as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +152,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::id::TrustDomain;
+    use crate::token::act::Act;
+    use crate::token::issued::{Fabric, verify_own};
     use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuers, KeySource, SubjectMapping};
+    use crate::token::mapping::Kubernetes;
     use crate::token::testing::{NOW_SECS, Signer, now, with};
 
     const ISS: &str = "https://issuer.example";

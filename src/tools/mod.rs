@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod checks;
+pub mod verify;
 
 use crate::state::Idempotency;
 

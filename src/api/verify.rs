@@ -1,0 +1,174 @@
+//! `POST /v1/mcp/verify`: wire types and translation (contract §5).
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::caller::{Caller, VerifyTools};
+use super::error::{self, Error};
+use super::{App, around, body, idempotency};
+use crate::tools::checks::{Check, Outcome};
+use crate::tools::verify::{self, Members, Verdict};
+use crate::{json, limits, tools};
+
+/// A token that was presented to a tool. Unknown members are ignored, except in `cnf`.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct VerifyRequest {
+    /// The tool that is called.
+    #[schema(required = true)]
+    tool_id: Option<String>,
+    /// The token that came with the call.
+    #[schema(required = true)]
+    token: Option<String>,
+    /// `mcp`, `http` or `a2a/2025-draft-01`; absent: `mcp`.
+    protocol: Option<String>,
+    /// SHA-256 of the call's body, 32 bytes in base64url.
+    request_body_hash: Option<String>,
+    /// The client certificate of the call's connection, as the tool server saw it; without it, a token
+    /// that is bound to one is refused.
+    cnf: Option<SeenCertificate>,
+}
+
+/// A client certificate (RFC 8705 §3.1). An unknown member is refused: another proof cannot be judged.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SeenCertificate {
+    /// SHA-256 of the certificate in DER, 32 bytes in base64url without padding.
+    #[serde(rename = "x5t#S256")]
+    certificate_digest: String,
+}
+
+/// The token passed.
+#[derive(Serialize, ToSchema)]
+pub struct VerifyResponse {
+    /// Always true: a token that did not pass is answered 403.
+    verified: bool,
+    /// The tool.
+    tool_id: String,
+    /// The protocol of the call.
+    protocol: &'static str,
+    /// `sub`.
+    subject: String,
+    /// Who acts for it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<String>,
+    /// `iss`.
+    issuer: String,
+    /// `jti`.
+    jti: String,
+    /// Correlates a whole chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    txn: Option<String>,
+    /// What it may do.
+    capabilities: Vec<String>,
+    /// How far it reaches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blast_radius: Option<String>,
+    /// RFC 3339, UTC.
+    expires_at: String,
+    /// The nine checks, in order.
+    checks: Vec<CheckResult>,
+}
+
+/// One check.
+#[derive(Serialize, ToSchema)]
+pub struct CheckResult {
+    /// Its name.
+    check: &'static str,
+    /// `pass` or `skip`.
+    result: &'static str,
+}
+
+/// Checks a token against what a tool requires.
+#[utoipa::path(
+    post,
+    path = "/v1/mcp/verify",
+    operation_id = "verifyToken",
+    request_body = VerifyRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body passes, if all checks still do")),
+    responses(
+        (status = 200, description = "All nine checks passed, or were not asked for", body = VerifyResponse),
+        (status = 400, description = "The request is not valid", body = error::Body),
+        (status = 403, description = "A check failed; `check` names it", body = error::Body),
+        (status = 404, description = "There is no such tool", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 503, description = "Not possible now, or it could not be put into the audit", body = error::Body),
+    )
+)]
+pub async fn post(
+    caller: Caller<VerifyTools>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
+    body::json_only(&parts.headers)?;
+    let request: VerifyRequest = json::read(&bytes)?;
+    let members = Members {
+        tool_id: request.tool_id,
+        token: request.token,
+        protocol: request.protocol,
+        request_body_hash: request.request_body_hash,
+        certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
+    };
+    let caller = tools::Caller {
+        id: caller.id().map(str::to_owned),
+        actor: caller.actor().map(str::to_owned),
+        is_operator: caller.is_operator(),
+        request_id: around::current_request_id(),
+        idempotency: idempotency::idempotency(
+            &parts.headers,
+            caller.id(),
+            (&parts.method, &parts.uri),
+            &bytes,
+        )?,
+    };
+    let verdict = app.verifier.verify(members, &caller).await?;
+    let no_store = HeaderValue::from_static("no-store");
+    Ok(([(header::CACHE_CONTROL, no_store)], Json(VerifyResponse::from(verdict))).into_response())
+}
+
+impl From<Verdict> for VerifyResponse {
+    fn from(verdict: Verdict) -> Self {
+        let credential = verdict.verified.credential();
+        let result = |(check, outcome): &(Check, Outcome)| CheckResult {
+            check: check.as_str(),
+            result: outcome.as_str(),
+        };
+        Self {
+            verified: true,
+            protocol: verdict.protocol,
+            subject: credential.sub().to_string(),
+            actor: credential.act().map(|act| act.sub.clone()),
+            issuer: credential.iss().to_owned(),
+            jti: credential.jti().unwrap_or_default().to_owned(),
+            txn: credential.txn().map(str::to_owned),
+            capabilities: credential.capabilities().unwrap_or_default().to_vec(),
+            blast_radius: credential.blast_radius().map(str::to_owned),
+            expires_at: credential.exp().to_rfc3339(),
+            checks: verdict.verified.trace().iter().map(result).collect(),
+            tool_id: verdict.tool_id,
+        }
+    }
+}
+
+impl From<verify::Error> for Error {
+    fn from(error: verify::Error) -> Self {
+        use verify::Error as E;
+        let description = error.to_string();
+        match error {
+            E::Invalid { .. } => Self::invalid_request(description),
+            E::UnknownTool => Self::not_found(description),
+            E::Failed(failure) => Self::failed_check(failure.check.as_str(), description),
+            E::Behind => Self::unavailable(description),
+            E::State(error) => error.into(),
+            E::Audit(error) => {
+                Self::unavailable("the verdict could not be put into the audit").with_detail(error)
+            }
+        }
+    }
+}

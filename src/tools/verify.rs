@@ -1,0 +1,303 @@
+//! From a request to a verdict: may this token call this tool, in this way, now?
+//!
+//! request → check 1 → log position → tool → checks 2 to 9 → spent → audit. [`Verifier::verify`] is that
+//! line. What a check asks is in `checks`; here is what they must be given, and in which order.
+
+use super::Caller;
+use super::audit::{self, Action, Audit, Decision, Draft};
+use super::checks::{self, Authentic, Call, Facts, Failure, Keys, Verified};
+use crate::clock::{Clock, Timestamp};
+use crate::id::{Digest128, DigestKind};
+use crate::limits;
+use crate::own_tokens::OwnTokens;
+use crate::policy::blast_radius::Containment;
+use crate::state::command::{Tool, ToolRow};
+use crate::state::{self, State};
+use crate::telemetry::Metrics;
+use crate::token::subject::Credential;
+use crate::token::{BodyHash, CertificateDigest};
+
+/// Everything a verification needs.
+pub struct Verifier {
+    /// What our tokens are judged by.
+    pub own_tokens: OwnTokens,
+    /// The replicated state.
+    pub state: State,
+    /// Which blast radius lies within which.
+    pub containment: Containment,
+    /// Where it is kept what was decided.
+    pub audit: Audit,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// The members of a request as they came.
+#[derive(Debug, Default)]
+pub struct Members {
+    /// The tool that is called.
+    pub tool_id: Option<String>,
+    /// The token that was presented to it.
+    pub token: Option<String>,
+    /// By which protocol; `mcp` if not said.
+    pub protocol: Option<String>,
+    /// SHA-256 of the call's body in base64url.
+    pub request_body_hash: Option<String>,
+    /// `cnf` with its `x5t#S256`: the client certificate that the tool server saw.
+    pub certificate_digest: Option<String>,
+}
+
+/// A request that keeps every rule.
+pub struct Request {
+    tool_id: String,
+    token: String,
+    protocol: &'static str,
+    request_body_hash: Option<BodyHash>,
+    presented: Option<CertificateDigest>,
+}
+
+impl Request {
+    /// Checks the members in the order of the specification.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] by the first rule that is broken.
+    pub fn read(members: Members) -> Result<Self, Error> {
+        let required = |field, value: Option<String>| match value {
+            Some(text) if !text.is_empty() => Ok(text),
+            _ => Err(Error::Invalid { field, rule: "is required" }),
+        };
+        let tool_id = required("tool_id", members.tool_id)?;
+        let token = required("token", members.token)?;
+        let protocol = members.protocol.as_deref().unwrap_or("mcp");
+        let protocol = PROTOCOLS.into_iter().find(|known| *known == protocol);
+        let protocol = protocol.ok_or(Error::Invalid { field: "protocol", rule: PROTOCOL_RULE })?;
+        let rule = "must be a SHA-256 digest, 32 bytes in base64url";
+        let malformed = |_| Error::Invalid { field: "request_body_hash", rule };
+        let request_body_hash = members.request_body_hash.map(|text| text.parse()).transpose();
+        let rule = "must be 32 bytes in base64url without padding";
+        let unbound = |_| Error::Invalid { field: "cnf.x5t#S256", rule };
+        let presented = members.certificate_digest.map(|text| text.parse()).transpose();
+        Ok(Self {
+            tool_id,
+            token,
+            protocol,
+            request_body_hash: request_body_hash.map_err(malformed)?,
+            presented: presented.map_err(unbound)?,
+        })
+    }
+}
+
+/// A token that passed, for the answer.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The tool.
+    pub tool_id: String,
+    /// The protocol of the call.
+    pub protocol: &'static str,
+    /// The token, and its nine checks.
+    pub verified: Verified,
+}
+
+/// Why a token was not verified.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A member is missing, or breaks its rule.
+    #[error("{field}: {rule}")]
+    Invalid {
+        /// The member.
+        field: &'static str,
+        /// The rule.
+        rule: &'static str,
+    },
+    /// There is no such tool.
+    #[error("there is no tool with this tool_id")]
+    UnknownTool,
+    /// A check failed.
+    #[error(transparent)]
+    Failed(Failure),
+    /// The token was issued after a state that this node has not reached.
+    #[error("this node has not applied the log that the token was issued after")]
+    Behind,
+    /// The state could not be asked or changed, or is not known to have been.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// What was decided could not be kept, so it is not answered.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
+}
+
+impl Error {
+    /// One word for the metric's label `result`: those of the audit where there is an entry.
+    const fn label(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "invalid_request",
+            Self::UnknownTool => "not_found",
+            Self::Failed(_) | Self::State(state::Error::IdempotencyKeyReused) => "deny",
+            Self::Behind | Self::State(_) | Self::Audit(_) => "error",
+        }
+    }
+}
+
+impl Verifier {
+    /// Checks a token that was presented to a tool. What comes of it is in the audit before it is
+    /// answered; an execution-scoped token is spent by it.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn verify(&self, members: Members, caller: &Caller) -> Result<Verdict, Error> {
+        let verdict = match Request::read(members) {
+            Ok(request) => self.decide(request, caller).await,
+            Err(error) => Err(error),
+        };
+        self.metrics.verification(verdict.as_ref().map_or_else(Error::label, |_| "allow"));
+        verdict
+    }
+
+    async fn decide(&self, request: Request, caller: &Caller) -> Result<Verdict, Error> {
+        let now = self.clock.now();
+        let authentic = self.authenticate(&request, now);
+        // Only a token of ours can make this node wait. The tool is read after it, so that what a tool
+        // asked for when the token was issued is never more than what is asked for here.
+        if let Ok(authentic) = &authentic {
+            self.catch_up(authentic.credential()).await?;
+        }
+        let tool = self.tool(&request.tool_id)?.ok_or(Error::UnknownTool)?;
+        let mut draft = draft(&request, caller, now);
+        if let Ok(authentic) = &authentic {
+            say_whose(&mut draft, authentic.credential());
+        }
+        let outcome = self.judge(authentic, &tool, &request, caller).await;
+        self.count(&outcome);
+        say_outcome(&mut draft, &outcome);
+        self.audit.record(draft).await?;
+        Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })
+    }
+
+    fn authenticate(&self, request: &Request, now: Timestamp) -> Result<Authentic, Failure> {
+        let key = |kid: &str| self.own_tokens.key(kid, now);
+        let keys =
+            Keys { fabric: self.own_tokens.fabric(), key: &key, signatures: self.own_tokens.signatures() };
+        checks::token(&request.token, &keys, request.presented.as_ref(), now)
+    }
+
+    /// "It waits for a token's `idx` if it is behind it." Indexes of another incarnation say nothing.
+    async fn catch_up(&self, credential: &Credential) -> Result<(), Error> {
+        let here = self.state.index().incarnation;
+        let Some(position) = credential.idx().filter(|idx| Some(idx.incarnation) == here) else {
+            return Ok(());
+        };
+        let applied = self.state.core().until_applied(position.index);
+        tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await.map_err(|_| Error::Behind)
+    }
+
+    fn tool(&self, tool_id: &str) -> Result<Option<Tool>, Error> {
+        Ok(self.state.tool(tool_id)?.and_then(|row: ToolRow| row.tool))
+    }
+
+    async fn judge(
+        &self,
+        authentic: Result<Authentic, Failure>,
+        tool: &Tool,
+        request: &Request,
+        caller: &Caller,
+    ) -> Result<Verified, Error> {
+        let authentic = authentic.map_err(Error::Failed)?;
+        let execution = execution(authentic.credential());
+        let facts = self.facts(authentic.credential(), execution, caller)?;
+        let call = Call { protocol: request.protocol, request_body_hash: request.request_body_hash.as_ref() };
+        let verified =
+            checks::examine(authentic, facts, call, tool, &self.containment).map_err(Error::Failed)?;
+        // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log
+        // entry": of many at once, the log lets one pass.
+        let Some(execution) = execution else { return Ok(verified) };
+        match self.state.spend_nonce(execution, caller.idempotency).await {
+            Ok(()) => Ok(verified),
+            Err(state::Error::NonceSpent) => Err(Error::Failed(verified.into_already_used())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn facts(
+        &self,
+        credential: &Credential,
+        execution: Option<Digest128>,
+        caller: &Caller,
+    ) -> Result<Facts, Error> {
+        let is_spent =
+            execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
+        let is_revoked = self.state.revokes(credential.lineage(), credential.idx(), credential.iat());
+        Ok(Facts { is_revoked, is_spent: is_spent.unwrap_or(false) })
+    }
+
+    fn count(&self, outcome: &Result<Verified, Error>) {
+        let trace = match outcome {
+            Ok(verified) => verified.trace(),
+            Err(Error::Failed(failure)) => {
+                self.metrics.verify_check(failure.check.as_str(), "fail");
+                &failure.trace
+            }
+            Err(_) => return,
+        };
+        for (check, outcome) in trace {
+            self.metrics.verify_check(check.as_str(), outcome.as_str());
+        }
+    }
+}
+
+/// What is spent of a token that is good for one action: it, by `jti`, never its text.
+fn execution(credential: &Credential) -> Option<Digest128> {
+    credential.execution()?;
+    let jti = credential.jti()?;
+    Some(Digest128::of(DigestKind::Execution, credential.iss().as_bytes(), jti.as_bytes()))
+}
+
+fn draft(request: &Request, caller: &Caller, now: Timestamp) -> Draft {
+    Draft {
+        timestamp: now,
+        tool_id: request.tool_id.clone(),
+        action: Action::Verify,
+        decision: Decision::Error,
+        check: None,
+        notes: String::new(),
+        protocol: Some(request.protocol.to_owned()),
+        subject: None,
+        actor: None,
+        jti: None,
+        txn: None,
+        caller: caller.id.clone(),
+        caller_actor: caller.actor.clone(),
+        request_id: caller.request_id.clone(),
+    }
+}
+
+/// Only what a good signature says: a trail does not accuse anybody by what a stranger wrote.
+fn say_whose(draft: &mut Draft, credential: &Credential) {
+    draft.subject = Some(credential.sub().to_string());
+    draft.actor = credential.act().map(|act| act.sub.clone());
+    draft.jti = credential.jti().map(str::to_owned);
+    draft.txn = credential.txn().map(str::to_owned);
+}
+
+fn say_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
+    match outcome {
+        Ok(_) => {
+            draft.decision = Decision::Allow;
+            "all checks passed".clone_into(&mut draft.notes);
+        }
+        Err(Error::Failed(failure)) => {
+            draft.decision = Decision::Deny;
+            draft.check = Some(failure.check.as_str());
+            draft.notes.clone_from(&failure.reason);
+        }
+        Err(error) => {
+            let is_refusal = matches!(error, Error::State(state::Error::IdempotencyKeyReused));
+            draft.decision = if is_refusal { Decision::Deny } else { Decision::Error };
+            draft.notes = error.to_string();
+        }
+    }
+}
+
+/// Until the registry is merged.
+const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
+const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
