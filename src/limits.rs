@@ -225,6 +225,33 @@ pub const NONCE_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
 /// Test: `state::machine::tests::an_idempotency_key_is_remembered_as_long_as_was_promised_and_then_forgotten`. Metric: `svc_exchange_total{result="idempotency_key"}`.
 pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
+// --- tools -------------------------------------------------------------------------------------
+
+/// Most tools in the registry; beyond it: 409.
+/// Test: `state::tools::tests::beyond_its_limit_no_tool_is_registered_until_one_is_deregistered`. Metric: `svc_tools`, `svc_tool_writes_total{result="refused"}`.
+pub const TOOLS_MAX: u64 = 2_000_000;
+/// Size of the rows beyond which no further tool is added to a page of a list; the rest is on the next.
+/// Test: `state::tools::tests::a_page_ends_where_it_is_full`. Metric: none, the rest goes to the next page.
+pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
+/// Largest request body that brings a tool entry.
+/// Test: `http::tools::an_entry_larger_than_its_limits_is_refused`. Metric: `svc_http_requests_total{status="413"}`.
+pub const TOOL_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest `tool_id` in bytes (contract §5).
+/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+pub const TOOL_ID_BYTES_MAX: usize = 256;
+/// Longest `name` of a tool in bytes.
+/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+pub const TOOL_NAME_BYTES_MAX: usize = 256;
+/// Longest `description` of a tool in bytes.
+/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+pub const TOOL_DESCRIPTION_BYTES_MAX: usize = 4096;
+/// Longest `version` of a tool in bytes.
+/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+pub const TOOL_VERSION_BYTES_MAX: usize = 256;
+/// Most entries of `allowed_operations`, and of `allowed_targets`.
+/// Test: `tools::registry::tests::a_list_at_its_longest_passes_and_one_entry_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+pub const TOOL_ALLOWED_MAX: usize = 256;
+
 // --- listeners ---------------------------------------------------------------------------------
 
 /// Longest wait for the first request of a connection, its TLS handshake included.

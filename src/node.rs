@@ -34,6 +34,7 @@ use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
 use crate::tools::audit::{self, Audit};
+use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
 use crate::{limits, policy};
 
@@ -212,12 +213,19 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let registry = Registry {
+        state: state.clone(),
+        audit: audit.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
         audit,
         verifier,
+        registry,
         keyring,
         state,
         policy,

@@ -78,24 +78,23 @@ pub fn media(headers: &HeaderMap) -> Result<Media, Error> {
 /// Reads a JSON body of at most `bytes_max` into `T`.
 ///
 /// # Errors
-/// As [`read`] and [`media`]; 400 that names the member and the rule.
+/// As [`json_bytes`]; 400 that names the member and the rule.
 pub async fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
     bytes_max: usize,
 ) -> Result<T, Error> {
-    let bytes = read(body, bytes_max).await?;
-    json_only(headers)?;
-    Ok(json::read(&bytes)?)
+    Ok(json::read(&json_bytes(headers, body, bytes_max).await?)?)
 }
 
-/// Refuses what is not JSON.
+/// Reads a body of at most `bytes_max` that says it is JSON.
 ///
 /// # Errors
-/// 415.
-pub fn json_only(headers: &HeaderMap) -> Result<(), Error> {
+/// As [`read`] and [`media`]; 415 for a form.
+pub async fn json_bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+    let bytes = read(body, bytes_max).await?;
     match media(headers)? {
-        Media::Json => Ok(()),
+        Media::Json => Ok(bytes),
         Media::Form => Err(Error::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest,

@@ -19,6 +19,7 @@ use crate::state::SigningKeyState;
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
+    app.metrics.set_tools(app.state.index().tools);
     let now = app.key_time();
     for state in [
         SigningKeyState::Pending,

@@ -7,6 +7,7 @@ mod around;
 mod body;
 mod cached;
 pub mod caller;
+mod conditional;
 pub mod demo_issuer;
 mod error;
 mod exchange;
@@ -28,6 +29,7 @@ mod routes;
 mod sys_keys;
 mod sys_policy;
 pub mod tls;
+mod tools;
 mod verify;
 
 use std::ops::Deref;
@@ -39,7 +41,8 @@ use axum::middleware;
 use tokio::sync::Semaphore;
 
 use self::caller::{
-    Access, Callers, ClusterAdmin, Health, Metrics as MetricsNeed, MetricsAccess, Public, VerifyTools,
+    Access, Callers, ClusterAdmin, Health, ManageTools, Metrics as MetricsNeed, MetricsAccess, Public,
+    ReadTools, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -53,6 +56,7 @@ use crate::own_tokens::OwnTokens;
 use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
+use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
 
 /// What the handlers need. Cheap to clone.
@@ -72,6 +76,8 @@ pub struct Parts {
     pub audit: Audit,
     /// The use-case of `/v1/mcp/verify`.
     pub verifier: Verifier,
+    /// The registry of tools.
+    pub registry: Registry,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -146,6 +152,7 @@ fn routes() -> Routes {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     const PUT: Method = Method::PUT;
+    const DELETE: Method = Method::DELETE;
     Routes::new()
         .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
         .row(GET, "/v1/identity/jwks", Public, jwks::get)
@@ -164,6 +171,16 @@ fn routes() -> Routes {
         .row(GET, "/v1/sys/policy/history", ClusterAdmin, sys_policy::history)
         .row(POST, "/v1/sys/policy/rollback", ClusterAdmin, sys_policy::rollback)
         .row(POST, "/v1/sys/policy/explain", ClusterAdmin, sys_policy::explain)
+        .row(POST, "/v1/tools", ManageTools, tools::register)
+        .row(GET, "/v1/tools", ReadTools, tools::list)
+        .row(GET, "/v1/tools/{tool_id}", ReadTools, tools::get)
+        .row(PUT, "/v1/tools/{tool_id}", ManageTools, tools::put)
+        .row(DELETE, "/v1/tools/{tool_id}", ManageTools, tools::deregister)
+        .row(POST, "/v1/mcp/tools", ManageTools, tools::register_mcp)
+        .row(GET, "/v1/mcp/tools", ReadTools, tools::list_mcp)
+        .row(DELETE, "/v1/mcp/tools", ManageTools, tools::deregister_mcp_by_query)
+        .row(GET, "/v1/mcp/tools/{tool_id}", ReadTools, tools::get_mcp)
+        .row(DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp)
 }
 
 /// The rows of the route table.

@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
-use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, verify};
+use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, tools, verify};
 
 /// Every handler of the route table.
 #[derive(OpenApi)]
@@ -39,6 +39,16 @@ use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sy
         sys_policy::history,
         sys_policy::rollback,
         sys_policy::explain,
+        tools::register,
+        tools::list,
+        tools::get,
+        tools::put,
+        tools::deregister,
+        tools::register_mcp,
+        tools::list_mcp,
+        tools::deregister_mcp_by_query,
+        tools::get_mcp,
+        tools::deregister_mcp,
     )
 )]
 struct Description;
@@ -51,7 +61,8 @@ impl Modify for Everywhere {
         let rows = super::rows();
         for (path, item) in &mut openapi.paths.paths {
             let waits = !rows.iter().any(|row| row.path == path && row.access == Access::Health);
-            for operation in [&mut item.get, &mut item.put, &mut item.post].into_iter().flatten() {
+            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            for operation in operations.into_iter().flatten() {
                 describe_surroundings(operation, waits);
             }
         }

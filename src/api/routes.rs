@@ -37,6 +37,8 @@ states_caller!();
 states_caller!(A);
 states_caller!(A, B);
 states_caller!(A, B, C);
+states_caller!(A, B, C, D);
+states_caller!(A, B, C, D, E);
 
 /// The rows, and the router made of them.
 pub struct Routes {

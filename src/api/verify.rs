@@ -105,8 +105,7 @@ pub async fn post(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
-    let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
-    body::json_only(&parts.headers)?;
+    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let request: VerifyRequest = json::read(&bytes)?;
     let members = Members {
         tool_id: request.tool_id,

@@ -14,7 +14,7 @@ use super::revocations::Revocations;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
     self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, REVOCATION, SIGNING_KEY,
-    TIME, Tables,
+    TIME, TOOLS, Tables,
 };
 use super::{agents, audit, encryption_keys, idempotency, policies, signing_keys, spent, tools};
 use crate::clock::Timestamp;
@@ -44,6 +44,8 @@ pub struct Index {
     pub signing_keys: Arc<BTreeMap<String, SigningKeyFacts>>,
     /// Policy changes by number, oldest first.
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
+    /// How many tools there are.
+    pub tools: u64,
 }
 
 impl Replicated {
@@ -187,6 +189,10 @@ impl Index {
             (META, CURRENT_POLICY) => {
                 let digest = String::from_utf8(row.to_vec());
                 self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
+            }
+            (META, TOOLS) => {
+                let tools = row.try_into().map(u64::from_be_bytes);
+                self.tools = tools.map_err(|_| Corrupt::row("the count of tools is not a number"))?;
             }
             (SIGNING_KEY, kid) => {
                 let facts = SigningKeyFacts::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;

@@ -26,6 +26,7 @@ pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::PolicySource;
 pub use machine::{Index, Replicated};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
+pub use tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};

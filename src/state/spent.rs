@@ -101,14 +101,3 @@ impl State {
         }
     }
 }
-
-impl State {
-    /// Until the registry is merged.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
-    pub fn tool(&self, tool_id: &str) -> Result<Option<super::command::ToolRow>, Error> {
-        let row = crate::cluster::View::get(self.core.view(), "tool", tool_id.as_bytes())?;
-        Ok(row.map(|row| decode("tool", &row)).transpose()?)
-    }
-}

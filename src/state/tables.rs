@@ -69,6 +69,8 @@ pub const INCARNATION: &[u8] = b"incarnation";
 pub const TIME: &[u8] = b"time";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
+/// Row of [`META`]: how many tools there are, 8 bytes.
+pub const TOOLS: &[u8] = b"tools";
 
 /// The tables as one entry sees them: what was there, and what the entry has changed so far.
 pub struct Tables<'v> {

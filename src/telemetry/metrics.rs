@@ -34,6 +34,8 @@ pub struct Metrics {
     policy_loads: IntCounterVec,
     issuer_key_fetches: IntCounterVec,
     signing_keys: IntGaugeVec,
+    tool_writes: IntCounterVec,
+    tools: IntGauge,
     tls_reloads: IntCounterVec,
     tls_certificate_not_after: IntGauge,
     raft_applied_index: IntGauge,
@@ -131,6 +133,13 @@ impl Metrics {
                 "Signing keys of the cluster, by state.",
                 &["state"],
             )?,
+            tool_writes: counters(
+                &registry,
+                "svc_tool_writes_total",
+                "Writes of the registry of tools, by what was asked and what came of it.",
+                &["action", "result"],
+            )?,
+            tools: gauge(&registry, "svc_tools", "Tools in the registry.")?,
             tls_reloads: counters(
                 &registry,
                 "svc_tls_reloads_total",
@@ -251,6 +260,17 @@ impl Metrics {
         self.signing_keys.with_label_values(&[state]).set(i64::try_from(keys).unwrap_or(i64::MAX));
     }
 
+    /// Somebody asked for an `action` on a tool, for example `register`, with a `result`, for example
+    /// `refused`.
+    pub fn tool_write(&self, action: &'static str, result: &'static str) {
+        self.tool_writes.with_label_values(&[action, result]).inc();
+    }
+
+    /// How many tools are in the registry.
+    pub fn set_tools(&self, tools: u64) {
+        self.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
+    }
+
     /// The files of TLS changed and were loaded, `ok`, or refused, `failed`.
     pub fn tls_reload(&self, result: &'static str) {
         self.tls_reloads.with_label_values(&[result]).inc();
@@ -349,6 +369,8 @@ mod tests {
         metrics.policy_load("ok");
         metrics.issuer_key_fetch("ok");
         metrics.set_signing_keys("active", 2);
+        metrics.tool_write("register", "done");
+        metrics.set_tools(3);
         metrics.tls_reload("ok");
         metrics.set_tls_certificate_not_after(1_800_000_000);
         metrics.set_raft(7, true);
@@ -371,6 +393,8 @@ mod tests {
             r#"svc_policy_loads_total{result="ok"} 1"#,
             r#"svc_issuer_key_fetches_total{result="ok"} 1"#,
             r#"svc_signing_keys{state="active"} 2"#,
+            r#"svc_tool_writes_total{action="register",result="done"} 1"#,
+            "svc_tools 3",
             r#"svc_tls_reloads_total{result="ok"} 1"#,
             "svc_tls_certificate_not_after_seconds 1800000000",
             r#"svc_audit_entries_total{decision="allow"} 1"#,
@@ -385,7 +409,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (20, 20), "{page}");
+        assert_eq!((names, helps.count()), (22, 22), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }

@@ -6,6 +6,8 @@
 
 pub mod audit;
 pub mod checks;
+pub mod entry;
+pub mod registry;
 pub mod verify;
 
 use crate::state::Idempotency;

@@ -1,0 +1,581 @@
+//! `/v1/tools…` and `/v1/mcp/tools…`: wire types and translation (contract §4, §5).
+//!
+//! The two doors differ in their path and in [`Door`], and in nothing else.
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{CACHE_CONTROL, ETAG, IF_MATCH, IF_NONE_MATCH, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::App;
+use super::caller::{Caller, ManageTools, ReadTools};
+use super::conditional::{self, Tags};
+use super::error::{self, Error};
+use super::{body, idempotency, paging};
+use crate::clock::Timestamp;
+use crate::state::command::{ToolRow, ToolVersion};
+use crate::state::{self, ToolQuery};
+use crate::tools::entry::{self, Entry, Members};
+use crate::tools::registry::{self, Condition, Door, Outcome, Written};
+use crate::{json, limits, tools};
+
+/// What stays as it is in a path (RFC 3986 §2.3, unreserved).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+type ToolId = Result<Path<String>, PathRejection>;
+
+/// A tool and what it asks of a token. Unknown members are refused: a constraint must not be dropped
+/// silently.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolEntry {
+    /// 1 to 256 printable ASCII characters without space, `/`, `?`, `#`, `%`; not `.` or `..`. With PUT it
+    /// may be absent, or is the one in the path.
+    tool_id: Option<String>,
+    /// For people, at most 256 bytes.
+    #[schema(required = true)]
+    name: Option<String>,
+    /// An absolute URI without a fragment: what `aud` of a token must be (RFC 8707).
+    resource_uri: Option<String>,
+    /// What a token must have.
+    required_capabilities: Option<Vec<String>>,
+    /// `<kind>[:<name>]`: the most that a token may reach.
+    max_blast_radius: Option<String>,
+    /// Whether a token must be bound to one call.
+    requires_execution: Option<bool>,
+    /// Values that `exec_act` may have, with `requires_execution`.
+    allowed_operations: Option<Vec<String>>,
+    /// Values that `target` may have, with `requires_execution`.
+    allowed_targets: Option<Vec<String>>,
+    /// Of `mcp`, `http` and `a2a/2025-draft-01`; absent or empty: `mcp`.
+    protocols: Option<Vec<String>>,
+    /// For people, at most 4096 bytes.
+    description: Option<String>,
+    /// Of the tool's schema, semver.
+    version: Option<String>,
+    /// Of the record: ignored, so that what was read can be sent back.
+    #[schema(value_type = Option<String>)]
+    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    registered_by: Option<serde_json::Value>,
+    /// Of the record: ignored.
+    #[schema(value_type = Option<String>)]
+    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    registered_at: Option<serde_json::Value>,
+    /// Of the record: ignored.
+    #[schema(value_type = Option<String>)]
+    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    updated_at: Option<serde_json::Value>,
+    /// Of the record: ignored.
+    #[schema(value_type = Option<u64>)]
+    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    revision: Option<serde_json::Value>,
+}
+
+/// A registered tool. Times are RFC 3339, UTC, in log time.
+#[derive(Serialize, ToSchema)]
+pub struct ToolRecord {
+    /// Its identifier.
+    tool_id: String,
+    /// For people.
+    name: String,
+    /// What `aud` of a token must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_uri: Option<String>,
+    /// What a token must have.
+    required_capabilities: Vec<String>,
+    /// The most that a token may reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_blast_radius: Option<String>,
+    /// Whether a token must be bound to one call.
+    requires_execution: bool,
+    /// Values that `exec_act` may have; empty: any.
+    allowed_operations: Vec<String>,
+    /// Values that `target` may have; empty: any.
+    allowed_targets: Vec<String>,
+    /// By which it can be called.
+    protocols: Vec<String>,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Of its schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Who registered it, and may change it; absent if nobody said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registered_by: Option<String>,
+    /// When it was registered.
+    registered_at: String,
+    /// When it was last changed.
+    updated_at: String,
+    /// Counts its changes, from 1.
+    revision: u64,
+}
+
+/// Registers a tool.
+#[utoipa::path(
+    post,
+    path = "/v1/tools",
+    operation_id = "registerTool",
+    request_body = ToolEntry,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome")),
+    responses(
+        (status = 201, description = "It is registered", body = ToolRecord),
+        (status = 200, description = "It was registered with the same content", body = ToolRecord),
+        (status = 409, description = "It is registered with other content, or the registry is full", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn register(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    register_through(Door::Every, &app, &caller, request).await
+}
+
+/// Registers a tool that takes MCP.
+#[utoipa::path(
+    post,
+    path = "/v1/mcp/tools",
+    operation_id = "registerMcpTool",
+    request_body = ToolEntry,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome")),
+    responses(
+        (status = 201, description = "It is registered", body = ToolRecord),
+        (status = 200, description = "It was registered with the same content", body = ToolRecord),
+        (status = 409, description = "It is registered with other content, or the registry is full", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn register_mcp(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    register_through(Door::Mcp, &app, &caller, request).await
+}
+
+async fn register_through(
+    door: Door,
+    app: &App,
+    caller: &Caller<ManageTools>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, bytes) = read(request).await?;
+    // The state of a tool is asked for where the tool is, not at the list of all.
+    conditional::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
+    let entry = Entry::read(members(json::read(&bytes)?))?;
+    if let Some(protocol) = door.protocol()
+        && !entry.protocols().iter().any(|known| known == protocol)
+    {
+        return Err(Error::invalid_request(format!("protocols: must include {protocol} here")));
+    }
+    let caller = asking(caller, &parts, &bytes)?;
+    let written = app.registry.register(entry, &caller).await?;
+    answer_write(door, written)
+}
+
+/// Registers a tool, or replaces its entry.
+#[utoipa::path(
+    put,
+    path = "/v1/tools/{tool_id}",
+    operation_id = "putTool",
+    request_body = ToolEntry,
+    params(
+        ("tool_id" = String, Path, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there, or anything for *"),
+        ("If-None-Match" = Option<String>, Header, description = "*: only if nothing is there"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+    ),
+    responses(
+        (status = 201, description = "It is registered", body = ToolRecord),
+        (status = 200, description = "It is replaced, or was as it should be", body = ToolRecord),
+        (status = 403, description = "Another caller registered it", body = error::Body),
+        (status = 409, description = "The registry is full", body = error::Body),
+        (status = 412, description = "If-Match or If-None-Match does not hold", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn put(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    tool_id: ToolId,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, bytes) = read(request).await?;
+    let condition = Condition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
+    let mut members = members(json::read(&bytes)?);
+    // What is not even UTF-8 is no `tool_id` either.
+    let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
+    if members.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
+        return Err(Error::invalid_request("tool_id: must be the one in the path, or absent"));
+    }
+    members.tool_id = Some(tool_id);
+    let entry = Entry::read(members)?;
+    let caller = asking(&caller, &parts, &bytes)?;
+    let written = app.registry.replace(entry, condition, &caller).await?;
+    answer_write(Door::Every, written)
+}
+
+/// The tools, in the order of their ids.
+#[utoipa::path(
+    get,
+    path = "/v1/tools",
+    operation_id = "listTools",
+    params(
+        ("limit" = Option<u32>, Query, description = "Most of a page, 1 to 1000; 100 if absent"),
+        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
+        ("protocol" = Option<String>, Query, description = "Only those that take it"),
+    ),
+    responses((status = 200, description = "A page; the header Link names the next one", body = [ToolRecord]))
+)]
+pub async fn list(
+    _caller: Caller<ReadTools>,
+    State(app): State<App>,
+    uri: Uri,
+    query: Asked,
+) -> Result<Response, Error> {
+    let query = paging::Members::read(query, &["limit", "cursor", "protocol"])?;
+    let protocol = query.value("protocol");
+    if protocol.is_some_and(|protocol| !entry::PROTOCOLS.contains(&protocol)) {
+        return Err(Error::invalid_request(format!("protocol: {}", entry::PROTOCOL_RULE)));
+    }
+    answer_list(&app, &uri, &query, protocol)
+}
+
+/// The tools that take MCP, in the order of their ids.
+#[utoipa::path(
+    get,
+    path = "/v1/mcp/tools",
+    operation_id = "listMcpTools",
+    params(
+        ("limit" = Option<u32>, Query, description = "Most of a page, 1 to 1000; 100 if absent"),
+        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
+    ),
+    responses((status = 200, description = "A page; the header Link names the next one", body = [ToolRecord]))
+)]
+pub async fn list_mcp(
+    _caller: Caller<ReadTools>,
+    State(app): State<App>,
+    uri: Uri,
+    query: Asked,
+) -> Result<Response, Error> {
+    let query = paging::Members::read(query, &["limit", "cursor"])?;
+    answer_list(&app, &uri, &query, Door::Mcp.protocol())
+}
+
+fn answer_list(
+    app: &App,
+    uri: &Uri,
+    query: &paging::Members,
+    protocol: Option<&str>,
+) -> Result<Response, Error> {
+    let asked = query.page()?;
+    let page =
+        app.registry.tools(ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit })?;
+    let records = page.rows.into_iter().map(record).collect::<Result<Vec<_>, _>>()?;
+    paging::answer(uri, &records, page.next.as_deref())
+}
+
+/// One tool.
+#[utoipa::path(
+    get,
+    path = "/v1/tools/{tool_id}",
+    operation_id = "getTool",
+    params(
+        ("tool_id" = String, Path, description = "The tool"),
+        ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
+    ),
+    responses(
+        (status = 200, description = "Its record", body = ToolRecord),
+        (status = 304, description = "It has not changed"),
+        (status = 404, description = "There is no such tool", body = error::Body),
+    )
+)]
+pub async fn get(
+    _caller: Caller<ReadTools>,
+    State(app): State<App>,
+    tool_id: ToolId,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    answer_one(&app, Door::Every, &id_of(tool_id)?, &headers)
+}
+
+/// One tool that takes MCP.
+#[utoipa::path(
+    get,
+    path = "/v1/mcp/tools/{tool_id}",
+    operation_id = "getMcpTool",
+    params(
+        ("tool_id" = String, Path, description = "The tool"),
+        ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
+    ),
+    responses(
+        (status = 200, description = "Its record", body = ToolRecord),
+        (status = 304, description = "It has not changed"),
+        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
+    )
+)]
+pub async fn get_mcp(
+    _caller: Caller<ReadTools>,
+    State(app): State<App>,
+    tool_id: ToolId,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    answer_one(&app, Door::Mcp, &id_of(tool_id)?, &headers)
+}
+
+fn answer_one(app: &App, door: Door, tool_id: &str, headers: &HeaderMap) -> Result<Response, Error> {
+    let row = app.registry.tool(tool_id, door)?;
+    let etag = etag(&row)?;
+    let is_known = conditional::is_known(headers, &etag)?;
+    let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
+    let common = [(ETAG, etag), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    if is_known {
+        return Ok((StatusCode::NOT_MODIFIED, common).into_response());
+    }
+    Ok((common, Json(record(row)?)).into_response())
+}
+
+/// Deregisters a tool. Its audit trail stays.
+#[utoipa::path(
+    delete,
+    path = "/v1/tools/{tool_id}",
+    operation_id = "deregisterTool",
+    params(
+        ("tool_id" = String, Path, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 403, description = "Another caller registered it", body = error::Body),
+        (status = 404, description = "There is no such tool", body = error::Body),
+        (status = 412, description = "If-Match does not hold", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn deregister(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    tool_id: ToolId,
+    request: Request,
+) -> Result<StatusCode, Error> {
+    deregister_through(Door::Every, &app, &caller, id_of(tool_id)?, request).await
+}
+
+/// Deregisters a tool that takes MCP. Its audit trail stays.
+#[utoipa::path(
+    delete,
+    path = "/v1/mcp/tools/{tool_id}",
+    operation_id = "deregisterMcpTool",
+    params(
+        ("tool_id" = String, Path, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 403, description = "Another caller registered it", body = error::Body),
+        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
+        (status = 412, description = "If-Match does not hold", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn deregister_mcp(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    tool_id: ToolId,
+    request: Request,
+) -> Result<StatusCode, Error> {
+    deregister_through(Door::Mcp, &app, &caller, id_of(tool_id)?, request).await
+}
+
+/// The same with the tool in the query.
+#[utoipa::path(
+    delete,
+    path = "/v1/mcp/tools",
+    operation_id = "deregisterMcpToolByQuery",
+    params(
+        ("tool_id" = String, Query, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 403, description = "Another caller registered it", body = error::Body),
+        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
+        (status = 412, description = "If-Match does not hold", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+    )
+)]
+pub async fn deregister_mcp_by_query(
+    caller: Caller<ManageTools>,
+    State(app): State<App>,
+    query: Asked,
+    request: Request,
+) -> Result<StatusCode, Error> {
+    let query = paging::Members::read(query, &["tool_id"])?;
+    let tool_id = query.value("tool_id").filter(|tool_id| !tool_id.is_empty());
+    let tool_id = tool_id.ok_or_else(|| Error::invalid_request("tool_id: is required in the query"))?;
+    deregister_through(Door::Mcp, &app, &caller, tool_id.to_owned(), request).await
+}
+
+async fn deregister_through(
+    door: Door,
+    app: &App,
+    caller: &Caller<ManageTools>,
+    tool_id: String,
+    request: Request,
+) -> Result<StatusCode, Error> {
+    let (parts, _) = request.into_parts();
+    conditional::refuse(&parts.headers, &[IF_NONE_MATCH])?;
+    let condition = if_match(&parts.headers)?;
+    let caller = asking(caller, &parts, b"")?;
+    app.registry.deregister(tool_id, door, condition, &caller).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The parts of a request that brings an entry, and its body.
+async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::json_bytes(&parts.headers, body, limits::TOOL_BODY_BYTES_MAX).await?;
+    Ok((parts, bytes))
+}
+
+fn members(entry: ToolEntry) -> Members {
+    Members {
+        tool_id: entry.tool_id,
+        name: entry.name,
+        resource_uri: entry.resource_uri,
+        required_capabilities: entry.required_capabilities.unwrap_or_default(),
+        max_blast_radius: entry.max_blast_radius,
+        requires_execution: entry.requires_execution.unwrap_or_default(),
+        allowed_operations: entry.allowed_operations.unwrap_or_default(),
+        allowed_targets: entry.allowed_targets.unwrap_or_default(),
+        protocols: entry.protocols.unwrap_or_default(),
+        description: entry.description,
+        version: entry.version,
+    }
+}
+
+/// Who asks, and in which request.
+fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
+    let request: (&Method, &Uri) = (&parts.method, &parts.uri);
+    Ok(tools::Caller {
+        id: caller.id().map(str::to_owned),
+        actor: caller.actor().map(str::to_owned),
+        is_operator: caller.is_operator(),
+        request_id: super::around::current_request_id(),
+        idempotency: idempotency::idempotency(&parts.headers, caller.id(), request, body)?,
+    })
+}
+
+/// No tool has a name that is not UTF-8.
+fn id_of(tool_id: ToolId) -> Result<String, Error> {
+    tool_id.map(|Path(tool_id)| tool_id).map_err(|_| state::Error::UnknownTool.into())
+}
+
+/// `If-Match`. What names no state that ever was is kept as one that never is.
+fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
+    const NEVER: ToolVersion = ToolVersion { registration: 0, revision: 0 };
+    Ok(match conditional::tags(headers, &IF_MATCH)? {
+        None => Condition::default(),
+        Some(Tags::Any) => Condition { must_exist: true, ..Condition::default() },
+        Some(Tags::These(tags)) => {
+            // RFC 9110 §13.1.1: "MUST use the strong comparison function".
+            let strong = tags.iter().filter(|tag| !tag.is_weak);
+            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(&tag.opaque)).collect();
+            if expected.is_empty() {
+                expected.push(NEVER);
+            }
+            Condition { expected, ..Condition::default() }
+        }
+    })
+}
+
+/// `If-None-Match` of a write.
+fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
+    match conditional::tags(headers, &IF_NONE_MATCH)? {
+        None => Ok(false),
+        Some(Tags::Any) => Ok(true),
+        Some(Tags::These(_)) => Err(Error::invalid_request("If-None-Match: only * is supported here")),
+    }
+}
+
+fn etag(row: &ToolRow) -> Result<String, Error> {
+    let version = row.version.ok_or_else(|| Error::internal("a tool has no version"))?;
+    Ok(text_of(version))
+}
+
+fn text_of(version: ToolVersion) -> String {
+    format!("\"{}.{}\"", version.registration, version.revision)
+}
+
+/// Tags are compared character by character: only the one spelling counts.
+fn version_of(etag: &str) -> Option<ToolVersion> {
+    let (registration, revision) = etag.trim_matches('"').split_once('.')?;
+    let version = ToolVersion { registration: registration.parse().ok()?, revision: revision.parse().ok()? };
+    (text_of(version) == etag).then_some(version)
+}
+
+fn answer_write(door: Door, written: Written) -> Result<Response, Error> {
+    let etag = HeaderValue::try_from(etag(&written.row)?).map_err(Error::internal)?;
+    let record = record(written.row)?;
+    if written.outcome != Outcome::Registered {
+        return Ok(([(ETAG, etag)], Json(record)).into_response());
+    }
+    let list = match door {
+        Door::Every => "/v1/tools",
+        Door::Mcp => "/v1/mcp/tools",
+    };
+    let location = format!("{list}/{}", utf8_percent_encode(&record.tool_id, RESERVED));
+    let location = HeaderValue::try_from(location).map_err(Error::internal)?;
+    Ok((StatusCode::CREATED, [(ETAG, etag), (LOCATION, location)], Json(record)).into_response())
+}
+
+fn record(row: ToolRow) -> Result<ToolRecord, Error> {
+    let (Some(tool), Some(version)) = (row.tool, row.version) else {
+        return Err(Error::internal("the row of a tool is not whole"));
+    };
+    Ok(ToolRecord {
+        tool_id: tool.tool_id,
+        name: tool.name,
+        resource_uri: tool.resource_uri,
+        required_capabilities: tool.required_capabilities,
+        max_blast_radius: tool.max_blast_radius,
+        requires_execution: tool.requires_execution,
+        allowed_operations: tool.allowed_operations,
+        allowed_targets: tool.allowed_targets,
+        protocols: tool.protocols,
+        description: tool.description,
+        version: tool.version,
+        registered_by: Some(row.registered_by).filter(|caller| !caller.is_empty()),
+        registered_at: Timestamp::from_millis(row.registered_at_millis).to_rfc3339(),
+        updated_at: Timestamp::from_millis(row.updated_at_millis).to_rfc3339(),
+        revision: version.revision,
+    })
+}
+
+impl From<entry::Error> for Error {
+    fn from(error: entry::Error) -> Self {
+        Self::invalid_request(error.to_string())
+    }
+}
+
+impl From<registry::Error> for Error {
+    fn from(error: registry::Error) -> Self {
+        let description = error.to_string();
+        match error {
+            registry::Error::State(error) => error.into(),
+            registry::Error::Unaudited { source, .. } => Self::unavailable(description).with_detail(source),
+        }
+    }
+}

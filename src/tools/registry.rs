@@ -1,0 +1,285 @@
+//! The registry: what a tool entry may say (contract §5), and who may change it.
+//!
+//! One registry behind two doors; which of them a request came through is one argument, [`Door`].
+//! Nothing here decides about a token.
+
+use std::fmt;
+
+use super::Caller;
+use super::audit::{self, Action, Audit, Decision, Draft};
+use super::entry::Entry;
+use crate::clock::Clock;
+use crate::cluster;
+use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
+use crate::state::{self, State, ToolPage, ToolQuery};
+use crate::telemetry::Metrics;
+
+/// Which tools a request can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// `/v1/tools`: every one.
+    Every,
+    /// `/v1/mcp/tools`: those that take `mcp`.
+    Mcp,
+}
+
+impl Door {
+    /// The protocol that a tool must take.
+    #[must_use]
+    pub fn protocol(self) -> Option<&'static str> {
+        match self {
+            Self::Every => None,
+            Self::Mcp => Some("mcp"),
+        }
+    }
+}
+
+/// What the caller says is there (RFC 9110 §13.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// `If-Match`: one of these states. Empty: not asked for.
+    pub expected: Vec<ToolVersion>,
+    /// `If-Match: *`: any.
+    pub must_exist: bool,
+    /// `If-None-Match: *`: none.
+    pub must_be_new: bool,
+}
+
+/// What was done. The text is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The tool is new.
+    Registered,
+    /// Its entry is another.
+    Replaced,
+    /// Its entry was what it should be.
+    Unchanged,
+    /// It is gone.
+    Deregistered,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Registered => "registered",
+            Self::Replaced => "replaced",
+            Self::Unchanged => "found unchanged",
+            Self::Deregistered => "deregistered",
+        })
+    }
+}
+
+/// Why the registry did not do, or does not say, what it was asked to.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// It was refused, or is not known to have been done.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// What came of it could not be audited. The same request may be sent again.
+    #[error("{outcome}, but that could not be audited; send the same request again")]
+    Unaudited {
+        /// What came of it, for people.
+        outcome: String,
+        /// Why.
+        source: audit::Error,
+    },
+}
+
+/// A tool after it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    /// What was done.
+    pub outcome: Outcome,
+    /// The tool as it is now.
+    pub row: ToolRow,
+}
+
+/// Everything the registry needs.
+pub struct Registry {
+    /// The replicated state.
+    pub state: State,
+    /// The audit of this node.
+    pub audit: Audit,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+impl Registry {
+    /// Registers a tool. One that is there with the same entry is left as it is, with another it is
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn register(&self, entry: Entry, caller: &Caller) -> Result<Written, Error> {
+        self.put(entry, false, Condition::default(), caller).await
+    }
+
+    /// Registers a tool, or replaces its entry.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn replace(
+        &self,
+        entry: Entry,
+        condition: Condition,
+        caller: &Caller,
+    ) -> Result<Written, Error> {
+        self.put(entry, true, condition, caller).await
+    }
+
+    async fn put(
+        &self,
+        entry: Entry,
+        replaces: bool,
+        condition: Condition,
+        caller: &Caller,
+    ) -> Result<Written, Error> {
+        let tool = entry.into_tool();
+        let tool_id = tool.tool_id.clone();
+        let command = PutTool {
+            tool: Some(tool),
+            caller: caller.id.clone().unwrap_or_default(),
+            is_operator: caller.is_operator,
+            replaces,
+            expected: condition.expected,
+            must_exist: condition.must_exist,
+            must_be_new: condition.must_be_new,
+        };
+        let asked = if replaces { Action::Replace } else { Action::Register };
+        match self.state.put_tool(command, caller.idempotency).await {
+            Ok(written) => {
+                let (outcome, action) = match written.how() {
+                    How::Registered => (Outcome::Registered, Action::Register),
+                    How::Replaced => (Outcome::Replaced, Action::Replace),
+                    How::Unchanged => (Outcome::Unchanged, asked),
+                };
+                let row = written.row.ok_or(state::Error::Undecodable)?;
+                self.done(outcome, action, tool_id, caller).await?;
+                Ok(Written { outcome, row })
+            }
+            Err(error) => Err(self.refused(error, asked, tool_id, caller).await),
+        }
+    }
+
+    /// Deregisters a tool that can be seen through `door`.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn deregister(
+        &self,
+        tool_id: String,
+        door: Door,
+        condition: Condition,
+        caller: &Caller,
+    ) -> Result<(), Error> {
+        let command = DeregisterTool {
+            tool_id: tool_id.clone(),
+            caller: caller.id.clone().unwrap_or_default(),
+            is_operator: caller.is_operator,
+            expected: condition.expected,
+            must_exist: condition.must_exist,
+            protocol: door.protocol().unwrap_or_default().to_owned(),
+        };
+        match self.state.deregister_tool(command, caller.idempotency).await {
+            Ok(()) => self.done(Outcome::Deregistered, Action::Deregister, tool_id, caller).await,
+            Err(error) => Err(self.refused(error, Action::Deregister, tool_id, caller).await),
+        }
+    }
+
+    /// A tool that can be seen through `door`.
+    ///
+    /// # Errors
+    /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
+    pub fn tool(&self, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
+        let row = self.state.tool(tool_id)?;
+        let takes = |row: &ToolRow, wanted: &str| {
+            row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
+        };
+        let visible = row.filter(|row| door.protocol().is_none_or(|protocol| takes(row, protocol)));
+        Ok(visible.ok_or(state::Error::UnknownTool)?)
+    }
+
+    /// A page of the tools, in the order of ids.
+    ///
+    /// # Errors
+    /// [`state::Error::Damaged`].
+    pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
+        Ok(self.state.tools(query)?)
+    }
+
+    async fn done(
+        &self,
+        outcome: Outcome,
+        action: Action,
+        tool_id: String,
+        caller: &Caller,
+    ) -> Result<(), Error> {
+        let result = if outcome == Outcome::Unchanged { "unchanged" } else { "done" };
+        self.metrics.tool_write(action_label(action), result);
+        let outcome = format!("the tool was {outcome}");
+        let recorded =
+            self.audit.record(self.draft(action, Decision::Allow, &outcome, tool_id, caller)).await;
+        recorded.map_err(|source| Error::Unaudited { outcome, source })
+    }
+
+    /// A refusal is audited if it is about a tool that is there: what never was has no trail.
+    async fn refused(&self, error: state::Error, action: Action, tool_id: String, caller: &Caller) -> Error {
+        let (decision, result) = match &error {
+            state::Error::Write(cluster::Error::OutcomeUnknown) | state::Error::Undecodable => {
+                (Some(Decision::Error), "unknown")
+            }
+            state::Error::Write(_) | state::Error::Damaged(_) => (None, "unavailable"),
+            _ => {
+                let is_there = self.state.tool(&tool_id).is_ok_and(|row| row.is_some());
+                (is_there.then_some(Decision::Deny), "refused")
+            }
+        };
+        self.metrics.tool_write(action_label(action), result);
+        let Some(decision) = decision else { return error.into() };
+        let draft = self.draft(action, decision, &error.to_string(), tool_id, caller);
+        match (self.audit.record(draft).await, decision) {
+            (Err(source), Decision::Deny) => {
+                Error::Unaudited { outcome: "the write was refused".to_owned(), source }
+            }
+            // Its caller is told that the outcome is unknown, whatever became of the audit.
+            _ => error.into(),
+        }
+    }
+
+    fn draft(
+        &self,
+        action: Action,
+        decision: Decision,
+        notes: &str,
+        tool_id: String,
+        caller: &Caller,
+    ) -> Draft {
+        Draft {
+            timestamp: self.clock.now(),
+            tool_id,
+            action,
+            decision,
+            check: None,
+            notes: notes.to_owned(),
+            protocol: None,
+            subject: None,
+            actor: None,
+            jti: None,
+            txn: None,
+            caller: caller.id.clone(),
+            caller_actor: caller.actor.clone(),
+            request_id: caller.request_id.clone(),
+        }
+    }
+}
+
+fn action_label(action: Action) -> &'static str {
+    match action {
+        Action::Register => "register",
+        Action::Replace => "replace",
+        Action::Deregister => "deregister",
+        Action::Verify => "verify",
+    }
+}
