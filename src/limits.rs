@@ -102,6 +102,12 @@ pub const SIGNING_KEYS_MAX: usize = 256;
 /// How long caches may keep a JWKS (contract §1, Cache).
 /// Test: `http::keys::the_key_set_may_be_cached_for_a_minute_and_says_so`. Metric: none, caches are not ours.
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
+/// Largest body that brings an encryption key; the largest RSA key that is taken has 1.4 KB.
+/// Test: `http::encryption_keys::a_key_is_registered_in_a_body_of_a_limited_size`. Metric: `svc_http_requests_total{status="413"}`.
+pub const ENCRYPTION_KEY_BODY_BYTES_MAX: usize = 16 * 1024;
+/// Most encryption keys of one agent.
+/// Test: `state::encryption_keys::tests::an_agent_has_a_limited_number_of_keys`. Metric: `svc_http_requests_total{status="409"}`.
+pub const ENCRYPTION_KEYS_PER_AGENT_MAX: usize = 16;
 
 // --- issuers' keys -----------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::PolicySource;
+pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use tools::{ToolPage, ToolQuery};

@@ -108,14 +108,29 @@ impl<'v> Tables<'v> {
     /// # Errors
     /// [`Corrupt`] if one is not what was written.
     pub fn messages<M: Message + Default>(&self, table: &'static str) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
+        self.messages_under(table, &[])
+    }
+
+    /// Every row whose key begins with `prefix`, decoded, in the order of keys. There must be few.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if one is not what was written.
+    pub fn messages_under<M: Message + Default>(
+        &self,
+        table: &'static str,
+        prefix: &[u8],
+    ) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
         let mut rows = BTreeMap::new();
-        self.view.scan(table, &[], &mut |key, row| {
-            rows.insert(key.to_vec(), row.to_vec());
-            true
+        self.view.scan(table, prefix, &mut |key, row| {
+            let is_under = key.starts_with(prefix);
+            if is_under {
+                rows.insert(key.to_vec(), row.to_vec());
+            }
+            is_under
         })?;
-        for ((changed_table, key), row) in &self.changed {
-            if *changed_table != table {
-                continue;
+        for ((changed_table, key), row) in self.changed.range((table, prefix.to_vec())..) {
+            if *changed_table != table || !key.starts_with(prefix) {
+                break;
             }
             match row {
                 Some(row) => drop(rows.insert(key.clone(), row.clone())),

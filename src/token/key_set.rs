@@ -14,10 +14,9 @@ use aws_lc_rs::signature::{
     RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents,
     VerificationAlgorithm,
 };
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
+use super::jwk::{self, Malformed, bytes, optional_text};
 use super::jws::{self, Algorithm};
 use super::rsa;
 use crate::{json, limits};
@@ -51,6 +50,12 @@ pub enum Error {
     KidDuplicate,
 }
 
+impl From<Malformed> for Error {
+    fn from(_: Malformed) -> Self {
+        Self::KeyMalformed
+    }
+}
+
 /// Which rules a document follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -79,8 +84,7 @@ impl VerifyingKey {
 
     /// `None` for a key that is not for us.
     fn read(jwk: &Map<String, Value>, purpose: Purpose) -> Result<Option<Self>, Error> {
-        // RFC 7518 §6.2.2, §6.3.2, §6.4: the members that make a key private or symmetric.
-        if ["d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"].iter().any(|name| jwk.contains_key(*name)) {
+        if jwk::SECRET_MEMBERS.iter().any(|name| jwk.contains_key(*name)) {
             return Err(Error::PrivateKey);
         }
         if !is_for_signatures(jwk, purpose)? {
@@ -224,21 +228,13 @@ impl Family {
         }
     }
 
-    /// RFC 7638 §3: the required members only, in lexicographic order, no white space. The values
-    /// are base64url or fixed words, so none needs escaping.
     fn thumbprint(self, jwk: &Map<String, Value>) -> Result<String, Error> {
         let required: &[&str] = match self {
             Self::P256 | Self::P384 => &["crv", "kty", "x", "y"],
             Self::Rsa => &["e", "kty", "n"],
             Self::Ed25519 => &["crv", "kty", "x"],
         };
-        let mut members = Vec::with_capacity(required.len());
-        for name in required {
-            let value = optional_text(jwk, name)?.ok_or(Error::KeyMalformed)?;
-            members.push(format!("\"{name}\":\"{value}\""));
-        }
-        let canonical = format!("{{{}}}", members.join(","));
-        Ok(URL_SAFE_NO_PAD.encode(jws::sha256(canonical.as_bytes())))
+        Ok(jwk::thumbprint(jwk, required)?)
     }
 }
 
@@ -254,28 +250,14 @@ fn rsa_parameters(algorithm: Algorithm) -> Option<&'static RsaParameters> {
     }
 }
 
-/// An uncompressed point (SEC 1 §2.3.3); the cryptographic library refuses one off the curve.
+/// The cryptographic library refuses a point off the curve.
 fn point(
     jwk: &Map<String, Value>,
     coordinate_bytes: usize,
     algorithm: &'static dyn VerificationAlgorithm,
 ) -> Result<ParsedPublicKey, Error> {
-    let (x, y) = (bytes(jwk, "x")?, bytes(jwk, "y")?);
-    // RFC 7518 §6.2.1.2: coordinates have the full length of the field.
-    if x.len() != coordinate_bytes || y.len() != coordinate_bytes {
-        return Err(Error::KeyMalformed);
-    }
-    ParsedPublicKey::new(algorithm, [&[4], x.as_slice(), y.as_slice()].concat())
-        .map_err(|_| Error::KeyMalformed)
-}
-
-fn optional_text<'j>(jwk: &'j Map<String, Value>, name: &str) -> Result<Option<&'j str>, Error> {
-    jwk.get(name).map(|value| value.as_str().ok_or(Error::KeyMalformed)).transpose()
-}
-
-fn bytes(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, Error> {
-    let text = optional_text(jwk, name)?.ok_or(Error::KeyMalformed)?;
-    jws::decode(text).map_err(|_| Error::KeyMalformed)
+    let point = jwk::uncompressed_point(jwk, coordinate_bytes)?;
+    ParsedPublicKey::new(algorithm, point).map_err(|_| Error::KeyMalformed)
 }
 
 /// The RFC 7638 SHA-256 thumbprint of a public JWK, in base64url.
@@ -388,6 +370,8 @@ fn whole_number(members: &Map<String, Value>, name: &str) -> Result<Option<u64>,
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::json;
 
     use super::*;
