@@ -24,6 +24,7 @@ use crate::config::{self, Config};
 use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
+use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::{self, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
@@ -219,6 +220,8 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let encryption_keys =
+        EncryptionKeys { state: state.clone(), policy: policy.compiled(), clock: clock.clone() };
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
@@ -226,6 +229,7 @@ async fn assemble(
         audit,
         verifier,
         registry,
+        encryption_keys,
         keyring,
         state,
         policy,

@@ -14,7 +14,7 @@ use super::{App, cached};
 #[derive(Serialize, ToSchema)]
 pub struct JwkSet {
     /// Public keys, each with `kty`, `use`, `alg`, `kid` and the members of its kind.
-    keys: Vec<serde_json::Map<String, serde_json::Value>>,
+    pub(super) keys: Vec<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// The keys that verify this fabric's tokens.
@@ -35,10 +35,14 @@ pub async fn get(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
+    cached::answer(&headers, media(&headers), app.keyring.jwks(app.key_time()).to_string())
+}
+
+/// "`application/jwk-set+json` if asked for, else JSON" (contract §4).
+pub fn media(headers: &HeaderMap) -> &'static str {
     let asked_for = headers
         .get_all(header::ACCEPT)
         .iter()
         .any(|value| value.to_str().is_ok_and(|value| value.contains("application/jwk-set+json")));
-    let media = if asked_for { "application/jwk-set+json" } else { "application/json" };
-    cached::answer(&headers, media, app.keyring.jwks(app.key_time()).to_string())
+    if asked_for { "application/jwk-set+json" } else { "application/json" }
 }

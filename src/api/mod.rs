@@ -9,6 +9,7 @@ mod cached;
 pub mod caller;
 mod conditional;
 pub mod demo_issuer;
+mod encryption_keys;
 mod error;
 mod exchange;
 mod health;
@@ -41,8 +42,8 @@ use axum::middleware;
 use tokio::sync::Semaphore;
 
 use self::caller::{
-    Access, Callers, ClusterAdmin, Health, ManageTools, Metrics as MetricsNeed, MetricsAccess, Public,
-    ReadTools, VerifyTools,
+    Access, Authenticated, Callers, ClusterAdmin, Health, ManageTools, Metrics as MetricsNeed, MetricsAccess,
+    OwnToken, Public, ReadTools, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -51,6 +52,7 @@ pub use self::routes::Row;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
+use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
 use crate::state::State;
@@ -78,6 +80,8 @@ pub struct Parts {
     pub verifier: Verifier,
     /// The registry of tools.
     pub registry: Registry,
+    /// The use-case of `/v1/identity/agent/encryption-key`.
+    pub encryption_keys: EncryptionKeys,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -156,6 +160,8 @@ fn routes() -> Routes {
     Routes::new()
         .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
         .row(GET, "/v1/identity/jwks", Public, jwks::get)
+        .row(POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register)
+        .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)
         .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
         .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
         .row(GET, "/v1/sys/health", Health, health::get)

@@ -10,7 +10,10 @@ use utoipa::{Modify, OpenApi};
 
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
-use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, tools, verify};
+use super::{
+    App, cached, encryption_keys, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, tools,
+    verify,
+};
 
 /// Every handler of the route table.
 #[derive(OpenApi)]
@@ -24,6 +27,8 @@ use super::{App, cached, exchange, health, jwks, metadata, metrics, sys_keys, sy
     paths(
         exchange::post,
         jwks::get,
+        encryption_keys::register,
+        encryption_keys::list,
         metadata::get,
         verify::post,
         health::get,

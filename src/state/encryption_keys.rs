@@ -10,7 +10,7 @@ use super::command::{
 use super::tables::{self, AGENT, ENCRYPTION_KEY, Tables};
 use super::{Error, Idempotency, State};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, View as _};
+use crate::cluster::Corrupt;
 use crate::limits;
 
 /// Registers a key of an agent that is in force. The same key again is found as it is, but for its
