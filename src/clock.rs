@@ -43,6 +43,15 @@ impl Timestamp {
         instant.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
+    /// Reads RFC 3339 of any offset, rounded down to milliseconds. `None` if it is none, or of a year
+    /// that is not written with four digits.
+    #[must_use]
+    pub fn from_rfc3339(text: &str) -> Option<Self> {
+        let instant = chrono::DateTime::parse_from_rfc3339(text).ok()?;
+        let written = Self(instant.timestamp_millis());
+        (written.to_rfc3339().len() == "2026-11-20T08:00:00.000Z".len()).then_some(written)
+    }
+
     /// This instant later by `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
@@ -136,6 +145,17 @@ mod tests {
     fn seconds_round_down_also_before_the_epoch() {
         assert_eq!(Timestamp::from_millis(1_999).secs(), 1);
         assert_eq!(Timestamp::from_millis(-1).secs(), -1);
+    }
+
+    #[test]
+    fn a_time_is_read_as_rfc_3339_writes_it_and_in_no_other_way() {
+        let written = Timestamp::from_millis(1_790_000_000_123).to_rfc3339();
+        assert_eq!(Timestamp::from_rfc3339(&written), Some(Timestamp::from_millis(1_790_000_000_123)));
+        let elsewhere = Timestamp::from_rfc3339("1970-01-01T02:00:00+02:00");
+        assert_eq!(elsewhere, Some(Timestamp::from_secs(0)));
+        for text in ["", "1", "2026-11-20", "2026-11-20T08:00:00", "9999-12-31T23:59:59-01:00", "yesterday"] {
+            assert_eq!(Timestamp::from_rfc3339(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! a use-case. Nothing outside this module names axum.
 
 mod around;
+mod audit;
 mod body;
 mod cached;
 pub mod caller;
@@ -43,7 +44,7 @@ use tokio::sync::Semaphore;
 
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, Health, ManageTools, Metrics as MetricsNeed, MetricsAccess,
-    OwnToken, Public, ReadTools, VerifyTools,
+    OwnToken, Public, ReadAudit, ReadTools, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -187,6 +188,8 @@ fn routes() -> Routes {
         .row(DELETE, "/v1/mcp/tools", ManageTools, tools::deregister_mcp_by_query)
         .row(GET, "/v1/mcp/tools/{tool_id}", ReadTools, tools::get_mcp)
         .row(DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp)
+        .row(GET, "/v1/tools/{tool_id}/audit", ReadAudit, audit::of_tool)
+        .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
 }
 
 /// The rows of the route table.

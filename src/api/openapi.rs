@@ -11,8 +11,8 @@ use utoipa::{Modify, OpenApi};
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
-    App, cached, encryption_keys, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy, tools,
-    verify,
+    App, audit, cached, encryption_keys, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy,
+    tools, verify,
 };
 
 /// Every handler of the route table.
@@ -44,16 +44,7 @@ use super::{
         sys_policy::history,
         sys_policy::rollback,
         sys_policy::explain,
-        tools::register,
-        tools::list,
-        tools::get,
-        tools::put,
-        tools::deregister,
-        tools::register_mcp,
-        tools::list_mcp,
-        tools::deregister_mcp_by_query,
-        tools::get_mcp,
-        tools::deregister_mcp,
+    audit::blocks, audit::of_tool, tools::deregister, tools::deregister_mcp, tools::deregister_mcp_by_query, tools::get, tools::get_mcp, tools::list, tools::list_mcp, tools::put, tools::register, tools::register_mcp,
     )
 )]
 struct Description;

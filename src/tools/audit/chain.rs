@@ -1,1 +1,404 @@
-//! Checks exported audit. To be written.
+//! Checks audit that somebody has exported, from its lines alone: every hash is computed again, and every
+//! link is followed.
+//!
+//! A line is a block or an entry, in exactly the form that is hashed. Blocks stand oldest first, as
+//! `/v1/audit/blocks` answers them; entries newest first, as a tool's trail does. What a file begins after
+//! and what it ends with it cannot prove by itself: [`Summary`] says both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::entry::{Block, Entry, block_hash, text_of};
+use crate::json;
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No JSON, or with other members.
+    #[error("is neither a block nor an entry of the audit")]
+    Unreadable,
+    /// The same content in other bytes.
+    #[error("is not written in the form that is hashed (RFC 8785)")]
+    NotCanonical,
+    /// The content was changed, or the hash.
+    #[error("entry {0}: its hash is not that of its content")]
+    EntryHash(String),
+    /// The content was changed, or the hash.
+    #[error("block {sequence} of node {node_id}: its hash is not that of its content")]
+    BlockHash {
+        /// Whose.
+        node_id: u64,
+        /// Which.
+        sequence: u64,
+    },
+    /// Something was removed, put in, or put elsewhere.
+    #[error("entry {id}: is not linked with the entry beside it that node {node} wrote about {tool_id}")]
+    EntryLink {
+        /// Its id.
+        id: String,
+        /// Whose.
+        node: String,
+        /// The tool.
+        tool_id: String,
+    },
+    /// Something was removed, put in, or put elsewhere.
+    #[error("block {sequence} of node {node_id}: does not follow the block of that node before it")]
+    BlockLink {
+        /// Whose.
+        node_id: u64,
+        /// Which.
+        sequence: u64,
+    },
+    /// Blocks and entries in one file.
+    #[error("is a block among entries, or an entry among blocks")]
+    Mixed,
+}
+
+/// What was found to hold together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Entries, those in blocks counted.
+    pub entries: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Tools that entries are about.
+    pub tools: usize,
+    /// Chains whose first entry here follows one that is not here.
+    pub chains_begun_before: usize,
+    /// The blocks of each node.
+    pub nodes: BTreeMap<u64, Blocks>,
+    /// `hash` of the newest entry of each node, if there were no blocks.
+    pub newest: BTreeMap<String, String>,
+}
+
+/// The blocks of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// The sequence of the first.
+    pub first: u64,
+    /// The sequence of the last.
+    pub last: u64,
+    /// The hash of the last.
+    pub hash: String,
+}
+
+/// Checks lines, one after the other.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    summary: Summary,
+    /// By whose entries and about which tool. Of blocks: `hash` of the entry before. Of entries:
+    /// `prev_hash` of the one after.
+    links: BTreeMap<(String, String), String>,
+    tools: BTreeSet<String>,
+}
+
+impl Verifier {
+    /// Checks the next line, which is given without its line break.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn line(&mut self, line: &[u8]) -> Result<(), Fault> {
+        let value = json::parse(line).map_err(|_| Fault::Unreadable)?;
+        if value.get("entries").is_some() {
+            let block: Block = json::from_value(value).map_err(|_| Fault::Unreadable)?;
+            if self.summary.blocks == 0 && self.summary.entries > 0 {
+                return Err(Fault::Mixed);
+            }
+            is_canonical(&block, line)?;
+            self.block(block)
+        } else {
+            let entry: Entry = json::from_value(value).map_err(|_| Fault::Unreadable)?;
+            if self.summary.blocks > 0 {
+                return Err(Fault::Mixed);
+            }
+            is_canonical(&entry, line)?;
+            self.entry(entry)
+        }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn finish(mut self) -> Summary {
+        if self.summary.blocks == 0 {
+            // The last one seen of each chain is its oldest.
+            self.summary.chains_begun_before = self.links.values().filter(|hash| !hash.is_empty()).count();
+        }
+        self.summary.tools = self.tools.len();
+        self.summary
+    }
+
+    fn block(&mut self, block: Block) -> Result<(), Fault> {
+        let Block { entries, hash, node_id, prev_hash, sequence } = block;
+        let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
+        let computed = block_hash(node_id, sequence, &prev_hash, &hashes);
+        if !computed.is_ok_and(|computed| text_of(&computed) == hash) {
+            return Err(Fault::BlockHash { node_id, sequence });
+        }
+        let follows = match self.summary.nodes.get(&node_id) {
+            Some(before) => before.last.checked_add(1) == Some(sequence) && before.hash == prev_hash,
+            None => (sequence == 1) == prev_hash.is_empty(),
+        };
+        if !follows {
+            return Err(Fault::BlockLink { node_id, sequence });
+        }
+        let blocks = self.summary.nodes.entry(node_id);
+        let blocks = blocks.or_insert(Blocks { first: sequence, last: sequence, hash: String::new() });
+        (blocks.last, blocks.hash) = (sequence, hash);
+        let is_whole = blocks.first == 1;
+        for entry in entries {
+            let hash = checked(&entry)?;
+            let chain = (node_id.to_string(), entry.tool_id.clone());
+            let before = self.links.insert(chain, hash);
+            let begins_before = before.is_none() && !entry.prev_hash.is_empty();
+            if before.is_some_and(|before| before != entry.prev_hash) || (begins_before && is_whole) {
+                return Err(unlinked(entry));
+            }
+            self.summary.chains_begun_before += usize::from(begins_before);
+            self.summary.entries += 1;
+            self.tools.insert(entry.tool_id);
+        }
+        self.summary.blocks += 1;
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: Entry) -> Result<(), Fault> {
+        let hash = checked(&entry)?;
+        let chain = (entry.node.clone(), entry.tool_id.clone());
+        let linked = self.links.insert(chain, entry.prev_hash.clone());
+        if linked.is_some_and(|linked| linked != hash) {
+            return Err(unlinked(entry));
+        }
+        self.summary.newest.entry(entry.node).or_insert(hash);
+        self.summary.entries += 1;
+        self.tools.insert(entry.tool_id);
+        Ok(())
+    }
+}
+
+/// Two documents of the same meaning have one form only, so that no byte of it can change unseen.
+fn is_canonical(document: &impl Serialize, line: &[u8]) -> Result<(), Fault> {
+    match serde_json::to_vec(document) {
+        Ok(canonical) if canonical == line => Ok(()),
+        _ => Err(Fault::NotCanonical),
+    }
+}
+
+/// The hash of an entry, if it is that of its content.
+fn checked(entry: &Entry) -> Result<String, Fault> {
+    let mut again = entry.clone();
+    match again.seal() {
+        Ok(_) if again.hash == entry.hash => Ok(again.hash),
+        _ => Err(Fault::EntryHash(entry.id.clone())),
+    }
+}
+
+fn unlinked(entry: Entry) -> Fault {
+    Fault::EntryLink { id: entry.id, node: entry.node, tool_id: entry.tool_id }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(node: &str, tool_id: &str, prev_hash: &str, notes: &str) -> Entry {
+        let mut entry = Entry {
+            action: Some("verify".into()),
+            decision: "allow".into(),
+            id: format!("0198c0de-{notes}"),
+            node: node.into(),
+            notes: notes.into(),
+            prev_hash: prev_hash.into(),
+            subject: Some("wimse://a.example/\"\u{1}\u{7f}é\u{2028}😀".into()),
+            timestamp: "2026-11-20T00:00:00.000Z".into(),
+            tool_id: tool_id.into(),
+            ..Entry::default()
+        };
+        entry.seal().expect("seal");
+        entry
+    }
+
+    /// A tool's trail, oldest first.
+    fn trail(entries: usize) -> Vec<Entry> {
+        let mut trail: Vec<Entry> = Vec::new();
+        for at in 0..entries {
+            let prev_hash = trail.last().map(|entry| entry.hash.clone()).unwrap_or_default();
+            trail.push(entry("n", "t", &prev_hash, &at.to_string()));
+        }
+        trail
+    }
+
+    fn block(node_id: u64, before: Option<&Block>, entries: Vec<Entry>) -> Block {
+        let (sequence, prev_hash) =
+            before.map_or((1, String::new()), |before| (before.sequence + 1, before.hash.clone()));
+        let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
+        let hash = text_of(&block_hash(node_id, sequence, &prev_hash, &hashes).expect("hash"));
+        Block { entries, hash, node_id, prev_hash, sequence }
+    }
+
+    /// Two nodes, two tools, three blocks.
+    fn blocks() -> Vec<Block> {
+        let own = trail(4);
+        let other = entry("n", "other", "", "o");
+        let first = block(1, None, vec![own[0].clone(), other, own[1].clone()]);
+        let foreign = block(2, None, vec![entry("m", "t", "", "m")]);
+        let second = block(1, Some(&first), vec![own[2].clone(), own[3].clone()]);
+        vec![first, foreign, second]
+    }
+
+    fn line(document: &impl Serialize) -> Vec<u8> {
+        serde_json::to_vec(document).expect("JSON")
+    }
+
+    fn verify(lines: &[Vec<u8>]) -> Result<Summary, (usize, Fault)> {
+        let mut verifier = Verifier::default();
+        for (at, line) in lines.iter().enumerate() {
+            verifier.line(line).map_err(|fault| (at, fault))?;
+        }
+        Ok(verifier.finish())
+    }
+
+    fn newest_first(trail: &[Entry]) -> Vec<Vec<u8>> {
+        trail.iter().rev().map(line).collect()
+    }
+
+    #[test]
+    fn what_was_written_holds_together() {
+        let summary = verify(&newest_first(&trail(5))).expect("holds");
+        assert_eq!(
+            (summary.entries, summary.blocks, summary.tools, summary.chains_begun_before),
+            (5, 0, 1, 0)
+        );
+        assert_eq!(summary.newest["n"], trail(5)[4].hash);
+        let blocks = blocks();
+        let summary = verify(&blocks.iter().map(line).collect::<Vec<_>>()).expect("holds");
+        assert_eq!(
+            (summary.entries, summary.blocks, summary.tools, summary.chains_begun_before),
+            (6, 3, 2, 0)
+        );
+        assert_eq!(summary.nodes[&1], Blocks { first: 1, last: 2, hash: blocks[2].hash.clone() });
+    }
+
+    #[test]
+    fn one_changed_byte_anywhere_is_found_where_it_is() {
+        let lines = newest_first(&trail(3));
+        let blocks: Vec<_> = blocks().iter().map(line).collect();
+        for lines in [lines, blocks] {
+            for at in 0..lines.len() {
+                for byte in 0..lines[at].len() {
+                    for change in [0x01, 0x20, 0x80, 0xff] {
+                        let mut changed = lines.clone();
+                        changed[at][byte] ^= change;
+                        let (found, _) = verify(&changed).expect_err("a change");
+                        assert_eq!(found, at, "byte {byte} of line {at}, ^{change}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_removed_put_in_twice_or_elsewhere_is_found() {
+        let lines = newest_first(&trail(5));
+        for at in 1..lines.len() - 1 {
+            let mut removed = lines.clone();
+            removed.remove(at);
+            assert!(matches!(verify(&removed), Err((found, Fault::EntryLink { .. })) if found == at));
+        }
+        for at in 0..lines.len() {
+            let mut twice = lines.clone();
+            twice.insert(at, lines[at].clone());
+            assert!(matches!(verify(&twice), Err((found, Fault::EntryLink { .. })) if found == at + 1));
+        }
+        for at in 1..lines.len() {
+            let mut swapped = lines.clone();
+            swapped.swap(at - 1, at);
+            assert!(matches!(verify(&swapped), Err((found, Fault::EntryLink { .. })) if found == at));
+        }
+        let blocks: Vec<_> = blocks().iter().map(line).collect();
+        for changed in [
+            vec![blocks[2].clone(), blocks[0].clone()],
+            vec![blocks[0].clone(), blocks[0].clone()],
+            vec![blocks[0].clone(), blocks[2].clone(), blocks[2].clone()],
+        ] {
+            assert!(matches!(verify(&changed), Err((_, Fault::BlockLink { node_id: 1, .. }))));
+        }
+    }
+
+    #[test]
+    fn who_hashes_again_what_was_changed_breaks_the_link() {
+        let mut trail = trail(3);
+        trail[1].decision = "deny".into();
+        trail[1].seal().expect("seal");
+        assert!(matches!(verify(&newest_first(&trail)), Err((1, Fault::EntryLink { .. }))));
+        let mut blocks = blocks();
+        blocks[0].entries[2].decision = "deny".into();
+        blocks[0].entries[2].seal().expect("seal");
+        blocks[0] = block(1, None, blocks[0].entries.clone());
+        let lines: Vec<_> = blocks.iter().map(line).collect();
+        assert!(matches!(verify(&lines), Err((2, Fault::BlockLink { .. }))));
+        blocks[2] = block(1, Some(&blocks[0]), blocks[2].entries.clone());
+        let lines: Vec<_> = blocks.iter().map(line).collect();
+        assert!(matches!(verify(&lines), Err((2, Fault::EntryLink { .. }))));
+    }
+
+    #[test]
+    fn what_is_no_longer_kept_is_said_and_not_taken_for_a_change() {
+        let lines = newest_first(&trail(5));
+        assert_eq!(verify(&lines[..3]).expect("holds").chains_begun_before, 1);
+        let blocks: Vec<_> = blocks()[1..].iter().map(line).collect();
+        let summary = verify(&blocks).expect("holds");
+        assert_eq!((summary.chains_begun_before, summary.nodes[&1].first), (1, 2));
+    }
+
+    #[test]
+    fn other_documents_are_refused() {
+        for (text, fault) in [
+            ("", Fault::Unreadable),
+            ("{}", Fault::Unreadable),
+            ("[]", Fault::Unreadable),
+            (r#"{"entries":[],"hash":"","node_id":1,"prev_hash":"","sequence":1,"x":1}"#, Fault::Unreadable),
+            (r#"{"entries":[], "hash":"","node_id":1,"prev_hash":"","sequence":1}"#, Fault::NotCanonical),
+        ] {
+            assert_eq!(verify(&[text.as_bytes().to_vec()]), Err((0, fault)), "{text}");
+        }
+        let (entry, block) = (line(&trail(1)[0]), line(&blocks()[1]));
+        assert_eq!(verify(&[entry.clone(), block.clone()]), Err((1, Fault::Mixed)));
+        assert_eq!(verify(&[block, entry]), Err((1, Fault::Mixed)));
+    }
+
+    #[test]
+    fn the_form_that_is_hashed_is_canonical_json() {
+        // Names in the order of RFC 8785 §3.2.3; text as §3.2.2.2 escapes it.
+        let text = String::from_utf8(line(&entry("n", "t", "", "x"))).expect("text");
+        assert!(text.contains(r#""subject":"wimse://a.example/\"\u0001"#), "{text}");
+        assert!(text.contains("\u{7f}é\u{2028}😀\""), "{text}");
+        let names: Vec<&str> = text.split('"').filter(|part| part.ends_with('\u{7f}')).collect();
+        assert!(names.is_empty());
+        let all = Entry {
+            action: Some(String::new()),
+            actor: Some(String::new()),
+            caller: Some(String::new()),
+            caller_actor: Some(String::new()),
+            check: Some(String::new()),
+            hash: "h".into(),
+            jti: Some(String::new()),
+            protocol: Some(String::new()),
+            subject: Some(String::new()),
+            txn: Some(String::new()),
+            ..Entry::default()
+        };
+        let value = json::parse(&line(&all)).expect("JSON");
+        let in_file: Vec<_> = String::from_utf8(line(&all))
+            .expect("text")
+            .split('"')
+            .skip(1)
+            .step_by(4)
+            .map(str::to_owned)
+            .collect();
+        let mut sorted: Vec<_> = value.as_object().expect("object").keys().cloned().collect();
+        sorted.sort();
+        assert_eq!(in_file, sorted);
+        assert_eq!(sorted.len(), 18);
+    }
+}

@@ -1,0 +1,134 @@
+//! `GET /v1/tools/{tool_id}/audit` and `GET /v1/audit/blocks`: the audit, one tool's or all of it.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::Uri;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::App;
+use super::caller::{Caller, ReadAudit};
+use super::error::{self, Error};
+use super::paging::{self, Members};
+use crate::clock::Timestamp;
+use crate::tools::audit::entry::{Block, Entry};
+use crate::tools::audit::trail::{self, OpenBlock, ReadError};
+use crate::tools::audit::{self, Decision};
+
+/// A block of one node's audit, as the log has it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = KeptAuditBlock)]
+pub struct KeptBlock {
+    /// Its place among the blocks of all nodes.
+    number: u64,
+    /// When it was appended, in log time: RFC 3339, UTC.
+    appended_at: String,
+    #[serde(flatten)]
+    block: Block,
+}
+
+/// A tool's audit, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/tools/{tool_id}/audit",
+    operation_id = "getToolAudit",
+    params(
+        ("tool_id" = String, Path, description = "The tool, registered or not any more"),
+        ("limit" = Option<usize>, Query, description = "Most entries; a page may have fewer"),
+        ("decision" = Option<String>, Query, description = "Only `allow`, `deny` or `error`"),
+        ("since" = Option<String>, Query, description = "Only entries from then on: RFC 3339"),
+        ("cursor" = Option<String>, Query, description = "From a Link header"),
+    ),
+    responses(
+        (status = 200, description = "A page of entries; Link names the next one", body = [Entry]),
+        (status = 404, description = "There is no such tool, and no audit of one", body = error::Body),
+    )
+)]
+pub async fn of_tool(
+    _caller: Caller<ReadAudit>,
+    State(app): State<App>,
+    tool_id: Result<Path<String>, PathRejection>,
+    (uri, query): (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>),
+) -> Result<Response, Error> {
+    // A tool_id is UTF-8: what is not names no tool.
+    let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
+    let members = Members::read(query, &["limit", "decision", "since", "cursor"])?;
+    let page = members.page()?;
+    let before = page.after.map(|place| {
+        place.parse().map_err(|()| Error::invalid_request("cursor: must be one that a Link header gave"))
+    });
+    let query = trail::Query {
+        limit: page.limit,
+        decision: members.value("decision").map(decision).transpose()?,
+        since: members.value("since").map(since).transpose()?,
+        before: before.transpose()?,
+    };
+    let page = app.audit.trail(&tool_id, &query).await?;
+    paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
+}
+
+/// The audit of every node in blocks, oldest first: what an export is made of.
+#[utoipa::path(
+    get,
+    path = "/v1/audit/blocks",
+    operation_id = "listAuditBlocks",
+    params(
+        ("after" = Option<u64>, Query, description = "Only blocks with greater numbers"),
+        ("limit" = Option<usize>, Query, description = "Most blocks; a page may have fewer"),
+        ("cursor" = Option<String>, Query, description = "From a Link header; `after` does not count then"),
+    ),
+    responses((status = 200, description = "A page of blocks; Link names the next one", body = [KeptBlock]))
+)]
+pub async fn blocks(
+    _caller: Caller<ReadAudit>,
+    State(app): State<App>,
+    (uri, query): (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>),
+) -> Result<Response, Error> {
+    let members = Members::read(query, &["after", "limit", "cursor"])?;
+    let page = members.page()?;
+    let number = |text: &str, rule: &str| text.parse::<u64>().map_err(|_| Error::invalid_request(rule));
+    let after =
+        members.value("after").map(|text| number(text, "after: must be a whole number")).transpose()?;
+    let cursor = page.after.as_deref();
+    let cursor =
+        cursor.map(|text| number(text, "cursor: must be one that a Link header gave")).transpose()?;
+    let (blocks, is_more) = app.audit.blocks(cursor.or(after).unwrap_or(0), page.limit).await?;
+    let next = blocks.last().filter(|_| is_more).map(|block| block.number.to_string());
+    let blocks: Vec<KeptBlock> = blocks.into_iter().map(KeptBlock::from).collect();
+    paging::answer(&uri, &blocks, next.as_deref())
+}
+
+fn decision(text: &str) -> Result<Decision, Error> {
+    let all = [Decision::Allow, Decision::Deny, Decision::Error];
+    let known = all.into_iter().find(|decision| decision.as_str() == text);
+    known.ok_or_else(|| Error::invalid_request("decision: must be allow, deny or error"))
+}
+
+fn since(text: &str) -> Result<Timestamp, Error> {
+    let rule = "since: must be a time as RFC 3339 writes it, for example 2026-11-20T08:00:00Z";
+    Timestamp::from_rfc3339(text).ok_or_else(|| Error::invalid_request(rule))
+}
+
+impl From<OpenBlock> for KeptBlock {
+    fn from(block: OpenBlock) -> Self {
+        Self { number: block.number, appended_at: block.appended_at.to_rfc3339(), block: block.block }
+    }
+}
+
+impl From<audit::Error> for Error {
+    fn from(error: audit::Error) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::UnknownTool => Self::not_found(error.to_string()),
+            ReadError::Unshipped(_) => Self::unavailable(error.to_string()),
+            ReadError::Damaged(corrupt) => Self::internal(corrupt),
+            ReadError::Unreadable => Self::internal(error),
+        }
+    }
+}
