@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
-use crate::policy::{self, Bundle, Explanation, Source};
+use crate::policy::{self, Bundle, Explanation, Point, Source};
 use crate::state::{self, PolicySource, State};
 use crate::telemetry::Metrics;
 
@@ -21,8 +21,9 @@ pub type Load =
     Arc<dyn Fn(Vec<Source>) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>> + Send + Sync>;
 
 /// Asks a bundle for an explanation, away from the threads that answer requests.
-pub type Explain =
-    Arc<dyn Fn(Bundle, Value) -> Pin<Box<dyn Future<Output = Option<Explanation>> + Send>> + Send + Sync>;
+pub type Explain = Arc<
+    dyn Fn(Bundle, Point, Value) -> Pin<Box<dyn Future<Output = Option<Explanation>> + Send>> + Send + Sync,
+>;
 
 /// What a node lends to its policy: work that takes long is done elsewhere.
 #[derive(Clone)]
@@ -108,15 +109,15 @@ impl ActivePolicy {
         (self.workers.load)(sources).await
     }
 
-    /// What the current policy answers to a question, and the rules it came from. `None` if there
+    /// What the current policy answers to a question at `point`, and the rules it came from. `None` if there
     /// is no policy.
     ///
     /// # Errors
     /// [`Error::LoaderFailed`].
-    pub async fn explain(&self, question: Value) -> Result<Option<Explanation>, Error> {
+    pub async fn explain(&self, point: Point, question: Value) -> Result<Option<Explanation>, Error> {
         let Some(policy) = self.current() else { return Ok(None) };
         let _place = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
-        let explanation = (self.workers.explain)(policy, question).await;
+        let explanation = (self.workers.explain)(policy, point, question).await;
         explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
     }
 

@@ -88,6 +88,40 @@ pub const DELEGATION_DEPTH_MAX: u32 = 10;
 /// Test: `http::verify::a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503`. Metric: `svc_verify_total{result="error"}`.
 pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
 
+// --- agents ------------------------------------------------------------------------------------
+
+/// Life of an agent's identity token (contract §4).
+/// Test: `http::agents::an_identity_token_has_exactly_its_claims`. Metric: none, it is not exceeded but stated.
+pub const AGENT_TOKEN_LIFETIME: Duration = TOKEN_LIFETIME_LONGEST;
+/// How long an agent's identity can be renewed (contract §4).
+/// Test: `http::agents::an_agent_is_renewed_to_its_last_second_and_not_a_second_longer`. Metric: `svc_http_requests_total{status="403"}`.
+pub const AGENT_LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long an agent is still shown after its end.
+/// Test: `state::agents::tests::an_ended_agent_is_shown_for_a_day_and_then_forgotten`. Metric: none, it is then unknown.
+pub const AGENT_KEPT_AFTER_END: Duration = Duration::from_secs(24 * 3600);
+/// Most agents remembered in the cluster, ended ones among them.
+/// Test: `state::agents::tests::beyond_their_limit_no_agent_is_issued`. Metric: `svc_http_requests_total{status="409"}`.
+pub const AGENTS_MAX: u64 = 1_000_000;
+/// Most ended agents that are forgotten when another one is issued; more than one, so that they get fewer.
+/// Test: `state::agents::tests::so_many_ended_agents_are_forgotten_at_once`. Metric: none, the next one forgets more.
+pub const AGENTS_FORGOTTEN_AT_ONCE: usize = 2;
+/// Longest `agent_name` in bytes.
+/// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
+pub const AGENT_NAME_BYTES_MAX: usize = 256;
+/// Most bytes of all of an agent's capabilities, which stand in its token twice: a bearer must fit into the
+/// head of a request.
+/// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
+pub const AGENT_CAPABILITIES_BYTES_MAX: usize = 2048;
+/// Most members of an agent's `metadata`.
+/// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
+pub const METADATA_MAX: usize = 64;
+/// Longest name in an agent's `metadata` in bytes.
+/// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
+pub const METADATA_NAME_BYTES_MAX: usize = 128;
+/// Longest value in an agent's `metadata` in bytes.
+/// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
+pub const METADATA_VALUE_BYTES_MAX: usize = 512;
+
 // --- keys --------------------------------------------------------------------------------------
 
 /// How long a signing key is published before it may sign (contract §3, W).
@@ -176,7 +210,7 @@ pub const POLICY_PATH_BYTES_MAX: usize = 255;
 /// Test: `policy::a_loop_without_a_near_end_is_denied_by_the_deadline`. Metric: none, it is a granularity.
 pub const POLICY_STEPS_PER_TICK: u32 = 64;
 /// Most answers remembered per bundle, so that a question asked again is not evaluated again.
-/// Test: `policy::exchange::tests::no_more_answers_are_remembered_than_the_limit`. Metric: none, what is forgotten is evaluated again.
+/// Test: `policy::decider::tests::no_more_answers_are_remembered_than_the_limit`. Metric: none, what is forgotten is evaluated again.
 pub const POLICY_DECISIONS_CACHED_MAX: u64 = 10_000;
 /// Deepest chain of rules that use each other; each costs the evaluating thread some stack.
 /// Test: `policy::refuses_functions_that_call_themselves_and_chains_that_are_too_deep`. Metric: `svc_policy_loads_total{result="refused"}`.
@@ -434,6 +468,9 @@ pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer that the command line reads: a whole policy bundle as JSON.
 /// Test: `outbound::admin::tests::an_answer_is_read_to_the_limit_and_no_further`. Metric: none, its user is told.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most rows of a list that the command line reads, in all its pages.
+/// Test: `outbound::admin::tests::a_list_is_read_page_by_page_to_its_end_and_to_the_limit`. Metric: none, its user is told.
+pub const ADMIN_ROWS_MAX: usize = 100_000;
 /// Most bytes read of a file of certificates or private keys on the command line.
 /// Test: `outbound::admin::tests::a_file_is_read_to_the_limit_and_no_further`. Metric: none, its user is told.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;

@@ -24,6 +24,7 @@ use crate::config::{self, Config};
 use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
+use crate::identity::Identity;
 use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::{self, Keyring};
 use crate::outbound::client::{self, Client};
@@ -222,14 +223,25 @@ async fn assemble(
     };
     let encryption_keys =
         EncryptionKeys { state: state.clone(), policy: policy.compiled(), clock: clock.clone() };
+    let identity = Identity {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        containment: config.blast_radius.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
         audit,
-        verifier,
-        registry,
         encryption_keys,
+        identity,
+        registry,
+        verifier,
         keyring,
         state,
         policy,
@@ -494,13 +506,17 @@ fn policy_workers(compiler: &Path) -> Workers {
     let compiler: Arc<Path> = compiler.into();
     Workers {
         load: Arc::new(move |sources| Box::pin(load(Arc::clone(&compiler), sources))),
-        explain: Arc::new(|policy, question| Box::pin(explain(policy, question))),
+        explain: Arc::new(|policy, point, question| Box::pin(explain(policy, point, question))),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "every rule may take its whole deadline")]
-async fn explain(policy: policy::Bundle, question: serde_json::Value) -> Option<policy::Explanation> {
-    tokio::task::spawn_blocking(move || policy.explain(&question)).await.ok()
+async fn explain(
+    policy: policy::Bundle,
+    point: policy::Point,
+    question: serde_json::Value,
+) -> Option<policy::Explanation> {
+    tokio::task::spawn_blocking(move || policy.explain(point, &question)).await.ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "waiting for a child must not hold up requests")]

@@ -13,7 +13,7 @@ use trust_fabric::json;
 use trust_fabric::limits;
 use trust_fabric::policy::exchange::{Party, Question, Request};
 use trust_fabric::policy::load;
-use trust_fabric::policy::{Bundle, DenialKind, Error, Source};
+use trust_fabric::policy::{Bundle, DenialKind, Error, Point, Source};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -401,7 +401,7 @@ fn a_test_that_does_not_end_fails_in_time() {
 fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
     let bundle = Bundle::compile(&shipped()).expect("compiles");
     let input = serde_json::to_value(question()).expect("question");
-    let explanation = bundle.explain(&input);
+    let explanation = bundle.explain(Point::Exchange, &input);
     assert_eq!(explanation.answer.expect("answer")["allow"], true);
     assert_eq!(
         explanation.rules["data.svc.exchange.audience"],
@@ -409,7 +409,9 @@ fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
     );
     assert_eq!(explanation.rules["data.svc.exchange.actors"], "is undefined");
     assert!(!explanation.rules.contains_key("data.svc.exchange.row"), "functions have no value");
-    let nothing = Bundle::compile(&[policy("decision := 1 if false")]).expect("compiles").explain(&input);
+    let nothing = Bundle::compile(&[policy("decision := 1 if false")])
+        .expect("compiles")
+        .explain(Point::Exchange, &input);
     assert_eq!((nothing.answer, nothing.error.as_deref()), (None, Some("policy has no answer")));
 }
 
@@ -429,7 +431,7 @@ fn the_compiled_policy_gives_the_answers_of_the_vectors() {
     let bundle = Bundle::compile(&shipped()).expect("compiles");
     assert!(vectors.len() >= 20);
     for Vector { name, input, expected } in vectors {
-        let explanation = bundle.explain(&input);
+        let explanation = bundle.explain(Point::Exchange, &input);
         assert_eq!(explanation.answer, Some(expected), "{name}: {:?}", explanation.error);
     }
 }

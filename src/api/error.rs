@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::listener::Violation;
 use crate::exchange;
 use crate::policy::DenialKind;
-use crate::{cluster, json, keyring, state};
+use crate::{cluster, identity, json, keyring, state};
 
 /// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
 /// that speak it in forms.
@@ -272,6 +272,45 @@ impl From<state::Error> for Error {
             E::Damaged(corrupt) => Self::internal(corrupt),
             E::Undecodable | E::AuditBlockMissing => Self::internal(description),
         }
+    }
+}
+
+impl From<identity::Error> for Error {
+    fn from(error: identity::Error) -> Self {
+        use identity::Error as E;
+        let description = error.to_string();
+        let refusal = match &error {
+            E::NotConfigured => Self::not_configured(description),
+            E::Invalid { .. } => Self::invalid_request(description),
+            E::UnknownAgent => Self::not_found(description),
+            E::TooManyAgents => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            E::IdempotencyKeyReused => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
+            }
+            E::ParentUnknown
+            | E::ParentRevoked
+            | E::ParentEnded
+            | E::ParentTerminal
+            | E::ChainTooLong
+            | E::DepthExceedsParent { .. }
+            | E::CapabilityExceedsParent { .. }
+            | E::BlastRadiusExceedsParent { .. }
+            | E::Denied(_)
+            | E::NothingGranted
+            | E::BlastRadius
+            | E::NotAnIdentityToken
+            | E::Revoked
+            | E::Ended => Self::forbidden(description),
+            E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Write(_) => {
+                Self::unavailable(description)
+            }
+            E::Internal(source) => Self::internal(source),
+        };
+        let detail = match &error {
+            E::Denied(denial) => denial.detail.clone(),
+            _ => std::error::Error::source(&error).map(ToString::to_string),
+        };
+        Self { detail, ..refusal }
     }
 }
 

@@ -3,6 +3,7 @@
 //! One file per resource, with wire types and translation only; what a request means is decided in
 //! a use-case. Nothing outside this module names axum.
 
+mod agents;
 mod around;
 mod audit;
 mod body;
@@ -43,8 +44,8 @@ use axum::middleware;
 use tokio::sync::Semaphore;
 
 use self::caller::{
-    Access, Authenticated, Callers, ClusterAdmin, Health, ManageTools, Metrics as MetricsNeed, MetricsAccess,
-    OwnToken, Public, ReadAudit, ReadTools, VerifyTools,
+    Access, Authenticated, Callers, ClusterAdmin, Health, Identities, IssueIdentity, ManageTools,
+    Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit, ReadTools, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -53,6 +54,7 @@ pub use self::routes::Row;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
+use crate::identity::Identity;
 use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
@@ -83,6 +85,8 @@ pub struct Parts {
     pub registry: Registry,
     /// The use-case of `/v1/identity/agent/encryption-key`.
     pub encryption_keys: EncryptionKeys,
+    /// The use-case of `/v1/identity/agent…`.
+    pub identity: Identity,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -160,6 +164,11 @@ fn routes() -> Routes {
     const DELETE: Method = Method::DELETE;
     Routes::new()
         .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
+        .row(POST, "/v1/identity/agent", IssueIdentity, agents::issue)
+        .row(POST, "/v1/identity/agent/renew", OwnToken, agents::renew)
+        .row(GET, "/v1/identity/agents", Identities, agents::list)
+        .row(GET, "/v1/identity/agents/{agent_id}", Identities, agents::show)
+        .row(DELETE, "/v1/identity/agents/{agent_id}", Identities, agents::revoke)
         .row(GET, "/v1/identity/jwks", Public, jwks::get)
         .row(POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register)
         .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)

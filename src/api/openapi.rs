@@ -11,8 +11,8 @@ use utoipa::{Modify, OpenApi};
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
-    App, audit, cached, encryption_keys, exchange, health, jwks, metadata, metrics, sys_keys, sys_policy,
-    tools, verify,
+    App, agents, audit, cached, encryption_keys, exchange, health, jwks, metadata, metrics, sys_keys,
+    sys_policy, tools, verify,
 };
 
 /// Every handler of the route table.
@@ -26,6 +26,11 @@ use super::{
     ),
     paths(
         exchange::post,
+        agents::issue,
+        agents::renew,
+        agents::list,
+        agents::show,
+        agents::revoke,
         jwks::get,
         encryption_keys::register,
         encryption_keys::list,

@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,6 +12,7 @@ use super::App;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
+use super::paging::Members;
 use crate::policy::Source;
 use crate::{active_policy, limits};
 
@@ -183,19 +185,24 @@ pub async fn rollback(
     path = "/v1/sys/policy/explain",
     operation_id = "explainPolicy",
     request_body = Object,
+    params(("point" = Option<String>, Query, description = "Which rule is asked: `exchange` (default) or `identity`")),
     responses(
         (status = 200, description = "The answer and the values of the rules", body = Object),
+        (status = 400, description = "The question or the point is not valid", body = error::Body),
         (status = 404, description = "There is no policy", body = error::Body),
     )
 )]
 pub async fn explain(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    headers: HeaderMap,
-    body: Body,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    request: Request,
 ) -> Result<Json<crate::policy::Explanation>, Error> {
-    let question: serde_json::Value = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
-    let explanation = app.policy.explain(question).await?;
+    let (parts, body) = request.into_parts();
+    let question: serde_json::Value = body::json(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
+    let point = Members::read(query, &["point"])?.value("point").map(str::parse).transpose();
+    let point = point.map_err(|rule: String| Error::invalid_request(format!("point: {rule}")))?;
+    let explanation = app.policy.explain(point.unwrap_or_default(), question).await?;
     explanation.map(Json).ok_or_else(|| Error::not_found("there is no policy"))
 }
 

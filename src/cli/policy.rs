@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::output::{self, Format, Output, printable};
 use super::server::Server;
-use crate::policy::{Bundle, load};
+use crate::policy::{Bundle, Point, load};
 use crate::{config, json as strict_json, limits};
 
 const POLICY: [&str; 3] = ["v1", "sys", "policy"];
@@ -47,6 +47,9 @@ pub(super) struct Test {
 
 #[derive(Debug, Args)]
 pub(super) struct Eval {
+    /// What is asked about: `exchange` or `identity`.
+    #[arg(long, default_value = "exchange")]
+    point: Point,
     /// The question: a JSON file, or - for standard input.
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
@@ -57,6 +60,9 @@ pub(super) struct Eval {
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
+    /// What is asked about: `exchange` or `identity`.
+    #[arg(long, default_value = "exchange")]
+    point: Point,
     /// The question: a JSON file, or - for standard input.
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
@@ -152,8 +158,8 @@ fn test(Test { directory, output }: &Test, out: &mut dyn Write) -> Result<(), Er
     }
 }
 
-fn eval(Eval { input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Error> {
-    let explanation = bundle(directory)?.explain(&question(input)?);
+fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Error> {
+    let explanation = bundle(directory)?.explain(*point, &question(input)?);
     let Some(answer) = explanation.answer else {
         writeln!(out, "no answer: {}", explanation.error.unwrap_or_default())?;
         return Err(Error::Denied);
@@ -162,11 +168,12 @@ fn eval(Eval { input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Err
     if answer.get("allow") == Some(&Value::Bool(true)) { Ok(()) } else { Err(Error::Denied) }
 }
 
-fn explain(Explain { input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
+fn explain(Explain { point, input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
     let question = question(input)?;
     let client = server.client()?;
     let path = ["v1", "sys", "policy", "explain"];
-    let explanation = super::wait_for(async { Ok(client.post(&path, &question).await?) })?;
+    let query = [("point", point.as_str())];
+    let explanation = super::wait_for(async { Ok(client.post_with(&path, &query, &question).await?) })?;
     Ok(output::json(out, &explanation)?)
 }
 

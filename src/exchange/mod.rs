@@ -29,7 +29,7 @@ use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
-use crate::policy::{Bundle, DenialKind};
+use crate::policy::{Bundle, Denial, Point};
 use crate::state::{Idempotency, State};
 use crate::telemetry::Metrics;
 use crate::token::issuer::Issuers;
@@ -200,16 +200,8 @@ impl Exchange {
             },
             caller: caller.id.as_deref(),
         });
-        let result = match &decision {
-            Ok(_) => "permit",
-            Err(denial) => match denial.kind {
-                DenialKind::Policy | DenialKind::Audience => "deny",
-                DenialKind::Failed | DenialKind::TimedOut | DenialKind::Undefined | DenialKind::Malformed => {
-                    "error"
-                }
-            },
-        };
-        self.metrics.policy_decision("exchange", result);
+        let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
+        self.metrics.policy_decision(Point::Exchange.as_str(), result);
         decision.map_err(Error::Denied)
     }
 

@@ -1,3 +1,333 @@
 //! Agents: their identity, its renewal and its end, and the keys to which others encrypt for them.
+//!
+//! request → parent → policy → narrowing → the log → mint. [`Identity::issue`] is that line, and
+//! [`Identity::renew`] the same from the record on; each step is a file.
 
 pub mod encryption_keys;
+mod error;
+mod grant;
+mod mint;
+mod parent;
+mod request;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+
+pub use error::Error;
+pub use grant::Grant;
+pub use request::{Members, PLATFORMS, Request};
+
+use self::grant::Wanted;
+use crate::clock::{Clock, Timestamp};
+use crate::id::{LogPosition, TrustDomain, WorkloadId};
+use crate::keyring::Keyring;
+use crate::policy::blast_radius::Containment;
+use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
+use crate::policy::{Bundle, Denial, Point};
+use crate::state::{Agent, AgentStanding, Idempotency, IssuedAgent, Metadata, State};
+use crate::telemetry::Metrics;
+use crate::token;
+use crate::token::signing::SigningKey;
+use crate::token::subject::Credential;
+
+/// Everything that the identity of an agent needs.
+pub struct Identity {
+    /// Our `iss`, and the `aud` of identity tokens.
+    pub issuer: String,
+    /// The trust domain of every agent.
+    pub trust_domain: TrustDomain,
+    /// Our keys.
+    pub keyring: Keyring,
+    /// The replicated state.
+    pub state: State,
+    /// Which blast radius lies within which.
+    pub containment: Containment,
+    /// The current policy, compiled.
+    pub policy: Arc<ArcSwapOption<Bundle>>,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    /// As authenticated; `None` for nobody, which only development mode knows.
+    pub id: Option<String>,
+    /// Whether it may see and revoke what others had issued.
+    pub is_operator: bool,
+    /// Its `Idempotency-Key`, with the request.
+    pub idempotency: Option<Idempotency>,
+}
+
+impl Caller {
+    /// As the log has it: empty for nobody.
+    fn name(&self) -> &str {
+        self.id.as_deref().unwrap_or_default()
+    }
+
+    fn may_see(&self, agent: &IssuedAgent) -> bool {
+        self.is_operator || agent.issued_by == self.name()
+    }
+}
+
+/// An identity token that was minted, and what the answer says of it.
+#[derive(Clone)]
+pub struct Identified {
+    /// Whose it is.
+    pub agent_id: String,
+    /// The token.
+    pub token: String,
+    /// `mcp`, `a2a`, `watsonx` or `custom`.
+    pub platform: String,
+    /// What the token can do, in order.
+    pub capabilities: Vec<String>,
+    /// How far it reaches, if that is bounded.
+    pub blast_radius: Option<String>,
+    /// When the token ends.
+    pub expires_at: Timestamp,
+    /// Its `jti`, for the log.
+    pub jti: String,
+}
+
+/// An agent as it is shown.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// What the log says.
+    pub agent: IssuedAgent,
+    /// What it is good for now.
+    pub standing: AgentStanding,
+}
+
+/// What one answer is made from, read before anything is looked up.
+struct Moment {
+    /// A revocation that is applied later covers the token.
+    position: LogPosition,
+    now: Timestamp,
+    /// The later of `now` and log time.
+    log_now: Timestamp,
+}
+
+impl Identity {
+    /// The policy, if it has a rule about agents. Asked first: without it nothing here answers.
+    ///
+    /// # Errors
+    /// [`Error::NotConfigured`], [`Error::NoPolicy`].
+    pub fn configured(&self) -> Result<Guard<Option<Arc<Bundle>>>, Error> {
+        let policy = self.policy.load();
+        match policy.as_ref() {
+            None => Err(Error::NoPolicy),
+            Some(bundle) if !bundle.decides_identity() => Err(Error::NotConfigured),
+            Some(_) => Ok(policy),
+        }
+    }
+
+    /// Gives a new agent an identity, and its first token.
+    ///
+    /// # Errors
+    /// As [`Error`] says. A refused request changes nothing.
+    pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
+        let moment = self.moment()?;
+        let parent = parent::of(request, caller, &self.state, moment.log_now)?;
+        let wanted = match &parent {
+            Some(parent) => parent::limit(parent, request, &self.containment)?,
+            None => Wanted::of_request(request),
+        };
+        let Request { agent_name, platform, metadata, .. } = request;
+        let issued_by = caller.id.as_deref();
+        let permit = self.decide(&wanted, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
+        let grant = grant::narrow(&permit, &wanted, &self.containment)?;
+        // Nothing is written by a node that could not sign.
+        let key = self.keyring.signing_key(moment.log_now).map_err(Error::CannotSign)?;
+
+        let agent = self.record(request, &grant)?;
+        let issued = self.state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
+        let issued = issued.map_err(Error::of_issue)?;
+        // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
+        let issued = self.acting(&issued.agent.agent_id, moment.log_now)?;
+        let identified = self.mint(&issued, &permit, &moment, &key)?;
+        self.metrics.agent_identity_issued(request.platform);
+        Ok(identified)
+    }
+
+    /// Gives an agent that shows its own identity token a new one.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
+        let moment = self.moment()?;
+        // What was exchanged from an identity token may be narrower, and must never come back wider.
+        if !bearer.is_agent_identity() {
+            return Err(Error::NotAnIdentityToken);
+        }
+        let issued = self.acting(bearer.sub().as_str(), moment.log_now)?;
+        let parent = match &issued.agent.on_behalf_of {
+            None => None,
+            Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
+        };
+        let wanted = Wanted::of_record(&issued.agent)?;
+        let metadata = issued.agent.metadata.iter().map(|pair| (pair.name.clone(), pair.value.clone()));
+        let metadata: BTreeMap<_, _> = metadata.collect();
+        let issued_by = Some(issued.issued_by.as_str()).filter(|issued_by| !issued_by.is_empty());
+        let Agent { agent_name, platform, .. } = &issued.agent;
+        // A policy that grants less than it did takes effect with the next token.
+        let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
+        let key = self.keyring.signing_key(moment.log_now).map_err(Error::CannotSign)?;
+        self.mint(&issued, &permit, &moment, &key)
+    }
+
+    /// An agent that this caller had issued; an operator sees all.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`] also for an agent of somebody else.
+    pub fn show(&self, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
+        let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
+        Ok(self.shown(agent.ok_or(Error::UnknownAgent)?))
+    }
+
+    /// At most `limit` of the agents behind `after` that this caller had issued, an operator of all; and
+    /// behind which there are more.
+    ///
+    /// # Errors
+    /// [`Error::Internal`].
+    pub fn list(
+        &self,
+        caller: &Caller,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Shown>, Option<String>), Error> {
+        let issued_by = (!caller.is_operator).then(|| caller.name());
+        let (agents, next) = self.state.agents(issued_by, after, limit)?;
+        Ok((agents.into_iter().map(|agent| self.shown(agent)).collect(), next))
+    }
+
+    /// Revokes an agent, and all that derives from it, for ever. Whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`] also for an agent of somebody else.
+    pub async fn revoke(&self, agent_id: &str, caller: &Caller) -> Result<bool, Error> {
+        let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
+        let name = caller.name().to_owned();
+        let revoked = self.state.revoke_agent(&agent_id, name, caller.is_operator, caller.idempotency).await;
+        revoked.map_err(Error::of_revocation)
+    }
+
+    fn shown(&self, agent: IssuedAgent) -> Shown {
+        let now = self.state.not_before_log(self.clock.now());
+        let standing = self.state.agent_standing(&agent, now);
+        Shown { agent, standing }
+    }
+
+    fn moment(&self) -> Result<Moment, Error> {
+        let position = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let now = self.clock.now();
+        Ok(Moment { position, now, log_now: self.state.not_before_log(now) })
+    }
+
+    fn decide(
+        &self,
+        wanted: &Wanted,
+        agent_name: &str,
+        platform: &str,
+        metadata: &BTreeMap<String, String>,
+        parent: Option<&IssuedAgent>,
+        caller: Option<&str>,
+    ) -> Result<Permit, Error> {
+        let policy = self.configured()?;
+        let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
+        let radius = wanted.blast_radius.as_ref().map(ToString::to_string);
+        let decision = policy.decide_identity(&Question {
+            request: Asked {
+                agent_name,
+                platform,
+                capabilities: &wanted.capabilities,
+                max_blast_radius: radius.as_deref(),
+                delegation_depth: wanted.delegation_depth,
+                metadata,
+            },
+            parent: parent.map(asked_parent),
+            caller,
+            trust_domain: self.trust_domain.as_str(),
+        });
+        let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
+        self.metrics.policy_decision(Point::Identity.as_str(), result);
+        decision.map_err(Error::Denied)
+    }
+
+    /// An agent that is neither revoked nor ended; one that is forgotten has ended.
+    fn acting(&self, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
+        let issued = self.state.agent(agent_id)?.ok_or(Error::Ended)?;
+        match self.state.agent_standing(&issued, now) {
+            AgentStanding::Active => Ok(issued),
+            AgentStanding::Revoked => Err(Error::Revoked),
+            AgentStanding::Ended => Err(Error::Ended),
+        }
+    }
+
+    /// The record of a new agent, with a name that nobody had before.
+    fn record(&self, request: &Request, grant: &Grant) -> Result<Agent, Error> {
+        let unique = uuid::Uuid::new_v4();
+        let agent_id = format!("wimse://{}/agent/{}/{unique}", self.trust_domain, request.platform);
+        let agent_id: WorkloadId = agent_id.parse().map_err(Error::internal)?;
+        let pair = |(name, value): (&String, &String)| Metadata { name: name.clone(), value: value.clone() };
+        Ok(Agent {
+            agent_id: agent_id.as_str().to_owned(),
+            agent_name: request.agent_name.clone(),
+            platform: request.platform.to_owned(),
+            capabilities: grant.capabilities().iter().cloned().collect(),
+            blast_radius: grant.blast_radius().map(ToString::to_string),
+            delegation_depth: grant.delegation_depth(),
+            on_behalf_of: request.on_behalf_of.clone(),
+            // The log knows them best.
+            ancestors: Vec::new(),
+            metadata: request.metadata.iter().map(pair).collect(),
+        })
+    }
+
+    /// The token says what the record says, as far as the policy still permits it.
+    fn mint(
+        &self,
+        issued: &IssuedAgent,
+        permit: &Permit,
+        moment: &Moment,
+        key: &SigningKey,
+    ) -> Result<Identified, Error> {
+        let grant = grant::narrow(permit, &Wanted::of_record(&issued.agent)?, &self.containment)?;
+        let claims = mint::claims(
+            issued,
+            &grant,
+            mint::Circumstances {
+                iss: &self.issuer,
+                now: moment.now,
+                position: moment.position,
+                jti: uuid::Uuid::new_v4().to_string(),
+                txn: uuid::Uuid::new_v4().to_string(),
+            },
+        )?;
+        let token = token::mint::sign_access_token(&claims, key).map_err(Error::internal)?;
+        Ok(Identified {
+            agent_id: claims.sub,
+            token,
+            platform: issued.agent.platform.clone(),
+            capabilities: claims.capabilities,
+            blast_radius: claims.blast_radius,
+            expires_at: Timestamp::from_secs(claims.exp),
+            jti: claims.jti,
+        })
+    }
+}
+
+fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
+    Parent {
+        id: &parent.agent.agent_id,
+        agent_name: &parent.agent.agent_name,
+        platform: &parent.agent.platform,
+        capabilities: &parent.agent.capabilities,
+        blast_radius: parent.agent.blast_radius.as_deref(),
+        delegation_depth: parent.agent.delegation_depth,
+        issued_by: Some(parent.issued_by.as_str()).filter(|issued_by| !issued_by.is_empty()),
+    }
+}

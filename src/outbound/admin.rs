@@ -7,7 +7,8 @@ use std::io::{self, Read as _};
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use reqwest::{Certificate, Identity, Method, Url, redirect};
+use reqwest::header::{self, HeaderValue};
+use reqwest::{Certificate, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use crate::{json, limits};
@@ -65,6 +66,12 @@ pub enum Error {
     /// The answer is no JSON, or too large: whoever answers there is no such node.
     #[error("{0} does not answer like a node of the Trust Fabric")]
     Foreign(Url),
+    /// A list is longer than [`limits::ADMIN_ROWS_MAX`].
+    #[error("there are more than {} rows", limits::ADMIN_ROWS_MAX)]
+    TooManyRows,
+    /// What should be a bearer token cannot be sent as one.
+    #[error("this is no token")]
+    NoToken,
     /// The node said no.
     #[error("{description}")]
     Refused {
@@ -151,7 +158,32 @@ impl NodeClient {
     /// # Errors
     /// As [`Error`] says.
     pub async fn get(&self, path: &[&str]) -> Result<Value, Error> {
-        self.send(Method::GET, path, None).await
+        self.send(Asked { path, ..Asked::default() }).await
+    }
+
+    /// `GET` of a list, page by page, to its end: the rows of all.
+    ///
+    /// # Errors
+    /// As [`Error`] says; [`Error::TooManyRows`].
+    pub async fn list(&self, path: &[&str]) -> Result<Vec<Value>, Error> {
+        let foreign = || Error::Foreign(self.server.clone());
+        let mut rows = Vec::new();
+        let mut cursor = None;
+        loop {
+            let query: Vec<_> = cursor.iter().map(|cursor: &String| ("cursor", cursor.as_str())).collect();
+            let page = self.answer(Asked { path, query: &query, ..Asked::default() }).await?;
+            let Value::Array(page_rows) = page.body else { return Err(foreign()) };
+            if rows.len().saturating_add(page_rows.len()) > limits::ADMIN_ROWS_MAX {
+                return Err(Error::TooManyRows);
+            }
+            rows.extend(page_rows);
+            match page.next {
+                None => return Ok(rows),
+                // A page that leads back to itself would never end.
+                next if next == cursor => return Err(foreign()),
+                next => cursor = next,
+            }
+        }
     }
 
     /// `POST` to the path with these segments.
@@ -159,7 +191,29 @@ impl NodeClient {
     /// # Errors
     /// As [`Error`] says.
     pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Error> {
-        self.send(Method::POST, path, Some(body)).await
+        self.post_with(path, &[], body).await
+    }
+
+    /// `POST` to the path with these segments, with a query.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn post_with(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Value, Error> {
+        self.send(Asked { method: Method::POST, path, query, body: Some(body), ..Asked::default() }).await
+    }
+
+    /// `POST` to the path with these segments, in the name of whom a bearer token says.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn post_as(&self, bearer: &str, path: &[&str], body: &Value) -> Result<Value, Error> {
+        let bearer = Some(bearer);
+        self.send(Asked { method: Method::POST, path, body: Some(body), bearer, ..Asked::default() }).await
     }
 
     /// `PUT` to the path with these segments.
@@ -167,14 +221,34 @@ impl NodeClient {
     /// # Errors
     /// As [`Error`] says.
     pub async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Error> {
-        self.send(Method::PUT, path, Some(body)).await
+        self.send(Asked { method: Method::PUT, path, body: Some(body), ..Asked::default() }).await
     }
 
-    async fn send(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Value, Error> {
+    /// `DELETE` of the path with these segments.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn delete(&self, path: &[&str]) -> Result<(), Error> {
+        self.send(Asked { method: Method::DELETE, path, ..Asked::default() }).await.map(drop)
+    }
+
+    async fn send(&self, asked: Asked<'_>) -> Result<Value, Error> {
+        self.answer(asked).await.map(|answer| answer.body)
+    }
+
+    async fn answer(&self, asked: Asked<'_>) -> Result<Answer, Error> {
+        let Asked { method, path, query, body, bearer } = asked;
         let mut url = self.server.clone();
         // Each segment is encoded, so what an operator types cannot become another path.
         url.path_segments_mut().map_err(|()| Error::Foreign(self.server.clone()))?.extend(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
         let mut request = self.http.request(method, url);
+        if let Some(bearer) = bearer {
+            let value = HeaderValue::try_from(format!("Bearer {bearer}")).map_err(|_| Error::NoToken)?;
+            request = request.header(header::AUTHORIZATION, value);
+        }
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
@@ -190,6 +264,7 @@ impl NodeClient {
         };
         let mut answer = request.send().await.map_err(reason)?;
         let status = answer.status();
+        let next = answer.headers().get(header::LINK).and_then(next_cursor);
         let mut text = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(reason)? {
             if text.len() + chunk.len() > limits::ADMIN_ANSWER_BYTES_MAX {
@@ -197,9 +272,12 @@ impl NodeClient {
             }
             text.extend_from_slice(&chunk);
         }
+        if status == StatusCode::NO_CONTENT && text.is_empty() {
+            return Ok(Answer { body: Value::Null, next: None });
+        }
         let answer = json::parse(&text).map_err(|_| Error::Foreign(self.server.clone()))?;
         if status.is_success() {
-            return Ok(answer);
+            return Ok(Answer { body: answer, next });
         }
         let description = match answer.get("error_description").and_then(Value::as_str) {
             Some(description) => description.to_owned(),
@@ -207,6 +285,32 @@ impl NodeClient {
         };
         Err(Error::Refused { status: status.as_u16(), description, answer })
     }
+}
+
+/// What a node is asked.
+#[derive(Default)]
+struct Asked<'a> {
+    method: Method,
+    path: &'a [&'a str],
+    query: &'a [(&'a str, &'a str)],
+    body: Option<&'a Value>,
+    bearer: Option<&'a str>,
+}
+
+/// What it answered.
+struct Answer {
+    body: Value,
+    /// The cursor of the next page.
+    next: Option<String>,
+}
+
+/// The cursor in `Link: <…?cursor=…>; rel="next"` (RFC 8288). Nothing else of the address counts, so
+/// that a list is never continued elsewhere.
+fn next_cursor(link: &HeaderValue) -> Option<String> {
+    let (target, parameters) = link.to_str().ok()?.strip_prefix('<')?.split_once('>')?;
+    let query = target.split_once('?').filter(|_| parameters.contains("rel=\"next\""))?.1;
+    let mut members = form_urlencoded::parse(query.as_bytes());
+    members.find(|(name, _)| name == "cursor").map(|(_, value)| value.into_owned())
 }
 
 fn roots(path: &Path) -> Result<Vec<Certificate>, Error> {

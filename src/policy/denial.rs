@@ -34,6 +34,17 @@ pub struct Denial {
 }
 
 impl Denial {
+    /// What a metric says of it: the policy said `deny`, or its answer is an `error`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self.kind {
+            DenialKind::Policy | DenialKind::Audience => "deny",
+            DenialKind::Failed | DenialKind::TimedOut | DenialKind::Undefined | DenialKind::Malformed => {
+                "error"
+            }
+        }
+    }
+
     pub(super) fn new(kind: DenialKind, reason: &str, detail: Option<String>, policy_digest: &str) -> Self {
         Self { kind, reason: printable(reason), detail, policy_digest: policy_digest.to_owned() }
     }

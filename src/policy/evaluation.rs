@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use regorus::languages::rego::compiler::Compiler;
 use regorus::utils::limits::ExecutionTimerConfig;
-use regorus::{Engine, LimitError, Value};
+use regorus::{CompiledPolicy, Engine, LimitError, Value};
 use serde_json::Value as Json;
 
 use super::{Error, Source, builtins, calls};
@@ -45,21 +45,20 @@ impl Program {
     pub(super) fn compile(sources: &[Source], entry_point: &'static str) -> Result<Self, Error> {
         let mut prepared = engine(sources, limits::POLICY_DECISION_DEADLINE)?;
         calls::check(&mut prepared, sources)?;
-        let refused = |rule: String| Error::DoesNotCompile { rule };
-        let policy = prepared
-            .compile_with_entrypoint(&entry_point.into())
-            .map_err(|error| refused(error.to_string()))?;
-        // The compiler for the virtual machine finds what the interpreter would find only when it
-        // gets there: names that mean nothing, rules hidden by data.
-        let compiled = Compiler::compile_from_policy(&policy, &[entry_point])
-            .map_err(|error| refused(error.to_string()))?;
-        compiled
-            .check_rule_data_conflicts(&prepared.get_data())
-            .map_err(|error| refused(error.to_string()))?;
-        if let Some(builtin) = compiled.builtin_info_table.iter().find(|b| !builtins::is_allowed(&b.name)) {
-            return Err(refused(format!("{} may not be called", builtin.name)));
-        }
+        check(&mut prepared, entry_point)?;
         Ok(Self { prepared: Arc::new(prepared), entry_point })
+    }
+
+    /// Another rule of the same sources; `None` if they have none of this name. Both are evaluated on
+    /// the same engine.
+    pub(super) fn with_entry_point(&self, entry_point: &'static str) -> Result<Option<Self>, Error> {
+        let mut engine = Engine::clone(&self.prepared);
+        let policy = compiled(&mut engine, self.entry_point)?;
+        if !policy.get_rules().contains_key(entry_point) {
+            return Ok(None);
+        }
+        check(&mut engine, entry_point)?;
+        Ok(Some(Self { prepared: Arc::clone(&self.prepared), entry_point }))
     }
 
     /// Evaluates the rule for `input`.
@@ -75,6 +74,25 @@ impl Program {
             WARM.set(Some((Arc::clone(&self.prepared), engine)));
         }
         answer
+    }
+}
+
+fn compiled(engine: &mut Engine, entry_point: &'static str) -> Result<CompiledPolicy, Error> {
+    let policy = engine.compile_with_entrypoint(&entry_point.into());
+    policy.map_err(|error| Error::DoesNotCompile { rule: error.to_string() })
+}
+
+fn check(engine: &mut Engine, entry_point: &'static str) -> Result<(), Error> {
+    let refused = |rule: String| Error::DoesNotCompile { rule };
+    let policy = compiled(engine, entry_point)?;
+    // The compiler for the virtual machine finds what the interpreter would find only when it
+    // gets there: names that mean nothing, rules hidden by data.
+    let compiled =
+        Compiler::compile_from_policy(&policy, &[entry_point]).map_err(|error| refused(error.to_string()))?;
+    compiled.check_rule_data_conflicts(&engine.get_data()).map_err(|error| refused(error.to_string()))?;
+    match compiled.builtin_info_table.iter().find(|b| !builtins::is_allowed(&b.name)) {
+        Some(builtin) => Err(refused(format!("{} may not be called", builtin.name))),
+        None => Ok(()),
     }
 }
 

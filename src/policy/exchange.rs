@@ -6,13 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use aws_lc_rs::digest;
-use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::blast_radius::BlastRadius;
-use super::evaluation::{Program, Stopped};
+use super::decider::{Decider, blast_radius, delegation_depth, malformed, words};
 use super::{Denial, DenialKind};
 use crate::{json, limits};
 
@@ -171,64 +169,14 @@ struct Grants {
     delegation_depth: Option<u32>,
 }
 
-/// Asks one bundle's rule about exchanges, and remembers what it answered.
-///
-/// Remembering is exact: a policy sees nothing but the question, and may call nothing that is not
-/// a function of its arguments. It is also what keeps the interpreter off the hot path, where the
-/// same workloads ask the same again and again.
-pub(super) struct Decider {
-    program: Program,
-    policy_digest: String,
-    /// By SHA-256 of the question.
-    decided: Cache<[u8; 32], Result<Permit, Denial>>,
+/// Asks the rule, and reads its answer.
+pub(super) fn decide(decider: &Decider<Permit>, question: &Question<'_>) -> Result<Permit, Denial> {
+    let asked = question.request.audience;
+    decider.decide(question, |answer, policy_digest| read(answer, asked, policy_digest))
 }
-
-impl Decider {
-    pub(super) fn new(program: Program, policy_digest: String) -> Self {
-        Self { program, policy_digest, decided: Cache::new(limits::POLICY_DECISIONS_CACHED_MAX) }
-    }
-
-    /// Asks, and reads the answer.
-    pub(super) fn decide(&self, question: &Question<'_>) -> Result<Permit, Denial> {
-        let unasked = |error: serde_json::Error| {
-            Denial::new(DenialKind::Failed, FAILED, Some(error.to_string()), &self.policy_digest)
-        };
-        let bytes = serde_json::to_vec(question).map_err(unasked)?;
-        let mut key = [0; 32];
-        key.copy_from_slice(digest::digest(&digest::SHA256, &bytes).as_ref());
-        if let Some(decided) = self.decided.get(&key) {
-            return decided;
-        }
-        let input = serde_json::to_value(question).map_err(unasked)?;
-        let decided = self
-            .answer(input)
-            .and_then(|answer| read(answer, question.request.audience, &self.policy_digest));
-        // An evaluation that the deadline stopped may end in time when it is tried again.
-        if !matches!(&decided, Err(denial) if denial.kind == DenialKind::TimedOut) {
-            self.decided.insert(key, decided.clone());
-        }
-        decided
-    }
-
-    /// Asks, and returns the answer unread.
-    pub(super) fn answer(&self, input: Json) -> Result<Json, Denial> {
-        self.program.evaluate(input).map_err(|stopped| {
-            let (kind, reason, detail) = match stopped {
-                Stopped::TimedOut => (DenialKind::TimedOut, "policy did not decide in time", None),
-                Stopped::Undefined => (DenialKind::Undefined, "policy has no answer", None),
-                Stopped::Failed(detail) => (DenialKind::Failed, FAILED, Some(detail)),
-            };
-            Denial::new(kind, reason, detail, &self.policy_digest)
-        })
-    }
-}
-
-const FAILED: &str = "policy could not be evaluated";
 
 fn read(answer: Json, asked_audience: Option<&str>, policy_digest: &str) -> Result<Permit, Denial> {
-    let malformed = |detail: String| {
-        Denial::new(DenialKind::Malformed, "policy gave no well-formed answer", Some(detail), policy_digest)
-    };
+    let malformed = |detail: String| malformed(detail, policy_digest);
     let answer: Answer = json::from_value(answer).map_err(|error| malformed(error.to_string()))?;
     if !answer.allow {
         let kind = match answer.refusal {
@@ -245,26 +193,11 @@ fn read(answer: Json, asked_audience: Option<&str>, policy_digest: &str) -> Resu
     if !is_audience(&grants.audience) {
         return Err(malformed("grants.audience: must be printable ASCII without spaces".to_owned()));
     }
-    let depth = grants.delegation_depth.unwrap_or(0);
-    if depth > limits::DELEGATION_DEPTH_MAX {
-        return Err(malformed(format!("grants.delegation_depth: at most {}", limits::DELEGATION_DEPTH_MAX)));
-    }
-    let blast_radius = grants.blast_radius.map(|text| text.parse()).transpose();
-    let words = |member: &str, words: Vec<String>| {
-        if words.len() > limits::CAPABILITIES_MAX || !words.iter().all(|word| is_scope_word(word)) {
-            return Err(malformed(format!(
-                "grants.{member}: at most {} scope words of at most {} bytes",
-                limits::CAPABILITIES_MAX,
-                limits::CAPABILITY_BYTES_MAX
-            )));
-        }
-        Ok(words.into_iter().collect::<BTreeSet<_>>())
-    };
     Ok(Permit {
-        capabilities: words("capabilities", grants.capabilities)?,
-        scopes: words("scopes", grants.scopes)?,
-        blast_radius: blast_radius.map_err(|error| malformed(format!("grants.blast_radius: {error}")))?,
-        delegation_depth: depth,
+        capabilities: words("capabilities", grants.capabilities).map_err(malformed)?,
+        scopes: words("scopes", grants.scopes).map_err(malformed)?,
+        blast_radius: blast_radius(grants.blast_radius).map_err(malformed)?,
+        delegation_depth: delegation_depth(grants.delegation_depth).map_err(malformed)?,
         audience: grants.audience,
         policy_digest: policy_digest.to_owned(),
     })
@@ -272,12 +205,6 @@ fn read(answer: Json, asked_audience: Option<&str>, policy_digest: &str) -> Resu
 
 fn is_audience(text: &str) -> bool {
     (1..=limits::URI_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
-}
-
-/// `scope-token = 1*( %x21 / %x23-5B / %x5D-7E )` (RFC 6749 §3.3).
-fn is_scope_word(text: &str) -> bool {
-    (1..=limits::CAPABILITY_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'))
 }
 
 #[cfg(test)]
@@ -378,21 +305,5 @@ mod tests {
         assert_eq!(kind_of(answer), DenialKind::Audience);
         let answer = json!({"allow": false, "reason": "no", "refusal": "other"});
         assert_eq!(kind_of(answer), DenialKind::Malformed);
-    }
-
-    #[test]
-    fn no_more_answers_are_remembered_than_the_limit() {
-        let text = "package svc.exchange\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n".to_owned();
-        let sources = [crate::policy::Source { path: "exchange.rego".to_owned(), text }];
-        let decider = Decider::new(Program::compile(&sources, ENTRY_POINT).expect("compiles"), String::new());
-        let denial = read(json!({}), None, "digest").expect_err("denied");
-        for question in 0..limits::POLICY_DECISIONS_CACHED_MAX * 2 {
-            let mut key = [0; 32];
-            key[..8].copy_from_slice(&question.to_be_bytes());
-            decider.decided.insert(key, Err(denial.clone()));
-        }
-        decider.decided.run_pending_tasks();
-        let remembered = decider.decided.entry_count();
-        assert!((1..=limits::POLICY_DECISIONS_CACHED_MAX).contains(&remembered), "{remembered}");
     }
 }

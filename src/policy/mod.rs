@@ -7,14 +7,17 @@
 pub mod blast_radius;
 mod builtins;
 mod calls;
+mod decider;
 mod denial;
 mod evaluation;
 pub mod exchange;
+pub mod identity;
 pub mod load;
 mod suite;
 mod tokens;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -22,6 +25,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
+use self::decider::Decider;
+pub use self::decider::is_scope_word;
 pub use self::denial::{Denial, DenialKind};
 pub use self::suite::{Explanation, TestOutcome};
 use crate::{id, json, limits};
@@ -138,7 +143,50 @@ pub struct Bundle(Arc<Compiled>);
 struct Compiled {
     sources: Vec<Source>,
     digest: String,
-    exchange: exchange::Decider,
+    exchange: Decider<exchange::Permit>,
+    /// `None` if the bundle has no such rule.
+    identity: Option<Decider<identity::Permit>>,
+}
+
+/// What a policy decides, by the rule that it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Point {
+    /// `data.svc.exchange.decision`: token exchange.
+    #[default]
+    Exchange,
+    /// `data.svc.identity.decision`: the identity of an agent.
+    Identity,
+}
+
+impl Point {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Exchange, Self::Identity];
+
+    /// One lower-case word, as in metrics, queries and arguments.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exchange => "exchange",
+            Self::Identity => "identity",
+        }
+    }
+
+    /// The rule that answers.
+    const fn entry_point(self) -> &'static str {
+        match self {
+            Self::Exchange => exchange::ENTRY_POINT,
+            Self::Identity => identity::ENTRY_POINT,
+        }
+    }
+}
+
+impl FromStr for Point {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|point| point.as_str() == text);
+        known.ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::as_str).join(", ")))
+    }
 }
 
 impl Bundle {
@@ -161,8 +209,10 @@ impl Bundle {
             suite::check(&sources)?;
         }
         let digest = digest_of(&sources);
-        let exchange = exchange::Decider::new(program, digest.clone());
-        Ok(Self(Arc::new(Compiled { sources, digest, exchange })))
+        let identity = program.with_entry_point(identity::ENTRY_POINT)?;
+        let identity = identity.map(|program| Decider::new(program, digest.clone()));
+        let exchange = Decider::new(program, digest.clone());
+        Ok(Self(Arc::new(Compiled { sources, digest, exchange, identity })))
     }
 
     /// base64url SHA-256 over the sources in path order, each path and text length-prefixed.
@@ -182,7 +232,28 @@ impl Bundle {
     /// # Errors
     /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` in time.
     pub fn decide_exchange(&self, question: &exchange::Question<'_>) -> Result<exchange::Permit, Denial> {
-        self.0.exchange.decide(question)
+        exchange::decide(&self.0.exchange, question)
+    }
+
+    /// Whether it has a rule about the identity of agents; without it agents have none.
+    #[must_use]
+    pub fn decides_identity(&self) -> bool {
+        self.0.identity.is_some()
+    }
+
+    /// Answers whether an agent may have an identity, and with which grants at most.
+    ///
+    /// # Errors
+    /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` in time, or has no
+    /// rule that answers.
+    pub fn decide_identity(&self, question: &identity::Question<'_>) -> Result<identity::Permit, Denial> {
+        identity::decide(self.identity()?, question)
+    }
+
+    fn identity(&self) -> Result<&Decider<identity::Permit>, Denial> {
+        let without =
+            || Denial::new(DenialKind::Undefined, "policy has no rule for agents", None, self.digest());
+        self.0.identity.as_ref().ok_or_else(without)
     }
 
     /// Runs every rule named `test_*` in a package whose name ends in `_test`, in name order.
@@ -191,12 +262,15 @@ impl Bundle {
         suite::run(self.sources())
     }
 
-    /// Evaluates `input` as a question about an exchange and shows how the answer came about. It
-    /// grants nothing.
+    /// Evaluates `input` as a question at `point` and shows how the answer came about. It grants
+    /// nothing.
     #[must_use]
-    pub fn explain(&self, input: &serde_json::Value) -> Explanation {
-        let answer = self.0.exchange.answer(input.clone());
-        suite::explain(self.sources(), input, answer)
+    pub fn explain(&self, point: Point, input: &serde_json::Value) -> Explanation {
+        let answer = match point {
+            Point::Exchange => self.0.exchange.answer(input.clone()),
+            Point::Identity => self.identity().and_then(|identity| identity.answer(input.clone())),
+        };
+        suite::explain(self.sources(), point.entry_point(), input, answer)
     }
 }
 

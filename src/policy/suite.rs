@@ -55,13 +55,18 @@ pub(super) fn check(sources: &[Source]) -> Result<(), Error> {
 }
 
 /// Shows the rules of the package that answers, for one question.
-pub(super) fn explain(sources: &[Source], input: &Json, answer: Result<Json, Denial>) -> Explanation {
+pub(super) fn explain(
+    sources: &[Source],
+    entry_point: &str,
+    input: &Json,
+    answer: Result<Json, Denial>,
+) -> Explanation {
     let mut values = BTreeMap::new();
     let found = evaluation::engine(sources, limits::POLICY_TEST_DEADLINE)
         .and_then(|mut engine| Ok((rules(&mut engine)?, engine)));
     if let Ok((rules, mut engine)) = found {
         engine.set_input(Value::from(input.clone()));
-        let package = exchange::ENTRY_POINT.rsplit_once('.').map_or("", |(package, _)| package);
+        let package = entry_point.rsplit_once('.').map_or("", |(package, _)| package);
         for rule in rules.iter().filter(|rule| rule.rsplit_once('.').is_some_and(|(p, _)| p == package)) {
             let value = evaluation::value_of(&mut engine, rule)
                 .unwrap_or_else(|stopped| Json::String(in_words(stopped)));

@@ -1,27 +1,339 @@
-//! Agents as replicated state.
+//! Agents as replicated state: what each was granted, on whose behalf it acts, and its end.
+//!
+//! They are read from the tables, not kept in memory: who issues agents must not decide how much memory
+//! a node needs.
 
-use super::command::{IssueAgent, Refusal, Reply, RevokeAgent};
-use super::tables::Tables;
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::command::{Agent, AgentIssued, AgentRow, Command, IssueAgent, Refusal, Reply, RevokeAgent};
+use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY, META, Tables, decode};
+use super::{Error, Idempotency, State, idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
+use crate::id::WorkloadId;
+use crate::limits;
+use crate::token::lineage;
 
-/// Stub.
+/// Row of the meta table: how many agents there are.
+const AGENTS: &[u8] = b"agents";
+
+/// An agent as the log knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IssuedAgent {
+    /// What it was granted.
+    pub agent: Agent,
+    /// Who had it issued; empty for nobody.
+    pub issued_by: String,
+    /// When, in log time.
+    pub issued_at: Timestamp,
+    /// It is not renewed beyond, and no token of it lives longer.
+    pub ends_at: Timestamp,
+    /// When it was revoked itself; an ancestor's revocation is not noted here.
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// What an agent is good for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentStanding {
+    /// It can be renewed, and act.
+    Active,
+    /// It, or an agent on whose behalf it acts, is revoked, for ever.
+    Revoked,
+    /// It has come to the end of its life.
+    Ended,
+}
+
+impl AgentStanding {
+    /// One lower-case word, as shown by the API and the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl TryFrom<AgentRow> for IssuedAgent {
+    type Error = Corrupt;
+
+    fn try_from(row: AgentRow) -> Result<Self, Corrupt> {
+        Ok(Self {
+            agent: row.agent.ok_or_else(|| Corrupt::row("a row of an agent is without the agent"))?,
+            issued_by: row.issued_by,
+            issued_at: Timestamp::from_millis(row.issued_at_millis),
+            ends_at: Timestamp::from_millis(row.ends_at_millis),
+            revoked_at: (row.revoked_at_millis != 0).then(|| Timestamp::from_millis(row.revoked_at_millis)),
+        })
+    }
+}
+
+/// Issues an agent. It ends with its parent at the latest.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
-pub fn issue(_tables: &mut Tables<'_>, _now: Timestamp, _command: IssueAgent) -> Result<Reply, Corrupt> {
-    Ok(Reply::Refused(Refusal::Unspecified))
+pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Result<Reply, Corrupt> {
+    let mut agent = command.agent.ok_or_else(|| Corrupt::row("a command issues no agent"))?;
+    let id = agent.agent_id.clone();
+    if find(tables, &id)?.is_some() {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    let mut ends_at = now.plus(limits::AGENT_LIFETIME_MAX);
+    if let Some(parent) = &agent.on_behalf_of {
+        let row = match acting(tables, now, parent)? {
+            Ok(row) => row,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
+        ends_at = ends_at.min(Timestamp::from_millis(row.ends_at_millis));
+        agent.ancestors = std::iter::once(parent.clone()).chain(ancestors(&row).iter().cloned()).collect();
+    }
+    let agents = tables.number(AGENTS)?.saturating_sub(forget_ended(tables, now)?);
+    if agents >= limits::AGENTS_MAX {
+        return Ok(Reply::Refused(Refusal::TooManyAgents));
+    }
+    let row = AgentRow {
+        agent: Some(agent),
+        issued_by: command.issued_by,
+        issued_at_millis: now.millis(),
+        ends_at_millis: ends_at.millis(),
+        ..AgentRow::default()
+    };
+    tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
+    tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
+    tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
+    tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
+    Ok(Reply::Agent(AgentIssued { row: Some(row) }))
 }
 
-/// Stub.
+/// Revokes an agent, and all that derives from it.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn revoke(
-    _tables: &mut Tables<'_>,
-    _now: Timestamp,
-    _index: u64,
-    _command: &RevokeAgent,
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    index: u64,
+    command: &RevokeAgent,
 ) -> Result<Reply, Corrupt> {
-    Ok(Reply::Refused(Refusal::Unspecified))
+    let Some(row) = find(tables, &command.agent_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownAgent));
+    };
+    if row.issued_by != command.caller && !command.is_operator {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    if row.revoked_at_millis != 0 {
+        return Ok(Reply::Done { changed: false });
+    }
+    let digest = idempotency::digest(&command.digest)?;
+    let row = AgentRow { revoked_at_millis: now.millis(), revoked_by: command.caller.clone(), ..row };
+    tables.put(AGENT, command.agent_id.as_bytes(), row.encode_to_vec());
+    revocations::revoke(tables, now, index, &digest);
+    Ok(Reply::Done { changed: true })
+}
+
+/// The row of an agent, whatever it is good for.
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn find(tables: &Tables<'_>, agent_id: &str) -> Result<Option<AgentRow>, Corrupt> {
+    tables.row(AGENT, agent_id.as_bytes())?.map(|row| decode::<AgentRow>(AGENT, &row)).transpose()
+}
+
+/// The row of an agent that is neither revoked nor ended, nor acts on behalf of one that is; or why it
+/// is none.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn acting(
+    tables: &Tables<'_>,
+    now: Timestamp,
+    agent_id: &str,
+) -> Result<Result<AgentRow, Refusal>, Corrupt> {
+    let Some(row) = find(tables, agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
+    for ancestor in ancestors(&row) {
+        // None ends before its descendants, so each is there while this one has not ended.
+        match find(tables, ancestor)? {
+            Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
+            Some(_) => return Ok(Err(Refusal::AgentRevoked)),
+            None => return Ok(Err(Refusal::AgentEnded)),
+        }
+    }
+    if row.revoked_at_millis != 0 {
+        return Ok(Err(Refusal::AgentRevoked));
+    }
+    if now.millis() >= row.ends_at_millis {
+        return Ok(Err(Refusal::AgentEnded));
+    }
+    Ok(Ok(row))
+}
+
+fn ancestors(row: &AgentRow) -> &[String] {
+    row.agent.as_ref().map(|agent| agent.ancestors.as_slice()).unwrap_or_default()
+}
+
+/// Forgets a few agents that ended long ago. Answers how many.
+fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<u64, Corrupt> {
+    // Nothing that this entry has written has ended.
+    let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
+    let mut ended = Vec::new();
+    tables.earlier_keys(AGENT_END, &[], &mut |key| {
+        let Some((at, id)) = key.split_first_chunk::<8>() else { return false };
+        if i64::from_be_bytes(*at) > kept || ended.len() == limits::AGENTS_FORGOTTEN_AT_ONCE {
+            return false;
+        }
+        if !tables.is_deleted(AGENT_END, key) {
+            ended.push((key.to_vec(), id.to_vec()));
+        }
+        true
+    })?;
+    for (key, id) in &ended {
+        let row = tables.row(AGENT, id)?.ok_or_else(|| Corrupt::row("an agent that ended is not there"))?;
+        let row = decode::<AgentRow>(AGENT, &row)?;
+        let encryption_keys = keys_of(tables, id)?;
+        for key in encryption_keys {
+            tables.delete(ENCRYPTION_KEY, &key);
+        }
+        tables.delete(AGENT_OF_ISSUER, &[row.issued_by.as_bytes(), &[0], id].concat());
+        tables.delete(AGENT, id);
+        tables.delete(AGENT_END, key);
+    }
+    Ok(u64::try_from(ended.len()).unwrap_or(0))
+}
+
+/// The encryption keys that an agent had before this entry; one that has ended gets no more.
+fn keys_of(tables: &Tables<'_>, agent_id: &[u8]) -> Result<Vec<Vec<u8>>, Corrupt> {
+    let prefix = [agent_id, &[0]].concat();
+    let mut keys = Vec::new();
+    tables.earlier_keys(ENCRYPTION_KEY, &prefix, &mut |key| {
+        let is_its_own = key.starts_with(&prefix);
+        if is_its_own {
+            keys.push(key.to_vec());
+        }
+        is_its_own
+    })?;
+    Ok(keys)
+}
+
+fn of_issuer(issued_by: &str, agent_id: &str) -> Vec<u8> {
+    [issued_by.as_bytes(), &[0], agent_id.as_bytes()].concat()
+}
+
+fn end(ends_at: Timestamp, agent_id: &str) -> Vec<u8> {
+    [&ends_at.millis().to_be_bytes()[..], agent_id.as_bytes()].concat()
+}
+
+impl State {
+    /// Issues an agent, and answers it as it stands: its ancestors and its end are the log's to say.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
+    /// behalf of its parent; [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn issue_agent(
+        &self,
+        agent: Agent,
+        issued_by: String,
+        idempotency: Option<Idempotency>,
+    ) -> Result<IssuedAgent, Error> {
+        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
+        match self.propose_once(command, idempotency).await? {
+            Reply::Agent(AgentIssued { row: Some(row) }) => Ok(row.try_into()?),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Revokes an agent, for ever, and all that derives from it. Whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn revoke_agent(
+        &self,
+        agent_id: &WorkloadId,
+        caller: String,
+        is_operator: bool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<bool, Error> {
+        let command = RevokeAgent {
+            agent_id: agent_id.as_str().to_owned(),
+            digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
+            caller,
+            is_operator,
+        };
+        match self.propose_once(Command::RevokeAgent(command), idempotency).await? {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// An agent, whatever it is good for.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if its row is not what was written.
+    pub fn agent(&self, agent_id: &str) -> Result<Option<IssuedAgent>, Corrupt> {
+        let row = self.core.view().get(AGENT, agent_id.as_bytes())?;
+        row.map(|row| decode::<AgentRow>(AGENT, &row)?.try_into()).transpose()
+    }
+
+    /// At most `limit` agents behind `after`, in the order of their ids, and behind which there are more,
+    /// if there are. `issued_by`: only those that this caller had issued.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agents(
+        &self,
+        issued_by: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
+        let prefix = issued_by.map_or_else(Vec::new, |issued_by| of_issuer(issued_by, ""));
+        // The least key behind another one.
+        let from = after.map_or_else(|| prefix.clone(), |after| [&prefix, after.as_bytes(), &[0]].concat());
+        let table = if issued_by.is_some() { AGENT_OF_ISSUER } else { AGENT };
+        let mut ids = Vec::new();
+        self.core.view().scan(table, &from, &mut |key, _| match key.strip_prefix(prefix.as_slice()) {
+            Some(id) if ids.len() <= limit => {
+                ids.push(id.to_vec());
+                true
+            }
+            _ => false,
+        })?;
+        let has_more = ids.len() > limit;
+        ids.truncate(limit);
+        let last = ids.last().filter(|_| has_more).map(|id| String::from_utf8(id.clone()));
+        let next = last.transpose().map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
+        let row = |id: &Vec<u8>| match self.core.view().get(AGENT, id) {
+            // It was forgotten meanwhile.
+            Ok(None) => None,
+            Ok(Some(row)) => Some(decode::<AgentRow>(AGENT, &row).and_then(TryInto::try_into)),
+            Err(error) => Some(Err(error)),
+        };
+        Ok((ids.iter().filter_map(row).collect::<Result<_, _>>()?, next))
+    }
+
+    /// What an agent is good for at `now`, which is no earlier than log time.
+    #[must_use]
+    pub fn agent_standing(&self, agent: &IssuedAgent, now: Timestamp) -> AgentStanding {
+        if self.is_revoked_agent(agent) {
+            AgentStanding::Revoked
+        } else if now >= agent.ends_at {
+            AgentStanding::Ended
+        } else {
+            AgentStanding::Active
+        }
+    }
+
+    /// Whether an agent, or one on whose behalf it acts, is revoked. That is for ever, whenever a token
+    /// was issued.
+    #[must_use]
+    pub fn is_revoked_agent(&self, agent: &IssuedAgent) -> bool {
+        let revocations = self.core.machine().revocations();
+        let is_revoked = |ancestor: &String| match ancestor.parse() {
+            Ok(ancestor) => revocations.contain(&lineage::workload(&ancestor)),
+            Err(_) => true,
+        };
+        agent.revoked_at.is_some() || agent.agent.ancestors.iter().any(is_revoked)
+    }
 }

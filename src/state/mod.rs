@@ -22,8 +22,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+pub use agents::{AgentStanding, IssuedAgent};
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
-pub use command::PolicySource;
+pub use command::{Agent, Metadata, PolicySource};
 pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};

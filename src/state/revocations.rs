@@ -62,6 +62,12 @@ impl Revocations {
         Ok(())
     }
 
+    /// Whether a fact was ever revoked.
+    #[must_use]
+    pub fn contain(&self, digest: &Digest128) -> bool {
+        self.0.pin().contains_key(digest)
+    }
+
     fn cover(&self, lineage: &[Digest128], issued: Issued) -> bool {
         let revocations = self.0.pin();
         lineage.iter().filter_map(|digest| revocations.get(digest)).any(|revocation| match issued {

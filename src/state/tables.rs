@@ -26,6 +26,8 @@ pub const TOOL: &str = "tool";
 pub const TOOL_OF_PROTOCOL: &str = "tool_of_protocol";
 /// Agents, by `agent_id`.
 pub const AGENT: &str = "agent";
+/// Who had which agent issued, by (who, 0, `agent_id`); rows are empty.
+pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
 /// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
 /// Encryption keys of agents, by (`agent_id`, 0, `kid`).
@@ -52,6 +54,7 @@ pub const ALL: &[&str] = &[
     TOOL,
     TOOL_OF_PROTOCOL,
     AGENT,
+    AGENT_OF_ISSUER,
     AGENT_END,
     ENCRYPTION_KEY,
     REVOCATION,
@@ -138,6 +141,26 @@ impl<'v> Tables<'v> {
             }
         }
         rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
+    }
+
+    /// Whether this entry has removed the row under `key`.
+    #[must_use]
+    pub fn is_deleted(&self, table: &'static str, key: &[u8]) -> bool {
+        matches!(self.changed.get(&(table, key.to_vec())), Some(None))
+    }
+
+    /// Visits the keys of a table from `from` on, in order, as they were before this entry, until
+    /// `visit` answers false.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn earlier_keys(
+        &self,
+        table: &'static str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.view.scan(table, from, &mut |key, _| visit(key))
     }
 
     /// Writes a row.

@@ -32,6 +32,7 @@ pub struct Metrics {
     verify_checks: IntCounterVec,
     policy_decisions: IntCounterVec,
     policy_loads: IntCounterVec,
+    agent_identities_issued: IntCounterVec,
     issuer_key_fetches: IntCounterVec,
     signing_keys: IntGaugeVec,
     tool_writes: IntCounterVec,
@@ -120,6 +121,12 @@ impl Metrics {
                 "svc_policy_loads_total",
                 "Policy bundles loaded or refused.",
                 &["result"],
+            )?,
+            agent_identities_issued: counters(
+                &registry,
+                "svc_agent_identities_issued_total",
+                "Identities issued to agents, by platform.",
+                &["platform"],
             )?,
             issuer_key_fetches: counters(
                 &registry,
@@ -250,6 +257,11 @@ impl Metrics {
         self.policy_loads.with_label_values(&[result]).inc();
     }
 
+    /// An agent of `platform` was issued an identity; its renewals do not count.
+    pub fn agent_identity_issued(&self, platform: &'static str) {
+        self.agent_identities_issued.with_label_values(&[platform]).inc();
+    }
+
     /// An issuer's keys were fetched or not.
     pub fn issuer_key_fetch(&self, result: &'static str) {
         self.issuer_key_fetches.with_label_values(&[result]).inc();
@@ -367,6 +379,7 @@ mod tests {
         metrics.verify_check("token", "pass");
         metrics.policy_decision("exchange", "allow");
         metrics.policy_load("ok");
+        metrics.agent_identity_issued("mcp");
         metrics.issuer_key_fetch("ok");
         metrics.set_signing_keys("active", 2);
         metrics.tool_write("register", "done");
@@ -391,6 +404,7 @@ mod tests {
             r#"svc_verify_checks_total{check="token",result="pass"} 1"#,
             r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
             r#"svc_policy_loads_total{result="ok"} 1"#,
+            r#"svc_agent_identities_issued_total{platform="mcp"} 1"#,
             r#"svc_issuer_key_fetches_total{result="ok"} 1"#,
             r#"svc_signing_keys{state="active"} 2"#,
             r#"svc_tool_writes_total{action="register",result="done"} 1"#,

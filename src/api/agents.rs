@@ -1,0 +1,310 @@
+//! `/v1/identity/agent…`: wire types and translation (contract §4; specification, "Agent identity").
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::App;
+use super::body;
+use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
+use super::error::{self, Error};
+use super::{idempotency, paging};
+use crate::clock::Timestamp;
+use crate::identity::{self, Identified, Members, Shown};
+use crate::{json, limits};
+
+/// RFC 3986 §2.3, unreserved: everything else of an identifier is encoded where it is one segment.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// An identity that is asked for. Unknown members are ignored.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct AgentIdentityRequest {
+    /// For people, 1 to 256 bytes without control characters; not unique.
+    #[schema(required = true)]
+    agent_name: Option<String>,
+    /// `mcp`, `a2a`, `watsonx` or `custom`
+    #[schema(required = true)]
+    platform: Option<String>,
+    /// At least one; each is a word of a scope.
+    #[schema(required = true)]
+    capabilities: Option<Vec<String>>,
+    /// The parent's `agent_id`.
+    on_behalf_of: Option<String>,
+    /// `<kind>[:<name>]`, for example `namespace:prod`.
+    max_blast_radius: Option<String>,
+    /// 0 to 10; absent or 0: a terminal agent.
+    #[schema(value_type = Option<u32>, maximum = 10)]
+    delegation_depth: Option<Value>,
+    /// At most 64 names of at most 128 bytes, with values of at most 512.
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// An identity. The token is a bearer for this fabric, and a subject or actor token.
+#[derive(Serialize, ToSchema)]
+pub struct AgentIdentity {
+    /// `wimse://<trust domain>/agent/<platform>/<uuid>`
+    agent_id: String,
+    /// The identity token, an hour long.
+    token: String,
+    /// As asked for.
+    platform: String,
+    /// Granted capabilities.
+    capabilities: Vec<String>,
+    /// Granted blast radius; absent if none is stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blast_radius: Option<String>,
+    /// When the token ends. RFC 3339, UTC.
+    expires_at: String,
+}
+
+/// An agent. Times are RFC 3339, UTC.
+#[derive(Serialize, ToSchema)]
+pub struct AgentRecord {
+    /// `wimse://<trust domain>/agent/<platform>/<uuid>`
+    agent_id: String,
+    /// For people; not unique.
+    agent_name: String,
+    /// `mcp`, `a2a`, `watsonx` or `custom`
+    platform: String,
+    /// Granted capabilities.
+    capabilities: Vec<String>,
+    /// Granted blast radius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blast_radius: Option<String>,
+    /// Granted hops.
+    delegation_depth: u32,
+    /// The parent's `agent_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_behalf_of: Option<String>,
+    /// As given.
+    metadata: BTreeMap<String, String>,
+    /// Who had it issued; absent for nobody, in development mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issued_by: Option<String>,
+    /// When it was issued.
+    issued_at: String,
+    /// Until when it can be renewed.
+    ends_at: String,
+    /// `active`, `revoked` (it or an agent on whose behalf it acts) or `ended`
+    status: &'static str,
+    /// When it was revoked itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<String>,
+}
+
+impl From<AgentIdentityRequest> for Members {
+    fn from(request: AgentIdentityRequest) -> Self {
+        Self {
+            agent_name: request.agent_name,
+            platform: request.platform,
+            capabilities: request.capabilities,
+            on_behalf_of: request.on_behalf_of,
+            max_blast_radius: request.max_blast_radius,
+            delegation_depth: request.delegation_depth,
+            metadata: request.metadata,
+        }
+    }
+}
+
+impl From<Shown> for AgentRecord {
+    fn from(Shown { agent: issued, standing }: Shown) -> Self {
+        let agent = issued.agent;
+        Self {
+            agent_id: agent.agent_id,
+            agent_name: agent.agent_name,
+            platform: agent.platform,
+            capabilities: agent.capabilities,
+            blast_radius: agent.blast_radius,
+            delegation_depth: agent.delegation_depth,
+            on_behalf_of: agent.on_behalf_of,
+            metadata: agent.metadata.into_iter().map(|pair| (pair.name, pair.value)).collect(),
+            issued_by: Some(issued.issued_by).filter(|issued_by| !issued_by.is_empty()),
+            issued_at: issued.issued_at.to_rfc3339(),
+            ends_at: issued.ends_at.to_rfc3339(),
+            status: standing.as_str(),
+            revoked_at: issued.revoked_at.map(Timestamp::to_rfc3339),
+        }
+    }
+}
+
+/// Gives an agent an identity.
+#[utoipa::path(
+    post,
+    path = "/v1/identity/agent",
+    operation_id = "issueAgentIdentity",
+    request_body = AgentIdentityRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body is the same agent, with a new token")),
+    responses(
+        (status = 200, description = "It was issued", body = AgentIdentity),
+        (status = 400, description = "A member is missing or not valid", body = error::Body),
+        (status = 403, description = "Policy or the parent refuses", body = error::Body),
+        (status = 409, description = "There are too many agents", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 503, description = "Not possible now", body = error::Body),
+    )
+)]
+pub async fn issue(
+    caller: Caller<IssueIdentity>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    // A body that is not read closes the connection under a caller that is still writing.
+    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
+    app.identity.configured()?;
+    let idempotency =
+        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
+    let members: AgentIdentityRequest = json::read(&bytes)?;
+    let request = identity::Request::read(members.into())?;
+    let who = identity::Caller { idempotency, ..who(&caller) };
+    let identified = app.identity.issue(&request, &who).await?;
+    let (request_id, agent_id, jti) =
+        (super::around::current_request_id(), &identified.agent_id, &identified.jti);
+    tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
+    let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
+    let location = HeaderValue::try_from(location).map_err(Error::internal)?;
+    let mut response = answer(identified);
+    response.headers_mut().insert(header::LOCATION, location);
+    Ok(response)
+}
+
+/// Gives an agent a new token for the identity that its bearer token shows.
+#[utoipa::path(
+    post,
+    path = "/v1/identity/agent/renew",
+    operation_id = "renewAgentIdentity",
+    responses(
+        (status = 200, description = "It was renewed", body = AgentIdentity),
+        (status = 403, description = "The agent is revoked, has ended, or shows no identity token", body = error::Body),
+        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 503, description = "Not possible now", body = error::Body),
+    )
+)]
+pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<Response, Error> {
+    app.identity.configured()?;
+    let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
+    let identified = app.identity.renew(bearer)?;
+    let (request_id, agent_id, jti) =
+        (super::around::current_request_id(), &identified.agent_id, &identified.jti);
+    tracing::info!(request_id, agent_id, jti, "agent identity renewed");
+    Ok(answer(identified))
+}
+
+/// The agents that the caller had issued; an operator sees all.
+#[utoipa::path(
+    get,
+    path = "/v1/identity/agents",
+    operation_id = "listAgents",
+    params(
+        ("limit" = Option<usize>, Query, description = "Most agents of a page: 1 to 1000, default 100"),
+        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
+    ),
+    responses(
+        (status = 200, description = "A page, ordered by agent_id; Link names the next", body = [AgentRecord]),
+        (status = 501, description = "Agent identity is not configured", body = error::Body),
+    )
+)]
+pub async fn list(
+    caller: Caller<Identities>,
+    State(app): State<App>,
+    uri: Uri,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Result<Response, Error> {
+    app.identity.configured()?;
+    let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
+    let (agents, next) = app.identity.list(&who(&caller), page.after.as_deref(), page.limit)?;
+    let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
+    paging::answer(&uri, &agents, next.as_deref())
+}
+
+/// One agent.
+#[utoipa::path(
+    get,
+    path = "/v1/identity/agents/{agent_id}",
+    operation_id = "getAgent",
+    params(("agent_id" = String, Path, description = "Percent-encoded")),
+    responses(
+        (status = 200, description = "The agent", body = AgentRecord),
+        (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
+        (status = 501, description = "Agent identity is not configured", body = error::Body),
+    )
+)]
+pub async fn show(
+    caller: Caller<Identities>,
+    State(app): State<App>,
+    agent_id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Error> {
+    app.identity.configured()?;
+    // An identifier is ASCII: what is not even UTF-8 names no agent.
+    let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
+    let record = AgentRecord::from(app.identity.show(&agent_id, &who(&caller))?);
+    Ok((NO_STORE, Json(record)).into_response())
+}
+
+/// Revokes an agent, and every agent and token that derives from it, for ever.
+#[utoipa::path(
+    delete,
+    path = "/v1/identity/agents/{agent_id}",
+    operation_id = "revokeAgent",
+    params(
+        ("agent_id" = String, Path, description = "Percent-encoded"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Accepted; a repetition is answered alike anyway"),
+    ),
+    responses(
+        (status = 204, description = "It is revoked"),
+        (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
+        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 503, description = "Not possible now", body = error::Body),
+    )
+)]
+pub async fn revoke(
+    caller: Caller<Identities>,
+    State(app): State<App>,
+    agent_id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, _) = request.into_parts();
+    app.identity.configured()?;
+    let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
+    let idempotency =
+        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
+    let who = identity::Caller { idempotency, ..who(&caller) };
+    let changed = app.identity.revoke(&agent_id, &who).await?;
+    let request_id = super::around::current_request_id();
+    tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
+    Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
+}
+
+const NO_STORE: [(header::HeaderName, HeaderValue); 1] =
+    [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+
+fn answer(identified: Identified) -> Response {
+    let identity = AgentIdentity {
+        agent_id: identified.agent_id,
+        token: identified.token,
+        platform: identified.platform,
+        capabilities: identified.capabilities,
+        blast_radius: identified.blast_radius,
+        expires_at: identified.expires_at.to_rfc3339(),
+    };
+    (NO_STORE, Json(identity)).into_response()
+}
+
+fn who<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
+    identity::Caller {
+        id: caller.id().map(str::to_owned),
+        is_operator: caller.is_operator(),
+        idempotency: None,
+    }
+}

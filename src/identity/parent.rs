@@ -1,0 +1,149 @@
+//! The agent on whose behalf another one acts: whether it may have a child, and which (contract §3,
+//! Delegation).
+
+use super::grant::Wanted;
+use super::{Caller, Error, Request};
+use crate::clock::Timestamp;
+use crate::limits;
+use crate::policy::blast_radius::{BlastRadius, Containment};
+use crate::state::{AgentStanding, IssuedAgent, State};
+
+/// The parent that a request names, in this order:
+///
+/// 1. there is such an agent, and the caller had it issued or is an operator
+/// 2. neither it nor one of its own parents is revoked
+/// 3. it has not come to its end
+///
+/// # Errors
+/// As [`Error`] says.
+pub(super) fn of(
+    request: &Request,
+    caller: &Caller,
+    state: &State,
+    now: Timestamp,
+) -> Result<Option<IssuedAgent>, Error> {
+    let Some(id) = &request.on_behalf_of else { return Ok(None) };
+    let parent = state.agent(id)?.filter(|parent| caller.may_see(parent)).ok_or(Error::ParentUnknown)?;
+    match state.agent_standing(&parent, now) {
+        AgentStanding::Active => Ok(Some(parent)),
+        AgentStanding::Revoked => Err(Error::ParentRevoked),
+        AgentStanding::Ended => Err(Error::ParentEnded),
+    }
+}
+
+/// What a child may ask for: "depth ≤ parent − 1, capabilities and blast radius ⊆ parent's". A child that
+/// states no blast radius has its parent's.
+///
+/// # Errors
+/// The first that exceeds the parent's.
+pub(super) fn limit(
+    parent: &IssuedAgent,
+    request: &Request,
+    containment: &Containment,
+) -> Result<Wanted, Error> {
+    let parent = &parent.agent;
+    let most = parent.delegation_depth.checked_sub(1).ok_or(Error::ParentTerminal)?;
+    if parent.ancestors.len() >= limits::ACT_DEPTH_MAX {
+        return Err(Error::ChainTooLong);
+    }
+    if request.delegation_depth > most {
+        return Err(Error::DepthExceedsParent { most });
+    }
+    let lacking = request.capabilities.iter().find(|capability| !parent.capabilities.contains(capability));
+    if let Some(capability) = lacking {
+        return Err(Error::CapabilityExceedsParent { capability: capability.clone() });
+    }
+    let limit = parent.blast_radius.as_deref().map(str::parse::<BlastRadius>).transpose();
+    let limit = limit.map_err(Error::internal)?;
+    let blast_radius = match (&request.max_blast_radius, limit) {
+        (Some(asked), Some(limit)) if !containment.fits(asked, &limit) => {
+            return Err(Error::BlastRadiusExceedsParent { limit });
+        }
+        (Some(asked), _) => Some(asked.clone()),
+        (None, limit) => limit,
+    };
+    Ok(Wanted { blast_radius, ..Wanted::of_request(request) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::identity::Members;
+    use crate::state::Agent;
+
+    fn parent(depth: u32, ancestors: usize, radius: Option<&str>) -> IssuedAgent {
+        IssuedAgent {
+            agent: Agent {
+                capabilities: vec!["db.read".to_owned(), "db.write".to_owned()],
+                blast_radius: radius.map(str::to_owned),
+                delegation_depth: depth,
+                ancestors: vec![String::new(); ancestors],
+                ..Agent::default()
+            },
+            issued_by: String::new(),
+            issued_at: Timestamp::default(),
+            ends_at: Timestamp::default(),
+            revoked_at: None,
+        }
+    }
+
+    fn asked(capability: &str, depth: u32, radius: Option<&str>) -> Request {
+        Request::read(Members {
+            agent_name: Some("child".to_owned()),
+            platform: Some("mcp".to_owned()),
+            capabilities: Some(vec![capability.to_owned()]),
+            delegation_depth: Some(json!(depth)),
+            max_blast_radius: radius.map(str::to_owned),
+            ..Members::default()
+        })
+        .expect("well formed")
+    }
+
+    fn said(parent: &IssuedAgent, request: &Request) -> String {
+        match limit(parent, request, &Containment::default()) {
+            Ok(wanted) => wanted.blast_radius.map_or_else(|| "none".to_owned(), |radius| radius.to_string()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_child_has_less_than_its_parent_or_the_same() {
+        let one = parent(2, 0, Some("namespace:pay"));
+        for (request, expected) in [
+            (asked("db.read", 1, None), "namespace:pay"),
+            (asked("db.read", 0, Some("workspace:pay/ledger")), "workspace:pay/ledger"),
+            (asked("db.write", 1, Some("namespace:pay")), "namespace:pay"),
+            (asked("db.read", 2, None), "delegation_depth: must be at most 1, one less than the parent's"),
+            (asked("db", 0, None), "capabilities: the parent does not have db"),
+            (asked("db.readall", 0, None), "capabilities: the parent does not have db.readall"),
+            (
+                asked("db.read", 0, Some("namespace:payroll")),
+                "max_blast_radius: must lie within the parent's, namespace:pay",
+            ),
+            (
+                asked("db.read", 0, Some("namespace")),
+                "max_blast_radius: must lie within the parent's, namespace:pay",
+            ),
+            (
+                asked("db.read", 0, Some("galaxy")),
+                "max_blast_radius: must lie within the parent's, namespace:pay",
+            ),
+        ] {
+            assert_eq!(said(&one, &request), expected);
+        }
+        assert_eq!(said(&parent(1, 0, None), &asked("db.read", 0, None)), "none");
+        assert_eq!(said(&parent(1, 0, None), &asked("db.read", 0, Some("global"))), "global");
+    }
+
+    #[test]
+    fn a_terminal_agent_and_one_at_the_end_of_a_chain_have_no_children() {
+        let request = asked("db.read", 0, None);
+        assert!(
+            said(&parent(0, 0, None), &request).contains("terminal agent, issued with delegation depth 0")
+        );
+        assert_eq!(said(&parent(1, limits::ACT_DEPTH_MAX - 1, None), &request), "none");
+        assert!(said(&parent(1, limits::ACT_DEPTH_MAX, None), &request).contains("as many ancestors"));
+    }
+}

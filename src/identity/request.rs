@@ -1,0 +1,253 @@
+//! The request for an identity, checked on its own: what it says, not whether it may be granted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::Error;
+use crate::id::WorkloadId;
+use crate::policy::blast_radius::BlastRadius;
+use crate::{limits, policy};
+
+/// The platforms that an agent can be of.
+pub const PLATFORMS: [&str; 4] = ["mcp", "a2a", "watsonx", "custom"];
+
+/// The members of a request as they came.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// For people.
+    pub agent_name: Option<String>,
+    /// One of [`PLATFORMS`].
+    pub platform: Option<String>,
+    /// What the agent shall be able to do.
+    pub capabilities: Option<Vec<String>>,
+    /// The parent's `agent_id`.
+    pub on_behalf_of: Option<String>,
+    /// How far it shall reach at most.
+    pub max_blast_radius: Option<String>,
+    /// A number.
+    pub delegation_depth: Option<Value>,
+    /// Whatever else.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+/// A request whose members keep their rules. Made by [`Request::read`] only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub(super) agent_name: String,
+    pub(super) platform: &'static str,
+    pub(super) capabilities: BTreeSet<String>,
+    pub(super) on_behalf_of: Option<String>,
+    pub(super) max_blast_radius: Option<BlastRadius>,
+    pub(super) delegation_depth: u32,
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+impl Request {
+    /// Checks each member.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the first that breaks its rule.
+    pub fn read(members: Members) -> Result<Self, Error> {
+        Ok(Self {
+            agent_name: agent_name(members.agent_name)?,
+            platform: platform(members.platform.as_deref())?,
+            capabilities: capabilities(members.capabilities)?,
+            on_behalf_of: members.on_behalf_of.map(on_behalf_of).transpose()?,
+            max_blast_radius: members.max_blast_radius.as_deref().map(blast_radius).transpose()?,
+            delegation_depth: delegation_depth(members.delegation_depth.as_ref())?,
+            metadata: metadata(members.metadata.unwrap_or_default())?,
+        })
+    }
+}
+
+fn invalid(field: &'static str, rule: impl Into<String>) -> Error {
+    Error::Invalid { field, rule: rule.into() }
+}
+
+fn agent_name(name: Option<String>) -> Result<String, Error> {
+    const FIELD: &str = "agent_name";
+    let name = name.ok_or_else(|| invalid(FIELD, "is required"))?;
+    let well_formed =
+        (1..=limits::AGENT_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    let rule = format!("must be 1 to {} bytes without control characters", limits::AGENT_NAME_BYTES_MAX);
+    if well_formed { Ok(name) } else { Err(invalid(FIELD, rule)) }
+}
+
+fn platform(platform: Option<&str>) -> Result<&'static str, Error> {
+    const FIELD: &str = "platform";
+    let platform = platform.ok_or_else(|| invalid(FIELD, "is required"))?;
+    let known = PLATFORMS.into_iter().find(|known| *known == platform);
+    known.ok_or_else(|| invalid(FIELD, format!("must be one of {}", PLATFORMS.join(", "))))
+}
+
+fn capabilities(words: Option<Vec<String>>) -> Result<BTreeSet<String>, Error> {
+    const FIELD: &str = "capabilities";
+    let words = words.ok_or_else(|| invalid(FIELD, "is required"))?;
+    if words.is_empty() {
+        return Err(invalid(FIELD, "must not be empty"));
+    }
+    if words.len() > limits::CAPABILITIES_MAX || !words.iter().all(|word| policy::is_scope_word(word)) {
+        let (most, bytes) = (limits::CAPABILITIES_MAX, limits::CAPABILITY_BYTES_MAX);
+        let rule =
+            format!("must be at most {most} words of 1 to {bytes} characters of a scope (RFC 6749 3.3)");
+        return Err(invalid(FIELD, rule));
+    }
+    let words: BTreeSet<String> = words.into_iter().collect();
+    let bytes: usize = words.iter().map(String::len).sum();
+    if bytes > limits::AGENT_CAPABILITIES_BYTES_MAX {
+        let rule = format!("must be at most {} bytes together", limits::AGENT_CAPABILITIES_BYTES_MAX);
+        return Err(invalid(FIELD, rule));
+    }
+    Ok(words)
+}
+
+fn on_behalf_of(parent: String) -> Result<String, Error> {
+    match parent.parse::<WorkloadId>() {
+        Ok(_) => Ok(parent),
+        Err(_) => Err(invalid("on_behalf_of", "must be the agent_id of an agent")),
+    }
+}
+
+fn blast_radius(text: &str) -> Result<BlastRadius, Error> {
+    text.parse().map_err(|error: policy::blast_radius::Error| invalid("max_blast_radius", error.to_string()))
+}
+
+/// "`delegation_depth` absent at identity issue = 0" (contract §3, Delegation).
+fn delegation_depth(depth: Option<&Value>) -> Result<u32, Error> {
+    let Some(depth) = depth else { return Ok(0) };
+    let whole = depth.as_u64().and_then(|depth| u32::try_from(depth).ok());
+    whole.filter(|depth| *depth <= limits::DELEGATION_DEPTH_MAX).ok_or_else(|| {
+        let rule = format!("must be a whole number from 0 to {}", limits::DELEGATION_DEPTH_MAX);
+        invalid("delegation_depth", rule)
+    })
+}
+
+fn metadata(pairs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Error> {
+    const FIELD: &str = "metadata";
+    if pairs.len() > limits::METADATA_MAX {
+        return Err(invalid(FIELD, format!("must have at most {} members", limits::METADATA_MAX)));
+    }
+    let is_named = |name: &String| {
+        (1..=limits::METADATA_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+    };
+    if !pairs.keys().all(is_named) {
+        let most = limits::METADATA_NAME_BYTES_MAX;
+        let rule = format!("names must be 1 to {most} bytes without control characters");
+        return Err(invalid(FIELD, rule));
+    }
+    if pairs.values().any(|value| value.len() > limits::METADATA_VALUE_BYTES_MAX) {
+        let rule = format!("values must be at most {} bytes", limits::METADATA_VALUE_BYTES_MAX);
+        return Err(invalid(FIELD, rule));
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn members() -> Members {
+        Members {
+            agent_name: Some("planner".to_owned()),
+            platform: Some("mcp".to_owned()),
+            capabilities: Some(vec!["db.read".to_owned()]),
+            ..Members::default()
+        }
+    }
+
+    fn refused(members: Members) -> String {
+        Request::read(members).expect_err("refused").to_string()
+    }
+
+    fn words(count: usize, bytes: usize) -> Option<Vec<String>> {
+        Some((0..count).map(|at| format!("{at:0bytes$}")).collect())
+    }
+
+    fn pairs(count: usize, name: usize, value: usize) -> Option<BTreeMap<String, String>> {
+        Some((0..count).map(|at| (format!("{at:0name$}"), "v".repeat(value))).collect())
+    }
+
+    #[test]
+    fn the_least_request_asks_for_the_least() {
+        let request = Request::read(members()).expect("well formed");
+        assert_eq!((request.delegation_depth, request.max_blast_radius), (0, None));
+        assert_eq!((request.on_behalf_of, request.metadata.len()), (None, 0));
+        let twice = Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]);
+        let request = Request::read(Members { capabilities: twice, ..members() }).expect("well formed");
+        assert_eq!(request.capabilities.into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn members_are_accepted_at_their_limits_and_refused_beyond() {
+        let name = |bytes| Members { agent_name: Some("n".repeat(bytes)), ..members() };
+        assert!(Request::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
+        assert!(refused(name(limits::AGENT_NAME_BYTES_MAX + 1)).starts_with("agent_name: must be 1 to 256"));
+        let able = |count, bytes| Members { capabilities: words(count, bytes), ..members() };
+        assert!(Request::read(able(limits::CAPABILITIES_MAX, 3)).is_ok());
+        assert!(
+            refused(able(limits::CAPABILITIES_MAX + 1, 3)).starts_with("capabilities: must be at most 128")
+        );
+        assert!(Request::read(able(1, limits::CAPABILITY_BYTES_MAX)).is_ok());
+        assert!(
+            refused(able(1, limits::CAPABILITY_BYTES_MAX + 1)).starts_with("capabilities: must be at most")
+        );
+        assert!(Request::read(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128, 128)).is_ok());
+        assert_eq!(
+            refused(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128 + 1, 128)),
+            "capabilities: must be at most 2048 bytes together"
+        );
+        let with = |count, name, value| Members { metadata: pairs(count, name, value), ..members() };
+        let (most, name, value) =
+            (limits::METADATA_MAX, limits::METADATA_NAME_BYTES_MAX, limits::METADATA_VALUE_BYTES_MAX);
+        assert!(Request::read(with(most, name, value)).is_ok());
+        assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 members");
+        assert!(refused(with(1, name + 1, 1)).starts_with("metadata: names must be 1 to 128 bytes"));
+        assert_eq!(refused(with(1, 1, value + 1)), "metadata: values must be at most 512 bytes");
+        let depth = |depth: Value| Members { delegation_depth: Some(depth), ..members() };
+        assert!(Request::read(depth(json!(limits::DELEGATION_DEPTH_MAX))).is_ok());
+        for wrong in [json!(11), json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e99)] {
+            assert_eq!(refused(depth(wrong)), "delegation_depth: must be a whole number from 0 to 10");
+        }
+    }
+
+    #[test]
+    fn each_refusal_names_its_member_and_its_rule() {
+        for (members, text) in [
+            (Members { agent_name: None, ..members() }, "agent_name: is required"),
+            (Members { agent_name: Some(String::new()), ..members() }, "agent_name: must be 1 to 256"),
+            (Members { agent_name: Some("a\nb".to_owned()), ..members() }, "agent_name: must be 1 to 256"),
+            (Members { platform: None, ..members() }, "platform: is required"),
+            (
+                Members { platform: Some("MCP".to_owned()), ..members() },
+                "platform: must be one of mcp, a2a, watsonx, custom",
+            ),
+            (Members { capabilities: None, ..members() }, "capabilities: is required"),
+            (Members { capabilities: Some(Vec::new()), ..members() }, "capabilities: must not be empty"),
+            (
+                Members { capabilities: Some(vec!["a b".to_owned()]), ..members() },
+                "capabilities: must be at most 128 words",
+            ),
+            (
+                Members { on_behalf_of: Some("planner".to_owned()), ..members() },
+                "on_behalf_of: must be the agent_id of an agent",
+            ),
+            (
+                Members { max_blast_radius: Some("namespace:".to_owned()), ..members() },
+                "max_blast_radius: blast radius must be <kind>",
+            ),
+            (
+                Members {
+                    metadata: pairs(1, 0, 1).map(|_| [(String::new(), String::new())].into()),
+                    ..members()
+                },
+                "metadata: names must be",
+            ),
+        ] {
+            let said = refused(members);
+            assert!(said.starts_with(text), "{said} is not {text}");
+        }
+    }
+}
