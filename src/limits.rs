@@ -257,6 +257,12 @@ pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait at start-up until everything in the log is applied.
 /// Test: none, it takes a log of two minutes. Metric: none, the node does not start.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
+/// What the tables of the state may keep in memory of what is on disk, all together.
+/// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, the rest is read from disk.
+pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// What the tables of the state may keep in memory of what was written last, all together.
+/// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, it is written to disk then.
+pub const STATE_WRITE_BUFFERS_BYTES: usize = 64 * 1024 * 1024;
 /// How long a spent nonce is remembered, by log time: until no credential that could present it
 /// again is alive.
 /// Test: `state::machine::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.
@@ -277,19 +283,19 @@ pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
 /// Test: `http::tools::an_entry_larger_than_its_limits_is_refused`. Metric: `svc_http_requests_total{status="413"}`.
 pub const TOOL_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest `tool_id` in bytes (contract §5).
-/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+/// Test: `tools::entry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
 pub const TOOL_ID_BYTES_MAX: usize = 256;
 /// Longest `name` of a tool in bytes.
-/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+/// Test: `tools::entry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 /// Longest `description` of a tool in bytes.
-/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+/// Test: `tools::entry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
 pub const TOOL_DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Longest `version` of a tool in bytes.
-/// Test: `tools::registry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+/// Test: `tools::entry::tests::a_member_at_its_longest_passes_and_one_byte_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
 pub const TOOL_VERSION_BYTES_MAX: usize = 256;
 /// Most entries of `allowed_operations`, and of `allowed_targets`.
-/// Test: `tools::registry::tests::a_list_at_its_longest_passes_and_one_entry_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
+/// Test: `tools::entry::tests::a_list_at_its_longest_passes_and_one_entry_more_is_refused`. Metric: `svc_http_requests_total{status="400"}`.
 pub const TOOL_ALLOWED_MAX: usize = 256;
 
 // --- listeners ---------------------------------------------------------------------------------

@@ -9,10 +9,14 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch};
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options,
+    WriteBatch,
+};
 
 use super::types::{LogId, StoredMembership};
 use super::{Corrupt, View, Write, codec, identity, record, tails};
+use crate::limits;
 
 /// Column family of the rows below.
 const CLUSTER: &str = "cluster";
@@ -31,6 +35,9 @@ pub const HASH_INTERVAL: u64 = 1000;
 
 /// How many of them are remembered.
 const HASHES_KEPT_MAX: u64 = 1024;
+
+/// Bits for each key of a table's filter: of 100 keys that are not there, one is looked for on disk.
+const FILTER_BITS: f64 = 10.0;
 
 /// A hash of everything ever applied.
 pub type StateHash = [u8; 32];
@@ -155,11 +162,23 @@ fn options() -> Options {
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
+    options.set_db_write_buffer_size(limits::STATE_WRITE_BUFFERS_BYTES);
     options
 }
 
+/// The tables, which share one cache: what a node needs must not grow with how many tables there are, nor
+/// with what is in them, so indexes and filters have their place in the cache too.
 fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamilyDescriptor> {
-    tables.iter().chain([&CLUSTER]).map(|name| ColumnFamilyDescriptor::new(*name, Options::default()))
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&Cache::new_lru_cache(limits::STATE_CACHE_BYTES));
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    blocks.set_bloom_filter(FILTER_BITS, false);
+    tables.iter().chain([&CLUSTER]).map(move |name| {
+        let mut options = Options::default();
+        options.set_block_based_table_factory(&blocks);
+        ColumnFamilyDescriptor::new(*name, options)
+    })
 }
 
 /// Copies the files of a directory, durably. Copied, not linked: the source goes on being a
@@ -362,4 +381,57 @@ fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
     let mut hash = [0; 32];
     hash.copy_from_slice(context.finish().as_ref());
     hash
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::super::types::TypeConfig;
+    use super::*;
+
+    const TABLES: &[&str] = &["one", "two", "three"];
+
+    #[test]
+    fn memory_does_not_grow_with_the_number_of_tables_or_rows() {
+        const ROW_BYTES: usize = 64 * 1024;
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES).expect("opens");
+        // Each table alone stays below what the library gives a table, and all together are beyond.
+        let rows = 2 * limits::STATE_WRITE_BUFFERS_BYTES / ROW_BYTES / TABLES.len();
+        for at in 0..rows as u64 {
+            // Something that does not compress.
+            let value = |table: &str| {
+                let seed = digest::digest(&digest::SHA256, format!("{table}{at}").as_bytes());
+                let mut state = u64::from_be_bytes(seed.as_ref()[..8].try_into().expect("8 bytes"));
+                let mut next = || {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    state.to_be_bytes()[0]
+                };
+                (0..ROW_BYTES).map(|_| next()).collect::<Vec<u8>>()
+            };
+            let key = at.to_be_bytes().to_vec();
+            let writes: Vec<Write> = TABLES
+                .iter()
+                .map(|table| Write::Put { table, key: key.clone(), value: value(table) })
+                .collect();
+            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), at + 1);
+            database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+        }
+        database.verify().expect("reads");
+        let of_all = |property: &str| -> u64 {
+            let value = |table: &&str| {
+                let family = database.family(table).expect("family");
+                database.db.property_int_value_cf(family, property).expect("property").expect("known")
+            };
+            TABLES.iter().map(value).sum()
+        };
+        let buffers = of_all("rocksdb.cur-size-all-mem-tables");
+        assert!(buffers <= limits::STATE_WRITE_BUFFERS_BYTES as u64, "{buffers}");
+        // One cache, which each table counts as its own.
+        let cached = of_all("rocksdb.block-cache-usage") / TABLES.len() as u64;
+        assert!(cached <= limits::STATE_CACHE_BYTES as u64, "{cached}");
+        assert!(cached > limits::STATE_CACHE_BYTES as u64 / 2, "the cache is used: {cached}");
+    }
 }

@@ -254,67 +254,8 @@ mod tests {
 
     use super::*;
     use crate::limits;
-    use crate::state::command::{PolicySource, PublishSigningKey, PutPolicy, SpendNonce, encode};
-
-    /// Tables in memory, and a machine that writes them as the core does.
-    #[derive(Default)]
-    struct Bench {
-        machine: Replicated,
-        rows: Rows,
-        entries: u64,
-    }
-
-    #[derive(Default)]
-    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
-
-    impl View for Rows {
-        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
-        }
-
-        fn scan(
-            &self,
-            table: &str,
-            from: &[u8],
-            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-        ) -> Result<(), Corrupt> {
-            let first = (table.to_owned(), from.to_vec());
-            for ((row_table, key), row) in self.0.range(first..) {
-                if row_table != table || !visit(key, row) {
-                    break;
-                }
-            }
-            Ok(())
-        }
-    }
-
-    impl Bench {
-        fn apply(&mut self, at: Timestamp, commands: Vec<Command>) -> Vec<Reply> {
-            let batch = Replicated::batch(at, commands.into_iter().map(encode).collect());
-            self.entries += 1;
-            let applied = self.machine.apply(&self.rows, &batch, self.entries).expect("applies");
-            for write in &applied.writes {
-                match write.clone() {
-                    Write::Put { table, key, value } => {
-                        self.rows.0.insert((table.to_owned(), key), value);
-                    }
-                    Write::Delete { table, key } => {
-                        self.rows.0.remove(&(table.to_owned(), key));
-                    }
-                    Write::DeleteRange { table, from, to } => self
-                        .rows
-                        .0
-                        .retain(|(row_table, key), _| row_table != table || *key < from || *key >= to),
-                }
-            }
-            self.machine.project(&applied.writes, self.entries).expect("projects");
-            applied.replies.iter().map(|reply| command::decode_reply(reply).expect("reply")).collect()
-        }
-
-        fn one(&mut self, at: Timestamp, command: Command) -> Reply {
-            self.apply(at, vec![command]).remove(0)
-        }
-    }
+    use crate::state::command::{PolicySource, PublishSigningKey, PutPolicy, SpendNonce};
+    use crate::state::testing::Bench;
 
     const DONE: Reply = Reply::Done { changed: true };
     const AGAIN: Reply = Reply::Done { changed: false };

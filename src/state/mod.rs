@@ -15,6 +15,8 @@ mod revocations;
 mod signing_keys;
 mod spent;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod tools;
 
 use std::sync::Arc;

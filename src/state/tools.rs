@@ -270,3 +270,298 @@ impl State {
         Ok(page(self.core.view(), query)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Machine as _;
+    use crate::state::testing::Bench;
+    use crate::state::{Replicated, command};
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const LATER: Timestamp = Timestamp::from_secs(1_800_000_060);
+
+    fn tool(tool_id: &str, name: &str, protocols: &[&str]) -> Tool {
+        Tool {
+            tool_id: tool_id.to_owned(),
+            name: name.to_owned(),
+            protocols: protocols.iter().map(|protocol| (*protocol).to_owned()).collect(),
+            ..Tool::default()
+        }
+    }
+
+    /// What POST proposes.
+    fn new(tool_id: &str, name: &str) -> PutTool {
+        PutTool {
+            tool: Some(tool(tool_id, name, &["mcp"])),
+            caller: "alice".to_owned(),
+            ..PutTool::default()
+        }
+    }
+
+    /// What PUT proposes.
+    fn put(tool_id: &str, name: &str) -> PutTool {
+        PutTool { replaces: true, ..new(tool_id, name) }
+    }
+
+    fn gone(tool_id: &str) -> DeregisterTool {
+        DeregisterTool {
+            tool_id: tool_id.to_owned(),
+            caller: "alice".to_owned(),
+            ..DeregisterTool::default()
+        }
+    }
+
+    fn version(registration: u64, revision: u64) -> ToolVersion {
+        ToolVersion { registration, revision }
+    }
+
+    /// What was done, and the row it left.
+    #[track_caller]
+    fn done(reply: Reply) -> (How, ToolRow) {
+        match reply {
+            Reply::Tool(written) => (written.how(), written.row.expect("a row")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn stands(reply: Reply) -> (How, ToolVersion) {
+        let (how, row) = done(reply);
+        (how, row.version.expect("a version"))
+    }
+
+    #[track_caller]
+    fn refused(reply: &Reply, refusal: Refusal) {
+        assert_eq!(*reply, Reply::Refused(refusal));
+    }
+
+    impl Bench {
+        fn put_tool(&mut self, command: PutTool) -> Reply {
+            self.one(START, Command::PutTool(command))
+        }
+
+        fn deregister(&mut self, command: DeregisterTool) -> Reply {
+            self.one(START, Command::DeregisterTool(command))
+        }
+
+        fn ids(&self, query: ToolQuery<'_>) -> (Vec<String>, Option<String>) {
+            let page = page(&self.rows, query).expect("page");
+            let ids = page.rows.into_iter().map(|row| row.tool.expect("a tool").tool_id);
+            (ids.collect(), page.next)
+        }
+    }
+
+    #[test]
+    fn a_tool_is_registered_once_and_the_same_again_changes_nothing_whoever_asks() {
+        let mut bench = Bench::default();
+        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
+        let rows = bench.rows.0.clone();
+        let other = PutTool { caller: "bob".to_owned(), ..new("t", "one") };
+        let (how, row) = done(bench.put_tool(other));
+        assert_eq!((how, row.registered_by.as_str()), (How::Unchanged, "alice"));
+        let other = PutTool { caller: "bob".to_owned(), ..put("t", "one") };
+        assert_eq!(stands(bench.put_tool(other)), (How::Unchanged, version(1, 1)));
+        assert_eq!(bench.rows.0, rows);
+        refused(&bench.put_tool(new("t", "two")), Refusal::ToolExists);
+        assert_eq!(bench.rows.0, rows);
+    }
+
+    #[test]
+    fn a_tool_is_replaced_and_deregistered_only_by_its_owner_or_an_operator() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        let rows = bench.rows.0.clone();
+        for caller in ["bob", "", "alic", "alice2"] {
+            let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
+            refused(&bench.put_tool(stranger), Refusal::NotTheOwner);
+            let stranger = DeregisterTool { caller: caller.to_owned(), ..gone("t") };
+            refused(&bench.deregister(stranger), Refusal::NotTheOwner);
+        }
+        assert_eq!(bench.rows.0, rows);
+        assert_eq!(stands(bench.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
+        let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
+        let (how, row) = done(bench.one(LATER, Command::PutTool(operator)));
+        assert_eq!((how, row.version), (How::Replaced, Some(version(1, 3))));
+        // Who owns it does not change with who changed it last.
+        assert_eq!((row.registered_by.as_str(), row.registered_at_millis), ("alice", START.millis()));
+        assert_eq!(row.updated_at_millis, LATER.millis());
+        let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("t") };
+        assert_eq!(bench.deregister(operator), Reply::Done { changed: true });
+    }
+
+    #[test]
+    fn what_nobody_registered_is_nobodys_to_change() {
+        let mut bench = Bench::default();
+        bench.put_tool(PutTool { caller: String::new(), ..new("t", "one") });
+        refused(&bench.put_tool(PutTool { caller: String::new(), ..put("t", "two") }), Refusal::NotTheOwner);
+    }
+
+    #[test]
+    fn a_condition_that_does_not_hold_changes_nothing() {
+        let mut bench = Bench::default();
+        let must_exist = PutTool { must_exist: true, ..put("t", "one") };
+        refused(&bench.put_tool(must_exist.clone()), Refusal::PreconditionFailed);
+        let expects =
+            |expected: &[ToolVersion], name: &str| PutTool { expected: expected.to_vec(), ..put("t", name) };
+        refused(&bench.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
+        let must_be_new = PutTool { must_be_new: true, ..put("t", "one") };
+        assert_eq!(stands(bench.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
+        // Also where nothing would change.
+        refused(&bench.put_tool(must_be_new), Refusal::PreconditionFailed);
+        refused(&bench.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
+        assert_eq!(stands(bench.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
+        let either = expects(&[version(9, 9), version(1, 1)], "two");
+        assert_eq!(stands(bench.put_tool(either.clone())), (How::Replaced, version(1, 2)));
+        refused(&bench.put_tool(either), Refusal::PreconditionFailed);
+        let stale = DeregisterTool { expected: vec![version(1, 1)], ..gone("t") };
+        refused(&bench.deregister(stale), Refusal::PreconditionFailed);
+        let fresh = DeregisterTool { expected: vec![version(1, 2)], ..gone("t") };
+        assert_eq!(bench.deregister(fresh), Reply::Done { changed: true });
+    }
+
+    #[test]
+    fn of_two_writers_of_one_state_in_one_entry_one_wins() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        let write =
+            |name: &str| Command::PutTool(PutTool { expected: vec![version(1, 1)], ..put("t", name) });
+        let mut replies = bench.apply(START, vec![write("two"), write("three")]);
+        refused(&replies.remove(1), Refusal::PreconditionFailed);
+        assert_eq!(stands(replies.remove(0)), (How::Replaced, version(1, 2)));
+    }
+
+    #[test]
+    fn a_tool_registered_anew_is_never_taken_for_the_one_before_it() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        bench.put_tool(put("t", "two"));
+        bench.deregister(gone("t"));
+        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
+        bench.put_tool(put("t", "two"));
+        let stale = PutTool { expected: vec![version(1, 2)], ..put("t", "three") };
+        refused(&bench.put_tool(stale), Refusal::PreconditionFailed);
+    }
+
+    #[test]
+    fn a_tool_is_gone_from_every_list_and_unknown_behind_another_protocols_door() {
+        let mut bench = Bench::default();
+        let both = PutTool { tool: Some(tool("t", "one", &["mcp", "http"])), ..new("t", "one") };
+        bench.put_tool(both);
+        let through = |protocol: &str| DeregisterTool { protocol: protocol.to_owned(), ..gone("t") };
+        refused(&bench.deregister(through("a2a/2025-draft-01")), Refusal::UnknownTool);
+        let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..put("t", "one") };
+        bench.put_tool(only_http);
+        refused(&bench.deregister(through("mcp")), Refusal::UnknownTool);
+        let of = |protocol| ToolQuery { protocol: Some(protocol), limit: 9, ..ToolQuery::default() };
+        assert_eq!(bench.ids(of("mcp")).0, Vec::<String>::new());
+        assert_eq!(bench.ids(of("http")).0, ["t"]);
+        assert_eq!(bench.deregister(through("http")), Reply::Done { changed: true });
+        refused(&bench.deregister(gone("t")), Refusal::UnknownTool);
+        let left = bench.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
+        assert_eq!(left.count(), 0);
+        assert_eq!(bench.machine.index().tools, 0);
+    }
+
+    #[test]
+    fn pages_have_every_tool_once_in_the_order_of_ids() {
+        let mut bench = Bench::default();
+        // One id begins another, and one protocol's name another's.
+        for (id, protocol) in [("b", "mcp"), ("a", "mc"), ("ab", "mcp"), ("a!", "mcp"), ("~", "mcp")] {
+            let command = PutTool { tool: Some(tool(id, "n", &[protocol])), ..new(id, "n") };
+            bench.put_tool(command);
+        }
+        let mut query = ToolQuery { limit: 2, ..ToolQuery::default() };
+        let (first, next) = bench.ids(query);
+        assert_eq!((first, next.as_deref()), (vec!["a".to_owned(), "a!".to_owned()], Some("a!")));
+        query.after = next.as_deref();
+        let (second, next) = bench.ids(query);
+        assert_eq!((second, next.as_deref()), (vec!["ab".to_owned(), "b".to_owned()], Some("b")));
+        query.after = next.as_deref();
+        assert_eq!(bench.ids(query), (vec!["~".to_owned()], None));
+        // A page that ends where the list ends has no next one.
+        let all = ToolQuery { limit: 5, ..ToolQuery::default() };
+        assert_eq!(bench.ids(all).1, None);
+        let mcp = ToolQuery { protocol: Some("mcp"), limit: 3, after: Some("a") };
+        assert_eq!(
+            bench.ids(mcp),
+            (vec!["a!".to_owned(), "ab".to_owned(), "b".to_owned()], Some("b".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_page_ends_where_it_is_full() {
+        let mut bench = Bench::default();
+        let description = "d".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
+        for id in ["a", "b", "c", "d", "e"] {
+            let tool = Tool { description: Some(description.clone()), ..tool(id, "n", &["mcp"]) };
+            bench.put_tool(PutTool { tool: Some(tool), ..new(id, "n") });
+        }
+        for protocol in [None, Some("mcp")] {
+            let query = ToolQuery { limit: 1000, protocol, after: None };
+            let (first, next) = bench.ids(query);
+            assert_eq!((first.len(), next.as_deref()), (4, Some("d")));
+            assert_eq!(bench.ids(ToolQuery { after: Some("d"), ..query }), (vec!["e".to_owned()], None));
+        }
+    }
+
+    #[test]
+    fn beyond_its_limit_no_tool_is_registered_until_one_is_deregistered() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("last", "one"));
+        let count = |tools: u64| ((META.to_owned(), TOOLS.to_vec()), tools.to_be_bytes().to_vec());
+        bench.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
+        assert_eq!(stands(bench.put_tool(new("t", "one"))).0, How::Registered);
+        refused(&bench.put_tool(new("u", "one")), Refusal::TooManyTools);
+        // What is there can be changed all the same.
+        assert_eq!(stands(bench.put_tool(put("t", "two"))).0, How::Replaced);
+        bench.deregister(gone("last"));
+        assert_eq!(stands(bench.put_tool(new("u", "one"))).0, How::Registered);
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = || {
+            vec![
+                Command::PutTool(new("a", "one")),
+                Command::PutTool(put("a", "two")),
+                Command::PutTool(new("b", "one")),
+                Command::DeregisterTool(gone("a")),
+                Command::PutTool(new("a", "three")),
+                Command::PutTool(new("a", "four")),
+                Command::DeregisterTool(gone("c")),
+            ]
+        };
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        let replies = together.apply(START, commands());
+        let one_by_one: Vec<Reply> =
+            commands().into_iter().map(|command| apart.one(START, command)).collect();
+        assert_eq!(replies, one_by_one);
+        assert_eq!(together.rows.0, apart.rows.0);
+        let restarted = Replicated::default();
+        restarted.rebuild(&together.rows).expect("rebuilds");
+        assert_eq!(restarted.index().tools, 2);
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", apart.machine.index()));
+    }
+
+    #[test]
+    fn a_retry_with_its_idempotency_key_is_told_the_first_outcome_and_changes_nothing() {
+        let mut bench = Bench::default();
+        let digest = |byte: u8| bytes::Bytes::from(vec![byte; 16]);
+        let once = |name: &str, request: u8| {
+            let idempotency = command::Idempotency { key: digest(1), request: digest(request) };
+            command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
+        };
+        let first = bench.encoded(START, vec![once("one", 7)]);
+        bench.put_tool(put("t", "two"));
+        let rows = bench.rows.0.clone();
+        let retried = bench.encoded(LATER, vec![once("one", 7)]);
+        assert_eq!(first, retried);
+        assert_eq!(stands(first[0].clone()), (How::Registered, version(1, 1)));
+        assert_eq!(bench.rows.0, rows);
+        assert_eq!(
+            bench.encoded(START, vec![once("one", 8)]),
+            [Reply::Refused(Refusal::IdempotencyKeyReused)]
+        );
+    }
+}

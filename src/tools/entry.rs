@@ -226,3 +226,207 @@ fn is_scope_word(text: &str) -> bool {
 fn is_printable(text: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn smallest() -> Members {
+        Members { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..Members::default() }
+    }
+
+    fn words(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    /// Different words.
+    fn many(count: usize) -> Vec<String> {
+        (0..count).map(|at| format!("w{at}")).collect()
+    }
+
+    #[track_caller]
+    fn passes(change: impl FnOnce(&mut Members)) -> Entry {
+        let mut members = smallest();
+        change(&mut members);
+        Entry::read(members).expect("passes")
+    }
+
+    #[track_caller]
+    fn is_refused(member: &str, change: impl FnOnce(&mut Members)) {
+        let mut members = smallest();
+        change(&mut members);
+        let shown = format!("{members:?}");
+        let error = Entry::read(members).expect_err(&shown);
+        assert_eq!(error.member, member, "{shown}: {error}");
+    }
+
+    #[test]
+    fn an_entry_without_protocols_takes_mcp() {
+        assert_eq!(passes(|_| ()).protocols(), ["mcp"]);
+        let every = passes(|members| members.protocols = words(&PROTOCOLS));
+        assert_eq!(every.protocols(), PROTOCOLS);
+    }
+
+    #[test]
+    fn a_tool_id_can_be_the_last_segment_of_a_url_and_is_spelled_in_one_way() {
+        for id in ["t", "a.b", "...", "<>\"`{}|^~!*'()", "wimse:x", "a@b", "&=+$,;", "\\", "[]"] {
+            passes(|members| members.tool_id = Some(id.to_owned()));
+        }
+        for id in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a?b",
+            "a#b",
+            "a%2fb",
+            "a b",
+            " a",
+            "a\n",
+            "\u{7f}",
+            "t\u{f6}\u{f6}l",
+            "\u{202e}a",
+        ] {
+            is_refused("tool_id", |members| members.tool_id = Some(id.to_owned()));
+        }
+        is_refused("tool_id", |members| members.tool_id = None);
+    }
+
+    #[test]
+    fn a_name_is_for_people_and_hides_nothing_from_a_terminal() {
+        for name in ["\u{5d0}\u{5d1}", "\u{202e}eman", "\u{1f527}", "a \"b\" <c>", "'; DROP TABLE tools; --"]
+        {
+            passes(|members| members.name = Some(name.to_owned()));
+        }
+        for name in ["", "a\nb", "\u{1b}[31m", "a\0", "a\u{9b}31m", "\t", "a\u{7f}"] {
+            is_refused("name", |members| members.name = Some(name.to_owned()));
+        }
+        is_refused("name", |members| members.name = None);
+        passes(|members| members.description = Some("one\r\n\ttwo\n".to_owned()));
+        passes(|members| members.description = Some(String::new()));
+        for description in ["\u{1b}[31m", "a\0", "a\u{9b}31m"] {
+            is_refused("description", |members| members.description = Some(description.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_resource_is_an_absolute_uri_without_a_fragment() {
+        for uri in ["https://tools.example/sql", "HTTPS://Tools.Example:443", "urn:x:y", "mcp://h/p?q=1"] {
+            let entry = passes(|members| members.resource_uri = Some(uri.to_owned()));
+            assert_eq!(entry.into_tool().resource_uri.as_deref(), Some(uri), "kept as it was given");
+        }
+        for uri in [
+            "",
+            "/sql",
+            "tools.example/sql",
+            "//tools.example",
+            "https://tools.example/#",
+            "https://tools.example/#a",
+            "https://",
+            "https://a b",
+            " https://a",
+            "https://a\n",
+            "https://[::1",
+            "https://t\u{f6}l.example",
+            "https://a/<b>",
+            "1a:b",
+        ] {
+            is_refused("resource_uri", |members| members.resource_uri = Some(uri.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_no_token_can_have_is_no_requirement() {
+        passes(|members| members.required_capabilities = words(&["db.read", "a:b/c"]));
+        for word in ["", "a b", "a\"", "a\\", "\u{e9}", "a\n"] {
+            is_refused("required_capabilities", |members| members.required_capabilities = words(&[word]));
+        }
+        for radius in ["namespace", "namespace:pay", "workspace:pay/ledger"] {
+            passes(|members| members.max_blast_radius = Some(radius.to_owned()));
+        }
+        for radius in
+            ["", ":", "namespace:", "Namespace", "namespace:a b", "namespace:../x", "namespace:a//b"]
+        {
+            is_refused("max_blast_radius", |members| members.max_blast_radius = Some(radius.to_owned()));
+        }
+        for operation in ["", "a b", "\u{e9}"] {
+            is_refused("allowed_operations", |members| members.allowed_operations = words(&[operation]));
+        }
+        for target in ["", "https://a b", "\u{e9}", "a\n"] {
+            is_refused("allowed_targets", |members| members.allowed_targets = words(&[target]));
+        }
+    }
+
+    #[test]
+    fn a_binding_needs_something_to_bind_to() {
+        is_refused("requires_execution", |members| members.requires_execution = true);
+        passes(|members| {
+            members.requires_execution = true;
+            members.allowed_operations = words(&["GET"]);
+        });
+        passes(|members| {
+            members.requires_execution = true;
+            members.allowed_targets = words(&["https://tools.example/sql"]);
+        });
+    }
+
+    #[test]
+    fn protocols_and_versions_are_of_a_known_form() {
+        for protocol in ["", "MCP", "grpc", "a2a", "mcp "] {
+            is_refused("protocols", |members| members.protocols = words(&[protocol]));
+        }
+        for version in ["1.2.0", "0.0.1-alpha.1+build.5"] {
+            passes(|members| members.version = Some(version.to_owned()));
+        }
+        for version in ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.3.4", "1.2.3-", "1.2.x", "latest"] {
+            is_refused("version", |members| members.version = Some(version.to_owned()));
+        }
+    }
+
+    #[test]
+    fn nothing_is_named_twice() {
+        let twice = || words(&["http", "mcp", "http"]);
+        is_refused("required_capabilities", |members| members.required_capabilities = twice());
+        is_refused("allowed_operations", |members| members.allowed_operations = twice());
+        is_refused("allowed_targets", |members| members.allowed_targets = twice());
+        is_refused("protocols", |members| members.protocols = twice());
+    }
+
+    #[test]
+    fn a_member_at_its_longest_passes_and_one_byte_more_is_refused() {
+        type Set = fn(&mut Members, String);
+        let cases: [(&str, usize, Set); 8] = [
+            ("tool_id", limits::TOOL_ID_BYTES_MAX, |m, text| m.tool_id = Some(text)),
+            ("name", limits::TOOL_NAME_BYTES_MAX, |m, text| m.name = Some(text)),
+            ("description", limits::TOOL_DESCRIPTION_BYTES_MAX, |m, text| m.description = Some(text)),
+            ("resource_uri", limits::URI_BYTES_MAX, |m, text| {
+                m.resource_uri = Some(text.replacen("aa", "a:", 1))
+            }),
+            ("required_capabilities", limits::CAPABILITY_BYTES_MAX, |m, text| {
+                m.required_capabilities = vec![text];
+            }),
+            ("allowed_operations", limits::OPAQUE_BYTES_MAX, |m, text| m.allowed_operations = vec![text]),
+            ("allowed_targets", limits::URI_BYTES_MAX, |m, text| m.allowed_targets = vec![text]),
+            ("version", limits::TOOL_VERSION_BYTES_MAX, |m, text| {
+                m.version = Some(text.replacen("aaaaaa", "1.2.3-", 1))
+            }),
+        ];
+        for (member, bytes_max, set) in cases {
+            passes(|members| set(members, "a".repeat(bytes_max)));
+            is_refused(member, |members| set(members, "a".repeat(bytes_max + 1)));
+        }
+    }
+
+    #[test]
+    fn a_list_at_its_longest_passes_and_one_entry_more_is_refused() {
+        passes(|members| {
+            members.required_capabilities = many(limits::CAPABILITIES_MAX);
+            members.allowed_operations = many(limits::TOOL_ALLOWED_MAX);
+            members.allowed_targets = many(limits::TOOL_ALLOWED_MAX);
+        });
+        let more = limits::TOOL_ALLOWED_MAX + 1;
+        is_refused("required_capabilities", |m| m.required_capabilities = many(limits::CAPABILITIES_MAX + 1));
+        is_refused("allowed_operations", |m| m.allowed_operations = many(more));
+        is_refused("allowed_targets", |m| m.allowed_targets = many(more));
+    }
+}

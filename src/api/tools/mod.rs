@@ -1,6 +1,8 @@
-//! `/v1/tools…` and `/v1/mcp/tools…`: wire types and translation (contract §4, §5).
+//! `/v1/tools…` and `/v1/mcp/tools…`: translation (contract §4, §5); wire types are in `record`.
 //!
 //! The two doors differ in their path and in [`Door`], and in nothing else.
+
+mod record;
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -10,18 +12,16 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
+use self::record::{ToolEntry, ToolRecord};
 use super::App;
 use super::caller::{Caller, ManageTools, ReadTools};
 use super::conditional::{self, Tags};
 use super::error::{self, Error};
 use super::{body, idempotency, paging};
-use crate::clock::Timestamp;
-use crate::state::command::{ToolRow, ToolVersion};
+use crate::state::command::ToolVersion;
 use crate::state::{self, ToolQuery};
-use crate::tools::entry::{self, Entry, Members};
+use crate::tools::entry::{self, Entry};
 use crate::tools::registry::{self, Condition, Door, Outcome, Written};
 use crate::{json, limits, tools};
 
@@ -30,93 +30,6 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 
 type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 type ToolId = Result<Path<String>, PathRejection>;
-
-/// A tool and what it asks of a token. Unknown members are refused: a constraint must not be dropped
-/// silently.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ToolEntry {
-    /// 1 to 256 printable ASCII characters without space, `/`, `?`, `#`, `%`; not `.` or `..`. With PUT it
-    /// may be absent, or is the one in the path.
-    tool_id: Option<String>,
-    /// For people, at most 256 bytes.
-    #[schema(required = true)]
-    name: Option<String>,
-    /// An absolute URI without a fragment: what `aud` of a token must be (RFC 8707).
-    resource_uri: Option<String>,
-    /// What a token must have.
-    required_capabilities: Option<Vec<String>>,
-    /// `<kind>[:<name>]`: the most that a token may reach.
-    max_blast_radius: Option<String>,
-    /// Whether a token must be bound to one call.
-    requires_execution: Option<bool>,
-    /// Values that `exec_act` may have, with `requires_execution`.
-    allowed_operations: Option<Vec<String>>,
-    /// Values that `target` may have, with `requires_execution`.
-    allowed_targets: Option<Vec<String>>,
-    /// Of `mcp`, `http` and `a2a/2025-draft-01`; absent or empty: `mcp`.
-    protocols: Option<Vec<String>>,
-    /// For people, at most 4096 bytes.
-    description: Option<String>,
-    /// Of the tool's schema, semver.
-    version: Option<String>,
-    /// Of the record: ignored, so that what was read can be sent back.
-    #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
-    registered_by: Option<serde_json::Value>,
-    /// Of the record: ignored.
-    #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
-    registered_at: Option<serde_json::Value>,
-    /// Of the record: ignored.
-    #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
-    updated_at: Option<serde_json::Value>,
-    /// Of the record: ignored.
-    #[schema(value_type = Option<u64>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
-    revision: Option<serde_json::Value>,
-}
-
-/// A registered tool. Times are RFC 3339, UTC, in log time.
-#[derive(Serialize, ToSchema)]
-pub struct ToolRecord {
-    /// Its identifier.
-    tool_id: String,
-    /// For people.
-    name: String,
-    /// What `aud` of a token must be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource_uri: Option<String>,
-    /// What a token must have.
-    required_capabilities: Vec<String>,
-    /// The most that a token may reach.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_blast_radius: Option<String>,
-    /// Whether a token must be bound to one call.
-    requires_execution: bool,
-    /// Values that `exec_act` may have; empty: any.
-    allowed_operations: Vec<String>,
-    /// Values that `target` may have; empty: any.
-    allowed_targets: Vec<String>,
-    /// By which it can be called.
-    protocols: Vec<String>,
-    /// For people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<String>,
-    /// Of its schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    /// Who registered it, and may change it; absent if nobody said.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    registered_by: Option<String>,
-    /// When it was registered.
-    registered_at: String,
-    /// When it was last changed.
-    updated_at: String,
-    /// Counts its changes, from 1.
-    revision: u64,
-}
 
 /// Registers a tool.
 #[utoipa::path(
@@ -171,7 +84,7 @@ async fn register_through(
     let (parts, bytes) = read(request).await?;
     // The state of a tool is asked for where the tool is, not at the list of all.
     conditional::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
-    let entry = Entry::read(members(json::read(&bytes)?))?;
+    let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_members())?;
     if let Some(protocol) = door.protocol()
         && !entry.protocols().iter().any(|known| known == protocol)
     {
@@ -211,7 +124,7 @@ pub async fn put(
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
     let condition = Condition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
-    let mut members = members(json::read(&bytes)?);
+    let mut members = json::read::<ToolEntry>(&bytes)?.into_members();
     // What is not even UTF-8 is no `tool_id` either.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
     if members.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
@@ -280,7 +193,7 @@ fn answer_list(
     let asked = query.page()?;
     let page =
         app.registry.tools(ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit })?;
-    let records = page.rows.into_iter().map(record).collect::<Result<Vec<_>, _>>()?;
+    let records = page.rows.into_iter().map(ToolRecord::of).collect::<Result<Vec<_>, _>>()?;
     paging::answer(uri, &records, page.next.as_deref())
 }
 
@@ -334,14 +247,14 @@ pub async fn get_mcp(
 
 fn answer_one(app: &App, door: Door, tool_id: &str, headers: &HeaderMap) -> Result<Response, Error> {
     let row = app.registry.tool(tool_id, door)?;
-    let etag = etag(&row)?;
+    let etag = record::etag(&row)?;
     let is_known = conditional::is_known(headers, &etag)?;
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
     let common = [(ETAG, etag), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
     if is_known {
         return Ok((StatusCode::NOT_MODIFIED, common).into_response());
     }
-    Ok((common, Json(record(row)?)).into_response())
+    Ok((common, Json(ToolRecord::of(row)?)).into_response())
 }
 
 /// Deregisters a tool. Its audit trail stays.
@@ -450,22 +363,6 @@ async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
     Ok((parts, bytes))
 }
 
-fn members(entry: ToolEntry) -> Members {
-    Members {
-        tool_id: entry.tool_id,
-        name: entry.name,
-        resource_uri: entry.resource_uri,
-        required_capabilities: entry.required_capabilities.unwrap_or_default(),
-        max_blast_radius: entry.max_blast_radius,
-        requires_execution: entry.requires_execution.unwrap_or_default(),
-        allowed_operations: entry.allowed_operations.unwrap_or_default(),
-        allowed_targets: entry.allowed_targets.unwrap_or_default(),
-        protocols: entry.protocols.unwrap_or_default(),
-        description: entry.description,
-        version: entry.version,
-    }
-}
-
 /// Who asks, and in which request.
 fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
     let request: (&Method, &Uri) = (&parts.method, &parts.uri);
@@ -492,7 +389,8 @@ fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
         Some(Tags::These(tags)) => {
             // RFC 9110 §13.1.1: "MUST use the strong comparison function".
             let strong = tags.iter().filter(|tag| !tag.is_weak);
-            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(&tag.opaque)).collect();
+            let mut expected: Vec<ToolVersion> =
+                strong.filter_map(|tag| record::version_of(&tag.opaque)).collect();
             if expected.is_empty() {
                 expected.push(NEVER);
             }
@@ -510,25 +408,9 @@ fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-fn etag(row: &ToolRow) -> Result<String, Error> {
-    let version = row.version.ok_or_else(|| Error::internal("a tool has no version"))?;
-    Ok(text_of(version))
-}
-
-fn text_of(version: ToolVersion) -> String {
-    format!("\"{}.{}\"", version.registration, version.revision)
-}
-
-/// Tags are compared character by character: only the one spelling counts.
-fn version_of(etag: &str) -> Option<ToolVersion> {
-    let (registration, revision) = etag.trim_matches('"').split_once('.')?;
-    let version = ToolVersion { registration: registration.parse().ok()?, revision: revision.parse().ok()? };
-    (text_of(version) == etag).then_some(version)
-}
-
 fn answer_write(door: Door, written: Written) -> Result<Response, Error> {
-    let etag = HeaderValue::try_from(etag(&written.row)?).map_err(Error::internal)?;
-    let record = record(written.row)?;
+    let etag = HeaderValue::try_from(record::etag(&written.row)?).map_err(Error::internal)?;
+    let record = ToolRecord::of(written.row)?;
     if written.outcome != Outcome::Registered {
         return Ok(([(ETAG, etag)], Json(record)).into_response());
     }
@@ -536,32 +418,9 @@ fn answer_write(door: Door, written: Written) -> Result<Response, Error> {
         Door::Every => "/v1/tools",
         Door::Mcp => "/v1/mcp/tools",
     };
-    let location = format!("{list}/{}", utf8_percent_encode(&record.tool_id, RESERVED));
+    let location = format!("{list}/{}", utf8_percent_encode(record.tool_id(), RESERVED));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     Ok((StatusCode::CREATED, [(ETAG, etag), (LOCATION, location)], Json(record)).into_response())
-}
-
-fn record(row: ToolRow) -> Result<ToolRecord, Error> {
-    let (Some(tool), Some(version)) = (row.tool, row.version) else {
-        return Err(Error::internal("the row of a tool is not whole"));
-    };
-    Ok(ToolRecord {
-        tool_id: tool.tool_id,
-        name: tool.name,
-        resource_uri: tool.resource_uri,
-        required_capabilities: tool.required_capabilities,
-        max_blast_radius: tool.max_blast_radius,
-        requires_execution: tool.requires_execution,
-        allowed_operations: tool.allowed_operations,
-        allowed_targets: tool.allowed_targets,
-        protocols: tool.protocols,
-        description: tool.description,
-        version: tool.version,
-        registered_by: Some(row.registered_by).filter(|caller| !caller.is_empty()),
-        registered_at: Timestamp::from_millis(row.registered_at_millis).to_rfc3339(),
-        updated_at: Timestamp::from_millis(row.updated_at_millis).to_rfc3339(),
-        revision: version.revision,
-    })
 }
 
 impl From<entry::Error> for Error {
