@@ -29,6 +29,7 @@ pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::{Agent, Metadata, PolicySource};
 pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
+pub use revocations::Revocations;
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use tools::{ToolPage, ToolQuery};
 

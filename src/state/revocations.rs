@@ -11,7 +11,7 @@ use super::command::RevocationRow;
 use super::tables::{self, REVOCATION, Tables};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
-use crate::id::{Digest128, LogPosition};
+use crate::id::{Digest128, Incarnation, LogPosition};
 
 /// How far the clocks of issuers may be off: what a foreign clock says was issued until so long after
 /// the entry was applied may have been issued before it (contract §6).
@@ -68,6 +68,23 @@ impl Revocations {
         self.0.pin().contains_key(digest)
     }
 
+    /// Whether a credential that derives from `lineage` is revoked, on a node whose log is of the
+    /// incarnation `here`. As [`State::revokes`].
+    #[must_use]
+    pub fn revokes(
+        &self,
+        here: Option<Incarnation>,
+        lineage: &[Digest128],
+        idx: Option<LogPosition>,
+        iat: Timestamp,
+    ) -> bool {
+        let issued = match idx {
+            Some(position) if Some(position.incarnation) == here => Issued::Here(position.index),
+            _ => Issued::At(iat),
+        };
+        self.cover(lineage, issued)
+    }
+
     fn cover(&self, lineage: &[Digest128], issued: Issued) -> bool {
         let revocations = self.0.pin();
         lineage.iter().filter_map(|digest| revocations.get(digest)).any(|revocation| match issued {
@@ -88,12 +105,7 @@ impl State {
     /// it is a token of a fabric; it counts only within our own incarnation (contract §3, `idx`).
     #[must_use]
     pub fn revokes(&self, lineage: &[Digest128], idx: Option<LogPosition>, iat: Timestamp) -> bool {
-        let here = self.index().incarnation;
-        let issued = match idx {
-            Some(position) if Some(position.incarnation) == here => Issued::Here(position.index),
-            _ => Issued::At(iat),
-        };
-        self.core.machine().revocations().cover(lineage, issued)
+        self.core.machine().revocations().revokes(self.index().incarnation, lineage, idx, iat)
     }
 }
 

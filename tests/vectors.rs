@@ -1,0 +1,270 @@
+//! The language-neutral vectors of `tests/vectors/`, run through the library's pure functions.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/python.rs"]
+#[expect(dead_code, reason = "only the interpreter is asked for here")]
+mod python;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use prost::Message as _;
+use serde::Deserialize;
+use serde_json::Value;
+use trust_fabric::clock::Timestamp;
+use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
+use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
+use trust_fabric::state::Revocations;
+use trust_fabric::state::command::{RevocationRow, Tool};
+use trust_fabric::token::BodyHash;
+use trust_fabric::token::issued::Fabric;
+use trust_fabric::token::key_set::VerifyingKey;
+use trust_fabric::token::signature_cache::SignatureCache;
+use trust_fabric::token::subject::Credential;
+use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace, Verified};
+
+const CHECKS: &str = include_str!("vectors/checks/manifest.json");
+
+/// `tests/vectors/checks/README.md` says what each member means.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    format: u32,
+    now: i64,
+    issuer: String,
+    trust_domains: Vec<String>,
+    incarnation: String,
+    jwks: BTreeMap<String, Vec<Value>>,
+    blast_radius: Order,
+    spent: Vec<Spent>,
+    revocations: Vec<Revocation>,
+    tools: Vec<Entry>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    order: Vec<String>,
+    parents: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Spent {
+    iss: String,
+    jti: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Revocation {
+    kind: String,
+    issuer: String,
+    value: String,
+    digest: String,
+    index: u64,
+    at: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    tool_id: String,
+    name: String,
+    resource_uri: Option<String>,
+    required_capabilities: Vec<String>,
+    max_blast_radius: Option<String>,
+    requires_execution: bool,
+    allowed_operations: Vec<String>,
+    allowed_targets: Vec<String>,
+    protocols: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    tool_id: String,
+    token: String,
+    protocol: Option<String>,
+    request_body_hash: Option<String>,
+    cnf: Option<BTreeMap<String, String>>,
+    expected: String,
+    reason: Option<String>,
+    trace: Vec<Step>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    check: String,
+    result: String,
+}
+
+impl From<Entry> for Tool {
+    fn from(entry: Entry) -> Self {
+        Self {
+            tool_id: entry.tool_id,
+            name: entry.name,
+            resource_uri: entry.resource_uri,
+            required_capabilities: entry.required_capabilities,
+            max_blast_radius: entry.max_blast_radius,
+            requires_execution: entry.requires_execution,
+            allowed_operations: entry.allowed_operations,
+            allowed_targets: entry.allowed_targets,
+            protocols: entry.protocols,
+            description: None,
+            version: None,
+        }
+    }
+}
+
+/// What a manifest says the fabric knows.
+struct Known {
+    now: Timestamp,
+    issuer: String,
+    trust_domains: Vec<TrustDomain>,
+    position: LogPosition,
+    keys: BTreeMap<String, Arc<VerifyingKey>>,
+    containment: Containment,
+    spent: Vec<Spent>,
+    revocations: Revocations,
+    tools: BTreeMap<String, Tool>,
+}
+
+impl Known {
+    fn read(manifest: Manifest) -> (Self, Vec<Case>) {
+        assert_eq!(manifest.format, 1);
+        let radius = |text: &str| text.parse::<BlastRadius>().expect("blast radius");
+        let parents = manifest.blast_radius.parents.iter();
+        let parents = parents.map(|(child, parent)| (radius(child), radius(parent))).collect();
+        let revocations = Revocations::default();
+        for revocation in &manifest.revocations {
+            let at_millis = Timestamp::from_secs(revocation.at).millis();
+            let row = RevocationRow { index: revocation.index, at_millis }.encode_to_vec();
+            revocations.put(revocation.digest().as_bytes(), &row).expect("row");
+        }
+        let key = |jwk: &Value| {
+            let key = VerifyingKey::from_jwk(jwk).expect("key");
+            (key.kid().expect("kid").to_owned(), Arc::new(key))
+        };
+        let known = Self {
+            now: Timestamp::from_secs(manifest.now),
+            issuer: manifest.issuer,
+            trust_domains: manifest.trust_domains.iter().map(|name| name.parse().expect("name")).collect(),
+            position: format!("{}-0", manifest.incarnation).parse().expect("incarnation"),
+            keys: manifest.jwks["keys"].iter().map(key).collect(),
+            containment: Containment::new(manifest.blast_radius.order, parents).expect("order"),
+            spent: manifest.spent,
+            revocations,
+            tools: manifest.tools.into_iter().map(|tool| (tool.tool_id.clone(), tool.into())).collect(),
+        };
+        (known, manifest.cases)
+    }
+
+    fn facts(&self, credential: &Credential) -> Facts {
+        let this = Spent {
+            iss: credential.iss().to_owned(),
+            jti: credential.jti().expect("one of our own").to_owned(),
+        };
+        let here = Some(self.position.incarnation);
+        let (lineage, idx, iat) = (credential.lineage(), credential.idx(), credential.iat());
+        Facts {
+            is_revoked: self.revocations.revokes(here, lineage, idx, iat),
+            is_spent: credential.execution().is_some() && self.spent.contains(&this),
+        }
+    }
+
+    fn verify(&self, case: &Case) -> Result<Verified, Failure> {
+        let signatures = SignatureCache::default();
+        let fabric = Fabric { iss: &self.issuer, trust_domains: &self.trust_domains };
+        let key = |kid: &str| self.keys.get(kid).cloned();
+        let keys = Keys { fabric, key: &key, signatures: &signatures };
+        let seen = case.cnf.as_ref().map(|cnf| cnf["x5t#S256"].parse().expect("a digest"));
+        let authentic = checks::token(&case.token, &keys, seen.as_ref(), self.now)?;
+        let facts = self.facts(authentic.credential());
+        let body: Option<BodyHash> =
+            case.request_body_hash.as_ref().map(|hash| hash.parse().expect("a digest"));
+        let protocol = case.protocol.as_deref().unwrap_or("mcp");
+        let call = Call { protocol, request_body_hash: body.as_ref() };
+        checks::examine(authentic, facts, call, &self.tools[&case.tool_id], &self.containment)
+    }
+}
+
+impl Revocation {
+    /// Its digest, which must be the one that is stated.
+    fn digest(&self) -> Digest128 {
+        let kind = match self.kind.as_str() {
+            "subject" => DigestKind::Subject,
+            "email" => DigestKind::Email,
+            "client" => DigestKind::Client,
+            "token" => DigestKind::Token,
+            "signing_key" => DigestKind::SigningKey,
+            other => panic!("{other}"),
+        };
+        let digest = Digest128::of(kind, self.issuer.as_bytes(), self.value.as_bytes());
+        assert_eq!(digest.to_string(), self.digest, "{}", self.value);
+        digest
+    }
+}
+
+fn steps(trace: &Trace) -> Vec<Step> {
+    let step = |(check, outcome): &(Check, checks::Outcome)| Step {
+        check: check.as_str().to_owned(),
+        result: outcome.as_str().to_owned(),
+    };
+    trace.iter().map(step).collect()
+}
+
+fn manifest() -> Manifest {
+    serde_json::from_str(CHECKS).expect("the manifest")
+}
+
+#[test]
+fn every_vector_of_the_nine_checks_ends_as_expected() {
+    let (known, cases) = Known::read(manifest());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let (ended, reason, trace) = match known.verify(case) {
+            Ok(verified) => ("pass", None, steps(verified.trace())),
+            Err(failure) => (failure.check.as_str(), Some(failure.reason.clone()), steps(&failure.trace)),
+        };
+        if (ended, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
+            wrong.push(format!(
+                "{}: {ended} {reason:?}, expected {} {:?}",
+                case.name, case.expected, case.reason
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_vectors_have_every_check_alone_every_two_together_and_every_skip() {
+    let cases = manifest().cases;
+    let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names.len(), cases.len(), "no name twice");
+    for (at, check) in Check::ALL.iter().enumerate() {
+        assert!(names.contains(format!("{check} fails alone").as_str()), "{check}");
+        for later in &Check::ALL[at + 1..] {
+            let name = format!("{check} and {later} fail together");
+            let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!(case.expected, check.as_str(), "the earlier is named");
+        }
+        let is_skipped = |step: &Step| step.check == check.as_str() && step.result == "skip";
+        let can_be_skipped = !matches!(check, Check::Token | Check::Revocation | Check::Protocol);
+        let skipped = cases.iter().any(|case| case.trace.iter().any(is_skipped));
+        assert_eq!(skipped, can_be_skipped, "{check}");
+    }
+}
+
+#[test]
+fn the_vectors_are_what_their_program_makes() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checks/make.py");
+    let ended = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
+    assert!(ended.success());
+}
