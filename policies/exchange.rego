@@ -65,9 +65,13 @@ namespace_row(party) := data.exchange.namespaces[party.trust_domain][namespace] 
 
 path_rows(party) := [rule |
 	some rule in data.exchange.paths
+	is_at(rule, party)
+]
+
+is_at(rule, party) if {
 	rule.trust_domain == party.trust_domain
 	is_same_path(rule.path, segments(party))
-]
+}
 
 # Whole segments only; `*` stands for exactly one. A prefix of a segment never matches.
 is_same_path(pattern, path) if {
@@ -119,17 +123,33 @@ problems contains "the actor may not act for this subject" if {
 	not may_act
 }
 
-may_act if input.subject.id in data.exchange.actors[input.actor.id].for_workloads
+# The actor's own row decides alone, else the first rule for paths that fits: agents have names that
+# nobody knows beforehand.
+actor_rule := data.exchange.actors[input.actor.id]
+
+actor_rule := path_rules[0] if not data.exchange.actors[input.actor.id]
+
+path_rules := [rule |
+	some rule in data.exchange.actor_paths
+	is_at(rule, input.actor)
+]
+
+may_act if input.subject.id in actor_rule.for_workloads
 
 may_act if {
-	namespaces := data.exchange.actors[input.actor.id].for_namespaces[input.subject.trust_domain]
+	namespaces := actor_rule.for_namespaces[input.subject.trust_domain]
 	["ns", namespace, "sa", _] = segments(input.subject)
 	namespace in namespaces
 }
 
+may_act if {
+	some rule in actor_rule.for_paths
+	is_at(rule, input.subject)
+}
+
 problems contains "too many actors in the chain" if {
 	input.actor
-	count(actors) > data.exchange.actors[input.actor.id].actors_max
+	count(actors) > actor_rule.actors_max
 }
 
 actors := {input.actor.id} | {id | some id in input.subject.act} | {id | some id in input.actor.act}

@@ -73,9 +73,9 @@ test_an_svid_counts_like_a_service_account if {
 }
 
 test_a_path_rule_covers_one_segment_per_star if {
-	decision := exchange.decision with input as ask(token_of("agent/planner"), {})
+	decision := exchange.decision with input as ask(token_of("agent/mcp/planner"), {})
 	decision.allow == true
-	decision.grants.delegation_depth == 1
+	decision.grants.delegation_depth == 2
 }
 
 test_denies_an_unknown_issuer if {
@@ -104,7 +104,7 @@ test_denies_a_namespace_that_only_starts_alike if {
 }
 
 test_denies_a_path_that_only_starts_alike if {
-	every path in {"agent", "agent/a/b", "agents/a", "agent2/a"} {
+	every path in {"agent", "agent/a", "agent/a/b/c", "agents/a/b", "agent2/a/b"} {
 		decision := exchange.decision with input as ask(workload(path), {})
 		denied_because(decision, "no row of the policy covers the subject")
 	}
@@ -148,7 +148,7 @@ test_denies_an_actor_without_a_row if {
 }
 
 test_denies_an_actor_for_another_namespace if {
-	question := object.union(ask(token_of("agent/planner"), {}), {"actor": orchestrator})
+	question := object.union(ask(token_of("agent/mcp/planner"), {}), {"actor": orchestrator})
 	decision := exchange.decision with input as question
 	denied_because(decision, "may not act for this subject")
 }
@@ -164,6 +164,59 @@ test_denies_a_chain_that_is_too_long if {
 	question := object.union(ask(subject, {}), {"actor": orchestrator})
 	decision := exchange.decision with input as question
 	denied_because(decision, "too many actors")
+}
+
+test_lets_an_agent_act_for_a_workload_by_its_path if {
+	question := object.union(ask(reporter, {}), {"actor": token_of("agent/mcp/planner")})
+	decision := exchange.decision with input as question
+	decision.allow == true
+	decision.grants.capabilities == {"db.read"}
+}
+
+test_lets_an_agent_act_for_another_by_both_paths if {
+	question := object.union(ask(token_of("agent/a2a/coder"), {}), {"actor": token_of("agent/mcp/planner")})
+	decision := exchange.decision with input as question
+	decision.allow == true
+}
+
+test_denies_an_agent_whose_path_only_starts_alike if {
+	every path in {"agent/mcp", "agent/mcp/planner/x", "agents/mcp/planner"} {
+		question := object.union(ask(reporter, {}), {"actor": token_of(path)})
+		decision := exchange.decision with input as question
+		denied_because(decision, "may not act for this subject")
+	}
+}
+
+test_denies_an_agent_for_another_namespace if {
+	subject := workload("ns/other/sa/reporter")
+	question := object.union(ask(subject, {}), {"actor": token_of("agent/mcp/planner")})
+	decision := exchange.decision with input as question
+	denied_because(decision, "may not act for this subject")
+}
+
+test_denies_too_many_actors_by_path_too if {
+	subject := object.union(reporter, {"act": ["wimse://dev.trust-fabric.local/a", "wimse://dev.trust-fabric.local/b"]})
+	question := object.union(ask(subject, {}), {"actor": token_of("agent/mcp/planner")})
+	decision := exchange.decision with input as question
+	denied_because(decision, "too many actors")
+}
+
+test_the_row_of_an_actor_replaces_the_rule_of_its_path if {
+	id := "wimse://dev.trust-fabric.local/agent/mcp/planner"
+	row := {"for_workloads": [], "for_namespaces": {}, "actors_max": 2}
+	question := object.union(ask(reporter, {}), {"actor": token_of("agent/mcp/planner")})
+	decision := exchange.decision with input as question with data.exchange.actors as {id: row}
+	denied_because(decision, "may not act for this subject")
+}
+
+test_tables_without_rules_for_actors_paths_are_good if {
+	tables := object.remove(data.exchange, ["actor_paths"])
+	own := object.union(ask(reporter, {}), {"actor": orchestrator})
+	decision := exchange.decision with input as own with data.exchange as tables
+	decision.allow == true
+	agent := object.union(ask(reporter, {}), {"actor": token_of("agent/mcp/planner")})
+	denied := exchange.decision with input as agent with data.exchange as tables
+	denied_because(denied, "may not act for this subject")
 }
 
 test_grants_nothing_that_the_actor_may_not_have if {

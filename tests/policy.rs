@@ -4,7 +4,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -12,6 +12,7 @@ use trust_fabric::clock::Clock;
 use trust_fabric::json;
 use trust_fabric::limits;
 use trust_fabric::policy::exchange::{Party, Question, Request};
+use trust_fabric::policy::identity;
 use trust_fabric::policy::load;
 use trust_fabric::policy::{Bundle, DenialKind, Error, Point, Source};
 
@@ -26,7 +27,7 @@ fn policy(rules: &str) -> Source {
 }
 
 fn shipped() -> Vec<Source> {
-    ["data.json", "exchange.rego", "exchange_test.rego"]
+    ["data.json", "exchange.rego", "exchange_test.rego", "identity.rego", "identity_test.rego"]
         .into_iter()
         .map(|name| {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").join(name);
@@ -415,7 +416,7 @@ fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
     assert_eq!((nothing.answer, nothing.error.as_deref()), (None, Some("policy has no answer")));
 }
 
-/// One row of `tests/vectors/policy/exchange.json`, which a second Rego engine reads too.
+/// One row of `tests/vectors/policy/<point>.json`, which a second Rego engine reads too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Vector {
@@ -426,12 +427,81 @@ struct Vector {
 
 #[test]
 fn the_compiled_policy_gives_the_answers_of_the_vectors() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/policy/exchange.json");
-    let vectors: Vec<Vector> = json::read(&std::fs::read(path).expect("vectors")).expect("vectors");
     let bundle = Bundle::compile(&shipped()).expect("compiles");
-    assert!(vectors.len() >= 20);
-    for Vector { name, input, expected } in vectors {
-        let explanation = bundle.explain(Point::Exchange, &input);
-        assert_eq!(explanation.answer, Some(expected), "{name}: {:?}", explanation.error);
+    for point in Point::ALL {
+        let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/policy");
+        let path = vectors.join(format!("{}.json", point.as_str()));
+        let vectors: Vec<Vector> = json::read(&std::fs::read(path).expect("vectors")).expect("vectors");
+        assert!(vectors.len() >= 20);
+        for Vector { name, input, expected } in vectors {
+            let explanation = bundle.explain(point, &input);
+            assert_eq!(explanation.answer, Some(expected), "{name}: {:?}", explanation.error);
+        }
+    }
+}
+
+/// A rule about agents beside one about exchanges that permits nothing.
+fn about_agents(rule: &str) -> Result<Bundle, Error> {
+    let identity = format!("package svc.identity\n\nimport rego.v1\n\n{rule}\n");
+    Bundle::compile(&[
+        policy("decision := {\"allow\": false, \"reason\": \"no\"}"),
+        source("identity.rego", &identity),
+    ])
+}
+
+fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
+    let (capabilities, metadata) = (BTreeSet::from(["db.read".to_owned()]), BTreeMap::new());
+    let question = identity::Question {
+        request: identity::Request {
+            agent_name: "planner",
+            platform: "mcp",
+            capabilities: &capabilities,
+            max_blast_radius: None,
+            delegation_depth: 0,
+            metadata: &metadata,
+        },
+        parent: None,
+        caller: None,
+        trust_domain: "dev.trust-fabric.local",
+    };
+    match bundle.decide_identity(&question) {
+        Ok(permit) => Ok(permit.capabilities().iter().cloned().collect::<Vec<_>>().join(" ")),
+        Err(denial) => Err(denial.kind),
+    }
+}
+
+#[test]
+fn a_bundle_need_not_decide_about_agents_but_what_it_has_must_compile() {
+    let without = Bundle::compile(&[policy("decision := {\"allow\": false, \"reason\": \"no\"}")]);
+    let without = without.expect("compiles");
+    assert!(!without.decides_identity());
+    assert_eq!(decided(&without), Err(DenialKind::Undefined));
+    let other = about_agents("verdict := true").expect("compiles");
+    assert!(!other.decides_identity());
+    for rule in
+        ["decision := x", "decision := unknown.builtin(1)", "decision := {", "decision := time.now_ns()"]
+    {
+        assert!(about_agents(rule).is_err(), "{rule}");
+    }
+    let grants = |caller: &str| {
+        format!(r#"decision := {{"allow": true, "reason": "", "grants": {{"capabilities": [{caller}]}}}}"#)
+    };
+    let bundle = about_agents(&grants("input.request.agent_name")).expect("compiles");
+    assert!(bundle.decides_identity());
+    assert_eq!(decided(&bundle), Ok("planner".to_owned()));
+    assert_eq!(
+        decided(&about_agents(&grants("input.caller")).expect("compiles")),
+        Err(DenialKind::Undefined)
+    );
+    let contradicting = about_agents("decision := 1\ndecision := 2").expect("compiles");
+    assert_eq!(decided(&contradicting), Err(DenialKind::Failed));
+}
+
+#[test]
+fn one_thread_may_ask_both_rules_of_a_bundle_in_turn() {
+    let bundle = Bundle::compile(&shipped()).expect("compiles");
+    for _ in 0..3 {
+        assert_eq!(decided(&bundle), Ok("db.read".to_owned()));
+        assert!(bundle.decide_exchange(&question()).is_ok());
     }
 }

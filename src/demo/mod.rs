@@ -35,10 +35,12 @@ const ISSUER: &str = "http://127.0.0.1:8698";
 /// The trust domain of the shipped policy.
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 /// The shipped policy, so that the program needs nothing beside it.
-const POLICY: [(&str, &str); 3] = [
+const POLICY: [(&str, &str); 5] = [
     ("data.json", include_str!("../../policies/data.json")),
     ("exchange.rego", include_str!("../../policies/exchange.rego")),
     ("exchange_test.rego", include_str!("../../policies/exchange_test.rego")),
+    ("identity.rego", include_str!("../../policies/identity.rego")),
+    ("identity_test.rego", include_str!("../../policies/identity_test.rego")),
 ];
 
 /// Why the development broker did not start, or a step did not do what it should.

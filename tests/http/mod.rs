@@ -1,5 +1,6 @@
 //! The tests, one file per subject.
 
+mod agents;
 mod around;
 mod bad_credentials;
 mod bad_requests;

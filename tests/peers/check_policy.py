@@ -1,8 +1,9 @@
 """Asks a second Rego engine (rego-cpp, through regopy) the questions of the policy vectors.
 
-Usage: check_policy.py POLICIES VECTORS
-       POLICIES  directory with exchange.rego and data.json
-       VECTORS   exchange.json: a list of {"name", "input", "expected"}
+Usage: check_policy.py POLICIES VECTORS...
+       POLICIES  directory with the policies and data.json
+       VECTORS   <point>.json: a list of {"name", "input", "expected"} for data.svc.<point>.decision,
+                 which <point>.rego answers
 
 Exits with 0 if every answer is the expected one; prints each that is not.
 """
@@ -14,25 +15,30 @@ import sys
 from regopy import Interpreter
 
 
-def answer(policies, question):
+def answer(policies, point, question):
     rego = Interpreter()
-    rego.add_module("exchange.rego", (policies / "exchange.rego").read_text())
+    rego.add_module(f"{point}.rego", (policies / f"{point}.rego").read_text())
     rego.add_data(json.loads((policies / "data.json").read_text()))
     rego.set_input(question)
-    output = json.loads(str(rego.query("data.svc.exchange.decision")))
+    output = json.loads(str(rego.query(f"data.svc.{point}.decision")))
     return output["result"][0]["expressions"][0] if "result" in output else output["expressions"][0]
 
 
-def main(policies, vectors):
-    vectors = json.loads(pathlib.Path(vectors).read_text())
+def disagreements(policies, path):
+    vectors = json.loads(path.read_text())
     wrong = 0
     for vector in vectors:
-        got = answer(pathlib.Path(policies), vector["input"])
+        got = answer(policies, path.stem, vector["input"])
         if got != vector["expected"]:
             wrong += 1
             print(f"{vector['name']}:\n  expected {vector['expected']}\n  got      {got}")
-    print(f"{len(vectors) - wrong} of {len(vectors)} answers agree")
-    return 1 if wrong or not vectors else 0
+    print(f"{path.stem}: {len(vectors) - wrong} of {len(vectors)} answers agree")
+    return wrong if vectors else 1
+
+
+def main(policies, *vectors):
+    wrong = [disagreements(pathlib.Path(policies), pathlib.Path(path)) for path in vectors]
+    return 1 if sum(wrong) or not wrong else 0
 
 
 if __name__ == "__main__":

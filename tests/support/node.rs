@@ -29,6 +29,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 pub struct Setup {
     /// Instead of the shipped `policies/exchange.rego`.
     pub rego: Option<&'static str>,
+    /// With a policy that has no rule about agents.
+    pub is_without_agents: bool,
     /// More lines for the configuration file.
     pub more_config: String,
     /// Instead of [`NOW_SECS`].
@@ -44,8 +46,9 @@ pub struct Channel {
     http: reqwest::Client,
 }
 
-/// The callers that a secure node knows certificates of; the last may do nothing.
-pub const CALLERS: [&str; 3] = ["gateway", "operator", "stranger"];
+/// The callers that a secure node knows certificates of. The stranger may do nothing, the second may have
+/// agents issued as the gateway may, and the chief may besides do what operators do.
+pub const CALLERS: [&str; 5] = ["gateway", "operator", "stranger", "second", "chief"];
 
 /// A node, its issuers and its client.
 pub struct Node {
@@ -397,6 +400,8 @@ callers = [
         "exchange", "identity.issue", "tools.manage", "tools.read", "tools.verify", "audit.read",
     ] }},
     {{ id = "spiffe://{TRUST_DOMAIN}/operator", capabilities = ["cluster.admin", "metrics.read"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/second", capabilities = ["exchange", "identity.issue"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/chief", capabilities = ["identity.issue", "cluster.admin"] }},
 ]"#,
         certificate = made.node.certificate.display(),
         private_key = made.node.private_key.display(),
@@ -410,6 +415,10 @@ fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup, edge: &str) -
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/exchange.rego");
     let rego = setup.rego.map_or_else(|| std::fs::read_to_string(shipped).expect("policy"), str::to_owned);
     std::fs::write(policies.join("exchange.rego"), rego).expect("write");
+    if !setup.is_without_agents {
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/identity.rego");
+        std::fs::copy(shipped, policies.join("identity.rego")).expect("copy");
+    }
     std::fs::write(policies.join("data.json"), tables(cluster).to_string()).expect("write");
     let bundle_file = directory.join("bundle.json");
     std::fs::write(&bundle_file, bundle(&cluster.file_svids).to_string()).expect("write");
@@ -506,9 +515,36 @@ pub fn tables(cluster: &Cluster) -> Value {
             "files.example": {"demo": demo},
             "endpoint.example": {"demo": demo},
         },
-        "paths": [],
+        "paths": [{
+            "trust_domain": TRUST_DOMAIN, "path": ["agent", "*", "*"],
+            "audiences": [FABRIC, TOOL, MIGRATE], "default_audience": TOOL,
+            "capabilities": ["db.read", "db.write"], "blast_radius": "cluster", "delegation_depth": 10,
+        }],
         "actors": actors(),
-    }})
+        "actor_paths": [{
+            "trust_domain": TRUST_DOMAIN, "path": ["agent", "*", "*"],
+            "for_workloads": [], "for_namespaces": {TRUST_DOMAIN: ["demo", "agents"]},
+            "for_paths": [{"trust_domain": TRUST_DOMAIN, "path": ["agent", "*", "*"]}], "actors_max": 20,
+        }],
+    }, "identity": identities()})
+}
+
+/// Who may have which agents: everybody in development mode, and three callers of a secure node.
+fn identities() -> Value {
+    let platforms = json!(["mcp", "a2a", "watsonx", "custom"]);
+    let row = json!({
+        "platforms": platforms, "blast_radius": "cluster", "delegation_depth": 10,
+        "capabilities": ["db.read", "db.write", "identity.issue", "tools.read", "cluster.admin"],
+    });
+    let few = json!({"platforms": ["mcp"], "capabilities": ["db.read"], "delegation_depth": 1});
+    json!({
+        "nobody": row,
+        "callers": {
+            (format!("spiffe://{TRUST_DOMAIN}/gateway")): row,
+            (format!("spiffe://{TRUST_DOMAIN}/second")): few,
+            (format!("spiffe://{TRUST_DOMAIN}/chief")): row,
+        },
+    })
 }
 
 /// Every agent may act for the workloads of `demo` and for other agents.
