@@ -33,6 +33,10 @@ pub(super) enum Error {
     File { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Input { path: PathBuf, source: json::Error },
+    #[error("the token would be lost")]
+    NoPlaceForToken,
+    #[error("there is no such agent")]
+    NoSuchAgent,
     #[error("the policy denies this")]
     Denied,
     #[error("{failed} of {all} policy tests failed")]
@@ -93,6 +97,7 @@ impl Error {
             Self::Config(config::Error::Mistakes(_)) => {
                 Some("every key is explained in trust-fabric.example.toml")
             }
+            Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
             Self::Answer(admin::Error::Unreachable(_)) => {
                 Some("is the node running? --server says where it is")
             }

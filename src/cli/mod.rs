@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 the core of a serving node failed.
 
+mod agent;
 mod config;
 mod dev;
 mod error;
@@ -46,6 +47,9 @@ enum Command {
     /// List, rotate or taint the signing keys of a running node.
     #[command(subcommand)]
     Keys(keys::Command),
+    /// Give agents identities, renew and revoke them, and see who acts for whom.
+    #[command(subcommand)]
+    Agent(agent::Command),
     /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
@@ -82,6 +86,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Dev(arguments) => dev::run(arguments, out),
         Command::Config(command) => config::run(&command, out),
         Command::Keys(command) => keys::run(command, out),
+        Command::Agent(command) => agent::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
@@ -170,6 +175,17 @@ mod tests {
             "keys list --output json --server http://127.0.0.1:1",
             "keys rotate",
             "keys taint abc",
+            "agent issue --name n --platform mcp --capability c --token-file f",
+            "agent issue --name n --platform a2a --capability c --capability d --on-behalf-of a \
+             --max-blast-radius namespace:x --delegation-depth 2 --metadata a=b --metadata c= -o json",
+            "agent renew --token-file f",
+            "agent list --output json",
+            "agent show wimse://a.example/agent/mcp/x",
+            "agent tree",
+            "agent tree wimse://a.example/agent/mcp/x",
+            "agent revoke wimse://a.example/agent/mcp/x",
+            "policy eval --point identity --input q.json",
+            "policy explain --point identity --input -",
             "policy test",
             "policy test policies/",
             "policy eval --input q.json policies",
@@ -196,6 +212,13 @@ mod tests {
             "serv",
             "keys taint",
             "keys",
+            "agent issue --name n --platform slack --capability c",
+            "agent issue --name n --platform mcp",
+            "agent issue --name n --platform mcp --capability c --metadata a",
+            "agent issue --name n --platform mcp --capability c --delegation-depth -1",
+            "agent renew",
+            "agent revoke",
+            "policy eval --point signals --input q.json",
             "policy rollback x",
             "policy apply",
             "dev --listen here",

@@ -1,5 +1,6 @@
 //! The tests, one file per subject.
 
+mod agent_commands;
 mod agents;
 mod around;
 mod bad_credentials;

@@ -1,0 +1,395 @@
+//! `trust-fabric agent …`
+//!
+//! A token is never written to the terminal unless a program reads it: it goes into a file of its owner,
+//! or into JSON.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::Error;
+use super::output::{self, Format, Output, printable};
+use super::server::Server;
+use crate::{identity, limits};
+
+const AGENT: [&str; 3] = ["v1", "identity", "agent"];
+const RENEW: [&str; 4] = ["v1", "identity", "agent", "renew"];
+const AGENTS: [&str; 3] = ["v1", "identity", "agents"];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Give an agent an identity; its token goes into a file, or into JSON.
+    Issue(Issue),
+    /// Get an agent a new token with the one it has.
+    Renew(Renew),
+    /// List the agents that you had issued; operators see all.
+    List(List),
+    /// Show one agent.
+    Show(Show),
+    /// Draw which agent acts on behalf of which.
+    Tree(Tree),
+    /// Revoke an agent and all that derives from it, for ever.
+    Revoke(Revoke),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Issue {
+    /// What people call the agent; need not be unique.
+    #[arg(long = "name", value_name = "NAME")]
+    agent_name: String,
+    /// What it runs on.
+    #[arg(long, value_parser = PossibleValuesParser::new(identity::PLATFORMS))]
+    platform: String,
+    /// What it shall be able to do; can be repeated.
+    #[arg(long = "capability", value_name = "CAPABILITY", required = true)]
+    capabilities: Vec<String>,
+    /// The agent on whose behalf it acts.
+    #[arg(long, value_name = "AGENT_ID")]
+    on_behalf_of: Option<String>,
+    /// How far it shall reach at most, for example `namespace:prod`.
+    #[arg(long, value_name = "KIND:NAME")]
+    max_blast_radius: Option<String>,
+    /// How many hops it may act for others; 0 for none.
+    #[arg(long, value_name = "HOPS", default_value_t = 0)]
+    delegation_depth: u32,
+    /// Whatever else is to be known of it; can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
+    /// Where the token is kept, readable for you alone.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Renew {
+    /// Where the token is; the new one takes its place.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The agent, as `agent list` names it.
+    agent_id: String,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Tree {
+    /// Only this agent and those that act on its behalf.
+    agent_id: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Revoke {
+    /// The agent, as `agent list` names it.
+    agent_id: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+    match command {
+        Command::Issue(arguments) => issue(&arguments, out),
+        Command::Renew(arguments) => renew(&arguments, out),
+        Command::List(arguments) => list(&arguments, out),
+        Command::Show(arguments) => show(&arguments, out),
+        Command::Tree(arguments) => tree(&arguments, out),
+        Command::Revoke(arguments) => revoke(&arguments, out),
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "must be NAME=VALUE".to_owned())
+}
+
+fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
+    if arguments.token_file.is_none() && arguments.output.format != Format::Json {
+        return Err(Error::NoPlaceForToken);
+    }
+    // Before anything is issued whose token could not be kept.
+    let file = arguments.token_file.as_deref().map(TokenFile::prepare).transpose()?;
+    let metadata: BTreeMap<_, _> = arguments.metadata.iter().cloned().collect();
+    let request = json!({
+        "agent_name": arguments.agent_name,
+        "platform": arguments.platform,
+        "capabilities": arguments.capabilities,
+        "on_behalf_of": arguments.on_behalf_of,
+        "max_blast_radius": arguments.max_blast_radius,
+        "delegation_depth": arguments.delegation_depth,
+        "metadata": metadata,
+    });
+    let client = arguments.server.client()?;
+    let identity = super::wait_for(async { Ok(client.post(&AGENT, &request).await?) })?;
+    hand_over(out, arguments.output, file, &identity, "issued")
+}
+
+fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
+    let token = read_token(&arguments.token_file)?;
+    let file = TokenFile::prepare(&arguments.token_file)?;
+    let client = arguments.server.client()?;
+    let identity = super::wait_for(async { Ok(client.post_as(&token, &RENEW, &json!({})).await?) })?;
+    hand_over(out, arguments.output, Some(file), &identity, "renewed")
+}
+
+/// Keeps the token, and says of what it is.
+fn hand_over(
+    out: &mut dyn Write,
+    output: Output,
+    file: Option<TokenFile>,
+    identity: &Value,
+    what: &str,
+) -> Result<(), Error> {
+    let kept = match file {
+        Some(file) => Some(file.keep(text(identity, "token"))?),
+        None => None,
+    };
+    if output.format == Format::Json {
+        return Ok(output::json(out, identity)?);
+    }
+    writeln!(out, "{} is {what}", printable(text(identity, "agent_id")))?;
+    let capabilities = identity.get("capabilities").and_then(Value::as_array).into_iter().flatten();
+    let capabilities: Vec<_> = capabilities.filter_map(Value::as_str).map(printable).collect();
+    writeln!(out, "  capabilities  {}", capabilities.join(" "))?;
+    if identity.get("blast_radius").is_some() {
+        writeln!(out, "  blast radius  {}", printable(text(identity, "blast_radius")))?;
+    }
+    writeln!(out, "  token until   {}", printable(text(identity, "expires_at")))?;
+    if let Some(kept) = kept {
+        writeln!(out, "  token in      {}", kept.display())?;
+    }
+    Ok(())
+}
+
+fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let agents = super::wait_for(async { Ok(client.list(&AGENTS).await?) })?;
+    let columns = [
+        ("agent", "agent_id"),
+        ("name", "agent_name"),
+        ("status", "status"),
+        ("depth", "delegation_depth"),
+        ("blast radius", "blast_radius"),
+        ("on behalf of", "on_behalf_of"),
+        ("issued by", "issued_by"),
+        ("ends", "ends_at"),
+    ];
+    Ok(output::list(out, arguments.output, &agents.into(), &columns)?)
+}
+
+fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
+    let agent = super::wait_for(async { Ok(client.get(&path).await?) })?;
+    if arguments.output.format == Format::Json {
+        return Ok(output::json(out, &agent)?);
+    }
+    for (name, value) in agent.as_object().into_iter().flatten() {
+        let value = match value {
+            Value::String(text) => printable(text),
+            Value::Array(words) => {
+                words.iter().filter_map(Value::as_str).map(printable).collect::<Vec<_>>().join(" ")
+            }
+            other => printable(&other.to_string()),
+        };
+        writeln!(out, "{:<17} {value}", printable(name))?;
+    }
+    Ok(())
+}
+
+fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
+    super::wait_for(async { Ok(client.delete(&path).await?) })?;
+    Ok(writeln!(
+        out,
+        "{} is revoked, with every agent and token that derives from it",
+        printable(&arguments.agent_id)
+    )?)
+}
+
+fn tree(arguments: &Tree, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let agents = super::wait_for(async { Ok(client.list(&AGENTS).await?) })?;
+    if let Some(id) = &arguments.agent_id
+        && !agents.iter().any(|agent| text(agent, "agent_id") == id)
+    {
+        return Err(Error::NoSuchAgent);
+    }
+    Ok(draw(out, &agents, arguments.agent_id.as_deref())?)
+}
+
+/// Every agent below the one on whose behalf it acts; only `root` and what is below it, if there is one.
+fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result<()> {
+    let known: BTreeMap<&str, &Value> = agents.iter().map(|agent| (text(agent, "agent_id"), agent)).collect();
+    let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut roots = Vec::new();
+    for (id, agent) in &known {
+        let parent = text(agent, "on_behalf_of");
+        match root {
+            Some(root) if root == *id => roots.push(*id),
+            // A parent that is not shown to the caller is no place to draw below.
+            None if !known.contains_key(parent) => roots.push(*id),
+            _ => children.entry(parent).or_default().push(*id),
+        }
+    }
+    // What stands before a line, and before those below it. Whatever the list says, each is drawn once.
+    let mut open: Vec<_> = roots.iter().rev().map(|id| (*id, String::new(), String::new())).collect();
+    while let Some((id, before, below)) = open.pop() {
+        let Some(agent) = known.get(id) else { continue };
+        let [name, status, platform] = ["agent_name", "status", "platform"].map(|name| printable(text(agent, name)));
+        let depth = agent.get("delegation_depth").and_then(Value::as_u64).unwrap_or_default();
+        writeln!(out, "{before}{name}  {platform}  {status}  depth {depth}  {}", printable(id))?;
+        let last = children.remove(id).unwrap_or_default();
+        for (at, child) in last.iter().rev().enumerate() {
+            let (branch, beside) = if at == 0 { ("└── ", "    ") } else { ("├── ", "│   ") };
+            open.push((child, format!("{below}{branch}"), format!("{below}{beside}")));
+        }
+    }
+    Ok(())
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn read_token(path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    let limit = limits::TOKEN_BYTES_MAX as u64;
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_string(&mut text))
+        .map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(text.trim().to_owned())
+}
+
+/// A file for a token that nobody else can read (0600). Until it is kept, what was there stays.
+struct TokenFile {
+    path: PathBuf,
+    fresh: PathBuf,
+    file: File,
+}
+
+impl TokenFile {
+    fn prepare(path: &Path) -> Result<Self, Error> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let fresh = PathBuf::from(name);
+        // One that an earlier run left may be open to others.
+        drop(fs::remove_file(&fresh));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh);
+        let file = file.map_err(|source| Error::File { path: fresh.clone(), source })?;
+        Ok(Self { path: path.to_owned(), fresh, file })
+    }
+
+    fn keep(mut self, token: &str) -> Result<PathBuf, Error> {
+        let written = writeln!(self.file, "{token}").and_then(|()| self.file.sync_all());
+        let kept = written.and_then(|()| fs::rename(&self.fresh, &self.path));
+        kept.map_err(|source| Error::File { path: self.path.clone(), source })?;
+        Ok(self.path.clone())
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        // Not there any more if it was kept.
+        drop(fs::remove_file(&self.fresh));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn agent(id: &str, parent: &str) -> Value {
+        json!({
+            "agent_id": id, "agent_name": format!("n-{id}"), "platform": "mcp", "status": "active",
+            "delegation_depth": 1, "on_behalf_of": parent,
+        })
+    }
+
+    fn drawn(agents: &[Value], root: Option<&str>) -> String {
+        let mut text = Vec::new();
+        draw(&mut text, agents, root).expect("drawn");
+        let text = String::from_utf8(text).expect("text");
+        text.lines().map(|line| format!("{}\n", line.split("  mcp").next().unwrap_or_default())).collect()
+    }
+
+    #[test]
+    fn every_agent_stands_below_the_one_it_acts_for() {
+        let agents = [
+            agent("a", ""), agent("b", "a"), agent("c", "a"), agent("d", "b"), agent("e", "b"), agent("f", "gone"),
+        ];
+        assert_eq!(drawn(&agents, None), "n-a\n├── n-b\n│   ├── n-d\n│   └── n-e\n└── n-c\nn-f\n");
+        assert_eq!(drawn(&agents, Some("b")), "n-b\n├── n-d\n└── n-e\n");
+        assert_eq!(drawn(&agents, Some("d")), "n-d\n");
+        assert_eq!(drawn(&[], None), "");
+    }
+
+    #[test]
+    fn a_list_that_goes_round_in_circles_ends_and_moves_no_cursor() {
+        let circle = [agent("a", "b"), agent("b", "a"), agent("c", "c")];
+        assert_eq!(drawn(&circle, None), "");
+        assert_eq!(drawn(&circle, Some("a")), "n-a\n└── n-b\n");
+        let hostile = [json!({"agent_id": "a", "agent_name": "\u{1b}[2J\nx"})];
+        let mut text = Vec::new();
+        draw(&mut text, &hostile, None).expect("drawn");
+        let text = String::from_utf8(text).expect("text");
+        assert!(!text.contains('\u{1b}') && text.lines().count() == 1, "{text:?}");
+        // As deep as a list can be.
+        let deep: Vec<_> = (0..2000).map(|at| agent(&format!("{at}"), &format!("{}", at - 1))).collect();
+        assert_eq!(drawn(&deep, None).lines().count(), 2000);
+    }
+
+    #[test]
+    fn a_token_is_its_owners_alone_and_the_old_one_stays_until_there_is_a_new_one() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("token");
+        fs::write(&path, "old\n").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("mode");
+        fs::write(directory.path().join("token.new"), "left").expect("written");
+        drop(TokenFile::prepare(&path).expect("prepared"));
+        assert_eq!(read_token(&path).expect("read"), "old");
+        assert_eq!(TokenFile::prepare(&path).expect("prepared").keep("new").expect("kept"), path);
+        assert_eq!(read_token(&path).expect("read"), "new");
+        let mode = fs::metadata(&path).expect("file").permissions().mode() & 0o777;
+        assert_eq!((mode, fs::read_dir(directory.path()).expect("files").count()), (0o600, 1));
+        assert!(matches!(TokenFile::prepare(&directory.path().join("no/where")), Err(Error::File { .. })));
+        assert!(matches!(read_token(&directory.path().join("gone")), Err(Error::File { .. })));
+    }
+
+    #[test]
+    fn metadata_is_named() {
+        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(pair("a").is_err());
+    }
+}
