@@ -265,7 +265,8 @@ fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result
     let mut open: Vec<_> = roots.iter().rev().map(|id| (*id, String::new(), String::new())).collect();
     while let Some((id, before, below)) = open.pop() {
         let Some(agent) = known.get(id) else { continue };
-        let [name, status, platform] = ["agent_name", "status", "platform"].map(|name| printable(text(agent, name)));
+        let [name, status, platform] =
+            ["agent_name", "status", "platform"].map(|name| printable(text(agent, name)));
         let depth = agent.get("delegation_depth").and_then(Value::as_u64).unwrap_or_default();
         writeln!(out, "{before}{name}  {platform}  {status}  depth {depth}  {}", printable(id))?;
         let last = children.remove(id).unwrap_or_default();
@@ -347,7 +348,12 @@ mod tests {
     #[test]
     fn every_agent_stands_below_the_one_it_acts_for() {
         let agents = [
-            agent("a", ""), agent("b", "a"), agent("c", "a"), agent("d", "b"), agent("e", "b"), agent("f", "gone"),
+            agent("a", ""),
+            agent("b", "a"),
+            agent("c", "a"),
+            agent("d", "b"),
+            agent("e", "b"),
+            agent("f", "gone"),
         ];
         assert_eq!(drawn(&agents, None), "n-a\n├── n-b\n│   ├── n-d\n│   └── n-e\n└── n-c\nn-f\n");
         assert_eq!(drawn(&agents, Some("b")), "n-b\n├── n-d\n└── n-e\n");

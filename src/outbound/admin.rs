@@ -389,7 +389,9 @@ mod tests {
     use tokio_rustls::rustls::pki_types::PrivateKeyDer;
     use tokio_rustls::rustls::server::WebPkiClientVerifier;
     use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
-    use wiremock::matchers::{body_json, method, path};
+    use wiremock::matchers::{
+        body_json, header as header_is, method, path, query_param, query_param_is_missing,
+    };
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
@@ -449,6 +451,77 @@ mod tests {
         Mock::given(method("GET")).respond_with(page).mount(&server).await;
         let outcome = NodeClient::new(&server.uri()).expect("client").get(&["x"]).await;
         assert!(matches!(outcome, Err(Error::Foreign(_))), "{outcome:?}");
+    }
+
+    /// A list in pages of `rows` rows each, the last of which says that there are no more.
+    async fn pages(pages: usize, rows: usize) -> MockServer {
+        let server = MockServer::start().await;
+        for page in 0..pages {
+            let mut answer = ResponseTemplate::new(200).set_body_json(vec![page; rows]);
+            if page + 1 < pages {
+                let link = format!("<http://elsewhere.example/x?limit=1&cursor=p{}>; rel=\"next\"", page + 1);
+                answer = answer.insert_header("link", link);
+            }
+            let asked = Mock::given(method("GET")).and(path("/v1/list"));
+            let asked = if page == 0 {
+                asked.and(query_param_is_missing("cursor"))
+            } else {
+                asked.and(query_param("cursor", format!("p{page}")))
+            };
+            asked.respond_with(answer).mount(&server).await;
+        }
+        server
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_page_by_page_to_its_end_and_to_the_limit() {
+        let list = async |server: &MockServer| {
+            NodeClient::new(&server.uri()).expect("client").list(&["v1", "list"]).await
+        };
+        assert_eq!(list(&pages(3, 2).await).await.expect("rows"), [0, 0, 1, 1, 2, 2].map(Value::from));
+        assert_eq!(list(&pages(1, 0).await).await.expect("rows"), [] as [Value; 0]);
+        assert_eq!(
+            list(&pages(2, limits::ADMIN_ROWS_MAX / 2).await).await.expect("rows").len(),
+            limits::ADMIN_ROWS_MAX
+        );
+        let more = list(&pages(3, limits::ADMIN_ROWS_MAX / 2).await).await;
+        assert!(matches!(more, Err(Error::TooManyRows)));
+        // No page at all, and one that leads to itself.
+        let server = MockServer::start().await;
+        Mock::given(method("GET"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(json!({})))
+            .mount(&server)
+            .await;
+        assert!(matches!(list(&server).await, Err(Error::Foreign(_))));
+        let server = MockServer::start().await;
+        let circle = ResponseTemplate::new(200).set_body_json(json!([1]));
+        Mock::given(method("GET"))
+            .respond_with(circle.insert_header("link", "</x?cursor=a>; rel=\"next\""))
+            .mount(&server)
+            .await;
+        assert!(matches!(list(&server).await, Err(Error::Foreign(_))));
+    }
+
+    #[tokio::test]
+    async fn a_bearer_a_query_and_an_answer_without_content() {
+        let server = MockServer::start().await;
+        Mock::given(method("POST"))
+            .and(header_is("authorization", "Bearer a.b.c"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(json!(1)))
+            .mount(&server)
+            .await;
+        Mock::given(method("POST"))
+            .and(query_param("point", "a&b"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(json!(2)))
+            .mount(&server)
+            .await;
+        Mock::given(method("DELETE")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
+        let client = NodeClient::new(&server.uri()).expect("client");
+        assert_eq!(client.post_as("a.b.c", &["x"], &json!({})).await.expect("answer"), 1);
+        assert_eq!(client.post_with(&["x"], &[("point", "a&b")], &json!({})).await.expect("answer"), 2);
+        client.delete(&["x"]).await.expect("nothing");
+        let bad = client.post_as("a\nb", &["x"], &json!({})).await;
+        assert!(matches!(bad, Err(Error::NoToken)));
     }
 
     /// A CA, and beside it `<name>.pem` and `<name>-key.pem` of a leaf that it signed.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::command::{Agent, AgentIssued, AgentRow, Command, IssueAgent, Refusal, Reply, RevokeAgent};
-use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY, META, Tables, decode};
-use super::{Error, Idempotency, State, idempotency, revocations};
+use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
+use super::{Error, Idempotency, State, encryption_keys, idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::WorkloadId;
@@ -189,31 +189,14 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<u64, Corrupt>
         true
     })?;
     for (key, id) in &ended {
-        let row = tables.row(AGENT, id)?.ok_or_else(|| Corrupt::row("an agent that ended is not there"))?;
-        let row = decode::<AgentRow>(AGENT, &row)?;
-        let encryption_keys = keys_of(tables, id)?;
-        for key in encryption_keys {
-            tables.delete(ENCRYPTION_KEY, &key);
-        }
-        tables.delete(AGENT_OF_ISSUER, &[row.issued_by.as_bytes(), &[0], id].concat());
-        tables.delete(AGENT, id);
+        let id = std::str::from_utf8(id).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
+        let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an agent that ended is not there"))?;
+        encryption_keys::forget(tables, id)?;
+        tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
+        tables.delete(AGENT, id.as_bytes());
         tables.delete(AGENT_END, key);
     }
     Ok(u64::try_from(ended.len()).unwrap_or(0))
-}
-
-/// The encryption keys that an agent had before this entry; one that has ended gets no more.
-fn keys_of(tables: &Tables<'_>, agent_id: &[u8]) -> Result<Vec<Vec<u8>>, Corrupt> {
-    let prefix = [agent_id, &[0]].concat();
-    let mut keys = Vec::new();
-    tables.earlier_keys(ENCRYPTION_KEY, &prefix, &mut |key| {
-        let is_its_own = key.starts_with(&prefix);
-        if is_its_own {
-            keys.push(key.to_vec());
-        }
-        is_its_own
-    })?;
-    Ok(keys)
 }
 
 fn of_issuer(issued_by: &str, agent_id: &str) -> Vec<u8> {
@@ -335,5 +318,211 @@ impl State {
             Err(_) => true,
         };
         agent.revoked_at.is_some() || agent.agent.ancestors.iter().any(is_revoked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::id::{Digest128, DigestKind};
+    use crate::state::command::EncryptionKeyRow;
+    use crate::state::tables::{ENCRYPTION_KEY, REVOCATION};
+    use crate::state::testing::Bench;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn id(name: &str) -> String {
+        format!("wimse://a.example/agent/mcp/{name}")
+    }
+
+    fn new(name: &str, parent: Option<&str>) -> Command {
+        let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+        Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
+    }
+
+    fn gone(name: &str, caller: &str, is_operator: bool) -> Command {
+        let digest = Digest128::of(DigestKind::Subject, b"", id(name).as_bytes());
+        Command::RevokeAgent(RevokeAgent {
+            agent_id: id(name),
+            digest: Bytes::copy_from_slice(digest.as_bytes()),
+            caller: caller.to_owned(),
+            is_operator,
+        })
+    }
+
+    #[track_caller]
+    fn issued(reply: Reply) -> IssuedAgent {
+        match reply {
+            Reply::Agent(AgentIssued { row: Some(row) }) => row.try_into().expect("an agent"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(reply: &Reply) -> Option<Refusal> {
+        match reply {
+            Reply::Refused(refusal) => Some(*refusal),
+            _ => None,
+        }
+    }
+
+    fn rows(bench: &Bench, table: &str) -> usize {
+        bench.rows.0.keys().filter(|(of, _)| of == table).count()
+    }
+
+    #[test]
+    fn an_agent_ends_with_its_parent_and_derives_from_all_above_it() {
+        let mut bench = Bench::default();
+        let root = issued(bench.one(START, new("root", None)));
+        assert_eq!(root.ends_at, START.plus(limits::AGENT_LIFETIME_MAX));
+        let later = START.plus(SECOND);
+        let child = issued(bench.one(later, new("child", Some("root"))));
+        assert_eq!((child.issued_at, child.ends_at), (later, root.ends_at));
+        let grandchild = issued(bench.one(later, new("grandchild", Some("child"))));
+        assert_eq!(grandchild.agent.ancestors, [id("child"), id("root")]);
+        let own = issued(bench.one(later, new("own", None)));
+        assert_eq!((own.ends_at, own.agent.ancestors.len()), (later.plus(limits::AGENT_LIFETIME_MAX), 0));
+    }
+
+    #[test]
+    fn a_parent_that_is_unknown_revoked_or_ended_has_no_child() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        let refusal = |bench: &mut Bench, at, parent| refused(&bench.one(at, new("x", Some(parent))));
+        assert_eq!(refusal(&mut bench, START, "none"), Some(Refusal::UnknownAgent));
+        bench.one(START, gone("root", "alice", false));
+        for parent in ["root", "child"] {
+            assert_eq!(refusal(&mut bench, START, parent), Some(Refusal::AgentRevoked), "{parent}");
+        }
+        let end = START.plus(limits::AGENT_LIFETIME_MAX);
+        assert_eq!(refusal(&mut bench, end, "other"), Some(Refusal::AgentEnded));
+        issued(bench.one(end, new("y", None)));
+        let mut bench = Bench::default();
+        bench.one(START, new("other", None));
+        issued(bench.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
+    }
+
+    #[test]
+    fn a_child_issued_in_the_same_entry_as_its_parents_revocation_is_refused() {
+        let mut bench = Bench::default();
+        let replies = bench
+            .apply(START, vec![new("root", None), gone("root", "alice", false), new("child", Some("root"))]);
+        assert_eq!(refused(&replies[2]), Some(Refusal::AgentRevoked));
+    }
+
+    #[test]
+    fn only_who_had_it_issued_and_an_operator_revoke_an_agent_and_it_is_revoked_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("a", None), new("b", None)]);
+        assert_eq!(refused(&bench.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&bench.one(START, gone("a", "", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&bench.one(START, gone("none", "alice", true))), Some(Refusal::UnknownAgent));
+        assert_eq!(rows(&bench, REVOCATION), 0);
+        let changed = |reply| matches!(reply, Reply::Done { changed: true });
+        assert!(changed(bench.one(START, gone("a", "alice", false))));
+        assert!(changed(bench.one(START, gone("b", "bob", true))));
+        let before = bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())].clone();
+        assert!(!changed(bench.one(START.plus(SECOND), gone("a", "bob", true))));
+        assert_eq!(bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())], before);
+        let row = AgentRow::decode(before.as_slice()).expect("row");
+        assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
+        let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
+        assert!(bench.machine.revocations().contain(&digest));
+        assert_eq!(digest, lineage::workload(&id("a").parse().expect("an identifier")), "what tokens carry");
+    }
+
+    #[test]
+    fn an_id_is_given_once() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        assert_eq!(refused(&bench.one(START, new("a", None))), Some(Refusal::NotTheOwner));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 1u64.to_be_bytes());
+    }
+
+    #[test]
+    fn an_ended_agent_is_shown_for_a_day_and_then_forgotten() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("a", None), new("ab", None)]);
+        for name in ["a", "ab"] {
+            let key = [id(name).as_bytes(), &[0], b"kid"].concat();
+            bench
+                .rows
+                .0
+                .insert((ENCRYPTION_KEY.to_owned(), key), EncryptionKeyRow::default().encode_to_vec());
+        }
+        bench.one(START, gone("ab", "alice", false));
+        let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        bench.one(last.minus(Duration::from_millis(1)), new("b", None));
+        assert_eq!(
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [3, 3, 3, 2]
+        );
+        bench.one(last, new("c", None));
+        assert_eq!(
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [2, 2, 2, 0]
+        );
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
+        // That it was revoked is remembered for ever.
+        assert_eq!(rows(&bench, REVOCATION), 1);
+    }
+
+    #[test]
+    fn so_many_ended_agents_are_forgotten_at_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        bench.one(later, new("b0", None));
+        assert_eq!(rows(&bench, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
+        // Also by several in one entry, none of which sees the same one again.
+        bench.apply(later, vec![new("b1", None), new("b2", None)]);
+        assert_eq!(rows(&bench, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
+        bench.apply(later, vec![new("b3", None), new("b4", None)]);
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END), rows(&bench, AGENT_OF_ISSUER)), (5, 5, 5));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 5u64.to_be_bytes());
+    }
+
+    #[test]
+    fn beyond_their_limit_no_agent_is_issued() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        let set = |bench: &mut Bench, agents: u64| {
+            bench.rows.0.insert((META.to_owned(), AGENTS.to_vec()), agents.to_be_bytes().to_vec());
+        };
+        set(&mut bench, limits::AGENTS_MAX - 1);
+        issued(bench.one(START, new("b", None)));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        // One that ended long ago makes room.
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(later, new("c", None)));
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = |at: usize| {
+            vec![
+                new(&format!("r{at}"), None),
+                new(&format!("c{at}"), Some(&format!("r{at}"))),
+                gone(&format!("r{at}"), "alice", false),
+                new(&format!("d{at}"), Some(&format!("r{at}"))),
+                new(&format!("s{at}"), None),
+            ]
+        };
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        for round in 0..3 {
+            let at = START.plus(limits::AGENT_LIFETIME_MAX * 2 * u32::try_from(round).expect("small"));
+            together.apply(at, commands(round));
+            for command in commands(round) {
+                apart.one(at, command);
+            }
+            let without_revocations = |bench: &Bench| {
+                let rows = bench.rows.0.iter().filter(|((table, _), _)| table != REVOCATION);
+                rows.map(|(key, row)| (key.clone(), row.clone())).collect::<Vec<_>>()
+            };
+            // A revocation names the entry it came with.
+            assert_eq!(without_revocations(&together), without_revocations(&apart));
+        }
     }
 }

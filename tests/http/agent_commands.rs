@@ -33,8 +33,7 @@ fn fail(node: &Node, arguments: &[&str], text: &str) {
     assert!(!success && err.contains(text), "{arguments:?}: {out}{err}");
 }
 
-const LEAST: [&str; 7] =
-    ["issue", "--name", "planner", "--platform", "mcp", "--capability", "db.read"];
+const LEAST: [&str; 7] = ["issue", "--name", "planner", "--platform", "mcp", "--capability", "db.read"];
 
 fn json_of(text: &str) -> Value {
     trust_fabric::json::parse(text.as_bytes()).expect("JSON")
