@@ -273,3 +273,200 @@ fn block(number: u64, row: &[u8]) -> Result<AuditBlock, Corrupt> {
         appended_at: Timestamp::from_millis(row.appended_at_millis),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::{Machine as _, Write};
+    use crate::state::Replicated;
+    use crate::state::command::{decode_reply, encode};
+
+    #[derive(Default)]
+    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
+
+    impl View for Rows {
+        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            from: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            for ((of, key), row) in self.0.range((table.to_owned(), from.to_vec())..) {
+                if of != table || !visit(key, row) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl Rows {
+        fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
+            let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
+            let batch = Replicated::batch(at, commands);
+            let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
+            for write in applied.writes {
+                match write {
+                    Write::Put { table, key, value } => drop(self.0.insert((table.to_owned(), key), value)),
+                    Write::Delete { table, key } => drop(self.0.remove(&(table.to_owned(), key))),
+                    Write::DeleteRange { .. } => panic!("nothing here has ranges"),
+                }
+            }
+            applied.replies.iter().map(|reply| decode_reply(reply).expect("reply")).collect()
+        }
+
+        fn count(&self, table: &str) -> usize {
+            self.0.keys().filter(|(of, _)| of == table).count()
+        }
+
+        /// The numbers of the blocks about a tool, newest first.
+        fn trail(&self, tool: u8) -> Vec<u64> {
+            let mut before = None;
+            std::iter::from_fn(|| {
+                let block = block_about(self, &Digest128::from_bytes([tool; 16]), before).expect("rows")?;
+                before = Some(block.number);
+                Some(block.number)
+            })
+            .collect()
+        }
+    }
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const DONE: Reply = Reply::Done { changed: true };
+    const AGAIN: Reply = Reply::Done { changed: false };
+    const MISSING: Reply = Reply::Refused(Refusal::AuditBlockMissing);
+
+    fn hash_of(node: u64, sequence: u64) -> Bytes {
+        let mut hash = vec![u8::try_from(node).expect("small"); 32];
+        hash[..8].copy_from_slice(&sequence.to_be_bytes());
+        if sequence == 0 { Bytes::new() } else { hash.into() }
+    }
+
+    /// A block of a node about some tools.
+    fn block(node: u64, sequence: u64, tools: &[u8]) -> AppendAuditBlock {
+        let head =
+            |tool: &u8| AuditHead { tool: vec![*tool; 16].into(), hash: hash_of(node, sequence + 1000) };
+        AppendAuditBlock {
+            node_id: node,
+            sequence,
+            prev_hash: hash_of(node, sequence.saturating_sub(1)),
+            hash: hash_of(node, sequence),
+            entries: 1,
+            heads: tools.iter().map(head).collect(),
+            payload: Bytes::from_static(b"not opened"),
+        }
+    }
+
+    #[test]
+    fn a_block_sent_again_changes_nothing_and_one_that_skips_is_refused() {
+        let mut rows = Rows::default();
+        assert_eq!(
+            rows.apply(START, vec![block(1, 1, &[7]), block(1, 1, &[7]), block(1, 2, &[7])]),
+            [DONE, AGAIN, DONE]
+        );
+        let before = rows.0.clone();
+        assert_eq!(rows.apply(START, vec![block(1, 1, &[8]), block(1, 2, &[8])]), [AGAIN, AGAIN]);
+        assert_eq!(rows.apply(START, vec![block(1, 4, &[7]), block(2, 2, &[7])]), [MISSING, MISSING]);
+        let elsewhere = AppendAuditBlock { prev_hash: hash_of(2, 2), ..block(1, 3, &[7]) };
+        assert_eq!(rows.apply(START, vec![elsewhere]), [MISSING]);
+        rows.0.retain(|key, _| key.1 != b"time");
+        let kept: BTreeMap<_, _> = before.into_iter().filter(|(key, _)| key.1 != b"time").collect();
+        assert_eq!(rows.0, kept);
+        assert_eq!(rows.apply(START, vec![block(1, 3, &[7]), block(2, 1, &[7])]), [DONE, DONE]);
+    }
+
+    #[test]
+    fn blocks_about_a_tool_are_found_newest_first_whoever_wrote_them() {
+        let mut rows = Rows::default();
+        let blocks = vec![block(1, 1, &[7, 8]), block(2, 1, &[7]), block(1, 2, &[8]), block(1, 3, &[7])];
+        rows.apply(START, blocks);
+        assert_eq!((rows.trail(7), rows.trail(8), rows.trail(9)), (vec![4, 2, 1], vec![3, 1], vec![]));
+        assert_eq!(block_about(&rows, &Digest128::from_bytes([7; 16]), Some(0)).expect("rows"), None);
+        let numbers = |after| block_after(&rows, after).expect("rows").map(|block| block.number);
+        assert_eq!(
+            (numbers(0), numbers(3), numbers(4), numbers(u64::MAX)),
+            (Some(1), Some(4), None, Some(4))
+        );
+    }
+
+    #[test]
+    fn blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows() {
+        let mut rows = Rows::default();
+        let most = u64::try_from(limits::AUDIT_BLOCKS_DROPPED_MAX).expect("small");
+        for sequence in 1..=most + 2 {
+            rows.apply(START, vec![block(1, sequence, &[7, 200])]);
+        }
+        rows.apply(START, vec![block(2, 1, &[9])]);
+        let last = START.plus(limits::AUDIT_RETENTION);
+        rows.apply(last, vec![block(1, most + 3, &[7])]);
+        assert_eq!(rows.count(AUDIT_BLOCK) as u64, most + 4, "everything is kept to the end");
+        let later = last.plus(Duration::from_millis(1));
+        rows.apply(later, vec![block(1, most + 4, &[7])]);
+        assert_eq!(rows.count(AUDIT_BLOCK), 5, "so many go at once");
+        assert_eq!(rows.count(AUDIT_HEAD), 3, "heads of tools that are in younger blocks stay");
+        rows.apply(later, vec![block(1, most + 5, &[7])]);
+        assert_eq!((rows.count(AUDIT_BLOCK), rows.trail(200), rows.trail(9)), (3, vec![], vec![]));
+        assert_eq!((rows.count(AUDIT_TRAIL), rows.count(AUDIT_HEAD), rows.count(AUDIT_NODE)), (3, 1, 2));
+        assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node goes on from its last block");
+    }
+
+    #[test]
+    fn beyond_so_many_bytes_the_oldest_blocks_are_dropped() {
+        let mut rows = Rows::default();
+        rows.apply(START, vec![block(1, 1, &[7]), block(1, 2, &[7])]);
+        let bytes = Tables::new(&rows).number(BYTES).expect("number");
+        assert_eq!(bytes, 20);
+        // As if what is kept had reached the limit.
+        let mut full = |kept: u64| {
+            let key = (META.to_owned(), BYTES.to_vec());
+            rows.0.insert(key, kept.to_be_bytes().to_vec());
+        };
+        full(limits::AUDIT_BYTES_MAX - 10);
+        rows.apply(START, vec![block(1, 3, &[7])]);
+        assert_eq!(rows.trail(7), [3, 2, 1], "at the limit");
+        rows.apply(START, vec![block(1, 4, &[7])]);
+        assert_eq!(rows.trail(7), [4, 3, 2], "and beyond it");
+        assert_eq!(Tables::new(&rows).number(BYTES).expect("number"), limits::AUDIT_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_block_just_appended_is_never_dropped() {
+        let mut rows = Rows::default();
+        rows.0
+            .insert((META.to_owned(), BYTES.to_vec()), (2 * limits::AUDIT_BYTES_MAX).to_be_bytes().to_vec());
+        rows.apply(START, vec![block(1, 1, &[7])]);
+        assert_eq!(rows.trail(7), [1]);
+    }
+
+    #[test]
+    fn the_same_blocks_leave_the_same_rows_however_they_are_batched() {
+        let blocks =
+            || (1..=20).flat_map(|sequence| [block(1, sequence, &[1, 2]), block(2, sequence, &[2, 3])]);
+        let (mut together, mut apart) = (Rows::default(), Rows::default());
+        together.apply(START, blocks().collect());
+        blocks().for_each(|block| drop(apart.apply(START, vec![block])));
+        let later = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(1));
+        for rows in [&mut together, &mut apart] {
+            rows.apply(later, vec![block(1, 21, &[1])]);
+        }
+        assert_eq!(together.0, apart.0);
+    }
+
+    #[test]
+    fn a_block_without_a_hash_or_with_half_a_digest_stops_the_node() {
+        let rows = Rows::default();
+        let no_hash = AppendAuditBlock { hash: Bytes::new(), ..block(1, 1, &[]) };
+        let mut half = block(1, 1, &[7]);
+        half.heads[0].tool = Bytes::from_static(&[7; 8]);
+        for command in [no_hash, half] {
+            assert!(append(&mut Tables::new(&rows), START, command).is_err());
+        }
+    }
+}

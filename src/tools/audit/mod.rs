@@ -274,3 +274,6 @@ impl Backlog {
         self.bytes.load(Ordering::Acquire) >= limits::AUDIT_BACKLOG_BYTES_MAX
     }
 }
+
+#[cfg(test)]
+mod tests;

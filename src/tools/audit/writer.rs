@@ -242,3 +242,197 @@ fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::super::{Action, entry, shipping};
+    use super::*;
+    use crate::journal::Directory;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    struct Bench {
+        outer: TempDir,
+        directory: Directory,
+        queue: mpsc::Sender<Job>,
+        jobs: mpsc::Receiver<Job>,
+        writer: Writer,
+    }
+
+    fn bench() -> Bench {
+        let outer = tempfile::tempdir().expect("directory");
+        let directory = Directory::open(&outer.path().join("audit"), 0).expect("journal").directory;
+        let metrics = Metrics::new().expect("metrics");
+        let backlog = Backlog { bytes: std::sync::Arc::default(), metrics: metrics.clone() };
+        let writer = Writer::new(Parts {
+            journal: Journal::behind(directory.clone(), 0),
+            heads: HashMap::new(),
+            shipped_head: Box::new(|tool| {
+                let is_known = *tool == Digest128::of(DigestKind::Tool, b"", b"shipped");
+                Ok(is_known.then_some([9; 32]))
+            }),
+            node: "unit".into(),
+            seed: [1; 16],
+            clock: Clock::manual(START),
+            backlog,
+            metrics,
+        });
+        let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
+        Bench { outer, directory, queue, jobs, writer }
+    }
+
+    fn draft(tool_id: &str, timestamp: Timestamp) -> Draft {
+        Draft {
+            timestamp,
+            tool_id: tool_id.into(),
+            action: Action::Verify,
+            decision: Decision::Allow,
+            check: None,
+            notes: String::new(),
+            protocol: None,
+            subject: None,
+            actor: None,
+            jti: None,
+            txn: None,
+            caller: None,
+            caller_actor: None,
+            request_id: "r".into(),
+        }
+    }
+
+    impl Bench {
+        fn ask(&self, draft: Draft) -> oneshot::Receiver<Result<(), Error>> {
+            let (done, answer) = oneshot::channel();
+            self.queue.try_send(Job::Record(Box::new(draft), done)).expect("room");
+            answer
+        }
+
+        fn seal(&self) -> oneshot::Receiver<Result<u64, Error>> {
+            let (done, answer) = oneshot::channel();
+            self.queue.try_send(Job::Seal(done)).expect("room");
+            answer
+        }
+
+        /// Runs what is asked for, to its end.
+        fn run(self) -> (TempDir, Directory) {
+            self.queue.try_send(Job::End).expect("room");
+            self.writer.run(self.jobs);
+            (self.outer, self.directory)
+        }
+    }
+
+    fn entries(directory: &Directory, segment: u64) -> Vec<Entry> {
+        let records = directory.read(segment).expect("segment").records;
+        let text = |record| shipping::parts(record).expect("entry").2;
+        records.iter().map(|record| crate::json::read(&text(record)).expect("entry")).collect()
+    }
+
+    #[test]
+    fn each_entry_follows_the_last_about_its_tool_wherever_that_is() {
+        let bench = bench();
+        let mut answers = Vec::new();
+        for tool in ["a", "shipped", "a", "b"] {
+            answers.push(bench.ask(draft(tool, START)));
+        }
+        let sealed = bench.seal();
+        for tool in ["a", "shipped"] {
+            answers.push(bench.ask(draft(tool, START)));
+        }
+        // Only what is in no segment any more is looked up in the state.
+        bench.queue.try_send(Job::Shipped(1)).expect("room");
+        for tool in ["shipped", "b"] {
+            answers.push(bench.ask(draft(tool, START)));
+        }
+        let (_outer, directory) = bench.run();
+        assert_eq!(sealed.blocking_recv().expect("answered").expect("sealed"), 1);
+        for answer in answers {
+            answer.blocking_recv().expect("answered").expect("written");
+        }
+        let (first, second) = (entries(&directory, 1), entries(&directory, 2));
+        let shipped = text_of(&[9; 32]);
+        let before: Vec<&str> = first.iter().chain(&second).map(|entry| entry.prev_hash.as_str()).collect();
+        let hash = |entry: &'_ Entry| entry.hash.clone();
+        assert_eq!(
+            before,
+            ["", &shipped, &hash(&first[0]), "", &hash(&first[2]), &hash(&first[1]), &hash(&second[1]), ""]
+        );
+        let mut ids: Vec<_> = first.iter().chain(&second).map(|entry| entry.id.clone()).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 8, "ids are not used twice");
+        assert!(ids.iter().all(|id| uuid::Uuid::parse_str(id).is_ok_and(|id| id.get_version_num() == 7)));
+    }
+
+    #[test]
+    fn what_the_disk_refuses_is_no_link_of_the_chain() {
+        let bench = bench();
+        std::fs::remove_dir(bench.outer.path().join("audit")).expect("remove");
+        let refused = [bench.ask(draft("a", START)), bench.ask(draft("a", START))];
+        let not_sealed = bench.seal();
+        let Bench { outer, directory, queue, jobs, mut writer } = bench;
+        let mut group = Group::default();
+        let mut jobs = jobs;
+        while let Ok(job) = jobs.try_recv() {
+            writer.take(job, &mut group);
+        }
+        for answer in refused {
+            assert!(matches!(answer.blocking_recv(), Ok(Err(Error::Unwritten))));
+        }
+        assert_eq!(not_sealed.blocking_recv().expect("answered").expect("nothing to end"), 0);
+        std::fs::create_dir(outer.path().join("audit")).expect("directory");
+        let bench = Bench { outer, directory, queue, jobs, writer };
+        let written = [bench.ask(draft("a", START)), bench.ask(draft("a", START))];
+        let (_outer, directory) = bench.run();
+        for answer in written {
+            answer.blocking_recv().expect("answered").expect("written");
+        }
+        let entries = entries(&directory, 1);
+        assert_eq!((entries[0].prev_hash.as_str(), &entries[1].prev_hash), ("", &entries[0].hash));
+    }
+
+    #[test]
+    fn an_entry_beyond_its_size_is_refused_and_long_notes_are_cut() {
+        let bench = bench();
+        let sized = |bytes: usize| Draft { jti: Some("j".repeat(bytes)), ..draft("a", START) };
+        let mut empty = Entry { node: "unit".into(), ..Entry::of(sized(0)) };
+        empty.id = uuid::Uuid::nil().to_string();
+        let hash = entry::text_of(&empty.seal().expect("seal"));
+        assert_eq!(hash.len(), 43);
+        let rest = limits::AUDIT_ENTRY_BYTES_MAX - serde_json::to_vec(&empty).expect("JSON").len();
+        let refused = bench.ask(sized(rest + 1));
+        let written = bench.ask(sized(rest));
+        let notes = "é".repeat(limits::AUDIT_NOTES_BYTES_MAX);
+        let long = bench.ask(Draft { notes: format!("x{notes}"), ..draft("b", START) });
+        let exact =
+            bench.ask(Draft { notes: notes[..limits::AUDIT_NOTES_BYTES_MAX].into(), ..draft("b", START) });
+        let (_outer, directory) = bench.run();
+        assert!(matches!(refused.blocking_recv(), Ok(Err(Error::Unwritten))));
+        for answer in [written, long, exact] {
+            answer.blocking_recv().expect("answered").expect("written");
+        }
+        let entries = entries(&directory, 1);
+        let lengths: Vec<_> = entries.iter().map(|entry| entry.notes.len()).collect();
+        assert_eq!(lengths, [0, limits::AUDIT_NOTES_BYTES_MAX - 1, limits::AUDIT_NOTES_BYTES_MAX]);
+        assert_eq!(entries[0].prev_hash, "", "what was refused is no link of the chain");
+    }
+
+    #[test]
+    fn times_do_not_go_back_but_a_clock_set_back_is_believed() {
+        let bench = bench();
+        let back = |by: Duration| START.minus(by);
+        let beyond = limits::AUDIT_REORDERED_MAX + Duration::from_millis(1);
+        for at in
+            [START, back(limits::AUDIT_REORDERED_MAX), back(beyond), back(limits::AUDIT_REORDERED_MAX * 2)]
+        {
+            drop(bench.ask(draft("a", at)));
+        }
+        let (_outer, directory) = bench.run();
+        let times: Vec<_> = entries(&directory, 1).into_iter().map(|entry| entry.timestamp).collect();
+        let expected = [START, START, back(beyond), back(beyond)];
+        assert_eq!(times, expected.map(Timestamp::to_rfc3339));
+    }
+}

@@ -1,0 +1,381 @@
+//! The audit over a real core: from a record to a trail, across shipments, failures and restarts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::chain::{Summary, Verifier};
+use super::entry::Entry;
+use super::trail::{Page, Query, ReadError};
+use super::*;
+use crate::cluster;
+use crate::state::Replicated;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+/// A core, and an audit on it that ships when it is asked to.
+struct Bench {
+    place: TempDir,
+    state: State,
+    audit: Audit,
+    clock: Clock,
+    metrics: Metrics,
+    writer: std::thread::JoinHandle<()>,
+}
+
+fn journal_of(place: &TempDir) -> PathBuf {
+    place.path().join("audit")
+}
+
+#[expect(clippy::disallowed_methods, reason = "the core needs its thread and task here as in the product")]
+async fn start() -> Bench {
+    let place = tempfile::tempdir().expect("directory");
+    let clock = Clock::manual(START);
+    let options = cluster::Options {
+        data: place.path().to_owned(),
+        node_id: 1,
+        drawn_disk_id: [7; 16],
+        heartbeat: Duration::from_millis(20),
+        clock: clock.clone(),
+    };
+    let started = cluster::start(options, Replicated::default(), |writer| {
+        std::thread::spawn(writer);
+        Ok(())
+    });
+    let started = started.await.expect("starts");
+    tokio::spawn(started.proposer);
+    let state = State::new(started.handle);
+    state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
+    state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
+    let metrics = Metrics::new().expect("metrics");
+    let (audit, writer) = open(&place, &state, &clock, &metrics);
+    Bench { place, state, audit, clock, metrics, writer }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+fn open(
+    place: &TempDir,
+    state: &State,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> (Audit, std::thread::JoinHandle<()>) {
+    let (audit, writer) = Audit::open(Parts {
+        directory: &journal_of(place),
+        node: "unit".into(),
+        seed: [3; 16],
+        clock: clock.clone(),
+        state: state.clone(),
+        metrics: metrics.clone(),
+    })
+    .expect("opens");
+    (audit, std::thread::spawn(writer))
+}
+
+impl Bench {
+    /// As if the process had ended without a word: nothing more is shipped, and the journal is as it is.
+    async fn kill(mut self) -> Self {
+        drop(self.audit.queue.send(Job::End).await);
+        self.writer.join().expect("writer");
+        (self.audit, self.writer) = open(&self.place, &self.state, &self.clock, &self.metrics);
+        self
+    }
+
+    async fn record(&self, tool_id: &str, notes: &str) {
+        self.audit.record(draft(tool_id, notes)).await.expect("recorded");
+    }
+
+    async fn trail(&self, tool_id: &str) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let mut query = Query { limit: 1000, ..Query::default() };
+        loop {
+            let page = self.audit.trail(tool_id, &query).await.expect("trail");
+            entries.extend(page.entries);
+            query.before = page.next;
+            if page.next.is_none() {
+                return entries;
+            }
+        }
+    }
+
+    /// What an export of everything comes to.
+    async fn verified(&self) -> Summary {
+        let (mut verifier, mut after) = (Verifier::default(), 0);
+        loop {
+            let (blocks, is_more) = self.audit.blocks(after, 10).await.expect("blocks");
+            for block in &blocks {
+                assert_eq!(block.number, after + 1);
+                after = block.number;
+                verifier.line(&serde_json::to_vec(&block.block).expect("JSON")).expect("holds");
+            }
+            if !is_more {
+                return verifier.finish();
+            }
+        }
+    }
+}
+
+fn draft(tool_id: &str, notes: &str) -> Draft {
+    Draft {
+        timestamp: START,
+        tool_id: tool_id.into(),
+        action: Action::Verify,
+        decision: if notes.starts_with("deny") { Decision::Deny } else { Decision::Allow },
+        check: notes.starts_with("deny").then_some("audience"),
+        notes: notes.into(),
+        protocol: Some("mcp".into()),
+        subject: Some("wimse://a.example/agent".into()),
+        actor: None,
+        jti: Some("j".into()),
+        txn: None,
+        caller: None,
+        caller_actor: None,
+        request_id: "r".into(),
+    }
+}
+
+fn notes(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| entry.notes.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_recorded_is_read_newest_first_and_holds_together() {
+    let bench = start().await;
+    for at in 0..5 {
+        bench.record("a", &at.to_string()).await;
+        bench.record("b\"\\\u{1}", &at.to_string()).await;
+        bench.audit.ship().await.expect("shipped");
+    }
+    assert_eq!(notes(&bench.trail("a").await), ["4", "3", "2", "1", "0"]);
+    let mut verifier = Verifier::default();
+    for entry in bench.trail("b\"\\\u{1}").await {
+        verifier.line(&serde_json::to_vec(&entry).expect("JSON")).expect("holds");
+    }
+    assert_eq!(verifier.finish().entries, 5);
+    let summary = bench.verified().await;
+    assert_eq!((summary.entries, summary.blocks, summary.chains_begun_before), (10, 5, 0));
+    assert!(matches!(
+        bench.audit.trail("c", &Query { limit: 1, ..Query::default() }).await,
+        Err(ReadError::UnknownTool)
+    ));
+    assert!(bench.audit.backlog.is_empty());
+    let left = std::fs::read_dir(journal_of(&bench.place)).expect("journal").count();
+    assert_eq!(left, 0, "what is shipped leaves the journal");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::disallowed_methods, reason = "the shipper needs its task here as in the product")]
+async fn what_was_recorded_is_shipped_without_being_asked_for() {
+    let bench = start().await;
+    tokio::spawn(bench.audit.clone().follow());
+    bench.record("a", "x").await;
+    let before = bench.state.core().applied();
+    bench.state.core().until_applied(before + 1).await;
+    assert_eq!(bench.state.last_audit_block().expect("row").sequence, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_kill_every_entry_is_there_once_and_the_chain_goes_on() {
+    let mut bench = start().await;
+    for round in 0..4 {
+        bench.record("a", &format!("{round} shipped")).await;
+        if round % 2 == 0 {
+            bench.audit.ship().await.expect("shipped");
+        }
+        bench.record("a", &format!("{round} kept")).await;
+        bench = bench.kill().await;
+    }
+    let expected: Vec<_> =
+        (0..4).rev().flat_map(|round| [format!("{round} kept"), format!("{round} shipped")]).collect();
+    assert_eq!(notes(&bench.trail("a").await), expected);
+    assert_eq!(bench.verified().await.chains_begun_before, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_was_applied_without_a_word_is_not_there_twice() {
+    let mut bench = start().await;
+    bench.record("a", "x").await;
+    let segment = journal_of(&bench.place).join("1");
+    let copy = std::fs::read(&segment).expect("segment");
+    bench.audit.ship().await.expect("shipped");
+    bench = bench.kill().await;
+    // The kill came before the segment was removed.
+    drop(bench.audit.queue.send(Job::End).await);
+    std::fs::write(&segment, copy).expect("segment");
+    bench = bench.kill().await;
+    bench.record("a", "y").await;
+    assert_eq!(notes(&bench.trail("a").await), ["y", "x"]);
+    assert_eq!(bench.verified().await.entries, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shipment_given_up_at_any_point_is_made_once() {
+    let bench = start().await;
+    for at in 0..40_u64 {
+        bench.record("a", &at.to_string()).await;
+        // Given up sooner or later; what is left of it is made good by the next.
+        let given_up = tokio::time::timeout(Duration::from_micros(at * 50), bench.audit.ship());
+        drop(given_up.await);
+    }
+    let expected: Vec<_> = (0..40).rev().map(|at: u64| at.to_string()).collect();
+    assert_eq!(notes(&bench.trail("a").await), expected);
+    assert_eq!(bench.verified().await.entries, 40);
+    assert!(bench.audit.backlog.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+    }
+    let segment = journal_of(&bench.place).join("1");
+    let mut bytes = std::fs::read(&segment).expect("segment");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&segment, bytes).expect("segment");
+    let bench = bench.kill().await;
+    assert_eq!(notes(&bench.trail("a").await), ["2", "0"]);
+    // About the audit itself, and with the next shipment.
+    let about_itself = bench.trail("").await;
+    assert_eq!(about_itself.len(), 1);
+    assert!(about_itself[0].notes.contains("cannot be read"), "{about_itself:?}");
+    assert_eq!((about_itself[0].decision.as_str(), &about_itself[0].action), ("error", &None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+        let (done, sealed) = oneshot::channel();
+        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+        sealed.await.expect("answered").expect("sealed");
+    }
+    std::fs::remove_file(journal_of(&bench.place).join("2")).expect("remove");
+    let bench = bench.kill().await;
+    bench.record("a", "3").await;
+    assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
+    assert!(bench.trail("").await[0].notes.contains("1 segments"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_entries_become_several_blocks_and_stay_one_trail() {
+    let bench = start().await;
+    let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX - 8);
+    let entries = 2 * limits::AUDIT_BLOCK_BYTES_MAX / limits::AUDIT_NOTES_BYTES_MAX;
+    let records = (0..entries).map(|at| {
+        let notes = format!("{at:04}{long}");
+        let audit = bench.audit.clone();
+        async move { audit.record(draft("a", &notes)).await.expect("recorded") }
+    });
+    futures::future::join_all(records).await;
+    let trail = bench.trail("a").await;
+    let expected: Vec<_> = (0..entries).rev().map(|at| format!("{at:04}")).collect();
+    let read: Vec<_> = trail.iter().map(|entry| entry.notes[..4].to_owned()).collect();
+    assert_eq!(read, expected);
+    let summary = bench.verified().await;
+    assert!((3..=4).contains(&summary.blocks), "{} blocks", summary.blocks);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_hold_what_was_asked_for_and_follow_each_other() {
+    let bench = start().await;
+    for at in 0..10 {
+        let notes = if at % 3 == 0 { format!("deny {at}") } else { at.to_string() };
+        let timestamp = START.plus(Duration::from_secs(at));
+        bench.audit.record(Draft { timestamp, ..draft("a", &notes) }).await.expect("recorded");
+        if at % 4 == 0 {
+            bench.audit.ship().await.expect("shipped");
+        }
+    }
+    let page = async |query: Query| bench.audit.trail("a", &query).await.expect("trail");
+    let mut query = Query { limit: 4, ..Query::default() };
+    let mut sizes = Vec::new();
+    let mut all = Vec::new();
+    loop {
+        let Page { entries, next } = page(query.clone()).await;
+        sizes.push(entries.len());
+        all.extend(entries);
+        let Some(next) = next else { break };
+        query.before = Some(next.to_string().parse().expect("place"));
+    }
+    assert_eq!((sizes, all.len()), (vec![4, 4, 2], 10));
+    let denied = page(Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() }).await;
+    assert_eq!(notes(&denied.entries), ["deny 9", "deny 6", "deny 3", "deny 0"]);
+    let whole = page(Query { limit: 10, ..Query::default() }).await;
+    assert_eq!((whole.entries.len(), whole.next), (10, None), "a page that is just full is the last");
+    let since = START.plus(Duration::from_secs(8));
+    let since = page(Query { limit: 10, since: Some(since), ..Query::default() }).await;
+    assert_eq!(notes(&since.entries), ["deny 9", "8"]);
+    let never =
+        page(Query { limit: 10, since: Some(START.plus(Duration::from_secs(9999))), ..Query::default() });
+    assert_eq!(never.await, Page::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_opens_so_many_blocks_and_says_where_to_go_on() {
+    let bench = start().await;
+    bench.record("a", "deny the first").await;
+    for at in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
+        bench.audit.ship().await.expect("shipped");
+        bench.record("a", &at.to_string()).await;
+    }
+    let query = Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() };
+    let first = bench.audit.trail("a", &query).await.expect("trail");
+    assert!(first.entries.is_empty());
+    let query = Query { before: Some(first.next.expect("goes on")), ..query };
+    let second = bench.audit.trail("a", &query).await.expect("trail");
+    assert_eq!((notes(&second.entries), second.next), (vec!["deny the first"], None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_has_so_many_bytes() {
+    let bench = start().await;
+    let entries = limits::AUDIT_PAGE_BYTES_FULL / limits::AUDIT_NOTES_BYTES_MAX + 2;
+    let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX);
+    futures::future::join_all((0..entries).map(|_| bench.audit.record(draft("a", &long)))).await;
+    let query = Query { limit: usize::MAX, ..Query::default() };
+    let page = bench.audit.trail("a", &query).await.expect("trail");
+    let bytes: usize = page.entries.iter().map(|entry| serde_json::to_vec(entry).expect("JSON").len()).sum();
+    let largest = limits::AUDIT_NOTES_BYTES_MAX + 1024;
+    assert!(
+        (limits::AUDIT_PAGE_BYTES_FULL..limits::AUDIT_PAGE_BYTES_FULL + largest).contains(&bytes),
+        "{bytes}"
+    );
+    assert!(page.next.is_some() && page.entries.len() < entries);
+    assert_eq!(bench.trail("a").await.len(), entries);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_its_backlog_nothing_is_recorded() {
+    let bench = start().await;
+    bench.record("a", "x").await;
+    let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
+    bench.audit.backlog.add(limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
+    bench.record("a", "the last").await;
+    assert!(matches!(bench.audit.record(draft("a", "more")).await, Err(Error::Overloaded)));
+    bench.audit.backlog.remove(limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
+    bench.record("a", "again").await;
+    assert_eq!(notes(&bench.trail("a").await), ["again", "the last", "x"]);
+}
+
+#[tokio::test]
+async fn beyond_its_queue_nothing_is_recorded() {
+    let bench = start().await;
+    // The writer has ended, and nobody takes what is queued.
+    let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
+    let audit = Audit { queue, ..bench.audit.clone() };
+    let mut waiting = Vec::new();
+    for _ in 0..limits::AUDIT_QUEUED_MAX {
+        let mut record = Box::pin(audit.record(draft("a", "x")));
+        assert!(futures::poll!(&mut record).is_pending());
+        waiting.push(record);
+    }
+    assert!(matches!(audit.record(draft("a", "x")).await, Err(Error::Overloaded)));
+    drop(jobs);
+    assert!(matches!(audit.record(draft("a", "x")).await, Err(Error::Unwritten)));
+    for record in waiting {
+        assert!(matches!(record.await, Err(Error::Unwritten)));
+    }
+}
