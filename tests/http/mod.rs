@@ -10,6 +10,7 @@ mod callers;
 mod certificates;
 mod delegation;
 mod edges;
+mod encryption_keys;
 mod form;
 mod front_door;
 mod granted;
