@@ -25,7 +25,6 @@ use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
 use crate::identity::Identity;
-use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::{self, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
@@ -221,8 +220,6 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let encryption_keys =
-        EncryptionKeys { state: state.clone(), policy: policy.compiled(), clock: clock.clone() };
     let identity = Identity {
         issuer: config.fabric.issuer.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
@@ -238,7 +235,6 @@ async fn assemble(
     Ok(api::router(App::new(api::Parts {
         exchange,
         audit,
-        encryption_keys,
         identity,
         registry,
         verifier,

@@ -74,8 +74,12 @@ pub async fn register(
     let target = (&parts.method, &parts.uri);
     let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, &bytes)?;
     let request: RegisterEncryptionKey = json::read(&bytes)?;
-    let registered =
-        app.encryption_keys.register(caller.credential(), &request.workload_id, &request.key, idempotency);
+    let registered = app.identity.register_encryption_key(
+        caller.credential(),
+        &request.workload_id,
+        &request.key,
+        idempotency,
+    );
     let registered = registered.await?;
     let (kid, is_new) = (registered.kid, registered.is_new);
     tracing::info!(kid, is_new, caller = caller.id(), "encryption key registered");
@@ -115,7 +119,7 @@ pub async fn list(
     let query = Members::read(query, &["workload_id"])?;
     let workload_id = query.value("workload_id");
     let workload_id = workload_id.ok_or_else(|| Error::invalid_request("workload_id: is needed"))?;
-    let set = JwkSet { keys: app.encryption_keys.of(workload_id)? };
+    let set = JwkSet { keys: app.identity.encryption_keys(workload_id)? };
     let media = [(header::CONTENT_TYPE, HeaderValue::from_static(jwks::media(&headers)))];
     Ok((NO_STORE, (media, Json(set))).into_response())
 }
@@ -129,12 +133,13 @@ impl From<encryption_keys::Error> for Error {
         use encryption_keys::Error as E;
         let description = error.to_string();
         match error {
-            E::NotConfigured => Self::not_configured(description),
+            E::NotConfigured(error) => error.into(),
             E::NotAnAgent | E::AnotherAgent => Self::forbidden(description),
             E::WorkloadId(_) | E::Key(_) => Self::invalid_request(description),
             E::NoAgent => Self::not_found(description),
             E::State(error) => error.into(),
-            E::Damaged(error) => Self::internal(error),
+            E::Damaged(corrupt) => corrupt.into(),
+            E::KeyDamaged(error) => Self::internal(error),
         }
     }
 }

@@ -55,7 +55,6 @@ use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
 use crate::identity::Identity;
-use crate::identity::encryption_keys::EncryptionKeys;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
 use crate::state::State;
@@ -83,8 +82,6 @@ pub struct Parts {
     pub verifier: Verifier,
     /// The registry of tools.
     pub registry: Registry,
-    /// The use-case of `/v1/identity/agent/encryption-key`.
-    pub encryption_keys: EncryptionKeys,
     /// The use-case of `/v1/identity/agent…`.
     pub identity: Identity,
     /// This node's signing keys.

@@ -1,25 +1,23 @@
 //! The keys to which others encrypt for an agent: it registers its own, and whoever is known may read
 //! them. They never stand in the key set of this fabric, whose keys sign.
 
-use std::sync::Arc;
-
-use arc_swap::ArcSwapOption;
 use serde_json::{Map, Value};
 
-use crate::clock::{Clock, Timestamp};
+use super::Identity;
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::policy::Bundle;
-use crate::state::{self, EncryptionKeyFacts, Idempotency, State};
+use crate::state::{self, AgentStanding, EncryptionKeyFacts, Idempotency};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::subject::Credential;
 
 /// Why a key was not registered, or not handed out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The policy does not decide about agents.
-    #[error("agent identity is not configured: the policy has no rule data.svc.identity.decision")]
-    NotConfigured,
+    /// The policy has no rule about agents, or is not loaded.
+    #[error(transparent)]
+    NotConfigured(#[from] super::Error),
     /// The bearer is good, but not what an agent was issued as its identity.
     #[error("the bearer token must be the identity token of an agent")]
     NotAnAgent,
@@ -35,12 +33,15 @@ pub enum Error {
     /// There is none, or nobody should encrypt to it any more: it is revoked, or its life has ended.
     #[error("there is no agent in force with this workload_id")]
     NoAgent,
-    /// It could not be written, or read.
+    /// It could not be written.
     #[error(transparent)]
     State(#[from] state::Error),
+    /// A row could not be read.
+    #[error(transparent)]
+    Damaged(#[from] Corrupt),
     /// A key that was kept is not JSON.
     #[error("a registered key is damaged")]
-    Damaged(#[from] json::Error),
+    KeyDamaged(#[from] json::Error),
 }
 
 /// A key as it is registered.
@@ -58,19 +59,8 @@ pub struct Registered {
     pub is_new: bool,
 }
 
-/// The use-case of `/v1/identity/agent/encryption-key`.
-#[derive(Clone)]
-pub struct EncryptionKeys {
-    /// Agents and their keys.
-    pub state: State,
-    /// Whether there are agents at all.
-    pub policy: Arc<ArcSwapOption<Bundle>>,
-    /// Time.
-    pub clock: Clock,
-}
-
-impl EncryptionKeys {
-    /// Registers a key, in this order:
+impl Identity {
+    /// Registers a key to which others encrypt for an agent, in this order:
     ///
     /// 1. agent identity is configured
     /// 2. `workload_id` is an identifier
@@ -81,14 +71,14 @@ impl EncryptionKeys {
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn register(
+    pub async fn register_encryption_key(
         &self,
         bearer: Option<&Credential>,
         workload_id: &str,
         key: &Value,
         idempotency: Option<Idempotency>,
     ) -> Result<Registered, Error> {
-        self.check_configured()?;
+        drop(self.configured()?);
         let workload_id: WorkloadId = workload_id.parse()?;
         let agent = bearer.filter(|bearer| bearer.is_agent_identity()).ok_or(Error::NotAnAgent)?;
         // Contract §2: "encryption key: bearer = the agent's own token … `sub` must be the agent".
@@ -96,14 +86,9 @@ impl EncryptionKeys {
             return Err(Error::AnotherAgent);
         }
         let key = EncryptionKey::from_jwk(key)?;
-        let jwk = Value::Object(key.jwk().clone()).to_string();
-        let registered = self.state.register_encryption_key(
-            workload_id.as_str().to_owned(),
-            key.kid().to_owned(),
-            jwk,
-            idempotency,
-        );
-        let (is_new, facts) = registered.await?;
+        let (kid, jwk) = (key.kid().to_owned(), Value::Object(key.jwk().clone()).to_string());
+        let agent_id = workload_id.as_str().to_owned();
+        let (is_new, facts) = self.state.register_encryption_key(agent_id, kid, jwk, idempotency).await?;
         let jwk = read(&facts)?;
         let EncryptionKeyFacts { kid, registered_at, .. } = facts;
         Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
@@ -113,22 +98,15 @@ impl EncryptionKeys {
     ///
     /// # Errors
     /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
-    pub fn of(&self, workload_id: &str) -> Result<Vec<Map<String, Value>>, Error> {
-        self.check_configured()?;
+    pub fn encryption_keys(&self, workload_id: &str) -> Result<Vec<Map<String, Value>>, Error> {
+        drop(self.configured()?);
         let workload_id: WorkloadId = workload_id.parse()?;
+        let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
         let now = self.state.not_before_log(self.clock.now());
-        let keys = self.state.encryption_keys(workload_id.as_str(), now).map_err(|error| match error {
-            state::Error::UnknownAgent | state::Error::AgentRevoked | state::Error::AgentEnded => {
-                Error::NoAgent
-            }
-            other => Error::State(other),
-        })?;
-        keys.iter().map(|facts| Ok(read(facts)?)).collect()
-    }
-
-    fn check_configured(&self) -> Result<(), Error> {
-        let policy = self.policy.load();
-        if policy.is_some() { Ok(()) } else { Err(Error::NotConfigured) }
+        if self.state.agent_standing(&agent, now) != AgentStanding::Active {
+            return Err(Error::NoAgent);
+        }
+        self.state.encryption_keys(workload_id.as_str())?.iter().map(|facts| Ok(read(facts)?)).collect()
     }
 }
 

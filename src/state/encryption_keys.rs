@@ -5,10 +5,10 @@
 use prost::Message as _;
 
 use super::command::{
-    AgentRow, Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey, Reply,
+    Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey, Reply,
 };
-use super::tables::{self, AGENT, ENCRYPTION_KEY, Tables};
-use super::{Error, Idempotency, State};
+use super::tables::{self, ENCRYPTION_KEY, Tables};
+use super::{Error, Idempotency, State, agents};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -23,7 +23,7 @@ pub fn register(
     now: Timestamp,
     command: RegisterEncryptionKey,
 ) -> Result<Reply, Corrupt> {
-    if let Err(refusal) = in_force(now, &command.agent_id, |id| tables.row(AGENT, id.as_bytes()))? {
+    if let Err(refusal) = agents::acting(tables, now, &command.agent_id)? {
         return Ok(Reply::Refused(refusal));
     }
     let prefix = prefix(&command.agent_id);
@@ -60,26 +60,6 @@ pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
 /// An identifier has no zero byte, so that no agent's keys begin like another's.
 fn prefix(agent_id: &str) -> Vec<u8> {
     [agent_id.as_bytes(), &[0]].concat()
-}
-
-/// The row of an agent, unless it, or one it derives from, is revoked, or its life has ended.
-fn in_force(
-    now: Timestamp,
-    agent_id: &str,
-    find: impl Fn(&str) -> Result<Option<Vec<u8>>, Corrupt>,
-) -> Result<Result<(), Refusal>, Corrupt> {
-    let row = |id: &str| find(id)?.map(|row| tables::decode::<AgentRow>(AGENT, &row)).transpose();
-    let Some(agent) = row(agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
-    if agent.revoked_at_millis != 0 {
-        return Ok(Err(Refusal::AgentRevoked));
-    }
-    for ancestor in agent.agent.map(|agent| agent.ancestors).unwrap_or_default() {
-        // One that is forgotten outlived none of its descendants.
-        if row(&ancestor)?.is_none_or(|ancestor| ancestor.revoked_at_millis != 0) {
-            return Ok(Err(Refusal::AgentRevoked));
-        }
-    }
-    Ok(if now.millis() < agent.ends_at_millis { Ok(()) } else { Err(Refusal::AgentEnded) })
 }
 
 /// An encryption key of an agent.
@@ -122,17 +102,14 @@ impl State {
         }
     }
 
-    /// The keys of an agent that is in force at `now`, in the order of their names.
+    /// The keys of an agent, whatever it is good for, in the order of their names.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`], [`Error::AgentEnded`], or as [`Error::Damaged`]
-    /// says.
-    pub fn encryption_keys(&self, agent_id: &str, now: Timestamp) -> Result<Vec<EncryptionKeyFacts>, Error> {
-        let view = self.core().view();
-        in_force(now, agent_id, |id| view.get(AGENT, id.as_bytes()))??;
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn encryption_keys(&self, agent_id: &str) -> Result<Vec<EncryptionKeyFacts>, Corrupt> {
         let prefix = prefix(agent_id);
         let mut rows = Vec::new();
-        view.scan(ENCRYPTION_KEY, &prefix, &mut |key, row| {
+        self.core().view().scan(ENCRYPTION_KEY, &prefix, &mut |key, row| {
             let is_under = key.starts_with(&prefix);
             if is_under {
                 rows.push(tables::decode::<EncryptionKeyRow>(ENCRYPTION_KEY, row));
@@ -150,7 +127,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::{View, Write};
-    use crate::state::command::Agent;
+    use crate::state::command::{Agent, AgentRow};
+    use crate::state::tables::AGENT;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const AGENT_ID: &str = "wimse://a.example/agent/mcp/1";
@@ -289,7 +267,7 @@ mod tests {
             ("revoked", NOW, Some(Refusal::AgentRevoked)),
             ("parent", NOW, Some(Refusal::AgentRevoked)),
             ("child", NOW, Some(Refusal::AgentRevoked)),
-            ("orphan", NOW, Some(Refusal::AgentRevoked)),
+            ("orphan", NOW, Some(Refusal::AgentEnded)),
             ("good", end.minus(Duration::from_millis(1)), None),
             ("heir", NOW, None),
             ("good", end, Some(Refusal::AgentEnded)),
