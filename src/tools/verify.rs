@@ -6,6 +6,7 @@
 use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Call, Facts, Failure, Keys, Verified};
+use super::entry::{PROTOCOL_RULE, PROTOCOLS};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
@@ -157,8 +158,8 @@ impl Verifier {
     async fn decide(&self, request: Request, caller: &Caller) -> Result<Verdict, Error> {
         let now = self.clock.now();
         let authentic = self.authenticate(&request, now);
-        // Only a token of ours can make this node wait. The tool is read after it, so that what a tool
-        // asked for when the token was issued is never more than what is asked for here.
+        // Only a token of ours can make this node wait. The tool is read after that: what it asked for when
+        // the token was issued is the least that it asks for here.
         if let Ok(authentic) = &authentic {
             self.catch_up(authentic.credential()).await?;
         }
@@ -297,7 +298,3 @@ fn say_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
         }
     }
 }
-
-/// Until the registry is merged.
-const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
-const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
