@@ -9,10 +9,10 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
-use super::{App, around, body, idempotency};
+use super::{App, body, tools};
 use crate::tools::checks::{Check, Outcome};
 use crate::tools::verify::{self, Members, Verdict};
-use crate::{json, limits, tools};
+use crate::{json, limits};
 
 /// A token that was presented to a tool. Unknown members are ignored, except in `cnf`.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
@@ -114,18 +114,7 @@ pub async fn post(
         request_body_hash: request.request_body_hash,
         certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
     };
-    let caller = tools::Caller {
-        id: caller.id().map(str::to_owned),
-        actor: caller.actor().map(str::to_owned),
-        is_operator: caller.is_operator(),
-        request_id: around::current_request_id(),
-        idempotency: idempotency::idempotency(
-            &parts.headers,
-            caller.id(),
-            (&parts.method, &parts.uri),
-            &bytes,
-        )?,
-    };
+    let caller = tools::asking(&caller, &parts, &bytes)?;
     let verdict = app.verifier.verify(members, &caller).await?;
     let no_store = HeaderValue::from_static("no-store");
     Ok(([(header::CACHE_CONTROL, no_store)], Json(VerifyResponse::from(verdict))).into_response())

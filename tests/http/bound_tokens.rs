@@ -18,7 +18,7 @@ async fn secure() -> Node {
 }
 
 /// `x5t#S256` as RFC 8705 §3.1 defines it, computed without the product.
-fn digest_of(pair: &Pair) -> String {
+pub fn digest_of(pair: &Pair) -> String {
     drop(Certificate::from_pem(&std::fs::read(&pair.certificate).expect("PEM")).expect("certificate"));
     let der = CertificateDer::from_pem_file(&pair.certificate).expect("DER");
     URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, &der))

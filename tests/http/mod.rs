@@ -20,3 +20,4 @@ mod peers;
 mod policy;
 mod process;
 mod single_use;
+mod verify;

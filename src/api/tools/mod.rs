@@ -364,7 +364,7 @@ async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
 }
 
 /// Who asks, and in which request.
-fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
+pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
     let request: (&Method, &Uri) = (&parts.method, &parts.uri);
     Ok(tools::Caller {
         id: caller.id().map(str::to_owned),
