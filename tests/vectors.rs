@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/python.rs"]
-#[expect(dead_code, reason = "only the interpreter is asked for here")]
+#[expect(dead_code, reason = "nothing is said to these programs")]
 mod python;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -267,4 +267,13 @@ fn the_vectors_are_what_their_program_makes() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checks/make.py");
     let ended = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
     assert!(ended.success());
+}
+
+#[test]
+fn another_implementation_that_follows_the_description_agrees_on_every_vector() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = root.join("tests/vectors/checks/manifest.json");
+    let program = python::script("check_vectors.py");
+    let ended = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
 }
