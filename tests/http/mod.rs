@@ -20,4 +20,5 @@ mod peers;
 mod policy;
 mod process;
 mod single_use;
+mod tool_servers;
 mod verify;

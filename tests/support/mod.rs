@@ -9,6 +9,7 @@ mod node;
 pub mod python;
 pub mod raw;
 mod signer;
+pub mod tool_server;
 
 pub use answer::{Answer, Minted};
 pub use issuer::{Cluster, credential};

@@ -201,9 +201,7 @@ impl Node {
 
     /// TLS with the certificate of one of [`CALLERS`].
     pub fn certified(&self, name: &str) -> Channel {
-        let (_, made) = self.certificates.as_ref().expect("a secure node");
-        let at = CALLERS.iter().position(|known| *known == name).expect("one of the callers");
-        self.secure(Some(&made.callers[at].1))
+        self.secure(Some(self.pair(name)))
     }
 
     /// TLS with this certificate.
@@ -228,6 +226,22 @@ impl Node {
         &self.certificates.as_ref().expect("a secure node").1
     }
 
+    /// Whether it knows its callers.
+    pub fn is_secure(&self) -> bool {
+        self.certificates.is_some()
+    }
+
+    /// The certificate of one of [`CALLERS`].
+    pub fn pair(&self, name: &str) -> &pki::Pair {
+        let at = CALLERS.iter().position(|known| *known == name).expect("one of the callers");
+        &self.certificates().callers[at].1
+    }
+
+    /// Who may change the policy.
+    pub fn administrator(&self) -> Channel {
+        if self.is_secure() { self.certified("operator") } else { self.plain() }
+    }
+
     /// Where plain HTTP is listened for.
     pub fn address(&self) -> SocketAddr {
         self.base.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address")
@@ -246,7 +260,7 @@ impl Node {
     /// What most tests call over: plain HTTP in development mode, else TLS with every capability's
     /// owner not being one person, the gateway.
     fn usual(&self) -> Channel {
-        if self.certificates.is_some() { self.certified("gateway") } else { self.plain() }
+        if self.is_secure() { self.certified("gateway") } else { self.plain() }
     }
 
     /// Turns the clock.

@@ -1,0 +1,187 @@
+//! The tool servers of `examples/` with their clients, over the protocols that tools speak: what the
+//! verifier says reaches the caller as the protocol wants it, and what it did not say opens nothing.
+
+use serde_json::{Value, json};
+
+use crate::support::tool_server::{OnTheWay, ToolServer, environment, example, token_for_another};
+use crate::support::{FABRIC, Node, Setup, TOOL, python};
+
+/// One of each protocol.
+const EXAMPLES: [&str; 3] = ["mcp", "http", "a2a"];
+/// What every server answers the question of its client.
+const ANSWER: &str = "7 orders from Dresden";
+/// The life of a token for one call (contract §3), and the second in which it is over.
+const TOO_LATE_SECS: u64 = 30;
+
+/// A call that did not reach the tool: its client was told status, error and scope (RFC 6750 §3.1), and
+/// where to read on (RFC 9728 §5.1).
+#[track_caller]
+fn is_told(server: &ToolServer, refusal: Option<&str>, status: u16, error: &str) {
+    let refusal = refusal.unwrap_or_else(|| panic!("{} answered", server.tool["tool_id"]));
+    let (given, challenge) = refusal.split_once(' ').unwrap_or((refusal, ""));
+    assert_eq!(given, status.to_string(), "{refusal}");
+    assert!(challenge.starts_with("Bearer "), "{refusal}");
+    assert!(challenge.contains(&format!("error=\"{error}\"")), "{refusal}");
+    assert!(challenge.contains("scope=\"db.read\""), "{refusal}");
+    assert!(challenge.contains(&format!("resource_metadata=\"{}\"", metadata_url(server))), "{refusal}");
+}
+
+/// RFC 9728 §3.1: between host and path.
+fn metadata_url(server: &ToolServer) -> String {
+    let url = url::Url::parse(server.url()).expect("URL");
+    format!("{}/.well-known/oauth-protected-resource{}", url.origin().ascii_serialization(), url.path())
+}
+
+/// The newest entry of the audit trail: decision and check.
+async fn newest(node: &Node, server: &ToolServer) -> (String, String) {
+    let id = server.tool["tool_id"].as_str().expect("tool_id");
+    let trail = node.get(&format!("/v1/tools/{id}/audit?limit=1")).await.json();
+    let text = |name: &str| trail[0][name].as_str().unwrap_or_default().to_owned();
+    (text("decision"), text("check"))
+}
+
+async fn refuses_on_the_way(name: &'static str) {
+    let node = Node::start().await;
+    let server = ToolServer::start(&node, name).await;
+
+    let passed = server.call(&node, &[]);
+    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    assert_eq!(newest(&node, &server).await.0, "allow");
+
+    let another = token_for_another(&node, TOOL, server.url()).await;
+    server.befalls(OnTheWay::WithToken(another));
+    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "audience".to_owned()));
+
+    server.befalls(OnTheWay::BodyChanged);
+    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "inp_hash".to_owned()));
+
+    server.befalls(OnTheWay::Repeated);
+    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "revocation".to_owned()));
+    // Only the first of the two was answered.
+    assert_eq!(server.statuses(), [200, 401, 401, 200, 401]);
+
+    server.befalls(OnTheWay::Nothing);
+    let refusal = server.call(&node, &["--scope", "offline"]).refusal;
+    is_told(&server, refusal.as_deref(), 403, "insufficient_scope");
+    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "capabilities".to_owned()));
+
+    server.befalls(OnTheWay::Delayed(node.clock.clone(), TOO_LATE_SECS));
+    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "token".to_owned()));
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_mcp_server_refuses_what_the_fabric_refuses() {
+    refuses_on_the_way("mcp").await;
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_http_tool_refuses_what_the_fabric_refuses() {
+    refuses_on_the_way("http").await;
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_over_a2a_refuses_what_the_fabric_refuses() {
+    refuses_on_the_way("a2a").await;
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_without_a_token_is_told_where_to_get_one() {
+    let node = Node::start().await;
+    for name in EXAMPLES {
+        let server = ToolServer::start(&node, name).await;
+        let http = reqwest::Client::builder().no_proxy().build().expect("client");
+        for authorization in [None, Some("Basic YTpi"), Some("Bearer"), Some("Bearer nonsense")] {
+            let mut request = http.post(server.url()).body("{}");
+            if let Some(authorization) = authorization {
+                request = request.header("authorization", authorization);
+            }
+            let answer = request.send().await.expect("answer");
+            assert_eq!(answer.status(), 401, "{name} {authorization:?}");
+            let challenge = answer.headers()["www-authenticate"].to_str().expect("ASCII").to_owned();
+            let place = format!("resource_metadata=\"{}\"", metadata_url(&server));
+            assert!(challenge.starts_with("Bearer ") && challenge.contains(&place), "{challenge}");
+        }
+        let document = http.get(metadata_url(&server)).send().await.expect("answer");
+        let document: Value = serde_json::from_str(&document.text().await.expect("text")).expect("JSON");
+        // RFC 9728 §3.3: a client compares it with the address it asked at.
+        assert_eq!(document["resource"], server.url(), "{name}");
+        assert_eq!(document["authorization_servers"], json!([FABRIC]), "{name}");
+        assert_eq!(document["scopes_supported"], json!(["db.read"]), "{name}");
+        let broker = node.get("/.well-known/oauth-authorization-server").await.json();
+        assert_eq!(broker["issuer"], document["authorization_servers"][0], "{name}");
+    }
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mcp_sdk_finds_us_from_the_refusal_by_itself() {
+    let node = Node::start().await;
+    let server = ToolServer::start(&node, "mcp").await;
+    let (found, is_well) = python::run("discover_mcp.py", &json!({"url": server.url()}));
+    assert!(is_well, "{found}");
+    assert_eq!(found["status"], 401);
+    assert_eq!(found["resource_metadata"], metadata_url(&server).as_str());
+    assert_eq!((&found["scope"], &found["scopes_to_ask_for"]), (&json!("db.read"), &json!("db.read")));
+    assert_eq!(found["authorization_servers"], json!([FABRIC]));
+    assert_eq!(found["is_for_this_server"], true);
+    assert_eq!(found["exception"], "MCPError");
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_verdict_no_tool_answers() {
+    let mut node = Node::start().await;
+    let mut servers = Vec::new();
+    for name in EXAMPLES {
+        servers.push(ToolServer::start(&node, name).await);
+    }
+    node.stop().await;
+    for server in &servers {
+        let http = reqwest::Client::builder().no_proxy().build().expect("client");
+        let request = http.post(server.url()).header("authorization", "Bearer a.b.c").body("{}");
+        let answer = request.send().await.expect("answer");
+        assert_eq!(answer.status(), 503, "{}", server.tool["tool_id"]);
+        assert_eq!(answer.headers()["retry-after"], "1");
+    }
+}
+
+// The node answers while a client is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_server_that_may_not_verify_does_not_serve() {
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
+    let server = ToolServer::start(&node, "http").await;
+    let passed = server.call(&node, &[]);
+    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    drop(server);
+    node.call("DELETE", "/v1/tools/example-http", &[], "").await;
+    let server = ToolServer::start_as(&node, "http", &environment(&node, "stranger")).await;
+    // The caller is not to blame: no challenge.
+    assert_eq!(server.call(&node, &[]).refusal.as_deref(), Some("503 "));
+}
+
+#[test]
+fn the_policy_that_is_shipped_grants_tokens_for_the_examples() {
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(example(path)).expect("a file");
+        serde_json::from_str::<Value>(&text).expect("JSON")
+    };
+    let tables = read("../policies/data.json");
+    let demo = &tables["exchange"]["namespaces"]["dev.trust-fabric.local"]["demo"];
+    for name in EXAMPLES {
+        let tool = read(&format!("{name}/tool.json"));
+        let url = &tool["resource_uri"];
+        let row = &tables["exchange"]["audiences"][url.as_str().expect("resource_uri")];
+        assert_eq!(row["capabilities"], tool["required_capabilities"], "{name}");
+        assert_eq!(row["execution_required"], tool["requires_execution"], "{name}");
+        assert!(demo["audiences"].as_array().expect("audiences").contains(url), "{name}");
+        assert_eq!(demo["blast_radius"], tool["max_blast_radius"], "{name}");
+    }
+}
