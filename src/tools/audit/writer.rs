@@ -249,7 +249,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::super::{Action, entry, shipping};
+    use crate::tools::audit::{Action, shipping};
     use super::*;
     use crate::journal::Directory;
 
@@ -400,7 +400,7 @@ mod tests {
         let sized = |bytes: usize| Draft { jti: Some("j".repeat(bytes)), ..draft("a", START) };
         let mut empty = Entry { node: "unit".into(), ..Entry::of(sized(0)) };
         empty.id = uuid::Uuid::nil().to_string();
-        let hash = entry::text_of(&empty.seal().expect("seal"));
+        let hash = text_of(&empty.seal().expect("seal"));
         assert_eq!(hash.len(), 43);
         let rest = limits::AUDIT_ENTRY_BYTES_MAX - serde_json::to_vec(&empty).expect("JSON").len();
         let refused = bench.ask(sized(rest + 1));
