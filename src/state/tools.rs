@@ -555,7 +555,7 @@ mod tests {
         let first = bench.encoded(START, vec![once("one", 7)]);
         bench.put_tool(put("t", "two"));
         let rows = bench.rows.0.clone();
-        let retried = bench.encoded(LATER, vec![once("one", 7)]);
+        let retried = bench.encoded(START, vec![once("one", 7)]);
         assert_eq!(first, retried);
         assert_eq!(stands(first[0].clone()), (How::Registered, version(1, 1)));
         assert_eq!(bench.rows.0, rows);

@@ -22,3 +22,4 @@ mod process;
 mod single_use;
 mod tool_servers;
 mod verify;
+mod tools;

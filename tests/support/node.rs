@@ -499,6 +499,9 @@ pub fn tables(cluster: &Cluster) -> Value {
         "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],
         "blast_radius": "cluster", "delegation_depth": 2,
     });
+    let tools = json!({
+        "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["tools.manage", "tools.read"],
+    });
     json!({"exchange": {
         "issuers": {
             (cluster.kubernetes()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
@@ -509,7 +512,9 @@ pub fn tables(cluster: &Cluster) -> Value {
         },
         "audiences": {
             FABRIC: {
-                "capabilities": ["db.read", "db.write", "cluster.admin", "metrics.read"],
+                "capabilities": [
+                    "db.read", "db.write", "cluster.admin", "metrics.read", "tools.manage", "tools.read",
+                ],
                 "execution_required": false,
             },
             TOOL: {"capabilities": all, "execution_required": false},
@@ -519,6 +524,12 @@ pub fn tables(cluster: &Cluster) -> Value {
             "wimse://trust.example/ns/agents/sa/operator": {
                 "audiences": [FABRIC], "default_audience": FABRIC,
                 "capabilities": ["cluster.admin", "metrics.read"],
+            },
+            "wimse://trust.example/ns/agents/sa/toolsmith": tools,
+            "wimse://trust.example/ns/agents/sa/toolsmith2": tools,
+            "wimse://trust.example/ns/agents/sa/curator": {
+                "audiences": [FABRIC], "default_audience": FABRIC,
+                "capabilities": ["tools.manage", "tools.read", "cluster.admin"],
             },
             "wimse://trust.example/ns/agents/sa/spent": {
                 "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],
