@@ -21,5 +21,5 @@ mod policy;
 mod process;
 mod single_use;
 mod tool_servers;
-mod verify;
 mod tools;
+mod verify;
