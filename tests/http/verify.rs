@@ -107,6 +107,13 @@ async fn trail(node: &Node, tool_id: &str) -> Vec<Value> {
     answer.json().as_array().expect("an array").clone()
 }
 
+/// The token with another character in the middle of its signature.
+fn changed_signature(token: &str) -> String {
+    let (rest, last) = token.split_at(token.len() - 40);
+    let other = if last.starts_with('A') { "B" } else { "A" };
+    format!("{rest}{other}{}", &last[1..])
+}
+
 #[tokio::test]
 async fn a_token_that_passes_is_answered_with_whose_it_is_and_every_check() {
     let node = with_sql().await;
@@ -217,12 +224,11 @@ async fn a_failed_check_has_one_name_in_the_answer_the_metric_and_the_audit() {
     let used = bound(&node, &json!({})).await.token;
     passes(&verify(&node, &asking(&used)).await);
     let good = bound(&node, &json!({})).await;
-    let mut cut = good.token.clone();
-    cut.truncate(cut.len() - 4);
+    let changed = changed_signature(&good.token);
     let elsewhere = json!({"protocol": "http"});
     let other_body = json!({"request_body_hash": hash(b"another")});
     let cases = [
-        ("sql", &cut, json!({}), "token", "signature invalid"),
+        ("sql", &changed, json!({}), "token", "signature invalid"),
         ("sql", &used, json!({}), "revocation", "token already used"),
         ("sql", &good.token, elsewhere, "protocol", "protocol http not accepted by tool"),
         ("mail", &good.token, json!({}), "audience", "token aud does not match tool resource_uri"),
@@ -283,8 +289,8 @@ async fn of_200_at_once_with_one_token_exactly_one_passes() {
     for answer in answers.iter().filter(|answer| answer.status != 200) {
         fails(answer, "revocation", "token already used");
     }
-    let allowed = trail(&node, "sql").await.iter().filter(|entry| entry["decision"] == "allow").count();
-    assert!(allowed <= 1);
+    let allowed = node.get("/v1/tools/sql/audit?decision=allow").await.json();
+    assert_eq!(allowed.as_array().map(Vec::len), Some(1), "{allowed}");
 }
 
 #[tokio::test]
