@@ -277,4 +277,24 @@ mod tests {
             assert_eq!(reply, expected, "{agent_id} at {now:?}");
         }
     }
+
+    #[test]
+    fn an_agent_that_is_forgotten_leaves_no_keys_and_takes_none_with_it() {
+        let mut rows = Rows::default();
+        let others =
+            [format!("{AGENT_ID}0"), format!("{AGENT_ID}!"), "wimse://a.example/agent/mcp/0".to_owned()];
+        for agent_id in others.iter().map(String::as_str).chain([AGENT_ID]) {
+            rows.agent(agent_id, &[], None);
+            rows.register(NOW, agent_id, "k", "a");
+            rows.register(NOW, agent_id, "\u{7f}", "a");
+        }
+        let mut tables = Tables::new(&rows);
+        forget(&mut tables, AGENT_ID).expect("forgets");
+        let writes = tables.into_writes();
+        rows.write(writes);
+        assert_eq!(rows.keys(), 2 * others.len());
+        assert!(
+            rows.0.keys().all(|(table, key)| table != ENCRYPTION_KEY || !key.starts_with(&prefix(AGENT_ID)))
+        );
+    }
 }
