@@ -557,3 +557,9 @@ pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = 64;
 /// Size beyond which a page of audit entries gets no more rows.
 /// Test: `tools::audit::tests::a_page_has_so_many_bytes`. Metric: none, the page says where to go on.
 pub const AUDIT_PAGE_BYTES_FULL: usize = 2 * 1024 * 1024;
+/// Longest line of an exported audit that is read: a block with all its entries.
+/// Test: `cli::audit::tests::a_line_longer_than_any_is_not_read_to_its_end`. Metric: none, its user is told.
+pub const AUDIT_LINE_BYTES_MAX: u64 = 2 * 1024 * 1024;
+/// Time between two looks of `audit tail --follow`.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const AUDIT_FOLLOW_INTERVAL: Duration = Duration::from_secs(1);

@@ -43,6 +43,9 @@ pub(super) enum Error {
     TestsFailed { failed: usize, all: usize },
     #[error("{}: there are no policy tests", .0.display())]
     NoTests(PathBuf),
+    /// An export, where in it, and what is wrong there.
+    #[error("{0}")]
+    BrokenAudit(String),
     #[error("there is no earlier policy to go back to")]
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]

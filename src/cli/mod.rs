@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 the core of a serving node failed.
 
 mod agent;
+mod audit;
 mod config;
 mod dev;
 mod error;
@@ -53,6 +54,9 @@ enum Command {
     /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Show, export or check what was decided about tools.
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Make a development CA, and certificates of a node and its callers.
     Pki(pki::Arguments),
     /// Exit with 0 if a node can do its work: for health checks of containers.
@@ -88,6 +92,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Keys(command) => keys::run(command, out),
         Command::Agent(command) => agent::run(command, out),
         Command::Policy(command) => policy::run(command, out),
+        Command::Audit(command) => audit::run(command, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
     }
@@ -196,6 +201,11 @@ mod tests {
             "policy rollback 3",
             "policy show",
             "policy compile-check",
+            "audit tail sql-query",
+            "audit tail sql-query -n 5 --follow --output json",
+            "audit export",
+            "audit export --tool sql-query --out f",
+            "audit verify f",
             "pki",
             "pki --dir d --trust-domain a.example --host h --host ::1 --caller a --caller b --days 365",
             "health --server http://127.0.0.1:1",
@@ -222,6 +232,9 @@ mod tests {
             "policy rollback x",
             "policy apply",
             "dev --listen here",
+            "audit tail",
+            "audit tail t -n x",
+            "audit verify",
             "pki --days 0",
             "pki --days 366",
             "pki --trust-domain Dev.example",

@@ -186,6 +186,20 @@ impl NodeClient {
         }
     }
 
+    /// `GET` of one page of a list: its rows, and the cursor of the next page if there is one.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn page(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<(Vec<Value>, Option<String>), Error> {
+        let Answer { body, next } = self.answer(Asked { path, query, ..Asked::default() }).await?;
+        let Value::Array(rows) = body else { return Err(Error::Foreign(self.server.clone())) };
+        Ok((rows, next))
+    }
+
     /// `POST` to the path with these segments.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::command::{AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Command, Refusal, Reply};
 use super::idempotency::digest;
-use super::tables::{AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, META, TOOL, Tables, decode};
+use super::tables::{AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, META, Tables, decode};
 use super::{Error, State};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -132,14 +132,6 @@ impl State {
     /// [`Corrupt`] if a row is not what was written.
     pub fn audit_block_after(&self, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
         block_after(self.core.view(), after)
-    }
-
-    /// Whether a tool is registered.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
-    pub fn is_tool_registered(&self, tool_id: &str) -> Result<bool, Corrupt> {
-        Ok(self.core.view().get(TOOL, tool_id.as_bytes())?.is_some())
     }
 }
 
@@ -390,10 +382,7 @@ mod tests {
         assert_eq!((rows.trail(7), rows.trail(8), rows.trail(9)), (vec![4, 2, 1], vec![3, 1], vec![]));
         assert_eq!(block_about(&rows, &Digest128::from_bytes([7; 16]), Some(0)).expect("rows"), None);
         let numbers = |after| block_after(&rows, after).expect("rows").map(|block| block.number);
-        assert_eq!(
-            (numbers(0), numbers(3), numbers(4), numbers(u64::MAX)),
-            (Some(1), Some(4), None, Some(4))
-        );
+        assert_eq!((numbers(0), numbers(3), numbers(4), numbers(u64::MAX)), (Some(1), Some(4), None, None));
     }
 
     #[test]

@@ -90,7 +90,8 @@ async fn every_route_lets_through_exactly_the_callers_of_the_golden_file() {
     for row in api::rows() {
         let mut outcomes = Vec::new();
         for way in &ways {
-            let path = row.path.replace("{kid}", "none").replace("{agent_id}", "none");
+            let path =
+                row.path.replace("{kid}", "none").replace("{agent_id}", "none").replace("{tool_id}", "none");
             let headers: Vec<_> =
                 way.authorization.iter().map(|value| ("authorization", value.as_str())).collect();
             let answer = node.call_over(&way.channel, row.method.as_str(), &path, &headers, "").await;

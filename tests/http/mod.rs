@@ -3,6 +3,7 @@
 mod agent_commands;
 mod agents;
 mod around;
+mod audit;
 mod bad_credentials;
 mod bad_requests;
 mod bound_tokens;

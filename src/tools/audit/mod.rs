@@ -138,6 +138,8 @@ pub struct Audit {
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
     shipping: Arc<Mutex<Shipping>>,
+    /// How many shipments have begun.
+    shipments: Arc<AtomicU64>,
     state: State,
 }
 
@@ -174,7 +176,8 @@ impl Audit {
                 last.saturating_add(1)
             ));
         }
-        let audit = Self { queue, backlog, shipping: Arc::new(Mutex::new(shipping)), state };
+        let shipping = Arc::new(Mutex::new(shipping));
+        let audit = Self { queue, backlog, shipping, shipments: Arc::default(), state };
         Ok((audit, move || writer.run(jobs)))
     }
 
@@ -199,7 +202,14 @@ impl Audit {
     /// # Errors
     /// As [`ShipError`] says; it is tried again by itself.
     pub async fn ship(&self) -> Result<(), ShipError> {
-        self.shipping.lock().await.ship(&self.state).await
+        let begun = self.shipments.load(Ordering::Acquire);
+        let mut shipping = self.shipping.lock().await;
+        // Of many readers at once, one ships for all that came before it began.
+        if shipping.has_completed_after(begun) {
+            return Ok(());
+        }
+        let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        shipping.ship(&self.state, shipment).await
     }
 
     /// Ships what is recorded, again and again, until nothing writes any more.

@@ -32,6 +32,8 @@ pub struct Shipping {
     metrics: Metrics,
     /// The last segment that was removed.
     done: u64,
+    /// Which of all shipments was the last that came to its end.
+    completed: u64,
     /// What entries about the audit itself still have to say.
     notes: Vec<String>,
 }
@@ -46,7 +48,7 @@ impl Shipping {
         metrics: Metrics,
         done: u64,
     ) -> Self {
-        Self { directory, queue, backlog, metrics, done, notes: Vec::new() }
+        Self { directory, queue, backlog, metrics, done, completed: 0, notes: Vec::new() }
     }
 
     /// Has an entry written about the audit itself.
@@ -55,11 +57,24 @@ impl Shipping {
         self.notes.push(notes);
     }
 
-    /// Ships everything that was recorded before. May be given up at any point, and done again.
+    /// Whether a shipment that began after this one has come to its end.
+    #[must_use]
+    pub fn has_completed_after(&self, shipment: u64) -> bool {
+        self.completed > shipment
+    }
+
+    /// Ships everything that was recorded before; `shipment` numbers it. May be given up at any point, and
+    /// done again.
     ///
     /// # Errors
     /// As [`ShipError`] says; what was not shipped stays.
-    pub async fn ship(&mut self, state: &State) -> Result<(), ShipError> {
+    pub async fn ship(&mut self, state: &State, shipment: u64) -> Result<(), ShipError> {
+        self.ship_all(state).await?;
+        self.completed = shipment;
+        Ok(())
+    }
+
+    async fn ship_all(&mut self, state: &State) -> Result<(), ShipError> {
         while let Some(notes) = self.notes.last() {
             let notes = notes.clone();
             self.ask(|done| Job::Note(notes, done)).await?;

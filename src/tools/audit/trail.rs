@@ -9,7 +9,7 @@ use super::{Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
-use crate::state::AuditBlock;
+use crate::state::{self, AuditBlock};
 use crate::{json, limits};
 
 /// Why nothing can be shown.
@@ -21,6 +21,9 @@ pub enum ReadError {
     /// What was recorded last is not in the log yet.
     #[error("the latest audit cannot be shown now: {0}")]
     Unshipped(#[from] ShipError),
+    /// The registry cannot be read.
+    #[error(transparent)]
+    Registry(#[from] state::Error),
     /// A row is not what was written.
     #[error("a row of the state is damaged")]
     Damaged(#[from] Corrupt),
@@ -97,7 +100,7 @@ impl Audit {
         for _ in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
             let Some(block) = self.state.audit_block_about(&tool, before)? else {
                 // Its first page is the only one that can be of nothing at all.
-                let is_known = before.is_some() || self.state.is_tool_registered(tool_id)?;
+                let is_known = before.is_some() || self.state.tool(tool_id)?.is_some();
                 return if is_known { Ok(reading.page) } else { Err(ReadError::UnknownTool) };
             };
             // Nothing in it, or in those before it, is as young.

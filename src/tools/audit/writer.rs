@@ -249,9 +249,9 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use crate::tools::audit::{Action, shipping};
     use super::*;
     use crate::journal::Directory;
+    use crate::tools::audit::{Action, shipping};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 

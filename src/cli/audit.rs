@@ -1,0 +1,349 @@
+//! `trust-fabric audit …`
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::Error;
+use super::output::{Format, Output, printable};
+use super::server::Server;
+use crate::outbound::admin::{self, NodeClient};
+use crate::tools::audit::chain::{Summary, Verifier};
+use crate::tools::audit::entry::{Block, Entry};
+use crate::{json, limits};
+
+const BLOCKS: [&str; 3] = ["v1", "audit", "blocks"];
+/// Every how many pages of an export a word is said about it.
+const PAGES_PER_WORD: u32 = 50;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show the latest entries of a tool's audit, the newest last.
+    Tail {
+        /// The tool.
+        tool_id: String,
+        /// How many entries.
+        #[arg(short = 'n', long = "entries", value_name = "N", default_value_t = 20)]
+        entries: usize,
+        /// Go on and show what comes, until it is interrupted.
+        #[arg(short = 'f', long)]
+        follow: bool,
+        #[command(flatten)]
+        server: Server,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Write the audit as lines of JSON that `audit verify` checks: all of it, or one tool's.
+    Export {
+        /// Only this tool's, newest first.
+        #[arg(long, value_name = "TOOL_ID")]
+        tool: Option<String>,
+        /// Write to this file, which must not be there yet.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Check an export, without a node: every hash and every link. One changed byte is found.
+    Verify {
+        /// What `audit export` wrote.
+        file: PathBuf,
+    },
+}
+
+pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+    match command {
+        Command::Tail { tool_id, entries, follow, server, output } => {
+            let trail = Trail { client: server.client()?, tool_id, format: output.format };
+            super::wait_for(trail.show(entries, follow, out))
+        }
+        Command::Export { tool, out: file, server } => {
+            let client = server.client()?;
+            let Some(path) = file else { return super::wait_for(export(&client, tool.as_deref(), out)) };
+            let failed = |source| Error::File { path: path.clone(), source };
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+            let mut file = BufWriter::new(file.map_err(failed)?);
+            super::wait_for(export(&client, tool.as_deref(), &mut file))?;
+            file.into_inner()
+                .map_err(io::IntoInnerError::into_error)
+                .and_then(|file| file.sync_all())
+                .map_err(failed)
+        }
+        Command::Verify { file } => {
+            let summary = verify(&file)?;
+            describe(&summary, out)
+        }
+    }
+}
+
+/// A tool's audit, as it is shown.
+struct Trail {
+    client: NodeClient,
+    tool_id: String,
+    format: Format,
+}
+
+impl Trail {
+    async fn show(&self, entries: usize, follow: bool, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+        let mut newest = self.print(None, entries, out).await?;
+        while follow {
+            tokio::time::sleep(limits::AUDIT_FOLLOW_INTERVAL).await;
+            newest = self.print(newest, limits::ADMIN_ROWS_MAX, out).await?;
+        }
+        Ok(())
+    }
+
+    /// Prints what is newer than the entry `known`, at most so many. Answers the newest entry's id.
+    async fn print(
+        &self,
+        known: Option<String>,
+        most: usize,
+        out: &mut (dyn Write + Send),
+    ) -> Result<Option<String>, Error> {
+        let (mut entries, mut cursor) = (Vec::<Entry>::new(), None);
+        loop {
+            let limit = (most - entries.len()).clamp(1, limits::PAGE_MAX);
+            let (page, next) = page_of(&self.client, &self.path(), limit, cursor.as_deref()).await?;
+            for row in page {
+                let entry: Entry = self.read(row)?;
+                if entries.len() >= most || Some(&entry.id) == known.as_ref() {
+                    return self.write(&entries, known, out);
+                }
+                entries.push(entry);
+            }
+            if next.is_none() || entries.len() >= most {
+                return self.write(&entries, known, out);
+            }
+            cursor = next;
+        }
+    }
+
+    fn path(&self) -> [&str; 4] {
+        ["v1", "tools", &self.tool_id, "audit"]
+    }
+
+    fn read(&self, row: Value) -> Result<Entry, Error> {
+        json::from_value(row).map_err(|_| foreign(&self.client))
+    }
+
+    /// The oldest first: what is new is below what was there.
+    fn write(
+        &self,
+        entries: &[Entry],
+        known: Option<String>,
+        out: &mut (dyn Write + Send),
+    ) -> Result<Option<String>, Error> {
+        for entry in entries.iter().rev() {
+            if self.format == Format::Json {
+                writeln!(out, "{}", line_of(entry).map_err(io::Error::other)?)?;
+                continue;
+            }
+            let text = |member: &Option<String>| member.as_deref().map_or_else(|| "-".to_owned(), printable);
+            writeln!(
+                out,
+                "{} {:<5} {:<10} {} {} {}",
+                printable(&entry.timestamp),
+                printable(&entry.decision),
+                text(&entry.action),
+                text(&entry.check),
+                text(&entry.subject),
+                printable(&entry.notes),
+            )?;
+        }
+        out.flush()?;
+        Ok(entries.first().map(|entry| entry.id.clone()).or(known))
+    }
+}
+
+async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+    let of_tool = tool.map(|tool_id| ["v1", "tools", tool_id, "audit"]);
+    let path = of_tool.as_ref().map_or(&BLOCKS[..], |path| &path[..]);
+    let (mut cursor, mut rows, mut pages) = (None, 0, 0_u32);
+    loop {
+        let (page, next) = page_of(client, path, limits::PAGE_MAX, cursor.as_deref()).await?;
+        rows += page.len();
+        for row in page {
+            let line = if tool.is_some() { entry_line(row) } else { block_line(row) };
+            writeln!(out, "{}", line.map_err(|_| foreign(client))?)?;
+        }
+        if next.is_none() {
+            return Ok(out.flush()?);
+        }
+        // A page that leads back to itself would never end.
+        if next == cursor {
+            return Err(foreign(client));
+        }
+        cursor = next;
+        pages += 1;
+        if pages.is_multiple_of(PAGES_PER_WORD) {
+            writeln!(io::stderr(), "{rows} {} so far", if tool.is_some() { "entries" } else { "blocks" })?;
+        }
+    }
+}
+
+async fn page_of(
+    client: &NodeClient,
+    path: &[&str],
+    limit: usize,
+    cursor: Option<&str>,
+) -> Result<(Vec<Value>, Option<String>), Error> {
+    let limit = limit.to_string();
+    let mut query = vec![("limit", limit.as_str())];
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    Ok(client.page(path, &query).await?)
+}
+
+fn entry_line(row: Value) -> Result<String, json::Error> {
+    let entry: Entry = json::from_value(row)?;
+    line_of(&entry)
+}
+
+/// Only what the hash covers: where a block stands among those of other nodes can be told by nobody else.
+fn block_line(mut row: Value) -> Result<String, json::Error> {
+    if let Some(members) = row.as_object_mut() {
+        members.remove("number");
+        members.remove("appended_at");
+    }
+    let block: Block = json::from_value(row)?;
+    line_of(&block)
+}
+
+fn line_of(document: &impl serde::Serialize) -> Result<String, json::Error> {
+    serde_json::to_string(document).map_err(|error| json::Error::Syntax(error.to_string()))
+}
+
+fn foreign(client: &NodeClient) -> Error {
+    Error::Answer(admin::Error::Foreign(client.server().clone()))
+}
+
+fn verify(path: &Path) -> Result<Summary, Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    let broken = |line: u64, what: &str| {
+        Error::BrokenAudit(format!("{}: line {line}: {}", path.display(), printable(what)))
+    };
+    let mut file = BufReader::new(std::fs::File::open(path).map_err(failed)?);
+    let (mut verifier, mut line, mut number) = (Verifier::default(), Vec::new(), 0);
+    loop {
+        line.clear();
+        let most = (&mut file).take(limits::AUDIT_LINE_BYTES_MAX);
+        if { most }.read_until(b'\n', &mut line).map_err(failed)? == 0 {
+            break;
+        }
+        number += 1;
+        let Some(whole) = line.strip_suffix(b"\n") else {
+            return Err(broken(number, "does not end where a line ends: it was cut, or is too long"));
+        };
+        verifier.line(whole).map_err(|fault| broken(number, &fault.to_string()))?;
+    }
+    if number == 0 {
+        return Err(Error::BrokenAudit(format!("{}: holds no audit", path.display())));
+    }
+    Ok(verifier.finish())
+}
+
+fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
+    let Summary { entries, blocks, tools, chains_begun_before, nodes, newest } = summary;
+    if *blocks > 0 {
+        write!(out, "{blocks} blocks, ")?;
+    }
+    writeln!(out, "{entries} entries about {tools} tools: every hash and every link holds")?;
+    for (node, blocks) in nodes {
+        let (first, last, hash) = (blocks.first, blocks.last, printable(&blocks.hash));
+        writeln!(out, "node {node}: blocks {first} to {last}; the last has the hash {hash}")?;
+    }
+    for (node, hash) in newest {
+        writeln!(out, "node {}: the newest entry has the hash {}", printable(node), printable(hash))?;
+    }
+    if *chains_begun_before > 0 {
+        writeln!(out, "{chains_begun_before} chains begin before: their first entries are not in this file")?;
+    }
+    writeln!(
+        out,
+        "that nothing was cut from the newer end shows only if its last hash is one that you know from elsewhere"
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(prev_hash: &str, notes: &str) -> Entry {
+        let mut entry = Entry {
+            decision: "allow".into(),
+            id: notes.into(),
+            node: "n".into(),
+            notes: notes.into(),
+            prev_hash: prev_hash.into(),
+            tool_id: "t".into(),
+            ..Entry::default()
+        };
+        entry.seal().expect("seal");
+        entry
+    }
+
+    fn verified(bytes: &[u8]) -> Result<String, String> {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("export");
+        std::fs::write(&path, bytes).expect("file");
+        let mut said = Vec::new();
+        let outcome = run(Command::Verify { file: path.clone() }, &mut said);
+        outcome.map_err(|error| error.to_string().replace(&path.display().to_string(), "export"))?;
+        Ok(String::from_utf8(said).expect("text"))
+    }
+
+    #[test]
+    fn one_changed_byte_anywhere_in_a_file_is_found_with_its_line() {
+        let first = entry("", "1");
+        let file = format!(
+            "{}\n{}\n",
+            line_of(&entry(&first.hash, "2")).expect("line"),
+            line_of(&first).expect("line")
+        );
+        let said = verified(file.as_bytes()).expect("holds");
+        assert!(said.starts_with("2 entries about 1 tools: every hash and every link holds\n"), "{said}");
+        let first_line = file.find('\n').expect("line");
+        for at in 0..file.len() {
+            let mut changed = file.clone().into_bytes();
+            changed[at] ^= 1;
+            let fault = verified(&changed).expect_err("a change");
+            let line = if at <= first_line { 1 } else { 2 };
+            assert!(fault.starts_with(&format!("export: line {line}: ")), "byte {at}: {fault}");
+            if at > 0 && at != first_line + 1 {
+                verified(&file.as_bytes()[..at]).expect_err("a cut within a line");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_file_begins_after_is_said_and_an_empty_one_is_no_audit() {
+        let line = line_of(&entry("before", "2")).expect("line");
+        let said = verified(format!("{line}\n").as_bytes()).expect("holds");
+        assert!(said.contains("1 chains begin before"), "{said}");
+        assert_eq!(verified(b""), Err("export: holds no audit".to_owned()));
+    }
+
+    #[test]
+    fn a_line_longer_than_any_is_not_read_to_its_end() {
+        let most = usize::try_from(limits::AUDIT_LINE_BYTES_MAX).expect("small");
+        for (bytes, expected) in [(most - 1, "neither a block nor an entry"), (most, "too long")] {
+            let file = [&b" ".repeat(bytes)[..], b"\n"].concat();
+            let fault = verified(&file).expect_err("no audit");
+            assert!(fault.contains(expected), "{bytes}: {fault}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_block_holds_what_its_hash_covers() {
+        let row = serde_json::json!({
+            "number": 7, "appended_at": "2026-11-20T00:00:00.000Z", "sequence": 1, "node_id": 1,
+            "prev_hash": "", "hash": "h", "entries": [],
+        });
+        let line = block_line(row).expect("block");
+        assert_eq!(line, r#"{"entries":[],"hash":"h","node_id":1,"prev_hash":"","sequence":1}"#);
+    }
+}

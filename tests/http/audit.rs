@@ -1,0 +1,144 @@
+//! The audit of tools: what is in it after what was done, who may read it, and in which pages.
+
+use serde_json::{Value, json};
+
+use crate::support::{Node, TOOL, with};
+
+const TOOL_ID: &str = "sql-query";
+
+fn tool(changes: &Value) -> Value {
+    with(
+        &json!({"tool_id": TOOL_ID, "name": "SQL", "resource_uri": TOOL, "required_capabilities": ["db.read"],
+            "protocols": ["mcp", "http"]}),
+        changes,
+    )
+}
+
+/// A registered tool, and a token for it.
+async fn ready(node: &Node) -> String {
+    assert_eq!(node.post("/v1/tools", &tool(&json!({}))).await.status, 201);
+    let source = crate::support::credential(&node.cluster.reporter(), crate::support::JWT);
+    node.granted(&with(&source, &json!({"audience": TOOL}))).await.token
+}
+
+async fn verify(node: &Node, token: &str) -> u16 {
+    node.post("/v1/mcp/verify", &json!({"tool_id": TOOL_ID, "token": token})).await.status
+}
+
+async fn trail(node: &Node, query: &str) -> Vec<Value> {
+    let answer = node.get(&format!("/v1/tools/{TOOL_ID}/audit{query}")).await;
+    assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")), "{}", answer.body);
+    answer.json().as_array().expect("an array").clone()
+}
+
+fn members<'v>(entries: &'v [Value], name: &str) -> Vec<&'v str> {
+    entries.iter().map(|entry| entry[name].as_str().unwrap_or("-")).collect()
+}
+
+#[tokio::test]
+async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
+    let mut node = Node::start().await;
+    let token = ready(&node).await;
+    assert_eq!(verify(&node, &token).await, 200);
+    node.advance_secs(1);
+    let foreign = node.cluster.reporter();
+    assert_eq!(verify(&node, &foreign).await, 403);
+    let path = format!("/v1/tools/{TOOL_ID}");
+    assert_eq!(node.put(&path, &tool(&json!({"name": "SQL 2"}))).await.status, 200);
+    assert_eq!(node.call("DELETE", &path, &[], "").await.status, 204);
+    let entries = trail(&node, "").await;
+    assert_eq!(members(&entries, "action"), ["deregister", "replace", "verify", "verify", "register"]);
+    assert_eq!(members(&entries, "decision"), ["allow", "allow", "deny", "allow", "allow"]);
+    assert_eq!(members(&entries, "check"), ["-", "-", "token", "-", "-"]);
+    assert_eq!(members(&entries, "node"), ["under-test"; 5]);
+    let (denied, allowed) = (&entries[2], &entries[3]);
+    assert_eq!(denied.get("subject"), None, "a stranger's word accuses nobody");
+    assert_eq!(allowed["subject"], crate::support::REPORTER);
+    assert_eq!(allowed["protocol"], "mcp");
+    for pair in entries.windows(2) {
+        assert_eq!(pair[0]["prev_hash"], pair[1]["hash"]);
+    }
+    assert_eq!(entries[4]["prev_hash"], "");
+    assert!(!json!(entries).to_string().contains(token.rsplit('.').next().expect("signature")));
+    // It stays when the tool is gone, and when the node was.
+    node.restart().await;
+    assert_eq!(trail(&node, "").await, entries);
+    assert_eq!(node.get("/v1/tools/never-was/audit").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_trail_is_filtered_and_comes_in_pages_that_follow_each_other() {
+    let node = Node::start().await;
+    let token = ready(&node).await;
+    for at in 0..9 {
+        node.advance_secs(1);
+        let status = verify(&node, if at % 3 == 0 { "x.y.z" } else { &token }).await;
+        assert_eq!(status, if at % 3 == 0 { 403 } else { 200 });
+    }
+    let all = trail(&node, "").await;
+    assert_eq!(all.len(), 10);
+    let denied = trail(&node, "?decision=deny").await;
+    assert_eq!(members(&denied, "decision"), ["deny"; 3]);
+    let since = all[3]["timestamp"].as_str().expect("time");
+    assert_eq!(trail(&node, &format!("?since={since}")).await, all[..4]);
+    let (mut path, mut paged) = (format!("/v1/tools/{TOOL_ID}/audit?limit=4"), Vec::new());
+    loop {
+        let answer = node.get(&path).await;
+        paged.extend(answer.json().as_array().expect("an array").clone());
+        let Some(link) = answer.header("link") else { break };
+        let next = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
+        path = next.expect("a link").to_owned();
+    }
+    assert_eq!(paged, all);
+}
+
+#[tokio::test]
+async fn parameters_of_the_audit_are_checked_and_named() {
+    let node = Node::start().await;
+    ready(&node).await;
+    for (query, text) in [
+        ("?limit=0", "limit: must be a whole number from 1 to 1000"),
+        ("?limit=1001", "limit: must be a whole number from 1 to 1000"),
+        ("?decision=maybe", "decision: must be allow, deny or error"),
+        ("?decision=", "decision: must be allow, deny or error"),
+        ("?since=yesterday", "since: must be a time as RFC 3339 writes it, for example 2026-11-20T08:00:00Z"),
+        ("?cursor=eA", "cursor: must be one that a Link header gave"),
+        ("?limit=1&limit=2", "limit: must not be given twice"),
+        ("?order=oldest", "the query knows only limit, decision, since, cursor"),
+    ] {
+        let answer = node.get(&format!("/v1/tools/{TOOL_ID}/audit{query}")).await;
+        assert_eq!((answer.status, &answer.json()["error_description"]), (400, &json!(text)), "{query}");
+    }
+    for (query, text) in [
+        ("?after=x", "after: must be a whole number"),
+        ("?cursor=eA", "cursor: must be one that a Link header gave"),
+        ("?decision=deny", "the query knows only after, limit, cursor"),
+    ] {
+        let answer = node.get(&format!("/v1/audit/blocks{query}")).await;
+        assert_eq!((answer.status, &answer.json()["error_description"]), (400, &json!(text)), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
+    let node = Node::start().await;
+    let token = ready(&node).await;
+    for _ in 0..3 {
+        assert_eq!(verify(&node, &token).await, 200);
+        trail(&node, "").await;
+    }
+    let answer = node.get("/v1/audit/blocks").await;
+    assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")));
+    let blocks = answer.json().as_array().expect("an array").clone();
+    let numbers: Vec<_> = blocks.iter().map(|block| block["number"].as_u64().expect("number")).collect();
+    assert_eq!(numbers, (1..=blocks.len() as u64).collect::<Vec<_>>());
+    let entries: usize = blocks.iter().map(|block| block["entries"].as_array().expect("entries").len()).sum();
+    assert_eq!(entries, 4);
+    for pair in blocks.windows(2) {
+        assert_eq!((&pair[1]["prev_hash"], &pair[1]["node_id"]), (&pair[0]["hash"], &json!(1)));
+    }
+    let behind_first = node.get("/v1/audit/blocks?after=1&limit=1").await;
+    assert_eq!(behind_first.json(), json!([blocks[1]]));
+    assert!(behind_first.header("link").is_some_and(|link| link.ends_with("rel=\"next\"")));
+    assert_eq!(node.get(&format!("/v1/audit/blocks?after={}", blocks.len())).await.json(), json!([]));
+}

@@ -1,0 +1,80 @@
+"""Checks an exported audit with nothing but hashlib and json: that the format asks for no code of ours.
+
+Usage: verify_audit.py FILE   what `trust-fabric audit export` wrote
+
+A line is a block (oldest first) or an entry (newest first). `hash` of an entry is base64url SHA-256 of its
+RFC 8785 form without that member; `hash` of a block the same, with the hash of each entry in its place.
+All members of an entry are strings, so Python's own writer with sorted names makes that form.
+
+Prints a JSON object with the counts, or with the line and what is wrong; exits with 0 if all holds.
+"""
+
+import base64
+import hashlib
+import json
+import sys
+
+
+def canonical(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def digest(value):
+    return base64.urlsafe_b64encode(hashlib.sha256(canonical(value)).digest()).rstrip(b"=").decode()
+
+
+def without_hash(value):
+    return {name: member for name, member in value.items() if name != "hash"}
+
+
+def check_block(block, nodes, links):
+    hashed = without_hash(block)
+    hashed["entries"] = [entry["hash"] for entry in block["entries"]]
+    assert block["hash"] == digest(hashed), "the block's hash is not that of its content"
+    before = nodes.get(block["node_id"])
+    if before is None:
+        assert (block["sequence"] == 1) == (block["prev_hash"] == ""), "the first block has no other before it"
+    else:
+        assert before == (block["sequence"] - 1, block["prev_hash"]), "the block does not follow"
+    nodes[block["node_id"]] = (block["sequence"], block["hash"])
+    for entry in block["entries"]:
+        assert entry["hash"] == digest(without_hash(entry)), f"entry {entry['id']} was changed"
+        chain = (block["node_id"], entry["tool_id"])
+        assert links.get(chain, entry["prev_hash"]) == entry["prev_hash"], f"entry {entry['id']} does not follow"
+        links[chain] = entry["hash"]
+    return len(block["entries"])
+
+
+def check_entry(entry, links):
+    assert all(isinstance(member, str) for member in entry.values()), "an entry has strings only"
+    assert entry["hash"] == digest(without_hash(entry)), f"entry {entry['id']} was changed"
+    chain = (entry["node"], entry["tool_id"])
+    assert links.get(chain, entry["hash"]) == entry["hash"], f"entry {entry['id']} is not linked"
+    links[chain] = entry["prev_hash"]
+    return 1
+
+
+def main(path):
+    entries, blocks, nodes, links = 0, 0, {}, {}
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                assert line.endswith(b"\n"), "the line has no end"
+                value = json.loads(line)
+                assert canonical(value) + b"\n" == line, "the line is not in canonical form"
+                if "entries" in value:
+                    assert blocks or not entries, "a block among entries"
+                    blocks += 1
+                    entries += check_block(value, nodes, links)
+                else:
+                    assert not blocks, "an entry among blocks"
+                    entries += check_entry(value, links)
+            except (AssertionError, KeyError, TypeError, ValueError) as error:
+                print(json.dumps({"line": number, "error": str(error)}))
+                return 1
+    print(json.dumps({"entries": entries, "blocks": blocks, "tools": len({tool for _, tool in links})}))
+    return 0 if entries else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
