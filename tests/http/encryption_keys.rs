@@ -68,7 +68,7 @@ async fn a_key_is_registered_once_and_read_back() {
     let kept = with(&jwk, &json!({"use": "enc", "kid": kid}));
     let expected = json!({
         "workload_id": agent.id, "kid": kid, "key": kept, "status": "active",
-        "registered_at": "2027-01-15T08:00:00Z",
+        "registered_at": "2027-01-15T08:00:00.000Z",
     });
     assert_eq!((answer.status, answer.json()), (201, expected.clone()), "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -306,4 +306,15 @@ async fn what_joserfc_encrypts_to_the_keys_read_back_the_agent_decrypts() {
     let texts = read["texts"].as_object().expect("texts");
     assert_eq!(texts.len(), 5);
     assert!(texts.values().all(|text| text == "meet at noon"), "{read}");
+}
+
+#[tokio::test]
+async fn without_a_rule_about_agents_there_are_no_keys_of_agents() {
+    let node = Node::start_with(Setup { is_without_agents: true, ..Setup::default() }).await;
+    let text = "agent identity is not configured: the policy has no rule data.svc.identity.decision";
+    let workload = node.own_token("agents", "orchestrator").await;
+    let body = json!({"workload_id": workload.claims["sub"], "key": key(1)}).to_string();
+    let answer = register_with(&node, &workload.token, &[], &body).await;
+    answer.is_refused(501, "not_implemented", text);
+    keys_of(&node, "wimse://trust.example/agent/mcp/none").await.is_refused(501, "not_implemented", text);
 }
