@@ -1,9 +1,14 @@
 //! The tool servers of `examples/` with their clients, over the protocols that tools speak: what the
 //! verifier says reaches the caller as the protocol wants it, and what it did not say opens nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 
-use crate::support::tool_server::{OnTheWay, ToolServer, environment, example, token_for_another};
+use crate::support::tool_server::{
+    OnTheWay, ToolServer, environment, example, losing_the_first_verdict, token_for_another,
+};
 use crate::support::{FABRIC, Node, Setup, TOOL, python};
 
 /// One of each protocol.
@@ -164,7 +169,19 @@ async fn a_tool_server_that_may_not_verify_does_not_serve() {
     node.call("DELETE", "/v1/tools/example-http", &[], "").await;
     let server = ToolServer::start_as(&node, "http", &environment(&node, "stranger")).await;
     // The caller is not to blame: no challenge.
-    assert_eq!(server.call(&node, &[]).refusal.as_deref(), Some("503 "));
+    assert_eq!(server.call(&node, &[]).refusal.as_deref(), Some("503"));
+}
+
+// The answer of the broker is lost after the token was spent: the server asks again under the same key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_verdict_lost_on_the_way_costs_the_caller_nothing() {
+    let node = Node::start().await;
+    let lost = Arc::new(AtomicUsize::new(0));
+    let place = losing_the_first_verdict(&node, Arc::clone(&lost));
+    let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", place)]).await;
+    let passed = server.call(&node, &[]);
+    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    assert_eq!(lost.load(Ordering::SeqCst), 1);
 }
 
 #[test]

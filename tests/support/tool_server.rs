@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -209,6 +210,31 @@ fn forward(behind: SocketAddr, head: &str, body: &[u8], statuses: &Mutex<Vec<u16
     server.read_to_end(&mut answer).expect("an answer");
     statuses.lock().expect("lock").push(super::raw::status(&String::from_utf8_lossy(&answer)));
     answer
+}
+
+/// A way to the node on which the first answer to a verification gets lost; counts what was lost.
+#[expect(clippy::disallowed_methods, reason = "it carries for as long as the test's process lives")]
+pub fn losing_the_first_verdict(node: &Node, lost: Arc<AtomicUsize>) -> String {
+    let before = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let url = format!("http://{}", before.local_addr().expect("address"));
+    let behind = node.address();
+    thread::spawn(move || {
+        for client in before.incoming() {
+            let mut client = client.expect("a connection");
+            let Some((head, body)) = read_request(&mut client) else { continue };
+            let lines = head.lines().filter(|line| !is_named(line, "host"));
+            let head: String = lines.map(|line| format!("{line}\r\n")).collect();
+            let answer = forward(behind, &format!("{head}host: {behind}\r\n"), &body, &Mutex::default());
+            let is_verdict = head.starts_with("POST /v1/mcp/verify");
+            if is_verdict && lost.load(Ordering::SeqCst) == 0 {
+                assert_eq!(super::raw::status(&String::from_utf8_lossy(&answer)), 200, "it passed");
+                lost.store(1, Ordering::SeqCst);
+            } else {
+                client.write_all(&answer).expect("write");
+            }
+        }
+    });
+    url
 }
 
 /// The entry of the example, for a server that clients find at `address`.
