@@ -388,8 +388,8 @@ mod tests {
     use openraft::alias::CommittedLeaderIdOf;
     use openraft::vote::RaftLeaderId as _;
 
-    use super::super::types::TypeConfig;
     use super::*;
+    use crate::cluster::types::TypeConfig;
 
     const TABLES: &[&str] = &["one", "two", "three"];
 

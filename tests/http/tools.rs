@@ -74,7 +74,8 @@ async fn a_tool_is_registered_read_replaced_and_deregistered() {
     let created = registered(&node, &whole("sql")).await;
     assert_eq!(created.header("location"), Some("/v1/tools/sql"));
     let record = created.json();
-    let times = json!({"registered_at": "2027-01-15T08:00:00Z", "updated_at": "2027-01-15T08:00:00Z"});
+    let times =
+        json!({"registered_at": "2027-01-15T08:00:00.000Z", "updated_at": "2027-01-15T08:00:00.000Z"});
     assert_eq!(record, with(&with(&whole("sql"), &times), &json!({"revision": 1})));
     let first = etag(&created);
     assert!(first.starts_with('"') && first.ends_with('"'), "strong: {first}");
@@ -97,7 +98,7 @@ async fn a_tool_is_registered_read_replaced_and_deregistered() {
     let replaced = node.put("/v1/tools/sql", &other).await;
     assert_eq!(replaced.status, 200, "{}", replaced.body);
     assert_eq!(replaced.header("location"), None);
-    let changes = json!({"updated_at": "2027-01-15T08:01:00Z", "revision": 2});
+    let changes = json!({"updated_at": "2027-01-15T08:01:00.000Z", "revision": 2});
     assert_eq!(replaced.json(), with(&other, &changes));
     assert_ne!(etag(&replaced), first);
     assert_eq!(node.get("/v1/tools/sql").await.json(), replaced.json());
