@@ -54,7 +54,7 @@ pub struct Request {
     tool_id: String,
     token: String,
     protocol: &'static str,
-    request_body_hash: Option<BodyHash>,
+    body: Option<BodyHash>,
     presented: Option<CertificateDigest>,
 }
 
@@ -75,7 +75,7 @@ impl Request {
         let protocol = protocol.ok_or(Error::Invalid { field: "protocol", rule: PROTOCOL_RULE })?;
         let rule = "must be a SHA-256 digest, 32 bytes in base64url";
         let malformed = |_| Error::Invalid { field: "request_body_hash", rule };
-        let request_body_hash = members.request_body_hash.map(|text| text.parse()).transpose();
+        let body = members.request_body_hash.map(|text| text.parse()).transpose();
         let rule = "must be 32 bytes in base64url without padding";
         let unbound = |_| Error::Invalid { field: "cnf.x5t#S256", rule };
         let presented = members.certificate_digest.map(|text| text.parse()).transpose();
@@ -83,7 +83,7 @@ impl Request {
             tool_id,
             token,
             protocol,
-            request_body_hash: request_body_hash.map_err(malformed)?,
+            body: body.map_err(malformed)?,
             presented: presented.map_err(unbound)?,
         })
     }
@@ -206,7 +206,7 @@ impl Verifier {
         let authentic = authentic.map_err(Error::Failed)?;
         let execution = execution(authentic.credential());
         let facts = self.facts(authentic.credential(), execution, caller)?;
-        let call = Call { protocol: request.protocol, request_body_hash: request.request_body_hash.as_ref() };
+        let call = Call { protocol: request.protocol, request_body_hash: request.body.as_ref() };
         let verified =
             checks::examine(authentic, facts, call, tool, &self.containment).map_err(Error::Failed)?;
         // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log
