@@ -83,6 +83,14 @@ impl WorkloadId {
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
     }
+
+    /// Whether it has the form that this fabric gives to the agents of `trust_domain`, which is reserved to
+    /// them: `<scheme>://<trust domain>/agent/…` (contract §4).
+    #[must_use]
+    pub fn is_agent_of(&self, trust_domain: &TrustDomain) -> bool {
+        let path = self.text.splitn(4, '/').nth(3).unwrap_or_default();
+        self.trust_domain == *trust_domain && path.split('/').next() == Some("agent")
+    }
 }
 
 impl FromStr for WorkloadId {

@@ -18,6 +18,7 @@ use crate::clock::Timestamp;
 use crate::limits;
 use crate::state::{self, SigningKeyFacts, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
+use crate::token::lineage;
 use crate::token::signing::{self, SigningKey};
 
 /// Of a file with a private half, PKCS #8 in DER.
@@ -203,8 +204,8 @@ impl Keyring {
     ///
     /// # Errors
     /// [`state::Error::UnknownSigningKey`]; as [`Error`] says.
-    pub async fn taint(&self, kid: &str) -> Result<(), Error> {
-        self.state.taint_signing_key(kid.to_owned()).await?;
+    pub async fn taint(&self, kid: &str, iss: &str) -> Result<(), Error> {
+        self.state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
         self.ensure_later().await;
         Ok(())
     }

@@ -1,25 +1,27 @@
 //! The only wiring: opens the data directory, starts the core, brings up keys and policy, listens.
 //! And the only place that starts tasks and threads, so that a shutdown can wait for all of them.
 
-use std::fs;
+mod core;
+mod edge;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::core::{Core, start_core};
+use self::edge::Edge;
 use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
-use crate::api::listener::{self, Kind, Places};
+use crate::api::listener::{self, Places};
 use crate::api::rates::Rates;
-use crate::api::tls::{self, Tls};
+use crate::api::tls;
 use crate::api::{self, App, Pressure, Router};
 use crate::clock::Clock;
-use crate::cluster::{self, Corrupt};
+use crate::cluster::Corrupt;
 use crate::config::{self, Config};
 use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
@@ -30,11 +32,11 @@ use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
-use crate::state::{self, Replicated, State};
+use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
-use crate::tools::audit::{self, Audit};
+use crate::tools::audit;
 use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
 use crate::{limits, policy};
@@ -196,6 +198,7 @@ async fn assemble(
     });
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
         issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone(), metrics.clone()),
         issuers,
         keyring: keyring.clone(),
@@ -292,169 +295,6 @@ impl Running {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the node waits for its own thread")]
-async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
-    match tokio::task::spawn_blocking(move || thread.join()).await {
-        Ok(Ok(())) => Ok(()),
-        _ => Err(Error::CoreFailed("a thread that writes ended with a panic".to_owned())),
-    }
-}
-
-/// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
-/// is listened on is known before anything is written; connections are taken when there is somebody to
-/// answer.
-struct Edge {
-    http: TcpSocket,
-    https: Option<(TcpSocket, Tls)>,
-}
-
-impl Edge {
-    fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
-        let http = bind(config.listen.http)?;
-        let Some(tls) = &config.tls else {
-            tracing::warn!("development mode: no TLS, and everybody on this machine may do everything");
-            return Ok(Self { http, https: None });
-        };
-        let socket = bind(tls.address)?;
-        let trust_domains = vec![tls.client_trust_domain.clone()];
-        let tls = Tls::load(tls.files.clone(), trust_domains, clock.clone(), metrics.clone())?;
-        Ok(Self { http, https: Some((socket, tls)) })
-    }
-
-    /// Of plain HTTP and of TLS.
-    fn addresses(&self) -> Result<(SocketAddr, Option<SocketAddr>), Error> {
-        let https = self.https.as_ref().map(|(socket, _)| address_of(socket)).transpose()?;
-        Ok((address_of(&self.http)?, https))
-    }
-
-    /// The listeners, and what follows the files of TLS.
-    fn serve(
-        self,
-        router: &Router,
-        places: &Places,
-        metrics: &Metrics,
-        shutdown: &CancellationToken,
-    ) -> Result<(JoinSet<()>, Option<impl Future<Output = ()> + Send + use<>>), Error> {
-        let http = listen(self.http)?;
-        let https = self.https.map(|(socket, tls)| Ok::<_, Error>((listen(socket)?, tls))).transpose()?;
-        let mut listening = JoinSet::new();
-        let mut serve_on = |socket, kind| {
-            // Each has a reserve of its own: strangers on the one must not take the other's.
-            let (router, places) = (router.clone(), places.with_own_reserve());
-            let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
-            listening.spawn(served);
-        };
-        serve_on(http, Kind::Plain);
-        let following = https.map(|(socket, tls)| {
-            serve_on(socket, Kind::Tls(tls.handshake()));
-            tls.follow()
-        });
-        Ok((listening, following))
-    }
-}
-
-/// A socket that has its address and takes no connection yet.
-fn bind(address: SocketAddr) -> Result<TcpSocket, Error> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let bound = socket.and_then(|socket| {
-        // A port that an earlier process has just left is free (as `std` and tokio's own `bind` see it).
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        Ok(socket)
-    });
-    bound.map_err(|source| Error::Listen { address, source })
-}
-
-fn address_of(socket: &TcpSocket) -> Result<SocketAddr, Error> {
-    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-    socket.local_addr().map_err(|source| Error::Listen { address: unknown, source })
-}
-
-fn listen(socket: TcpSocket) -> Result<TcpListener, Error> {
-    let address = address_of(&socket)?;
-    socket.listen(limits::CONNECTIONS_QUEUED_MAX).map_err(|source| Error::Listen { address, source })
-}
-
-/// The core, and what runs beside it until the node ends.
-struct Core {
-    state: State,
-    background: JoinSet<()>,
-    log_writer: thread::JoinHandle<()>,
-    audit: Option<(Audit, thread::JoinHandle<()>)>,
-    closed: cluster::Closed,
-}
-
-impl Core {
-    /// Takes up the audit where it was left, once the state is what the log says.
-    #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
-    fn start_audit(&mut self, config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Audit, Error> {
-        let (audit, writer) = Audit::open(audit::Parts {
-            directory: &config.node.data_dir.join("audit"),
-            node: config.node.unit_id.clone(),
-            seed: draw()?,
-            clock: clock.clone(),
-            state: self.state.clone(),
-            metrics: metrics.clone(),
-        })?;
-        let thread = thread::Builder::new().name("audit-writer".to_owned()).spawn(writer);
-        let thread = thread.map_err(audit::ShipError::Journal)?;
-        self.background.spawn(audit.clone().follow());
-        self.audit = Some((audit.clone(), thread));
-        Ok(audit)
-    }
-
-    /// Ends the tasks and the core, and waits until the data directory is closed.
-    async fn stop(mut self) -> Result<(), Error> {
-        let audited = match self.audit.take() {
-            Some((audit, writer)) => {
-                audit.end().await;
-                wait_for_thread(writer).await
-            }
-            None => Ok(()),
-        };
-        self.background.shutdown().await;
-        let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
-        drop(self.state);
-        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
-        if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
-            tracing::warn!("the data directory is still in use at the end");
-        }
-        // The writer ends when the core has let go of the log.
-        // A process that ends while the database has threads is aborted by it, whatever its exit code.
-        let joined = wait_for_thread(self.log_writer).await;
-        stopped.and(joined).and(audited)
-    }
-}
-
-/// Starts the core. It may not have recovered yet.
-async fn start_core(config: &Config, clock: &Clock) -> Result<Core, Error> {
-    let data = config.node.data_dir.clone();
-    lock(&data)?;
-    let options = cluster::Options {
-        data,
-        node_id: config.node.id,
-        drawn_disk_id: draw()?,
-        heartbeat: config.cluster.heartbeat,
-        clock: clock.clone(),
-    };
-    let mut log_writer = None;
-    let started = cluster::start(options, Replicated::default(), |writer| {
-        log_writer = Some(start_log_writer(writer)?);
-        Ok(())
-    })
-    .await?;
-    let mut background = JoinSet::new();
-    background.spawn(started.proposer);
-    let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
-    let state = State::new(started.handle);
-    Ok(Core { state, background, log_writer, audit: None, closed: started.closed })
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
-fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
-    thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
-}
-
 /// Our own trust domain, and every one that a configured issuer may speak for.
 fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
@@ -462,19 +302,6 @@ fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     all.sort();
     all.dedup();
     all
-}
-
-/// Refuses to share the directory. The lock is only asked for here: the database takes it.
-fn lock(data: &Path) -> Result<(), Error> {
-    let path = data.join("raft").join("LOCK");
-    let Ok(file) = fs::File::open(path) else { return Ok(()) };
-    // RocksDB takes this lock with fcntl; asking first gives a message that names the reason.
-    match rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
-            Err(Error::InUse { path: data.to_owned() })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Begins the cluster's life if it has not begun: its name, and its first policy.

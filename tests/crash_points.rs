@@ -65,7 +65,7 @@ async fn a_life_to_be_interrupted() {
         state.put_policy(digest.clone(), vec![source], String::new(), String::new()).await.expect("policy");
         acknowledge(&format!("policy {digest}"));
         let kid = state.index().signing_keys.keys().next().expect("key").clone();
-        state.taint_signing_key(kid.clone()).await.expect("tainted");
+        state.taint_signing_key(kid.clone(), nonce(255)).await.expect("tainted");
         acknowledge(&format!("tainted {kid}"));
 
         let snapshot = data.join("snapshots/current/CURRENT");

@@ -38,7 +38,7 @@ const CONFINED: [(&str, &str); 8] = [
 const FILE_LINES_MAX: usize = 500;
 
 /// Files that may be longer, each with the reason. Empty is the aim.
-const LONG_FILES: [(&str, &str); 0] = [];
+const LONG_FILES: [(&str, &str); 1] = [("src/limits.rs", "every limit in one table")];
 
 /// Places of one machine, which mean nothing on another. Written in halves so that this file passes.
 const MACHINE_PATHS: [&str; 3] = [concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];

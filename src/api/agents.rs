@@ -211,7 +211,6 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     ),
     responses(
         (status = 200, description = "A page, ordered by agent_id; Link names the next", body = [AgentRecord]),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
     )
 )]
 pub async fn list(
@@ -220,7 +219,6 @@ pub async fn list(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    app.identity.configured()?;
     let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
     let (agents, next) = app.identity.list(&who(&caller), page.after.as_deref(), page.limit)?;
     let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
@@ -236,7 +234,6 @@ pub async fn list(
     responses(
         (status = 200, description = "The agent", body = AgentRecord),
         (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
     )
 )]
 pub async fn show(
@@ -244,14 +241,14 @@ pub async fn show(
     State(app): State<App>,
     agent_id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
-    app.identity.configured()?;
     // An identifier is ASCII: what is not even UTF-8 names no agent.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
     let record = AgentRecord::from(app.identity.show(&agent_id, &who(&caller))?);
     Ok((NO_STORE, Json(record)).into_response())
 }
 
-/// Revokes an agent, and every agent and token that derives from it, for ever.
+/// Revokes an agent, and every agent and token that derives from it, for ever; also while the policy has
+/// no rule about agents.
 #[utoipa::path(
     delete,
     path = "/v1/identity/agents/{agent_id}",
@@ -264,7 +261,6 @@ pub async fn show(
         (status = 204, description = "It is revoked"),
         (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
         (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
         (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
@@ -275,7 +271,6 @@ pub async fn revoke(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
-    app.identity.configured()?;
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::listener::Violation;
+use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
 use crate::{cluster, identity, json, keyring, state};
@@ -46,6 +47,9 @@ pub struct Body {
     /// The check that a token failed (`/v1/mcp/verify` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<&'static str>,
+    /// The checks that were made, in order; the last one failed (`/v1/mcp/verify` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Vec<CheckResult>>,
     /// The same as in the header `X-Request-Id`.
     pub request_id: String,
 }
@@ -69,8 +73,8 @@ pub struct Error {
     description: String,
     retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
-    /// The check that a token failed.
-    check: Option<&'static str>,
+    /// The check that a token failed, and all that were made.
+    failed: Option<(&'static str, Vec<CheckResult>)>,
     /// For the log only.
     detail: Option<String>,
 }
@@ -84,7 +88,7 @@ impl Error {
             description: description.into(),
             retry_after_secs: None,
             challenge: None,
-            check: None,
+            failed: None,
             detail: None,
         }
     }
@@ -150,8 +154,12 @@ impl Error {
 
     /// 403 `access_denied` that names the check a token failed. No challenge: the caller is known and allowed,
     /// it is the token in its request that is not.
-    pub fn failed_check(check: &'static str, description: impl Into<String>) -> Self {
-        Self { check: Some(check), ..Self::forbidden(description) }
+    pub fn failed_check(
+        check: &'static str,
+        checks: Vec<CheckResult>,
+        description: impl Into<String>,
+    ) -> Self {
+        Self { failed: Some((check, checks)), ..Self::forbidden(description) }
     }
 
     /// 429 `access_denied`, and when to try again.
@@ -300,6 +308,7 @@ impl From<identity::Error> for Error {
             | E::BlastRadius
             | E::NotAnIdentityToken
             | E::Revoked
+            | E::RenewedTooOften
             | E::Ended => Self::forbidden(description),
             E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Write(_) => {
                 Self::unavailable(description)
@@ -333,7 +342,8 @@ impl IntoResponse for Error {
         let body = Body {
             error: self.code,
             error_description: printable(&self.description),
-            check: self.check,
+            check: self.failed.as_ref().map(|(check, _)| *check),
+            checks: self.failed.map(|(_, checks)| checks),
             request_id,
         };
         let mut response = (self.status, Json(body)).into_response();

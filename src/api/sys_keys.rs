@@ -117,7 +117,7 @@ pub async fn taint(
 ) -> Result<Json<Tainted>, Error> {
     // A kid is ASCII: what is not even UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
-    app.keyring.taint(&kid).await?;
+    app.keyring.taint(&kid, &app.issuer).await?;
     tracing::warn!(kid, caller = caller.id(), "signing key tainted");
     Ok(Json(Tainted { tainted: kid }))
 }

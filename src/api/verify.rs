@@ -75,12 +75,18 @@ pub struct VerifyResponse {
 }
 
 /// One check.
-#[derive(Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct CheckResult {
     /// Its name.
     check: &'static str,
-    /// `pass` or `skip`.
+    /// `pass` or `skip`; of a refusal's last one, `fail`.
     result: &'static str,
+}
+
+impl CheckResult {
+    fn of((check, outcome): &(Check, Outcome)) -> Self {
+        Self { check: check.as_str(), result: outcome.as_str() }
+    }
 }
 
 /// Checks a token against what a tool requires.
@@ -123,10 +129,6 @@ pub async fn post(
 impl From<Verdict> for VerifyResponse {
     fn from(verdict: Verdict) -> Self {
         let credential = verdict.verified.credential();
-        let result = |(check, outcome): &(Check, Outcome)| CheckResult {
-            check: check.as_str(),
-            result: outcome.as_str(),
-        };
         Self {
             verified: true,
             protocol: verdict.protocol,
@@ -138,7 +140,7 @@ impl From<Verdict> for VerifyResponse {
             capabilities: credential.capabilities().unwrap_or_default().to_vec(),
             blast_radius: credential.blast_radius().map(str::to_owned),
             expires_at: credential.exp().to_rfc3339(),
-            checks: verdict.verified.trace().iter().map(result).collect(),
+            checks: verdict.verified.trace().iter().map(CheckResult::of).collect(),
             tool_id: verdict.tool_id,
         }
     }
@@ -151,7 +153,11 @@ impl From<verify::Error> for Error {
         match error {
             E::Invalid { .. } => Self::invalid_request(description),
             E::UnknownTool => Self::not_found(description),
-            E::Failed(failure) => Self::failed_check(failure.check.as_str(), description),
+            E::Failed(failure) => {
+                let failed = CheckResult { check: failure.check.as_str(), result: "fail" };
+                let checks = failure.trace.iter().map(CheckResult::of).chain([failed]).collect();
+                Self::failed_check(failure.check.as_str(), checks, description)
+            }
             E::Behind => Self::unavailable(description),
             E::State(error) => error.into(),
             E::Audit(error) => {

@@ -22,7 +22,7 @@ pub use narrow::{Grant, narrow};
 pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind};
+use crate::id::{Digest128, DigestKind, TrustDomain};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
@@ -42,6 +42,8 @@ use crate::token::{self, CertificateDigest};
 pub struct Exchange {
     /// Our own tokens, presented as credentials.
     pub own_tokens: OwnTokens,
+    /// The trust domain of our agents.
+    pub trust_domain: TrustDomain,
     /// Who else may issue what.
     pub issuers: Issuers,
     /// Their keys.
@@ -176,6 +178,10 @@ impl Exchange {
         let header = token.header();
         let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
         let credential = subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
+        // An agent without a record would have no ancestors, no end and no revocation.
+        if credential.sub().is_agent_of(&self.trust_domain) {
+            return Err(token::Error::SubjectReserved.into());
+        }
         if self.state.revokes(credential.lineage(), None, credential.iat()) {
             return Err(token::Error::Revoked.into());
         }

@@ -64,6 +64,9 @@ pub enum Error {
     /// The bearer is none that an agent renews itself with.
     #[error("the bearer token is not an agent's own identity token")]
     NotAnIdentityToken,
+    /// More keys have signed its tokens than a lineage can name.
+    #[error("the agent was renewed across too many signing keys: have it issued anew")]
+    RenewedTooOften,
     /// The agent, or one on whose behalf it acts, is revoked.
     #[error("the agent is revoked")]
     Revoked,

@@ -3,7 +3,7 @@
 use super::Error;
 use super::grant::Grant;
 use crate::clock::Timestamp;
-use crate::id::{LogPosition, WorkloadId};
+use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
 use crate::state::IssuedAgent;
 use crate::token::lineage;
@@ -13,6 +13,8 @@ use crate::token::mint::{AccessTokenClaims, AgentClaims};
 pub(super) struct Circumstances<'c> {
     /// Our issuer.
     pub iss: &'c str,
+    /// What it derives from beside the agent's ancestors: the keys that signed what it renews.
+    pub lineage: Vec<Digest128>,
     /// When.
     pub now: Timestamp,
     /// What this node had applied before it looked anything up.
@@ -27,23 +29,29 @@ pub(super) struct Circumstances<'c> {
 /// the agent.
 ///
 /// # Errors
-/// [`Error::Ended`] if it would not live a second.
+/// [`Error::Ended`] if it would not live a second, [`Error::RenewedTooOften`].
 pub(super) fn claims(
     issued: &IssuedAgent,
     grant: &Grant,
     circumstances: Circumstances<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, now, position, jti, txn } = circumstances;
+    let Circumstances { iss, lineage: carried, now, position, jti, txn } = circumstances;
     let agent = &issued.agent;
     let iat = now.secs();
     let exp = Timestamp::from_secs(iat).plus(limits::AGENT_TOKEN_LIFETIME).min(issued.ends_at).secs();
     if exp <= iat {
         return Err(Error::Ended);
     }
-    let digest = |ancestor: &String| {
-        let id = ancestor.parse::<WorkloadId>().map_err(Error::internal)?;
-        Ok(lineage::workload(&id).to_string())
-    };
+    let mut derives_from = carried;
+    for ancestor in &agent.ancestors {
+        let digest = lineage::workload(&ancestor.parse::<WorkloadId>().map_err(Error::internal)?);
+        if !derives_from.contains(&digest) {
+            derives_from.push(digest);
+        }
+    }
+    if derives_from.len() > limits::LINEAGE_MAX {
+        return Err(Error::RenewedTooOften);
+    }
     Ok(AccessTokenClaims {
         iss: iss.to_owned(),
         sub: agent.agent_id.clone(),
@@ -61,7 +69,7 @@ pub(super) fn claims(
         delegation_depth: Some(grant.delegation_depth()),
         act: None,
         may_act: None,
-        lineage: agent.ancestors.iter().map(digest).collect::<Result<_, Error>>()?,
+        lineage: derives_from.iter().map(ToString::to_string).collect(),
         // An exchange chain never outlives the identity token it began with.
         root_exp: exp,
         execution: None,

@@ -21,16 +21,16 @@ pub use request::{Members, PLATFORMS, Request};
 
 use self::grant::Wanted;
 use crate::clock::{Clock, Timestamp};
-use crate::id::{LogPosition, TrustDomain, WorkloadId};
+use crate::id::{Digest128, LogPosition, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{Agent, AgentStanding, Idempotency, IssuedAgent, Metadata, State};
 use crate::telemetry::Metrics;
-use crate::token;
 use crate::token::signing::SigningKey;
 use crate::token::subject::Credential;
+use crate::token::{self, lineage};
 
 /// Everything that the identity of an agent needs.
 pub struct Identity {
@@ -148,7 +148,7 @@ impl Identity {
         let issued = issued.map_err(Error::of_issue)?;
         // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
         let issued = self.acting(&issued.agent.agent_id, moment.log_now)?;
-        let identified = self.mint(&issued, &permit, &moment, &key)?;
+        let identified = self.mint(&issued, &permit, Vec::new(), &moment, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(identified)
     }
@@ -176,7 +176,7 @@ impl Identity {
         // A policy that grants less than it did takes effect with the next token.
         let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(moment.log_now).map_err(Error::CannotSign)?;
-        self.mint(&issued, &permit, &moment, &key)
+        self.mint(&issued, &permit, renewed_lineage(bearer), &moment, &key)
     }
 
     /// An agent that this caller had issued; an operator sees all.
@@ -292,6 +292,7 @@ impl Identity {
         &self,
         issued: &IssuedAgent,
         permit: &Permit,
+        lineage: Vec<Digest128>,
         moment: &Moment,
         key: &SigningKey,
     ) -> Result<Identified, Error> {
@@ -301,6 +302,7 @@ impl Identity {
             &grant,
             mint::Circumstances {
                 iss: &self.issuer,
+                lineage,
                 now: moment.now,
                 position: moment.position,
                 jti: uuid::Uuid::new_v4().to_string(),
@@ -330,4 +332,13 @@ fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
         delegation_depth: parent.agent.delegation_depth,
         issued_by: Some(parent.issued_by.as_str()).filter(|issued_by| !issued_by.is_empty()),
     }
+}
+
+/// What a renewed token derives from: all that the shown one does, but for that one itself, which no other
+/// token is to be revoked with, and for the agent, which the new token names.
+fn renewed_lineage(bearer: &Credential) -> Vec<Digest128> {
+    let mut own = vec![lineage::workload(bearer.sub())];
+    own.extend(bearer.jti().map(|jti| lineage::token(bearer.iss(), jti)));
+    own.extend(bearer.client_id().map(|client_id| lineage::client(bearer.iss(), client_id)));
+    bearer.lineage().iter().filter(|digest| !own.contains(digest)).copied().collect()
 }

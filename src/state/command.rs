@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn the_bytes_on_disk_do_not_change() {
-        let command = encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into() }));
+        let command =
+            encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into(), ..Default::default() }));
         assert_eq!(command[..], [42, 3, 10, 1, b'k']);
         let batch = encode_batch(Timestamp::from_millis(5), vec![command]);
         assert_eq!(batch[..], [8, 1, 16, 5, 26, 5, 42, 3, 10, 1, b'k']);

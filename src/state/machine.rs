@@ -105,7 +105,7 @@ impl Machine for Replicated {
                 Command::SpendNonce(command) => spent::spend(&mut tables, now, &command)?,
                 Command::PublishSigningKey(command) => signing_keys::publish(&mut tables, now, &command)?,
                 Command::RetireSigningKey(command) => signing_keys::retire(&mut tables, now, &command.kid)?,
-                Command::TaintSigningKey(command) => signing_keys::taint(&mut tables, now, &command.kid)?,
+                Command::TaintSigningKey(command) => signing_keys::taint(&mut tables, now, index, &command)?,
                 Command::PutPolicy(command) => policies::put(&mut tables, now, &command)?,
                 Command::CheckStateHash(command) => {
                     let hash = command.hash.as_ref().try_into();

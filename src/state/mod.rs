@@ -227,12 +227,14 @@ impl State {
         self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
     }
 
-    /// Taints a signing key: nothing it signed is accepted any more.
+    /// Taints a signing key: nothing it signed is accepted any more, nor what derives from that. `digest` is
+    /// the key's in a token's `lineage`.
     ///
     /// # Errors
     /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
-    pub async fn taint_signing_key(&self, kid: String) -> Result<(), Error> {
-        self.propose(Command::TaintSigningKey(command::TaintSigningKey { kid })).await.map(drop)
+    pub async fn taint_signing_key(&self, kid: String, digest: Digest128) -> Result<(), Error> {
+        let digest = Bytes::copy_from_slice(digest.as_bytes());
+        self.propose(Command::TaintSigningKey(command::TaintSigningKey { kid, digest })).await.map(drop)
     }
 
     /// Makes a policy bundle current; whether that changed anything.

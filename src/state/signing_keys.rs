@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow};
+use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use super::tables::{SIGNING_KEY, Tables};
+use super::{idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -185,20 +186,28 @@ pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Repl
     Ok(Reply::Done { changed: true })
 }
 
-/// Taints a key, whatever that leaves its node with: nothing it signed is accepted any more.
+/// Taints a key, whatever that leaves its node with: nothing it signed is accepted any more, nor what
+/// derives from that, whichever key signed it since.
 ///
 /// # Errors
-/// [`Corrupt`] if a row is not what was written.
-pub fn taint(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Reply, Corrupt> {
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn taint(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    index: u64,
+    command: &TaintSigningKey,
+) -> Result<Reply, Corrupt> {
+    let digest = idempotency::digest(&command.digest)?;
     let known = all(tables)?;
-    let Some(key) = known.iter().find(|key| key.kid == kid) else {
+    let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
     };
     if key.tainted_at.is_some() {
         return Ok(Reply::Done { changed: false });
     }
     let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };
-    tables.put(SIGNING_KEY, kid.as_bytes(), tainted.to_row());
+    tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
+    revocations::revoke(tables, now, index, &digest);
     Ok(Reply::Done { changed: true })
 }
 

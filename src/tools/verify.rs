@@ -156,19 +156,28 @@ impl Verifier {
     }
 
     async fn decide(&self, request: Request, caller: &Caller) -> Result<Verdict, Error> {
-        let now = self.clock.now();
-        let authentic = self.authenticate(&request, now);
+        let mut now = self.clock.now();
+        let mut authentic = self.authenticate(&request, now);
         // Only a token of ours can make this node wait. The tool is read after that: what it asked for when
         // the token was issued is the least that it asks for here.
-        if let Ok(authentic) = &authentic {
-            self.catch_up(authentic.credential()).await?;
+        let caught_up = match &authentic {
+            Ok(authentic) => self.catch_up(authentic.credential()).await,
+            Err(_) => Ok(false),
+        };
+        if let Ok(true) = caught_up {
+            // Meanwhile the token may have expired, or its key been tainted.
+            now = self.clock.now();
+            authentic = self.authenticate(&request, now);
         }
         let tool = self.tool(&request.tool_id)?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             say_whose(&mut draft, authentic.credential());
         }
-        let outcome = self.judge(authentic, &tool, &request, caller).await;
+        let outcome = match caught_up {
+            Ok(_) => self.judge(authentic, &tool, &request, caller).await,
+            Err(behind) => Err(behind),
+        };
         self.count(&outcome);
         say_outcome(&mut draft, &outcome);
         self.audit.record(draft).await?;
@@ -183,13 +192,18 @@ impl Verifier {
     }
 
     /// "It waits for a token's `idx` if it is behind it." Indexes of another incarnation say nothing.
-    async fn catch_up(&self, credential: &Credential) -> Result<(), Error> {
+    /// Whether it had to wait.
+    async fn catch_up(&self, credential: &Credential) -> Result<bool, Error> {
         let here = self.state.index().incarnation;
         let Some(position) = credential.idx().filter(|idx| Some(idx.incarnation) == here) else {
-            return Ok(());
+            return Ok(false);
         };
+        if self.state.core().applied() >= position.index {
+            return Ok(false);
+        }
         let applied = self.state.core().until_applied(position.index);
-        tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await.map_err(|_| Error::Behind)
+        let caught_up = tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await;
+        caught_up.map(|()| true).map_err(|_| Error::Behind)
     }
 
     fn tool(&self, tool_id: &str) -> Result<Option<Tool>, Error> {

@@ -198,19 +198,73 @@ async fn members_are_checked_and_named() {
 }
 
 #[tokio::test]
-async fn without_a_rule_about_agents_no_route_of_theirs_answers() {
+async fn without_a_rule_about_agents_none_is_issued_or_renewed() {
     let node = Node::start_with(Setup { is_without_agents: true, ..Setup::default() }).await;
     let bearer = node.own_token("agents", "orchestrator").await.token;
     let text = "agent identity is not configured: the policy has no rule data.svc.identity.decision";
-    let none = format!("{AGENTS}/none");
-    for (method, path) in [("GET", AGENTS), ("GET", &none), ("DELETE", &none)] {
-        node.call(method, path, &[], "").await.is_refused(501, "not_implemented", text);
-    }
     with_bearer(&node, "POST", RENEW, &bearer).await.is_refused(501, "not_implemented", text);
     node.call("POST", AGENT, &[], "").await.is_refused(501, "not_implemented", text);
     // Nor does it matter what is asked.
     node.post(AGENT, &planner()).await.is_refused(501, "not_implemented", text);
     node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+}
+
+/// Taking the rule out of the policy is how agents are turned off in an emergency. Those that are out were
+/// then beyond reach: the route that revokes them answered 501 as well.
+#[tokio::test]
+async fn agents_are_seen_and_revoked_also_when_the_rule_about_them_is_gone() {
+    let node = Node::start().await;
+    let agent = issue(&node, &root()).await;
+    let policy = node.get("/v1/sys/policy").await.json();
+    let sources = policy["sources"].as_array().expect("sources").iter();
+    let kept: Vec<_> = sources.filter(|source| source["path"] != "identity.rego").collect();
+    let applied = node.put("/v1/sys/policy", &json!({"sources": kept})).await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+    with_bearer(&node, "POST", RENEW, &agent.minted.token).await.is_refused(501, "not_implemented", "rule");
+    assert_eq!(node.get(AGENTS).await.json().as_array().map(Vec::len), Some(1));
+    let path = format!("{AGENTS}/{}", encoded(&agent.id));
+    assert_eq!(node.call("DELETE", &path, &[], "").await.status, 204);
+    assert_eq!(node.get(&path).await.json()["status"], "revoked");
+    let answer = node.exchange(&credential(&agent.minted.token, OWN)).await;
+    answer.is_refused(400, "invalid_request", BAD_SUBJECT);
+}
+
+/// A credential of a foreign issuer for our trust domain could name an agent: without a record it had no
+/// parents, no end, and came back after its revocation.
+#[tokio::test]
+async fn no_foreign_issuer_speaks_as_an_agent() {
+    let node = Node::start().await;
+    let agent = issue(&node, &root()).await;
+    for sub in [agent.id.as_str(), "wimse://trust.example/agent/x", "spiffe://trust.example/agent/mcp/x"] {
+        let token = node.cluster.es256.sign(&node.cluster.identifier(sub));
+        let answer = node.exchange(&credential(&token, JWT)).await;
+        answer.is_refused(400, "invalid_request", BAD_SUBJECT);
+    }
+    let token = node.cluster.es256.sign(&node.cluster.identifier("wimse://trust.example/ns/demo/sa/agent"));
+    node.granted(&credential(&token, JWT)).await;
+}
+
+/// A renewed token named nothing of the token it renewed: one that was forged with a stolen key became a
+/// good one, signed by another key, and outlived the taint of the stolen one.
+#[tokio::test]
+async fn a_renewed_token_dies_with_the_key_of_the_one_it_renewed() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let agent = issue(&node, &root()).await;
+    let first = agent.minted.header["kid"].as_str().expect("kid").to_owned();
+    assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
+    let mut token = agent.minted.token.clone();
+    for _ in 0..2 {
+        let renewed = issued(&with_bearer(&node, "POST", RENEW, &token).await);
+        assert_ne!(renewed.minted.header["kid"], first);
+        token = renewed.minted.token;
+    }
+    assert_eq!(node.post(&format!("/v1/sys/keys/{first}/taint"), &json!({})).await.status, 200);
+    with_bearer(&node, "POST", RENEW, &token).await.is_refused(401, "access_denied", "not valid");
+    let answer = node.exchange(&credential(&token, OWN)).await;
+    answer.is_refused(400, "invalid_request", BAD_SUBJECT);
+    // The agent itself is good: it can be issued a token by whoever issues them.
+    issue(&node, &root()).await;
 }
 
 #[tokio::test]

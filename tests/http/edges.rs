@@ -63,19 +63,26 @@ fn tricks(path: &str) -> Vec<String> {
     ]
 }
 
+/// The path with something in the place of each parameter.
+fn filled(path: &str) -> String {
+    let segments = path.split('/').map(|segment| if segment.starts_with('{') { "none" } else { segment });
+    segments.collect::<Vec<_>>().join("/")
+}
+
 #[tokio::test]
 async fn no_spelling_of_a_path_is_a_weaker_door_to_its_route() {
     let node = secure().await;
     let mut tried = 0;
     for wire in &wires(&node) {
         for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
-            let path = row.path.replace("{kid}", "none");
+            let path = filled(row.path);
             let straight = raw::status(&wire.exchange(&request(row.method.as_str(), &path, "")).await);
             for trick in tricks(&path).iter().filter(|trick| **trick != path) {
                 let answer = wire.exchange(&request(row.method.as_str(), trick, "")).await;
                 let status = raw::status(&answer);
+                // A spelling may be the path of another route, which has other methods.
                 assert!(
-                    [straight, 400, 404].contains(&status) && status >= 400 || is_metrics(&path, status),
+                    [straight, 400, 404, 405].contains(&status) && status >= 400 || is_metrics(&path, status),
                     "{trick}: {answer}"
                 );
                 tried += 1;
@@ -95,7 +102,7 @@ async fn a_method_that_a_route_does_not_have_opens_nothing() {
     let node = secure().await;
     for wire in &wires(&node) {
         for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
-            let path = row.path.replace("{kid}", "none");
+            let path = filled(row.path);
             for method in
                 ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "XYZ"]
             {
@@ -379,7 +386,7 @@ async fn curl_and_requests_reach_every_route_with_their_certificates_and_none_wi
         let routes: Vec<_> = rows
             .iter()
             .map(|row| {
-                let path = row.path.replace("{kid}", "none");
+                let path = filled(row.path);
                 match row.method.as_str() {
                     "GET" => json!({"method": "GET", "path": path}),
                     method => json!({"method": method, "path": path, "body": {}}),

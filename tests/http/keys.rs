@@ -195,3 +195,26 @@ async fn a_tainted_key_never_comes_back() {
     let (status, ..) = node.exchange(&credential(&stolen.token, OWN)).await.refusal();
     assert_eq!(status, 400);
 }
+
+/// A taint reached what the key had signed, and not what had been exchanged from that: a chain that a thief
+/// had begun went on under the next key.
+#[tokio::test]
+async fn what_derives_from_a_tainted_key_dies_with_it_whichever_key_signed_it_since() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let begun = node.own_token("agents", "orchestrator").await;
+    let kid = begun.header["kid"].as_str().expect("kid").to_owned();
+    assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
+    let mut token = begun.token;
+    for _ in 0..3 {
+        let on = node.granted(&with(&credential(&token, OWN), &json!({"audience": FABRIC}))).await;
+        assert_ne!(on.header["kid"], kid);
+        token = on.token;
+    }
+    assert_eq!(node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await.status, 200);
+    let answer = node.exchange(&with(&credential(&token, OWN), &json!({"audience": FABRIC}))).await;
+    answer.is_refused(400, "invalid_request", BAD_SUBJECT);
+    // A chain that began elsewhere goes on.
+    let other = node.own_token("agents", "orchestrator").await.token;
+    node.granted(&with(&credential(&other, OWN), &json!({"audience": FABRIC}))).await;
+}

@@ -1,0 +1,123 @@
+//! The replicated core and the audit, and what runs beside them until the node ends.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+
+use tokio::task::JoinSet;
+
+use super::{Error, draw};
+use crate::clock::Clock;
+use crate::cluster;
+use crate::config::Config;
+use crate::limits;
+use crate::state::{Replicated, State};
+use crate::telemetry::Metrics;
+use crate::tools::audit::{self, Audit};
+
+/// The core, and what runs beside it until the node ends.
+pub(super) struct Core {
+    pub(super) state: State,
+    pub(super) background: JoinSet<()>,
+    log_writer: thread::JoinHandle<()>,
+    audit: Option<(Audit, thread::JoinHandle<()>)>,
+    closed: cluster::Closed,
+}
+
+impl Core {
+    /// Takes up the audit where it was left, once the state is what the log says.
+    #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
+    pub(super) fn start_audit(
+        &mut self,
+        config: &Config,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Result<Audit, Error> {
+        let (audit, writer) = Audit::open(audit::Parts {
+            directory: &config.node.data_dir.join("audit"),
+            node: config.node.unit_id.clone(),
+            seed: draw()?,
+            clock: clock.clone(),
+            state: self.state.clone(),
+            metrics: metrics.clone(),
+        })?;
+        let thread = thread::Builder::new().name("audit-writer".to_owned()).spawn(writer);
+        let thread = thread.map_err(audit::ShipError::Journal)?;
+        self.background.spawn(audit.clone().follow());
+        self.audit = Some((audit.clone(), thread));
+        Ok(audit)
+    }
+
+    /// Ends the tasks and the core, and waits until the data directory is closed.
+    pub(super) async fn stop(mut self) -> Result<(), Error> {
+        let audited = match self.audit.take() {
+            Some((audit, writer)) => {
+                audit.end().await;
+                wait_for_thread(writer).await
+            }
+            None => Ok(()),
+        };
+        self.background.shutdown().await;
+        let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
+        drop(self.state);
+        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
+        if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
+            tracing::warn!("the data directory is still in use at the end");
+        }
+        // The writer ends when the core has let go of the log.
+        // A process that ends while the database has threads is aborted by it, whatever its exit code.
+        let joined = wait_for_thread(self.log_writer).await;
+        stopped.and(joined).and(audited)
+    }
+}
+
+/// Starts the core. It may not have recovered yet.
+pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, Error> {
+    let data = config.node.data_dir.clone();
+    lock(&data)?;
+    let options = cluster::Options {
+        data,
+        node_id: config.node.id,
+        drawn_disk_id: draw()?,
+        heartbeat: config.cluster.heartbeat,
+        clock: clock.clone(),
+    };
+    let mut log_writer = None;
+    let started = cluster::start(options, Replicated::default(), |writer| {
+        log_writer = Some(start_log_writer(writer)?);
+        Ok(())
+    })
+    .await?;
+    let mut background = JoinSet::new();
+    background.spawn(started.proposer);
+    let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
+    let state = State::new(started.handle);
+    Ok(Core { state, background, log_writer, audit: None, closed: started.closed })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
+fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
+}
+
+/// Refuses to share the directory. The lock is only asked for here: the database takes it.
+fn lock(data: &Path) -> Result<(), Error> {
+    let path = data.join("raft").join("LOCK");
+    let Ok(file) = fs::File::open(path) else { return Ok(()) };
+    // RocksDB takes this lock with fcntl; asking first gives a message that names the reason.
+    match rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
+            Err(Error::InUse { path: data.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the node waits for its own thread")]
+async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
+    match tokio::task::spawn_blocking(move || thread.join()).await {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(Error::CoreFailed("a thread that writes ended with a panic".to_owned())),
+    }
+}
