@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options,
-    WriteBatch,
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode,
+    LruCacheOptions, Options, WriteBatch,
 };
 
 use super::types::{LogId, StoredMembership};
@@ -166,11 +166,18 @@ fn options() -> Options {
     options
 }
 
+/// Parts of the cache, as a power of two. As many as the library takes by itself are each too small for an
+/// index and what it leads to: every read would then fetch the index again.
+const CACHE_PARTS_BITS: i32 = 2;
+
 /// The tables, which share one cache: what a node needs must not grow with how many tables there are, nor
 /// with what is in them, so indexes and filters have their place in the cache too.
 fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamilyDescriptor> {
+    let mut cache = LruCacheOptions::default();
+    cache.set_capacity(limits::STATE_CACHE_BYTES);
+    cache.set_num_shard_bits(CACHE_PARTS_BITS);
     let mut blocks = BlockBasedOptions::default();
-    blocks.set_block_cache(&Cache::new_lru_cache(limits::STATE_CACHE_BYTES));
+    blocks.set_block_cache(&Cache::new_lru_cache_opts(&cache));
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
     blocks.set_bloom_filter(FILTER_BITS, false);
