@@ -18,14 +18,23 @@ use crate::tools::audit::{self, Decision};
 
 /// A block of one node's audit, as the log has it.
 #[derive(Serialize, ToSchema)]
-#[schema(as = KeptAuditBlock)]
+#[schema(as = AuditBlock)]
 pub struct KeptBlock {
     /// Its place among the blocks of all nodes.
     number: u64,
     /// When it was appended, in log time: RFC 3339, UTC.
     appended_at: String,
-    #[serde(flatten)]
-    block: Block,
+    /// In the order in which they were written.
+    entries: Vec<Entry>,
+    /// Base64url SHA-256 of the RFC 8785 form of `entries`, `node_id`, `prev_hash` and `sequence`, with the
+    /// `hash` of each entry in the place of the entry.
+    hash: String,
+    /// Whose it is.
+    node_id: u64,
+    /// `hash` of the node's block before it; empty for the first.
+    prev_hash: String,
+    /// Counts the blocks of that node from 1.
+    sequence: u64,
 }
 
 /// A tool's audit, newest first.
@@ -112,7 +121,9 @@ fn since(text: &str) -> Result<Timestamp, Error> {
 
 impl From<OpenBlock> for KeptBlock {
     fn from(block: OpenBlock) -> Self {
-        Self { number: block.number, appended_at: block.appended_at.to_rfc3339(), block: block.block }
+        let OpenBlock { number, appended_at, block } = block;
+        let Block { entries, hash, node_id, prev_hash, sequence } = block;
+        Self { number, appended_at: appended_at.to_rfc3339(), entries, hash, node_id, prev_hash, sequence }
     }
 }
 

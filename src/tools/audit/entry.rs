@@ -123,10 +123,9 @@ impl Decision {
     }
 }
 
-/// A block of one node's entries, as it is shown and exported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// A block of one node's entries, as it is exported and hashed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[schema(as = AuditBlock)]
 pub struct Block {
     /// In the order in which they were written.
     pub entries: Vec<Entry>,
