@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
-use crate::support::{FABRIC, JWT, Node, OWN, credential, with};
+use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, credential, with};
 
 async fn published(node: &Node) -> Vec<String> {
     let jwks = node.get("/v1/identity/jwks").await.json();
