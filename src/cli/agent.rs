@@ -342,7 +342,8 @@ mod tests {
         let mut text = Vec::new();
         draw(&mut text, agents, root).expect("drawn");
         let text = String::from_utf8(text).expect("text");
-        text.lines().map(|line| format!("{}\n", line.split("  mcp").next().unwrap_or_default())).collect()
+        let names = text.lines().map(|line| line.split("  mcp").next().unwrap_or_default());
+        names.flat_map(|line| [line, "\n"]).collect()
     }
 
     #[test]

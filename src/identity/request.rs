@@ -162,12 +162,12 @@ mod tests {
         Request::read(members).expect_err("refused").to_string()
     }
 
-    fn words(count: usize, bytes: usize) -> Option<Vec<String>> {
-        Some((0..count).map(|at| format!("{at:0bytes$}")).collect())
+    fn words(count: usize, bytes: usize) -> Vec<String> {
+        (0..count).map(|at| format!("{at:0bytes$}")).collect()
     }
 
-    fn pairs(count: usize, name: usize, value: usize) -> Option<BTreeMap<String, String>> {
-        Some((0..count).map(|at| (format!("{at:0name$}"), "v".repeat(value))).collect())
+    fn pairs(count: usize, name: usize, value: usize) -> BTreeMap<String, String> {
+        (0..count).map(|at| (format!("{at:0name$}"), "v".repeat(value))).collect()
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let name = |bytes| Members { agent_name: Some("n".repeat(bytes)), ..members() };
         assert!(Request::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
         assert!(refused(name(limits::AGENT_NAME_BYTES_MAX + 1)).starts_with("agent_name: must be 1 to 256"));
-        let able = |count, bytes| Members { capabilities: words(count, bytes), ..members() };
+        let able = |count, bytes| Members { capabilities: Some(words(count, bytes)), ..members() };
         assert!(Request::read(able(limits::CAPABILITIES_MAX, 3)).is_ok());
         assert!(
             refused(able(limits::CAPABILITIES_MAX + 1, 3)).starts_with("capabilities: must be at most 128")
@@ -199,7 +199,7 @@ mod tests {
             refused(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128 + 1, 128)),
             "capabilities: must be at most 2048 bytes together"
         );
-        let with = |count, name, value| Members { metadata: pairs(count, name, value), ..members() };
+        let with = |count, name, value| Members { metadata: Some(pairs(count, name, value)), ..members() };
         let (most, name, value) =
             (limits::METADATA_MAX, limits::METADATA_NAME_BYTES_MAX, limits::METADATA_VALUE_BYTES_MAX);
         assert!(Request::read(with(most, name, value)).is_ok());
@@ -239,10 +239,7 @@ mod tests {
                 "max_blast_radius: blast radius must be <kind>",
             ),
             (
-                Members {
-                    metadata: pairs(1, 0, 1).map(|_| [(String::new(), String::new())].into()),
-                    ..members()
-                },
+                Members { metadata: Some([(String::new(), String::new())].into()), ..members() },
                 "metadata: names must be",
             ),
         ] {
