@@ -282,7 +282,9 @@ mod tests {
 
     fn framed(records: &[&str]) -> Vec<u8> {
         let mut buffer = Vec::new();
-        records.iter().for_each(|record| frame(&mut buffer, record.as_bytes()));
+        for record in records {
+            frame(&mut buffer, record.as_bytes());
+        }
         buffer
     }
 

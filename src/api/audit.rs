@@ -16,6 +16,9 @@ use crate::tools::audit::entry::{Block, Entry};
 use crate::tools::audit::trail::{self, OpenBlock, ReadError};
 use crate::tools::audit::{self, Decision};
 
+/// Where was asked, with its query.
+type Asked = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
+
 /// A block of one node's audit, as the log has it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditBlock)]
@@ -58,7 +61,7 @@ pub async fn of_tool(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
     tool_id: Result<Path<String>, PathRejection>,
-    (uri, query): (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>),
+    (uri, query): Asked,
 ) -> Result<Response, Error> {
     // A tool_id is UTF-8: what is not names no tool.
     let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
@@ -92,7 +95,7 @@ pub async fn of_tool(
 pub async fn blocks(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
-    (uri, query): (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>),
+    (uri, query): Asked,
 ) -> Result<Response, Error> {
     let members = Members::read(query, &["after", "limit", "cursor"])?;
     let page = members.page()?;

@@ -90,11 +90,13 @@ struct Trail {
 impl Trail {
     async fn show(&self, entries: usize, follow: bool, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         let mut newest = self.print(None, entries, out).await?;
-        while follow {
+        if !follow {
+            return Ok(());
+        }
+        loop {
             tokio::time::sleep(limits::AUDIT_FOLLOW_INTERVAL).await;
             newest = self.print(newest, limits::ADMIN_ROWS_MAX, out).await?;
         }
-        Ok(())
     }
 
     /// Prints what is newer than the entry `known`, at most so many. Answers the newest entry's id.
