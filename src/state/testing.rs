@@ -64,7 +64,7 @@ impl Bench {
                     self.rows.0.remove(&(table.to_owned(), key));
                 }
                 Write::DeleteRange { table, from, to } => {
-                    self.rows.0.retain(|(row_table, key), _| row_table != table || *key < from || *key >= to)
+                    self.rows.0.retain(|(row_table, key), _| row_table != table || *key < from || *key >= to);
                 }
             }
         }

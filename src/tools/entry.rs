@@ -400,7 +400,7 @@ mod tests {
             ("name", limits::TOOL_NAME_BYTES_MAX, |m, text| m.name = Some(text)),
             ("description", limits::TOOL_DESCRIPTION_BYTES_MAX, |m, text| m.description = Some(text)),
             ("resource_uri", limits::URI_BYTES_MAX, |m, text| {
-                m.resource_uri = Some(text.replacen("aa", "a:", 1))
+                m.resource_uri = Some(text.replacen("aa", "a:", 1));
             }),
             ("required_capabilities", limits::CAPABILITY_BYTES_MAX, |m, text| {
                 m.required_capabilities = vec![text];
@@ -408,7 +408,7 @@ mod tests {
             ("allowed_operations", limits::OPAQUE_BYTES_MAX, |m, text| m.allowed_operations = vec![text]),
             ("allowed_targets", limits::URI_BYTES_MAX, |m, text| m.allowed_targets = vec![text]),
             ("version", limits::TOOL_VERSION_BYTES_MAX, |m, text| {
-                m.version = Some(text.replacen("aaaaaa", "1.2.3-", 1))
+                m.version = Some(text.replacen("aaaaaa", "1.2.3-", 1));
             }),
         ];
         for (member, bytes_max, set) in cases {
