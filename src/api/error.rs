@@ -65,6 +65,13 @@ enum Challenge {
     InsufficientScope(&'static str),
 }
 
+/// Which check a token failed, and all that were made.
+#[derive(Debug)]
+struct FailedCheck {
+    check: &'static str,
+    checks: Vec<CheckResult>,
+}
+
 /// A refusal, to be answered.
 #[derive(Debug)]
 pub struct Error {
@@ -74,7 +81,7 @@ pub struct Error {
     retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
     /// The check that a token failed, and all that were made.
-    failed: Option<(&'static str, Vec<CheckResult>)>,
+    failed: Option<Box<FailedCheck>>,
     /// For the log only.
     detail: Option<String>,
 }
@@ -159,7 +166,7 @@ impl Error {
         checks: Vec<CheckResult>,
         description: impl Into<String>,
     ) -> Self {
-        Self { failed: Some((check, checks)), ..Self::forbidden(description) }
+        Self { failed: Some(Box::new(FailedCheck { check, checks })), ..Self::forbidden(description) }
     }
 
     /// 429 `access_denied`, and when to try again.
@@ -342,8 +349,8 @@ impl IntoResponse for Error {
         let body = Body {
             error: self.code,
             error_description: printable(&self.description),
-            check: self.failed.as_ref().map(|(check, _)| *check),
-            checks: self.failed.map(|(_, checks)| checks),
+            check: self.failed.as_ref().map(|failed| failed.check),
+            checks: self.failed.map(|failed| failed.checks),
             request_id,
         };
         let mut response = (self.status, Json(body)).into_response();

@@ -84,7 +84,7 @@ pub struct CheckResult {
 }
 
 impl CheckResult {
-    fn of((check, outcome): &(Check, Outcome)) -> Self {
+    fn of((check, outcome): (Check, Outcome)) -> Self {
         Self { check: check.as_str(), result: outcome.as_str() }
     }
 }
@@ -140,7 +140,7 @@ impl From<Verdict> for VerifyResponse {
             capabilities: credential.capabilities().unwrap_or_default().to_vec(),
             blast_radius: credential.blast_radius().map(str::to_owned),
             expires_at: credential.exp().to_rfc3339(),
-            checks: verdict.verified.trace().iter().map(CheckResult::of).collect(),
+            checks: verdict.verified.trace().iter().copied().map(CheckResult::of).collect(),
             tool_id: verdict.tool_id,
         }
     }
@@ -155,7 +155,7 @@ impl From<verify::Error> for Error {
             E::UnknownTool => Self::not_found(description),
             E::Failed(failure) => {
                 let failed = CheckResult { check: failure.check.as_str(), result: "fail" };
-                let checks = failure.trace.iter().map(CheckResult::of).chain([failed]).collect();
+                let checks = failure.trace.iter().copied().map(CheckResult::of).chain([failed]).collect();
                 Self::failed_check(failure.check.as_str(), checks, description)
             }
             E::Behind => Self::unavailable(description),

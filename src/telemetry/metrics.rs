@@ -53,6 +53,10 @@ impl Metrics {
     ///
     /// # Errors
     /// [`Error::Metric`].
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one table: each metric with its name, its help and its labels"
+    )]
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
         let metrics = Self {

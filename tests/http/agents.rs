@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use trust_fabric::token::lineage;
 
 use crate::support::{
     Answer, BAD_ACTOR, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, Setup, TOOL, credential, with,
@@ -86,7 +87,7 @@ async fn secure() -> Node {
 /// The digest of a workload identifier in `lineage`.
 fn digest(id: &str) -> Value {
     let id = id.parse().expect("an identifier");
-    trust_fabric::token::lineage::workload(&id).to_string().into()
+    lineage::workload(&id).to_string().into()
 }
 
 #[tokio::test]
@@ -236,12 +237,11 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
     let node = Node::start().await;
     let agent = issue(&node, &root()).await;
     for sub in [agent.id.as_str(), "wimse://trust.example/agent/x", "spiffe://trust.example/agent/mcp/x"] {
-        let token = node.cluster.es256.sign(&node.cluster.identifier(sub));
-        let answer = node.exchange(&credential(&token, JWT)).await;
+        let answer = node.exchange(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
         answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     }
-    let token = node.cluster.es256.sign(&node.cluster.identifier("wimse://trust.example/ns/demo/sa/agent"));
-    node.granted(&credential(&token, JWT)).await;
+    let sub = "wimse://trust.example/ns/demo/sa/agent";
+    node.granted(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
 }
 
 /// A renewed token named nothing of the token it renewed: one that was forged with a stolen key became a
@@ -506,9 +506,15 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
     let renewed = issued(&answer);
     node.verify(&renewed.minted).await;
     assert_eq!((&renewed.id, answer.header("location")), (&agent.id, None));
-    let fresh = json!({"jti": null, "txn": null, "iat": null, "nbf": null, "exp": null, "root_exp": null, "idx": null});
+    let fresh = json!({
+        "jti": null, "txn": null, "iat": null, "nbf": null, "exp": null, "root_exp": null, "idx": null, "lineage": null,
+    });
     assert_eq!(with(&renewed.minted.claims, &fresh), with(&agent.minted.claims, &fresh));
     assert_ne!(renewed.minted.claims["jti"], agent.minted.claims["jti"]);
+    // It derives from all that the first derives from, and from the key that signed the first.
+    let kid = agent.minted.header["kid"].as_str().expect("kid");
+    let key = lineage::signing_key(FABRIC, kid).to_string();
+    assert_eq!(renewed.minted.claims["lineage"], json!([agent.minted.claims["lineage"][0], key]));
     assert_eq!(renewed.minted.claims["exp"], node.now_secs() + 3600);
     // The renewed one renews again, and so does the first to its last second. It has no leeway: what comes
     // of it could not live.

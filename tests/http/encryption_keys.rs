@@ -93,7 +93,7 @@ async fn a_key_is_registered_once_and_read_back() {
         assert_eq!(answer.header("cache-control"), Some("no-store"));
     }
     // "encryption keys never appear" among the keys that sign.
-    assert!(!node.get("/v1/identity/jwks").await.body.contains(&kid));
+    assert!(!node.get("/v1/identity/jwks").await.body.contains(kid));
     assert_eq!(node.now_secs(), NOW_SECS + 60);
 }
 

@@ -223,8 +223,8 @@ pub fn losing_the_first_verdict(node: &Node, lost: Arc<AtomicUsize>) -> String {
             let mut client = client.expect("a connection");
             let Some((head, body)) = read_request(&mut client) else { continue };
             let lines = head.lines().filter(|line| !is_named(line, "host"));
-            let head: String = lines.map(|line| format!("{line}\r\n")).collect();
-            let answer = forward(behind, &format!("{head}host: {behind}\r\n"), &body, &Mutex::default());
+            let head = lines.collect::<Vec<_>>().join("\r\n");
+            let answer = forward(behind, &format!("{head}\r\nhost: {behind}\r\n"), &body, &Mutex::default());
             let is_verdict = head.starts_with("POST /v1/mcp/verify");
             if is_verdict && lost.load(Ordering::SeqCst) == 0 {
                 assert_eq!(super::raw::status(&String::from_utf8_lossy(&answer)), 200, "it passed");
