@@ -30,7 +30,7 @@ pub(super) struct Places {
     pub program: String,
 }
 
-/// Shows one exchange, and one that is good for a single call.
+/// Shows one exchange, one that is good for a single call, and that call checked.
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
     let documents = Client::new(client::Limits { allow_loopback_http: true, ..client::Limits::default() })
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
@@ -79,7 +79,8 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
     }
     page.good(&format!("exp is {left} s from now"))?;
 
-    show_execution_scope(page, &broker, &broker_keys, &request).await
+    let for_one_call = show_execution_scope(page, &broker, &broker_keys, &request).await?;
+    show_verification(page, &broker, &for_one_call).await
 }
 
 /// A node that has just started compiles its policy first.
@@ -103,7 +104,7 @@ async fn show_execution_scope(
     broker: &NodeClient,
     broker_keys: &[u8],
     request: &Value,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     page.step(
         "A token for one call",
         "With an execution scope a token is bound to one HTTP call and its body, and lives 30 seconds:",
@@ -120,7 +121,8 @@ async fn show_execution_scope(
         members.insert("execution_scope".to_owned(), scope);
     }
     let answer = broker.post(&EXCHANGE, &request).await?;
-    let (claims, _) = verified(access_token(&answer)?, broker_keys)?;
+    let token = access_token(&answer)?.to_owned();
+    let (claims, _) = verified(&token, broker_keys)?;
     if claims.get("htm") != Some(&json!("POST")) || claims.get("inp_hash").is_none() {
         return Err(Error::Unexpected("the token is not bound to the call"));
     }
@@ -128,10 +130,48 @@ async fn show_execution_scope(
     match broker.post(&EXCHANGE, &request).await {
         Err(admin::Error::Refused { status, description, .. }) => {
             page.good(&format!("the same nonce again is refused: {status} {description}"))?;
-            Ok(())
+            Ok(token)
         }
         Err(error) => Err(error.into()),
         Ok(_) => Err(Error::Unexpected("the same nonce was accepted twice")),
+    }
+}
+
+/// What a tool server does with the token that came with a call.
+async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str) -> Result<(), Error> {
+    page.step(
+        "A tool that has its calls checked",
+        "A tool is registered once, with what it asks of a token. For each call its server asks the broker:",
+    )?;
+    let tool = json!({
+        "name": "SQL query",
+        "resource_uri": AUDIENCE,
+        "required_capabilities": [SCOPE],
+        "max_blast_radius": "namespace:demo",
+        "requires_execution": true,
+        "allowed_operations": ["POST"],
+        "allowed_targets": [AUDIENCE],
+    });
+    page.object(&tool, &[])?;
+    broker.put(&["v1", "tools", TOOL_ID], &tool).await?;
+    let call = json!({
+        "tool_id": TOOL_ID,
+        "token": token,
+        "request_body_hash": URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, CALL.as_bytes())),
+    });
+    let verdict = broker.post(&VERIFY, &call).await?;
+    let checks = verdict.get("checks").and_then(Value::as_array).ok_or(Error::Unexpected("no checks"))?;
+    let word = |check: &Value, name| check.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let checks: Vec<_> =
+        checks.iter().map(|check| format!("{} {}", word(check, "check"), word(check, "result"))).collect();
+    page.good(&format!("the call may be served: {}", checks.join(", ")))?;
+    match broker.post(&VERIFY, &call).await {
+        Err(admin::Error::Refused { status, description, .. }) => {
+            page.good(&format!("the same token again is refused: {status} {description}"))?;
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(Error::Unexpected("a token for one call was good for two")),
     }
 }
 
@@ -144,6 +184,7 @@ pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(
         page.command(&format!("curl -s {broker}{path}"))?;
     }
     page.command(&format!("{program} keys list --server {broker}"))?;
+    page.command(&format!("{program} audit tail {TOOL_ID} --server {broker}"))?;
     page.command(&format!(
         "echo '{}' |\n  {program} policy explain --input - --server {broker}",
         question()
@@ -153,6 +194,8 @@ pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(
 }
 
 const EXCHANGE: [&str; 3] = ["v1", "exchange", "token"];
+const VERIFY: [&str; 3] = ["v1", "mcp", "verify"];
+const TOOL_ID: &str = "sql-query";
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:jwt";
 
