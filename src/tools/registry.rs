@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::Caller;
-use super::audit::{self, Action, Audit, Decision, Draft};
+use super::audit::{self, Action, Audit, Decision, Draft, Open};
 use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
@@ -75,6 +75,9 @@ pub enum Error {
     /// It was refused, or is not known to have been done.
     #[error(transparent)]
     State(#[from] state::Error),
+    /// It could not be audited, so that it was not done.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
     /// What came of it could not be audited. The same request may be sent again.
     #[error("{outcome}, but that could not be audited; send the same request again")]
     Unaudited {
@@ -148,6 +151,7 @@ impl Registry {
             must_be_new: condition.must_be_new,
         };
         let asked = if replaces { Action::Replace } else { Action::Register };
+        let open = self.begin(asked, &tool_id, caller)?;
         match self.state.put_tool(command, caller.idempotency).await {
             Ok(written) => {
                 let (outcome, action) = match written.how() {
@@ -156,10 +160,10 @@ impl Registry {
                     How::Unchanged => (Outcome::Unchanged, asked),
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
-                self.done(outcome, action, tool_id, caller).await?;
+                self.done(open, outcome, action).await?;
                 Ok(Written { outcome, row })
             }
-            Err(error) => Err(self.refused(error, asked, tool_id, caller).await),
+            Err(error) => Err(self.refused(open, error, asked, &tool_id).await),
         }
     }
 
@@ -182,9 +186,10 @@ impl Registry {
             must_exist: condition.must_exist,
             protocol: door.protocol().unwrap_or_default().to_owned(),
         };
+        let open = self.begin(Action::Deregister, &tool_id, caller)?;
         match self.state.deregister_tool(command, caller.idempotency).await {
-            Ok(()) => self.done(Outcome::Deregistered, Action::Deregister, tool_id, caller).await,
-            Err(error) => Err(self.refused(error, Action::Deregister, tool_id, caller).await),
+            Ok(()) => self.done(open, Outcome::Deregistered, Action::Deregister).await,
+            Err(error) => Err(self.refused(open, error, Action::Deregister, &tool_id).await),
         }
     }
 
@@ -209,60 +214,16 @@ impl Registry {
         Ok(self.state.tools(query)?)
     }
 
-    async fn done(
-        &self,
-        outcome: Outcome,
-        action: Action,
-        tool_id: String,
-        caller: &Caller,
-    ) -> Result<(), Error> {
-        let result = if outcome == Outcome::Unchanged { "unchanged" } else { "done" };
-        self.metrics.tool_write(action_label(action), result);
-        let outcome = format!("the tool was {outcome}");
-        let recorded =
-            self.audit.record(self.draft(action, Decision::Allow, &outcome, tool_id, caller)).await;
-        recorded.map_err(|source| Error::Unaudited { outcome, source })
-    }
-
-    /// A refusal is audited if it is about a tool that is there: what never was has no trail.
-    async fn refused(&self, error: state::Error, action: Action, tool_id: String, caller: &Caller) -> Error {
-        let (decision, result) = match &error {
-            state::Error::Write(cluster::Error::OutcomeUnknown) | state::Error::Undecodable => {
-                (Some(Decision::Error), "unknown")
-            }
-            state::Error::Write(_) | state::Error::Damaged(_) => (None, "unavailable"),
-            _ => {
-                let is_there = self.state.tool(&tool_id).is_ok_and(|row| row.is_some());
-                (is_there.then_some(Decision::Deny), "refused")
-            }
-        };
-        self.metrics.tool_write(action_label(action), result);
-        let Some(decision) = decision else { return error.into() };
-        let draft = self.draft(action, decision, &error.to_string(), tool_id, caller);
-        match (self.audit.record(draft).await, decision) {
-            (Err(source), Decision::Deny) => {
-                Error::Unaudited { outcome: "the write was refused".to_owned(), source }
-            }
-            // Its caller is told that the outcome is unknown, whatever became of the audit.
-            _ => error.into(),
-        }
-    }
-
-    fn draft(
-        &self,
-        action: Action,
-        decision: Decision,
-        notes: &str,
-        tool_id: String,
-        caller: &Caller,
-    ) -> Draft {
-        Draft {
+    /// Before anything is proposed: what cannot be audited is not done, and what is done is audited even if
+    /// nobody waits for it.
+    fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<Open, Error> {
+        let begun = self.audit.begin(Draft {
             timestamp: self.clock.now(),
-            tool_id,
+            tool_id: tool_id.to_owned(),
             action,
-            decision,
+            decision: Decision::Error,
             check: None,
-            notes: notes.to_owned(),
+            notes: String::new(),
             protocol: None,
             subject: None,
             actor: None,
@@ -271,6 +232,51 @@ impl Registry {
             caller: caller.id.clone(),
             caller_actor: caller.actor.clone(),
             request_id: caller.request_id.clone(),
+        });
+        if begun.is_err() {
+            self.metrics.tool_write(action_label(action), "unavailable");
+        }
+        Ok(begun?)
+    }
+
+    async fn done(&self, open: Open, outcome: Outcome, action: Action) -> Result<(), Error> {
+        let result = if outcome == Outcome::Unchanged { "unchanged" } else { "done" };
+        self.metrics.tool_write(action_label(action), result);
+        let outcome = format!("the tool was {outcome}");
+        let recorded = open.record(|draft| {
+            (draft.action, draft.decision) = (action, Decision::Allow);
+            draft.notes.clone_from(&outcome);
+        });
+        recorded.await.map_err(|source| Error::Unaudited { outcome, source })
+    }
+
+    /// A refusal is audited if it is about a tool that is there: what never was has no trail.
+    async fn refused(&self, open: Open, error: state::Error, action: Action, tool_id: &str) -> Error {
+        let (decision, result) = match &error {
+            state::Error::Write(cluster::Error::OutcomeUnknown) | state::Error::Undecodable => {
+                (Some(Decision::Error), "unknown")
+            }
+            state::Error::Write(_) | state::Error::Damaged(_) => (None, "unavailable"),
+            _ => {
+                let is_there = self.state.tool(tool_id).is_ok_and(|row| row.is_some());
+                (is_there.then_some(Decision::Deny), "refused")
+            }
+        };
+        self.metrics.tool_write(action_label(action), result);
+        let Some(decision) = decision else {
+            open.withdraw();
+            return error.into();
+        };
+        let recorded = open.record(|draft| {
+            draft.decision = decision;
+            draft.notes = error.to_string();
+        });
+        match (recorded.await, decision) {
+            (Err(source), Decision::Deny) => {
+                Error::Unaudited { outcome: "the write was refused".to_owned(), source }
+            }
+            // Its caller is told that the outcome is unknown, whatever became of the audit.
+            _ => error.into(),
         }
     }
 }

@@ -174,13 +174,14 @@ impl Verifier {
         if let Ok(authentic) = &authentic {
             say_whose(&mut draft, authentic.credential());
         }
+        // Before a token is spent: what cannot be audited is not done.
+        let open = self.audit.begin(draft)?;
         let outcome = match caught_up {
             Ok(_) => self.judge(authentic, &tool, &request, caller).await,
             Err(behind) => Err(behind),
         };
         self.count(&outcome);
-        say_outcome(&mut draft, &outcome);
-        self.audit.record(draft).await?;
+        open.record(|draft| say_outcome(draft, &outcome)).await?;
         Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })
     }
 

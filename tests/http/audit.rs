@@ -1,6 +1,8 @@
 //! The audit of tools: what is in it after what was done, who may read it, and in which pages.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::support::{Node, TOOL, with};
 
@@ -141,4 +143,48 @@ async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
     assert_eq!(behind_first.json(), json!([blocks[1]]));
     assert!(behind_first.header("link").is_some_and(|link| link.ends_with("rel=\"next\"")));
     assert_eq!(node.get(&format!("/v1/audit/blocks?after={}", blocks.len())).await.json(), json!([]));
+}
+
+/// What a caller leaves behind that does not wait for its answer.
+const ABANDONED: &str = "the caller went away; whether it was done is not known";
+
+#[tokio::test]
+async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
+    let node = Node::start().await;
+    ready(&node).await;
+    let path = format!("/v1/tools/{TOOL_ID}");
+    let mut abandoned = 0;
+    for at in 0..500_u32 {
+        let entry = tool(&json!({"name": format!("SQL {at}")})).to_string();
+        let head = format!("PUT {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
+        let request = format!("{head}content-length: {}\r\n\r\n{entry}", entry.len());
+        let mut stream = TcpStream::connect(node.address()).await.expect("connects");
+        stream.write_all(request.as_bytes()).await.expect("writes");
+        // Sooner and later: some are gone before they are read, and some while the write is under way.
+        for _ in 0..at % 8 {
+            node.get("/livez").await;
+        }
+        drop(stream);
+        let entries = trail(&node, "").await;
+        abandoned = entries.iter().filter(|entry| entry["notes"] == ABANDONED).count();
+        if abandoned >= 3 {
+            break;
+        }
+    }
+    assert!(abandoned >= 3, "no write was given up while it was under way");
+    // Each state of the tool has its entry, whoever waited for it: the rest is still on its way.
+    let etag = node.get(&path).await.header("etag").expect("ETag").to_owned();
+    let revision =
+        etag.trim_matches('"').rsplit(['.', '-']).next().and_then(|text| text.parse::<usize>().ok());
+    let revision = revision.unwrap_or_else(|| panic!("{etag}"));
+    assert!(revision > 1, "no write was done");
+    for _ in 0..1000 {
+        let entries = trail(&node, "?limit=1000").await;
+        let error = entries.iter().filter(|entry| entry["notes"] == ABANDONED);
+        assert!(error.clone().all(|entry| entry["decision"] == "error" && entry["action"] == "replace"));
+        if entries.iter().filter(|entry| entry["action"] != "verify").count() >= revision {
+            return;
+        }
+    }
+    panic!("the tool was changed {revision} times, and not every change is in its trail");
 }

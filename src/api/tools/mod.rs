@@ -434,6 +434,7 @@ impl From<registry::Error> for Error {
         let description = error.to_string();
         match error {
             registry::Error::State(error) => error.into(),
+            registry::Error::Audit(error) => error.into(),
             registry::Error::Unaudited { source, .. } => Self::unavailable(description).with_detail(source),
         }
     }

@@ -1,11 +1,12 @@
 //! What was decided about tools, and by whom: kept on this node before it is answered, then shipped
 //! through the log in blocks, so that any node shows it (contract §5, Audit).
 //!
-//! [`entry`] is what is written, `writer` the one thread that writes it into the journal, `shipping` what
+//! [`entry`] is what is written, [`Open`] one that is begun before something is done, `writer` the one thread that writes it into the journal, `shipping` what
 //! takes it from there to the log, [`trail`] what reads it, and [`chain`] what checks it, offline too.
 
 pub mod chain;
 pub mod entry;
+mod open;
 mod shipping;
 pub mod trail;
 mod writer;
@@ -16,8 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc};
 
+pub use self::open::Open;
 use self::shipping::Shipping;
 use self::writer::{Head, Job, Writer};
 use crate::clock::{Clock, Timestamp};
@@ -179,22 +181,6 @@ impl Audit {
         let shipping = Arc::new(Mutex::new(shipping));
         let audit = Self { queue, backlog, shipping, shipments: Arc::default(), state };
         Ok((audit, move || writer.run(jobs)))
-    }
-
-    /// Writes an entry. It survives the end of the process once this returns.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn record(&self, draft: Draft) -> Result<(), Error> {
-        if self.backlog.is_full() {
-            return Err(Error::Overloaded);
-        }
-        let (done, written) = oneshot::channel();
-        self.queue.try_send(Job::Record(Box::new(draft), done)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Error::Unwritten,
-        })?;
-        written.await.unwrap_or(Err(Error::Unwritten))
     }
 
     /// Ships what was recorded before, and waits until it is in the log and applied on this node.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 use super::chain::{Summary, Verifier};
 use super::entry::Entry;
@@ -358,6 +359,63 @@ async fn beyond_its_backlog_nothing_is_recorded() {
     bench.audit.backlog.remove(limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
     bench.record("a", "again").await;
     assert_eq!(notes(&bench.trail("a").await), ["again", "the last", "x"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_was_begun_is_written_whatever_becomes_of_it() {
+    let bench = start().await;
+    let begin = |notes: &str| bench.audit.begin(draft("a", notes)).expect("begun");
+    begin("recorded").record(|draft| draft.notes.push_str(" whole")).await.expect("written");
+    drop(begin("allowed, so it seemed"));
+    // As a handler is dropped that waits for its entry, or did not even begin to.
+    drop(begin("never waited for").record(|_| ()));
+    let mut waiting = Box::pin(begin("asked for").record(|_| ()));
+    drop(futures::poll!(&mut waiting));
+    drop(waiting);
+    begin("not done").withdraw();
+    bench.record("a", "last").await;
+    let trail = bench.trail("a").await;
+    assert_eq!(notes(&trail), ["last", "asked for", open::ABANDONED, open::ABANDONED, "recorded whole"]);
+    assert_eq!((trail[2].decision.as_str(), trail[3].decision.as_str()), ("error", "error"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_audited_is_not_done() {
+    use crate::tools::entry::{Entry as Tool, Members};
+    use crate::tools::registry::{self, Condition, Door, Registry};
+    let bench = start().await;
+    let registry = Registry {
+        state: bench.state.clone(),
+        audit: bench.audit.clone(),
+        clock: bench.clock.clone(),
+        metrics: bench.metrics.clone(),
+    };
+    let tool = |name: &str| {
+        let text = |text: &str| Some(text.to_owned());
+        let (resource_uri, protocols) = (text("https://a.example/a"), vec!["mcp".to_owned()]);
+        Tool::read(Members {
+            tool_id: text("a"),
+            name: text(name),
+            resource_uri,
+            protocols,
+            ..Members::default()
+        })
+        .expect("an entry")
+    };
+    let (caller, condition) = (crate::tools::Caller::default(), Condition::default);
+    let replace = async |name| registry.replace(tool(name), condition(), &caller).await.map(drop);
+    let deregister = async || registry.deregister("a".into(), Door::Every, condition(), &caller).await;
+    replace("before").await.expect("registered");
+    let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
+    bench.audit.backlog.add(limits::AUDIT_BACKLOG_BYTES_MAX - waits);
+    let applied = bench.state.core().applied();
+    for refused in [replace("after").await, deregister().await] {
+        assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
+    }
+    assert_eq!(bench.state.core().applied(), applied, "something was proposed");
+    bench.audit.backlog.remove(limits::AUDIT_BACKLOG_BYTES_MAX - waits);
+    deregister().await.expect("deregistered");
+    assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
 }
 
 #[tokio::test]

@@ -104,12 +104,21 @@ impl Writer {
             let mut next = Some(first);
             while let Some(job) = next {
                 if self.take(job, &mut group) {
-                    return;
+                    return self.finish(&mut jobs, &mut group);
                 }
                 next = jobs.try_recv().ok();
             }
             self.write(&mut group);
         }
+    }
+
+    /// What was asked for at the last moment, by callers that were cut off, is written too.
+    fn finish(&mut self, jobs: &mut mpsc::Receiver<Job>, group: &mut Group) {
+        jobs.close();
+        while let Ok(job) = jobs.try_recv() {
+            self.take(job, group);
+        }
+        self.write(group);
     }
 
     /// Does what is asked; whether that is to end.
@@ -365,6 +374,16 @@ mod tests {
         ids.dedup();
         assert_eq!(ids.len(), 8, "ids are not used twice");
         assert!(ids.iter().all(|id| uuid::Uuid::parse_str(id).is_ok_and(|id| id.get_version_num() == 7)));
+    }
+
+    #[test]
+    fn what_comes_behind_the_end_is_written_too() {
+        let bench = bench();
+        bench.queue.try_send(Job::End).expect("room");
+        let answer = bench.ask(draft("a", START));
+        let (_outer, directory) = bench.run();
+        answer.blocking_recv().expect("answered").expect("written");
+        assert_eq!(entries(&directory, 1).len(), 1);
     }
 
     #[test]
