@@ -542,15 +542,17 @@ pub const AUDIT_SHIP_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most bytes of audit entries that wait to be shipped; beyond it: 503.
 /// Test: `tools::audit::tests::beyond_its_backlog_nothing_is_recorded`. Metric: `svc_audit_backlog_bytes`.
 pub const AUDIT_BACKLOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// How long audit entries are kept, by log time; older ones go when newer ones come.
-/// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: none, it is stated.
+/// How long audit entries are kept, by log time, if they take no more than [`AUDIT_BYTES_MAX`]: 90 days or
+/// 1 GiB, whichever comes first. Older ones go when newer ones come.
+/// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: `svc_audit_blocks_dropped_total{reason="age"}`.
 pub const AUDIT_RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Most bytes of compressed audit entries that are kept; beyond it the oldest are dropped.
-/// Test: `state::audit::tests::beyond_so_many_bytes_the_oldest_blocks_are_dropped`. Metric: none, the oldest are dropped.
+/// Most that blocks of audit entries take, in bytes with all their rows; beyond it the oldest are dropped.
+/// Test: `state::audit::tests::beyond_so_many_bytes_the_oldest_blocks_are_dropped`. Metric: `svc_audit_blocks_dropped_total{reason="bytes"}`.
 pub const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Most blocks of audit entries dropped when one is appended.
-/// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: none, the next one drops more.
-pub const AUDIT_BLOCKS_DROPPED_MAX: usize = 8;
+/// Size beyond which no more blocks of audit entries are dropped when one is appended, unless that one is
+/// larger.
+/// Test: `state::audit::tests::so_much_is_dropped_at_once_and_more_with_the_next`. Metric: none, the next one drops more.
+pub const AUDIT_BYTES_DROPPED_FULL: u64 = 1024 * 1024;
 /// Most blocks of audit entries opened for one page; it may have fewer rows then, and says where to go on.
 /// Test: `tools::audit::tests::a_page_opens_so_many_blocks_and_says_where_to_go_on`. Metric: none, the page says where to go on.
 pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = 64;

@@ -19,7 +19,10 @@ use crate::state::SigningKeyState;
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
-    app.metrics.set_tools(app.state.index().tools);
+    let index = app.state.index();
+    app.metrics.set_tools(index.tools);
+    app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
+    drop(index);
     let now = app.key_time();
     for state in [
         SigningKeyState::Pending,

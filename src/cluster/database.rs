@@ -11,11 +11,11 @@ use aws_lc_rs::digest;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode,
-    LruCacheOptions, Options, WriteBatch,
+    LruCacheOptions, Options, ReadOptions, WriteBatch,
 };
 
 use super::types::{LogId, StoredMembership};
-use super::{Corrupt, View, Write, codec, identity, record, tails};
+use super::{Corrupt, Row, View, Write, codec, identity, record, tails};
 use crate::limits;
 
 /// Column family of the rows below.
@@ -80,7 +80,11 @@ impl Generations {
     ///
     /// # Errors
     /// [`Corrupt`] if it cannot be opened as it was left.
-    pub fn open(&self, tables: &'static [&'static str]) -> Result<Database, Corrupt> {
+    pub fn open(
+        &self,
+        tables: &'static [&'static str],
+        later: &'static [&'static str],
+    ) -> Result<Database, Corrupt> {
         let corrupt = |error: &dyn std::fmt::Display| Corrupt::state(&self.root, error);
         let current = self.current()?;
         // Without a name the first may be half made; any other was named once.
@@ -92,7 +96,7 @@ impl Generations {
         for other in others {
             fs::remove_dir_all(other).map_err(|error| corrupt(&error))?;
         }
-        let database = Database::open(&self.directory(generation), tables)?;
+        let database = Database::open(&self.directory(generation), tables, later)?;
         if current.is_none() {
             self.switch(FIRST).map_err(|error| corrupt(&error))?;
         }
@@ -136,6 +140,7 @@ impl Generations {
         &self,
         files: &Path,
         tables: &'static [&'static str],
+        later: &'static [&'static str],
         expected: Option<LogId>,
     ) -> io::Result<Database> {
         let next = self.current().map_err(io::Error::other)?.unwrap_or(0) + 1;
@@ -144,7 +149,7 @@ impl Generations {
             fs::remove_dir_all(&directory)?;
         }
         copy_files(files, &directory)?;
-        let database = Database::open(&directory, tables).map_err(io::Error::other)?;
+        let database = Database::open(&directory, tables, later).map_err(io::Error::other)?;
         if database.applied().map_err(io::Error::other)? != expected {
             return Err(io::Error::other("the snapshot's files are not of the entry it names"));
         }
@@ -202,16 +207,17 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl Database {
-    /// Opens the database in `directory` and reads every row once.
+    /// Opens the database in `directory` and reads every row once, except of the tables `later`: theirs are
+    /// checked when they are read.
     ///
     /// # Errors
     /// [`Corrupt`] if a row is not what was written.
-    pub fn open(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+    pub fn open(directory: &Path, tables: &'static [&'static str], later: &[&str]) -> Result<Self, Corrupt> {
         tails::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors(&options(), directory, families(tables))
             .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
         let database = Self { db, tables };
-        database.verify()?;
+        database.verify(later)?;
         Ok(database)
     }
 
@@ -227,9 +233,30 @@ impl Database {
         Ok(Self { db, tables })
     }
 
-    fn verify(&self) -> Result<(), Corrupt> {
-        for table in self.tables.iter().chain([&CLUSTER]) {
-            self.scan(table, &[], &mut |_, _| true)?;
+    fn verify(&self, later: &[&str]) -> Result<(), Corrupt> {
+        for table in self.tables.iter().chain([&CLUSTER]).filter(|table| !later.contains(table)) {
+            let mut options = ReadOptions::default();
+            // What is read once must not push out of the cache what is needed.
+            options.fill_cache(false);
+            self.read_from(table, &[], options, &mut |_, _| true)?;
+        }
+        Ok(())
+    }
+
+    fn read_from(
+        &self,
+        table: &str,
+        from: &[u8],
+        options: ReadOptions,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let mode = IteratorMode::From(from, Direction::Forward);
+        for item in self.db.iterator_cf_opt(self.family(table)?, options, mode) {
+            let (key, sealed) = item.map_err(|error| self.corrupt(error))?;
+            let payload = record::open(&key, &sealed).map_err(|error| self.corrupt(error))?;
+            if !visit(&key, payload) {
+                break;
+            }
         }
         Ok(())
     }
@@ -349,15 +376,18 @@ impl View for Database {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Corrupt> {
-        let mode = IteratorMode::From(from, Direction::Forward);
-        for item in self.db.iterator_cf(self.family(table)?, mode) {
-            let (key, sealed) = item.map_err(|error| self.corrupt(error))?;
-            let payload = record::open(&key, &sealed).map_err(|error| self.corrupt(error))?;
-            if !visit(&key, payload) {
-                break;
-            }
-        }
-        Ok(())
+        self.read_from(table, from, ReadOptions::default(), visit)
+    }
+
+    fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(to);
+        let mut first = None;
+        self.read_from(table, from, options, &mut |key, row| {
+            first = Some((key.to_vec(), row.to_vec()));
+            false
+        })?;
+        Ok(first)
     }
 }
 
@@ -404,7 +434,7 @@ mod tests {
     fn memory_does_not_grow_with_the_number_of_tables_or_rows() {
         const ROW_BYTES: usize = 64 * 1024;
         let directory = tempfile::tempdir().expect("directory");
-        let database = Database::open(directory.path(), TABLES).expect("opens");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
         // Each table alone stays below what the library gives a table, and all together are beyond.
         let rows = 2 * limits::STATE_WRITE_BUFFERS_BYTES / ROW_BYTES / TABLES.len();
         for at in 0..rows as u64 {
@@ -426,7 +456,11 @@ mod tests {
             let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), at + 1);
             database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
         }
-        database.verify().expect("reads");
+        database.verify(&[]).expect("reads");
+        let cached_by_verify = database.cached();
+        for table in TABLES {
+            database.scan(table, &[], &mut |_, _| true).expect("reads");
+        }
         let of_all = |property: &str| -> u64 {
             let value = |table: &&str| {
                 let family = database.family(table).expect("family");
@@ -436,9 +470,57 @@ mod tests {
         };
         let buffers = of_all("rocksdb.cur-size-all-mem-tables");
         assert!(buffers <= limits::STATE_WRITE_BUFFERS_BYTES as u64, "{buffers}");
-        // One cache, which each table counts as its own.
-        let cached = of_all("rocksdb.block-cache-usage") / TABLES.len() as u64;
+        let cached = database.cached();
         assert!(cached <= limits::STATE_CACHE_BYTES as u64, "{cached}");
         assert!(cached > limits::STATE_CACHE_BYTES as u64 / 2, "the cache is used: {cached}");
+        assert!(cached_by_verify < cached / 2, "what is read once fills the cache: {cached_by_verify}");
+    }
+
+    impl Database {
+        /// One cache, which each table counts as its own.
+        fn cached(&self) -> u64 {
+            let family = self.family("one").expect("family");
+            let usage = self.db.property_int_value_cf(family, "rocksdb.block-cache-usage");
+            usage.expect("property").expect("known")
+        }
+    }
+
+    /// Commits one row under the key 1 of each of some tables, as entry `index`.
+    fn commit_rows(database: &Database, index: u64, keys: &[u8]) {
+        let rows = TABLES.iter().flat_map(|table| keys.iter().map(move |key| (table, key)));
+        let put = |(table, key): (&&'static str, &u8)| Write::Put {
+            table,
+            key: vec![*key],
+            value: b"row".to_vec(),
+        };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
+        let writes: Vec<Write> = rows.map(put).collect();
+        database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+    }
+
+    #[test]
+    fn a_damaged_row_is_found_at_the_start_or_when_it_is_read() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        commit_rows(&database, 1, &[1]);
+        let family = database.family("two").expect("family");
+        database.db.put_cf(family, [1], b"never sealed").expect("writes");
+        drop(database);
+        assert!(Database::open(directory.path(), TABLES, &["one"]).is_err(), "another table");
+        let database = Database::open(directory.path(), TABLES, &["two"]).expect("opens");
+        assert!(database.get("two", &[1]).is_err() && database.scan("two", &[], &mut |_, _| true).is_err());
+        assert!(database.get("one", &[1]).expect("reads").is_some());
+    }
+
+    #[test]
+    fn the_first_row_of_a_range_is_found_and_none_behind_it() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        commit_rows(&database, 1, &[2, 4]);
+        let first = |from: u8, to: u8| {
+            database.first_between("one", &[from], &[to]).expect("reads").map(|(key, _)| key)
+        };
+        assert_eq!((first(1, 9), first(2, 3), first(3, 9)), (Some(vec![2]), Some(vec![2]), Some(vec![4])));
+        assert_eq!((first(1, 2), first(3, 4), first(5, 9)), (None, None, None));
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::database::{Database, Generations, Mark, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use super::types::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
-use super::{Applied, Machine, Open, View};
+use super::{Applied, Machine, Open, Row, View};
 
 /// What everybody who reads the state shares with the one who applies to it.
 pub struct Shared {
@@ -53,7 +53,7 @@ impl<M: Machine> StateMachine<M> {
         durable: watch::Receiver<u64>,
         open: Open,
     ) -> Result<(Self, Arc<Shared>), super::Corrupt> {
-        let database = Arc::new(generations.open(M::TABLES)?);
+        let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
         let membership = database.membership()?;
         let applied = database.applied()?.map_or(0, |applied| applied.index);
         machine.rebuild(&*database)?;
@@ -164,7 +164,8 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: SnapshotFiles,
     ) -> io::Result<()> {
-        let database = self.generations.install(snapshot.directory(), M::TABLES, meta.last_log_id)?;
+        let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
+        let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
         let database = Arc::new(database);
         self.machine.rebuild(&*database).map_err(io::Error::other)?;
         self.membership = database.membership().map_err(io::Error::other)?;
@@ -191,5 +192,9 @@ impl View for Shared {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), super::Corrupt> {
         self.database.load().scan(table, from, visit)
+    }
+
+    fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, super::Corrupt> {
+        self.database.load().first_between(table, from, to)
     }
 }

@@ -137,7 +137,24 @@ pub trait View {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Corrupt>;
+
+    /// The first row of `from <= key < to`. Nothing behind `to` is looked at: what was removed there costs
+    /// time too.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not what was written.
+    fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
+        let mut first = None;
+        self.scan(table, from, &mut |key, row| {
+            first = (key < to).then(|| (key.to_vec(), row.to_vec()));
+            false
+        })?;
+        Ok(first)
+    }
 }
+
+/// A key, and the row under it.
+pub type Row = (Vec<u8>, Vec<u8>);
 
 /// One change of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +202,9 @@ pub struct Applied {
 pub trait Machine: Send + Sync + 'static {
     /// The tables of the state.
     const TABLES: &'static [&'static str];
+    /// Those of them that are too large to be read whole when a node starts. Nothing is decided by their
+    /// rows, which are checked when they are read.
+    const TABLES_READ_LATER: &'static [&'static str] = &[];
 
     /// Joins encoded commands into one batch, stamped with the leader's time.
     fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes;

@@ -206,7 +206,7 @@ fn generations_without_a_name_are_kept_and_refused() {
     let state = data.path().join("state");
     std::fs::create_dir_all(state.join("2")).expect("directory");
     let generations = Generations::new(state.clone()).expect("generations");
-    let refusal = generations.open(Rows::TABLES).err().expect("refused").to_string();
+    let refusal = generations.open(Rows::TABLES, &[]).err().expect("refused").to_string();
     assert!(refusal.contains("CURRENT is gone"), "{refusal}");
     assert!(state.join("2").exists(), "what could not be named was removed");
 }

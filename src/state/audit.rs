@@ -8,7 +8,9 @@ use prost::Message as _;
 
 use super::command::{AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Command, Refusal, Reply};
 use super::idempotency::digest;
-use super::tables::{AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, META, Tables, decode};
+use super::tables::{
+    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, META, Tables, decode,
+};
 use super::{Error, State};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -19,8 +21,11 @@ use crate::limits;
 const NEWEST: &[u8] = b"newest_audit_block";
 /// Row of the meta table: the number of the oldest block that is kept.
 const OLDEST: &[u8] = b"oldest_audit_block";
-/// Row of the meta table: the bytes of all payloads that are kept.
+/// Row of the meta table: what all blocks take that are kept, in bytes as [`bytes_of`] counts them.
 const BYTES: &[u8] = b"audit_bytes";
+/// What a block's row, and each tool in it with its two rows, takes besides what is in the block: keys,
+/// checksums, and what the database needs to find them.
+const ROW_BYTES: u64 = 128;
 
 /// SHA-256 of an entry or a block.
 pub type AuditHash = [u8; 32];
@@ -161,32 +166,42 @@ pub fn append(tables: &mut Tables<'_>, now: Timestamp, command: AppendAuditBlock
     }
     let last = AuditNodeRow { sequence: command.sequence, hash: command.hash.clone() };
     tables.put(AUDIT_NODE, &node, last.encode_to_vec());
-    let bytes = tables.number(BYTES)?.saturating_add(command.payload.len() as u64);
-    put_number(tables, BYTES, bytes);
-    put_number(tables, NEWEST, number);
     let row = AuditBlockRow { block: Some(command), appended_at_millis: now.millis() };
+    let bytes = bytes_of(&row);
+    put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
+    put_number(tables, NEWEST, number);
     tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
-    drop_oldest(tables, now, number)?;
+    drop_oldest(tables, now, number, bytes)?;
     Ok(Reply::Done { changed: true })
 }
 
-/// Never drops the block `newest`, and only so many at once: an entry of the log is applied in bounded
-/// time, and the next block drops more.
-fn drop_oldest(tables: &mut Tables<'_>, now: Timestamp, newest: u64) -> Result<(), Corrupt> {
+/// What a block takes: many small tools weigh as much as one large payload.
+fn bytes_of(row: &AuditBlockRow) -> u64 {
+    let rows = row.block.as_ref().map_or(0, |block| block.heads.len()).saturating_add(1);
+    (row.encoded_len() as u64).saturating_add((rows as u64).saturating_mul(ROW_BYTES))
+}
+
+/// Never drops the block `newest`, and only so much at once: an entry of the log is applied in bounded
+/// time, and the next block drops more. At least as much as was `appended`, or it would grow for ever.
+fn drop_oldest(tables: &mut Tables<'_>, now: Timestamp, newest: u64, appended: u64) -> Result<(), Corrupt> {
     let mut oldest = tables.number(OLDEST)?.max(1);
     let mut bytes = tables.number(BYTES)?;
+    let (mut by_age, mut by_bytes) = (tables.number(DROPPED_BY_AGE)?, tables.number(DROPPED_BY_BYTES)?);
+    let mut dropped = 0_u64;
     let kept_from = now.minus(limits::AUDIT_RETENTION).millis();
-    for _ in 0..limits::AUDIT_BLOCKS_DROPPED_MAX {
-        if oldest >= newest {
-            break;
-        }
+    while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
         let key = oldest.to_be_bytes();
         let row = tables.row(AUDIT_BLOCK, &key)?;
         let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is not there")))?;
         let row = decode::<AuditBlockRow>(AUDIT_BLOCK, &row)?;
-        if row.appended_at_millis >= kept_from && bytes <= limits::AUDIT_BYTES_MAX {
+        if row.appended_at_millis < kept_from {
+            by_age = by_age.saturating_add(1);
+        } else if bytes > limits::AUDIT_BYTES_MAX {
+            by_bytes = by_bytes.saturating_add(1);
+        } else {
             break;
         }
+        let freed = bytes_of(&row);
         let block = row.block.unwrap_or_default();
         for head in &block.heads {
             let tool = digest(&head.tool)?;
@@ -198,11 +213,16 @@ fn drop_oldest(tables: &mut Tables<'_>, now: Timestamp, newest: u64) -> Result<(
             }
         }
         tables.delete(AUDIT_BLOCK, &key);
-        bytes = bytes.saturating_sub(block.payload.len() as u64);
+        bytes = bytes.saturating_sub(freed);
+        dropped = dropped.saturating_add(freed);
         oldest = oldest.saturating_add(1);
     }
-    put_number(tables, OLDEST, oldest);
-    put_number(tables, BYTES, bytes);
+    if dropped > 0 {
+        put_number(tables, OLDEST, oldest);
+        put_number(tables, BYTES, bytes);
+        put_number(tables, DROPPED_BY_AGE, by_age);
+        put_number(tables, DROPPED_BY_BYTES, by_bytes);
+    }
     Ok(())
 }
 
@@ -229,26 +249,36 @@ fn block_about(
     before: Option<u64>,
 ) -> Result<Option<AuditBlock>, Corrupt> {
     let Some(newest) = before.unwrap_or(u64::MAX).checked_sub(1) else { return Ok(None) };
-    let mut number = None;
-    view.scan(AUDIT_TRAIL, &in_trail(tool, newest), &mut |key, _| {
-        number = key
-            .strip_prefix(tool.as_bytes())
-            .and_then(|rest| Some(u64::from_be_bytes(rest.try_into().ok()?)));
-        false
-    })?;
-    let Some(number) = number.map(|inverted| u64::MAX - inverted) else { return Ok(None) };
+    // What was dropped is not walked through.
+    let behind_oldest = in_trail(tool, oldest_of(view)?.saturating_sub(1));
+    let found = view.first_between(AUDIT_TRAIL, &in_trail(tool, newest), &behind_oldest)?;
+    let number = found.and_then(|(key, _)| {
+        let number = key.strip_prefix(tool.as_bytes())?.try_into().ok()?;
+        Some(u64::MAX - u64::from_be_bytes(number))
+    });
+    let Some(number) = number else { return Ok(None) };
     // It may have been dropped since; so were all before it.
     let row = view.get(AUDIT_BLOCK, &number.to_be_bytes())?;
     row.map(|row| block(number, &row)).transpose()
 }
 
 fn block_after(view: &dyn View, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
-    let mut found = None;
-    view.scan(AUDIT_BLOCK, &after.saturating_add(1).to_be_bytes(), &mut |key, row| {
-        found = key.try_into().ok().map(|key| (u64::from_be_bytes(key), row.to_vec()));
-        false
-    })?;
-    found.map(|(number, row)| block(number, &row)).transpose()
+    let from = after.saturating_add(1).max(oldest_of(view)?);
+    let newest = Tables::new(view).number(NEWEST)?;
+    if from > newest {
+        return Ok(None);
+    }
+    let behind_newest = newest.saturating_add(1).to_be_bytes();
+    let Some((key, row)) = view.first_between(AUDIT_BLOCK, &from.to_be_bytes(), &behind_newest)? else {
+        return Ok(None);
+    };
+    let key = key.try_into().map_err(|_| Corrupt::row("the number of an audit block is not 8 bytes"))?;
+    block(u64::from_be_bytes(key), &row).map(Some)
+}
+
+/// The oldest block that is kept.
+fn oldest_of(view: &dyn View) -> Result<u64, Corrupt> {
+    Ok(Tables::new(view).number(OLDEST)?.max(1))
 }
 
 fn block(number: u64, row: &[u8]) -> Result<AuditBlock, Corrupt> {
@@ -385,44 +415,113 @@ mod tests {
         assert_eq!((numbers(0), numbers(3), numbers(4), numbers(u64::MAX)), (Some(1), Some(4), None, None));
     }
 
+    /// A block about so many other tools.
+    fn wide(node: u64, sequence: u64, tools: u16) -> AppendAuditBlock {
+        let head = |tool: u16| {
+            let mut digest = vec![255; 16];
+            digest[..2].copy_from_slice(&tool.to_be_bytes());
+            AuditHead { tool: digest.into(), hash: hash_of(node, sequence + 1000) }
+        };
+        AppendAuditBlock { heads: (0..tools).map(head).collect(), ..block(node, sequence, &[]) }
+    }
+
+    fn weight(block: &AppendAuditBlock) -> u64 {
+        bytes_of(&AuditBlockRow { block: Some(block.clone()), appended_at_millis: START.millis() })
+    }
+
+    impl Rows {
+        fn number(&self, key: &[u8]) -> u64 {
+            Tables::new(self).number(key).expect("number")
+        }
+
+        /// As if what is kept took so much.
+        fn keep(&mut self, bytes: u64) {
+            self.0.insert((META.to_owned(), BYTES.to_vec()), bytes.to_be_bytes().to_vec());
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_is_not_looked_for() {
+        let mut rows = Rows::default();
+        rows.apply(START, (1..=6).map(|sequence| block(1, sequence, &[7])).collect());
+        // As if the database still had to step over what was dropped.
+        rows.0.insert((META.to_owned(), OLDEST.to_vec()), 4_u64.to_be_bytes().to_vec());
+        assert_eq!(rows.trail(7), [6, 5, 4]);
+        assert_eq!(block_after(&rows, 0).expect("rows").map(|block| block.number), Some(4));
+        assert_eq!(block_after(&rows, 5).expect("rows").map(|block| block.number), Some(6));
+        assert_eq!(block_after(&rows, 6).expect("rows"), None);
+    }
+
     #[test]
     fn blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows() {
         let mut rows = Rows::default();
-        let most = u64::try_from(limits::AUDIT_BLOCKS_DROPPED_MAX).expect("small");
-        for sequence in 1..=most + 2 {
+        for sequence in 1..=20 {
             rows.apply(START, vec![block(1, sequence, &[7, 200])]);
         }
         rows.apply(START, vec![block(2, 1, &[9])]);
         let last = START.plus(limits::AUDIT_RETENTION);
-        rows.apply(last, vec![block(1, most + 3, &[7])]);
-        assert_eq!(rows.count(AUDIT_BLOCK) as u64, most + 4, "everything is kept to the end");
+        rows.apply(last, vec![block(1, 21, &[7])]);
+        assert_eq!(rows.count(AUDIT_BLOCK), 22, "everything is kept to the end");
         let later = last.plus(Duration::from_millis(1));
-        rows.apply(later, vec![block(1, most + 4, &[7])]);
-        assert_eq!(rows.count(AUDIT_BLOCK), 5, "so many go at once");
-        assert_eq!(rows.count(AUDIT_HEAD), 3, "heads of tools that are in younger blocks stay");
-        rows.apply(later, vec![block(1, most + 5, &[7])]);
-        assert_eq!((rows.count(AUDIT_BLOCK), rows.trail(200), rows.trail(9)), (3, vec![], vec![]));
-        assert_eq!((rows.count(AUDIT_TRAIL), rows.count(AUDIT_HEAD), rows.count(AUDIT_NODE)), (3, 1, 2));
+        rows.apply(later, vec![block(1, 22, &[7])]);
+        assert_eq!((rows.count(AUDIT_BLOCK), rows.trail(200), rows.trail(9)), (2, vec![], vec![]));
+        assert_eq!((rows.count(AUDIT_TRAIL), rows.count(AUDIT_HEAD), rows.count(AUDIT_NODE)), (2, 1, 2));
+        assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (21, 0));
+        assert_eq!(rows.number(BYTES), weight(&block(1, 21, &[7])) + weight(&block(1, 22, &[7])));
         assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node goes on from its last block");
+    }
+
+    #[test]
+    fn so_much_is_dropped_at_once_and_more_with_the_next() {
+        let mut rows = Rows::default();
+        let most = limits::AUDIT_BYTES_DROPPED_FULL;
+        let each = weight(&wide(1, 2, 1000));
+        let at_once = most.div_ceil(each);
+        assert!((2..100).contains(&at_once), "{at_once}");
+        // Payloads are small: it is the tools that make the work.
+        for sequence in 1..=2 * at_once {
+            rows.apply(START, vec![wide(1, sequence, 1000)]);
+        }
+        let later = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(1));
+        rows.apply(later, vec![block(1, 2 * at_once + 1, &[7])]);
+        // The first names no block before it, and weighs a little less.
+        let left = rows.count(AUDIT_BLOCK) as u64 - 1;
+        assert!((at_once - 1..=at_once).contains(&left), "{left} of {}", 2 * at_once);
+        rows.apply(later, vec![block(1, 2 * at_once + 2, &[7])]);
+        assert!(rows.count(AUDIT_BLOCK) <= 3);
     }
 
     #[test]
     fn beyond_so_many_bytes_the_oldest_blocks_are_dropped() {
         let mut rows = Rows::default();
         rows.apply(START, vec![block(1, 1, &[7]), block(1, 2, &[7])]);
-        let bytes = Tables::new(&rows).number(BYTES).expect("number");
-        assert_eq!(bytes, 20);
-        // As if what is kept had reached the limit.
-        let mut full = |kept: u64| {
-            let key = (META.to_owned(), BYTES.to_vec());
-            rows.0.insert(key, kept.to_be_bytes().to_vec());
-        };
-        full(limits::AUDIT_BYTES_MAX - 10);
+        let (first, each) = (weight(&block(1, 1, &[7])), weight(&block(1, 2, &[7])));
+        assert_eq!(rows.number(BYTES), first + each);
+        assert!(each > ROW_BYTES * 2 + 10, "rows count, not payloads only");
+        rows.keep(limits::AUDIT_BYTES_MAX - each);
         rows.apply(START, vec![block(1, 3, &[7])]);
         assert_eq!(rows.trail(7), [3, 2, 1], "at the limit");
         rows.apply(START, vec![block(1, 4, &[7])]);
-        assert_eq!(rows.trail(7), [4, 3, 2], "and beyond it");
-        assert_eq!(Tables::new(&rows).number(BYTES).expect("number"), limits::AUDIT_BYTES_MAX);
+        assert_eq!(rows.trail(7), [4, 3], "beyond it, until there is room for all");
+        assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (0, 2));
+        assert_eq!(rows.number(BYTES), limits::AUDIT_BYTES_MAX - first);
+    }
+
+    #[test]
+    fn what_is_kept_does_not_grow_beyond_its_limit_whatever_is_appended() {
+        let mut rows = Rows::default();
+        for sequence in 1..=20 {
+            rows.apply(START, vec![wide(1, sequence, 1000)]);
+        }
+        rows.keep(limits::AUDIT_BYTES_MAX);
+        // Larger than what is dropped at once otherwise.
+        let large = AppendAuditBlock { payload: vec![1; 2 * 1024 * 1024].into(), ..block(1, 21, &[7]) };
+        assert!(weight(&large) > limits::AUDIT_BYTES_DROPPED_FULL);
+        for appended in [large, wide(1, 22, 500)] {
+            rows.apply(START, vec![appended]);
+            assert!(rows.number(BYTES) <= limits::AUDIT_BYTES_MAX, "{}", rows.number(BYTES));
+        }
+        assert!(rows.count(AUDIT_BLOCK) > 2, "and no more goes than must");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::command::{self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refu
 use super::revocations::Revocations;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
-    self, CLUSTER_ID, CURRENT_POLICY, INCARNATION, META, POLICY, POLICY_HISTORY, REVOCATION, SIGNING_KEY,
-    TIME, TOOLS, Tables,
+    self, AUDIT_BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION, META,
+    POLICY, POLICY_HISTORY, REVOCATION, SIGNING_KEY, TIME, TOOLS, Tables,
 };
 use super::{agents, audit, encryption_keys, idempotency, policies, signing_keys, spent, tools};
 use crate::clock::Timestamp;
@@ -46,6 +46,10 @@ pub struct Index {
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
     /// How many tools there are.
     pub tools: u64,
+    /// How many blocks of audit entries were ever dropped because they were old.
+    pub audit_dropped_by_age: u64,
+    /// And how many because there were too many bytes of them.
+    pub audit_dropped_by_bytes: u64,
 }
 
 impl Replicated {
@@ -81,6 +85,8 @@ impl Replicated {
 
 impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
+    // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start.
+    const TABLES_READ_LATER: &'static [&'static str] = &[AUDIT_BLOCK];
 
     fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes {
         command::encode_batch(now, commands)
@@ -190,10 +196,9 @@ impl Index {
                 let digest = String::from_utf8(row.to_vec());
                 self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
             }
-            (META, TOOLS) => {
-                let tools = row.try_into().map(u64::from_be_bytes);
-                self.tools = tools.map_err(|_| Corrupt::row("the count of tools is not a number"))?;
-            }
+            (META, TOOLS) => self.tools = read_number(row)?,
+            (META, DROPPED_BY_AGE) => self.audit_dropped_by_age = read_number(row)?,
+            (META, DROPPED_BY_BYTES) => self.audit_dropped_by_bytes = read_number(row)?,
             (SIGNING_KEY, kid) => {
                 let facts = SigningKeyFacts::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
                 Arc::make_mut(&mut self.signing_keys).insert(facts.kid.clone(), facts);
@@ -223,6 +228,10 @@ impl Index {
 
 fn read_incarnation(row: &[u8]) -> Result<Incarnation, Corrupt> {
     row.try_into().map(Incarnation::from_bytes).map_err(|_| Corrupt::row("an id is not 16 bytes"))
+}
+
+fn read_number(row: &[u8]) -> Result<u64, Corrupt> {
+    row.try_into().map(u64::from_be_bytes).map_err(|_| Corrupt::row("a count is not a number"))
 }
 
 fn bootstrap(tables: &mut Tables<'_>, command: &Bootstrap) -> Result<Reply, Corrupt> {

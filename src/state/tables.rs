@@ -74,6 +74,10 @@ pub const TIME: &[u8] = b"time";
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
 /// Row of [`META`]: how many tools there are, 8 bytes.
 pub const TOOLS: &[u8] = b"tools";
+/// Row of [`META`]: how many blocks of audit entries were dropped because they were old, 8 bytes.
+pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
+/// Row of [`META`]: how many were dropped because there were too many bytes of them, 8 bytes.
+pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 
 /// The tables as one entry sees them: what was there, and what the entry has changed so far.
 pub struct Tables<'v> {

@@ -44,6 +44,8 @@ pub struct Metrics {
     audit_entries: IntCounterVec,
     audit_backlog: IntGauge,
     audit_blocks: IntCounterVec,
+    audit_blocks_dropped: IntCounterVec,
+    audit_dropped_known: Arc<(AtomicU64, AtomicU64)>,
     log_lines_dropped: IntCounter,
     log_lines_known: Arc<AtomicU64>,
 }
@@ -185,6 +187,12 @@ impl Metrics {
                 "Blocks of audit entries shipped into the log, or not yet.",
                 &["result"],
             )?,
+            audit_blocks_dropped: counters(
+                &registry,
+                "svc_audit_blocks_dropped_total",
+                "Blocks of audit entries dropped by the cluster, because of their age or of all their bytes.",
+                &["reason"],
+            )?,
             log_lines_dropped: {
                 let counter = IntCounter::new(
                     "svc_log_lines_dropped_total",
@@ -194,6 +202,7 @@ impl Metrics {
                 counter
             },
             log_lines_known: Arc::default(),
+            audit_dropped_known: Arc::default(),
             registry,
         };
         let build = IntGaugeVec::new(Opts::new("svc_build_info", "1, with the version."), &["version"])?;
@@ -312,6 +321,19 @@ impl Metrics {
         self.audit_blocks.with_label_values(&[result]).inc();
     }
 
+    /// How many blocks of audit entries the cluster has ever dropped because of their age, and because of
+    /// all their bytes.
+    pub fn set_audit_blocks_dropped(&self, by_age: u64, by_bytes: u64) {
+        // The state counts by itself; this catches up, also when two scrapes meet.
+        for (reason, known, dropped) in
+            [("age", &self.audit_dropped_known.0, by_age), ("bytes", &self.audit_dropped_known.1, by_bytes)]
+        {
+            let known = known.fetch_max(dropped, Ordering::Relaxed);
+            let counter = self.audit_blocks_dropped.with_label_values(&[reason]);
+            counter.inc_by(dropped.saturating_sub(known));
+        }
+    }
+
     /// Where this node is in the log, and whether it leads.
     pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
         self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
@@ -394,6 +416,8 @@ mod tests {
         metrics.audit_entry("allow");
         metrics.set_audit_backlog(9);
         metrics.audit_block("shipped");
+        metrics.set_audit_blocks_dropped(5, 0);
+        metrics.set_audit_blocks_dropped(6, 1);
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
@@ -418,6 +442,7 @@ mod tests {
             r#"svc_audit_entries_total{decision="allow"} 1"#,
             "svc_audit_backlog_bytes 9",
             r#"svc_audit_blocks_total{result="shipped"} 1"#,
+            r#"svc_audit_blocks_dropped_total{reason="age"} 6"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
             "svc_log_lines_dropped_total 0",
@@ -427,7 +452,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (25, 25), "{page}");
+        assert_eq!((names, helps.count()), (26, 26), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }

@@ -402,7 +402,8 @@ async fn what_cannot_be_audited_is_not_done() {
         })
         .expect("an entry")
     };
-    let (caller, condition) = (crate::tools::Caller::default(), Condition::default);
+    let caller = crate::tools::Caller { is_operator: true, ..Default::default() };
+    let condition = Condition::default;
     let replace = async |name| registry.replace(tool(name), condition(), &caller).await.map(drop);
     let deregister = async || registry.deregister("a".into(), Door::Every, condition(), &caller).await;
     replace("before").await.expect("registered");
