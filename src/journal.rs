@@ -29,7 +29,7 @@ pub fn frame(buffer: &mut Vec<u8>, record: &[u8]) {
 }
 
 /// What a segment holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The records that can be read, in order.
     pub records: Vec<Bytes>,
@@ -108,6 +108,18 @@ impl Directory {
     /// If it cannot be read at all.
     pub fn read(&self, number: u64) -> io::Result<Contents> {
         Ok(parse(&Bytes::from(fs::read(self.path(number))?)))
+    }
+
+    /// Puts a segment that cannot be read out of the way, for somebody to look at, if it is there. Its name
+    /// is no number any more.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn set_aside(&self, number: u64) -> io::Result<()> {
+        match fs::rename(self.path(number), self.0.join(format!("unreadable-{number}"))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Removes a segment, if it is there.
@@ -225,15 +237,16 @@ enum Read {
 fn parse(file: &Bytes) -> Contents {
     let mut contents = Contents { records: Vec::new(), damaged_bytes: 0, bytes: file.len() as u64 };
     let mut rest = file.clone();
+    // A power cut may leave zeros where a file had grown already.
+    let zeros = file.iter().rev().take_while(|byte| **byte == 0).count();
     while !rest.is_empty() {
         match record(&rest) {
             Read::Record(record) => {
                 rest = rest.slice(HEADER_BYTES + record.len()..);
                 contents.records.push(record);
             }
-            // A power cut may leave zeros where a file had grown already.
             Read::CutShort => break,
-            Read::Damaged if rest.iter().all(|byte| *byte == 0) => break,
+            Read::Damaged if rest.len() <= zeros => break,
             // What follows a damaged record begins where one can be read again.
             Read::Damaged => {
                 rest = rest.slice(1..);
@@ -342,6 +355,26 @@ mod tests {
                 assert_eq!(read.len(), 2, "byte {at} bit {bit}: {read:?}");
                 assert!(read.iter().all(|record| records.contains(&record.as_str())), "{read:?}");
             }
+        }
+    }
+
+    #[test]
+    fn many_zeros_before_something_else_are_read_once() {
+        // Looked through again from each byte on, these would take hours.
+        let bytes = [&vec![0; 4 * 1024 * 1024][..], &framed(&["last"])].concat();
+        let contents = parsed(&bytes);
+        assert_eq!((texts(&contents), contents.damaged_bytes), (vec!["last".into()], 4 * 1024 * 1024));
+    }
+
+    #[test]
+    fn a_segment_set_aside_is_kept_and_counts_no_more() {
+        let (_outer, path) = directory();
+        let (directory, last) = open(&path, 0);
+        let mut writer = Writer::behind(directory.clone(), last);
+        writer.append(&framed(&["a"])).expect("append");
+        for _ in 0..2 {
+            directory.set_aside(1).expect("set aside");
+            assert!(directory.numbers().expect("numbers").is_empty() && path.join("unreadable-1").exists());
         }
     }
 

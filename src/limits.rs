@@ -523,10 +523,11 @@ pub const AUDIT_ENTRY_BYTES_MAX: usize = 64 * 1024;
 /// Longest notes of an audit entry in bytes; the rest is cut.
 /// Test: `tools::audit::writer::tests::an_entry_beyond_its_size_is_refused_and_long_notes_are_cut`. Metric: none, the rest is cut.
 pub const AUDIT_NOTES_BYTES_MAX: usize = 2 * 1024;
-/// Most that an entry's time may be behind the entry before it and is still moved up to it; a clock that
-/// was set back further is believed.
+/// Most that an entry's time may be behind the entry before it and is still moved up to it, so that a trail
+/// is in the order of time: as long as a request may take ([`REQUEST_TIMEOUT`]), and a little for the writer.
+/// A clock that was set back further is believed.
 /// Test: `tools::audit::writer::tests::times_do_not_go_back_but_a_clock_set_back_is_believed`. Metric: none, it is a granularity.
-pub const AUDIT_REORDERED_MAX: Duration = Duration::from_secs(1);
+pub const AUDIT_REORDERED_MAX: Duration = Duration::from_secs(20);
 /// Size beyond which no more audit entries are written at once.
 /// Test: `tools::audit::tests::many_entries_become_several_blocks_and_stay_one_trail`. Metric: none, the rest is written next.
 pub const AUDIT_WRITE_BYTES_FULL: usize = 256 * 1024;
@@ -553,6 +554,15 @@ pub const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// larger.
 /// Test: `state::audit::tests::so_much_is_dropped_at_once_and_more_with_the_next`. Metric: none, the next one drops more.
 pub const AUDIT_BYTES_DROPPED_FULL: u64 = 1024 * 1024;
+/// How often a segment of the audit's journal is tried before it is put aside and an entry says so.
+/// Test: `tools::audit::tests::a_segment_that_cannot_be_read_does_not_hold_up_the_others`. Metric: `svc_audit_blocks_total{result="failed"}`.
+pub const AUDIT_READ_ATTEMPTS_MAX: u32 = 10;
+/// Most pages of the audit that are read at once; who comes beyond waits for [`AUDIT_READ_WAIT`].
+/// Test: `tools::audit::tests::so_many_read_at_once_and_who_comes_beyond_waits_not_long`. Metric: `svc_http_requests_total{status="503"}`.
+pub const AUDIT_READS_MAX: usize = 4;
+/// Longest wait for such a place; beyond it: 503.
+/// Test: `tools::audit::tests::so_many_read_at_once_and_who_comes_beyond_waits_not_long`. Metric: `svc_http_requests_total{status="503"}`.
+pub const AUDIT_READ_WAIT: Duration = Duration::from_secs(1);
 /// Most blocks of audit entries opened for one page; it may have fewer rows then, and says where to go on.
 /// Test: `tools::audit::tests::a_page_opens_so_many_blocks_and_says_where_to_go_on`. Metric: none, the page says where to go on.
 pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = 64;

@@ -140,7 +140,7 @@ impl From<ReadError> for Error {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::UnknownTool => Self::not_found(error.to_string()),
-            ReadError::Unshipped(_) => Self::unavailable(error.to_string()),
+            ReadError::Unshipped(_) | ReadError::Busy => Self::unavailable(error.to_string()),
             ReadError::Registry(error) => error.into(),
             ReadError::Damaged(corrupt) => Self::internal(corrupt),
             ReadError::Unreadable => Self::internal(error),

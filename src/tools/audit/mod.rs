@@ -11,13 +11,13 @@ mod shipping;
 pub mod trail;
 mod writer;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 
 pub use self::open::Open;
 use self::shipping::Shipping;
@@ -142,6 +142,8 @@ pub struct Audit {
     shipping: Arc<Mutex<Shipping>>,
     /// How many shipments have begun.
     shipments: Arc<AtomicU64>,
+    /// Places of readers.
+    readers: Arc<Semaphore>,
     state: State,
 }
 
@@ -156,7 +158,7 @@ impl Audit {
         let Parts { directory, node, seed, clock, state, metrics } = parts;
         let done = state.last_audit_block()?.sequence;
         let Opened { directory, last, missing } = Directory::open(directory, done)?;
-        let backlog = Backlog { bytes: Arc::default(), metrics: metrics.clone() };
+        let backlog = Backlog::new(metrics.clone());
         let heads = heads_of(&directory, done, last, &backlog)?;
         let journal = journal::Writer::behind(directory.clone(), last);
         let of_state = state.clone();
@@ -179,7 +181,8 @@ impl Audit {
             ));
         }
         let shipping = Arc::new(Mutex::new(shipping));
-        let audit = Self { queue, backlog, shipping, shipments: Arc::default(), state };
+        let readers = Arc::new(Semaphore::new(limits::AUDIT_READS_MAX));
+        let audit = Self { queue, backlog, shipping, shipments: Arc::default(), readers, state };
         Ok((audit, move || writer.run(jobs)))
     }
 
@@ -194,6 +197,22 @@ impl Audit {
         if shipping.has_completed_after(begun) {
             return Ok(());
         }
+        let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        shipping.ship(&self.state, shipment).await
+    }
+
+    /// The same for readers, who do not ship when there is nothing to ship, and not more often than
+    /// [`limits::AUDIT_SHIP_INTERVAL`] all together: each shipment is a write of the whole cluster.
+    async fn ship_for_reader(&self) -> Result<(), ShipError> {
+        if self.backlog.is_empty() {
+            return Ok(());
+        }
+        let begun = self.shipments.load(Ordering::Acquire);
+        let mut shipping = self.shipping.lock().await;
+        if shipping.has_completed_after(begun) {
+            return Ok(());
+        }
+        shipping.rest().await;
         let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         shipping.ship(&self.state, shipment).await
     }
@@ -236,7 +255,7 @@ fn heads_of(
     let mut heads = HashMap::new();
     for segment in done.saturating_add(1)..=last {
         let contents = directory.read(segment)?;
-        backlog.add(contents.bytes);
+        backlog.add(segment, contents.bytes);
         for (tool, hash, _) in contents.records.iter().filter_map(shipping::parts) {
             heads.insert(tool, Head { hash, segment });
         }
@@ -247,19 +266,37 @@ fn heads_of(
 /// How many bytes of the journal wait to be shipped.
 #[derive(Clone, Debug)]
 struct Backlog {
+    /// By segment: one that is gone counts no more, whatever became of it.
+    segments: Arc<SegmentBytes>,
     bytes: Arc<AtomicU64>,
     metrics: Metrics,
 }
 
+type SegmentBytes = std::sync::Mutex<BTreeMap<u64, u64>>;
+
 impl Backlog {
-    fn add(&self, bytes: u64) {
-        let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.metrics.set_audit_backlog(before.saturating_add(bytes));
+    fn new(metrics: Metrics) -> Self {
+        Self { segments: Arc::default(), bytes: Arc::default(), metrics }
     }
 
-    fn remove(&self, bytes: u64) {
-        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.metrics.set_audit_backlog(before.saturating_sub(bytes));
+    fn add(&self, segment: u64, bytes: u64) {
+        self.change(|segments| {
+            let of_segment = segments.entry(segment).or_default();
+            *of_segment = of_segment.saturating_add(bytes);
+        });
+    }
+
+    fn remove(&self, segment: u64) {
+        self.change(|segments| segments.retain(|number, _| *number != segment));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {
+        // A sum of what is there is right after any panic.
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut segments);
+        let bytes = segments.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        self.bytes.store(bytes, Ordering::Release);
+        self.metrics.set_audit_backlog(bytes);
     }
 
     fn is_empty(&self) -> bool {

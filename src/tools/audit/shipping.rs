@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
+use std::pin::Pin;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Sleep;
 
 use super::entry::{block_hash, text_of};
 use super::writer::Job;
 use super::{Backlog, ShipError};
 use crate::id::Digest128;
 use crate::journal::{Contents, Directory};
+use crate::limits;
 use crate::state::{AuditHash, LastAuditBlock, NewAuditBlock, State};
 use crate::telemetry::Metrics;
 
@@ -36,6 +39,12 @@ pub struct Shipping {
     completed: u64,
     /// What entries about the audit itself still have to say.
     notes: Vec<String>,
+    /// The last segment that such an entry is about.
+    noted: u64,
+    /// How often the segment behind `done` could not be read.
+    unread: u32,
+    /// Ends so long after the last shipment that readers may ship again.
+    rest: Option<Pin<Box<Sleep>>>,
 }
 
 impl Shipping {
@@ -48,7 +57,18 @@ impl Shipping {
         metrics: Metrics,
         done: u64,
     ) -> Self {
-        Self { directory, queue, backlog, metrics, done, completed: 0, notes: Vec::new() }
+        Self {
+            directory,
+            queue,
+            backlog,
+            metrics,
+            done,
+            completed: 0,
+            notes: Vec::new(),
+            noted: 0,
+            unread: 0,
+            rest: None,
+        }
     }
 
     /// Has an entry written about the audit itself.
@@ -69,9 +89,18 @@ impl Shipping {
     /// # Errors
     /// As [`ShipError`] says; what was not shipped stays.
     pub async fn ship(&mut self, state: &State, shipment: u64) -> Result<(), ShipError> {
-        self.ship_all(state).await?;
+        let shipped = self.ship_all(state).await;
+        self.rest = Some(Box::pin(tokio::time::sleep(limits::AUDIT_SHIP_INTERVAL)));
+        shipped?;
         self.completed = shipment;
         Ok(())
+    }
+
+    /// Waits until the last shipment is [`limits::AUDIT_SHIP_INTERVAL`] ago.
+    pub async fn rest(&mut self) {
+        if let Some(rest) = &mut self.rest {
+            rest.await;
+        }
     }
 
     async fn ship_all(&mut self, state: &State) -> Result<(), ShipError> {
@@ -99,24 +128,58 @@ impl Shipping {
     }
 
     async fn ship_one(&mut self, state: &State, segment: u64) -> Result<(), ShipError> {
-        let contents = self.directory.read(segment)?;
         let last = state.last_audit_block()?;
-        let damaged_bytes = contents.damaged_bytes;
-        let bytes = contents.bytes;
         // Else it was applied before, and nobody was told.
-        if last.sequence < segment {
-            let block = block(contents, state.core().node_id(), segment, last).await?;
-            state.append_audit_block(block).await?;
-        }
-        self.directory.remove(segment)?;
-        self.backlog.remove(bytes);
-        self.done = segment;
-        if damaged_bytes > 0 {
-            self.note(format!("{damaged_bytes} bytes of the audit of this node, before block {segment} was shipped, cannot be read; entries are missing"));
-        }
+        let is_kept = last.sequence >= segment || self.append(state, segment, last).await?;
+        if is_kept { self.directory.remove(segment) } else { self.directory.set_aside(segment) }?;
+        self.backlog.remove(segment);
+        (self.done, self.unread) = (segment, 0);
         // Without it the heads are kept a little longer.
         drop(self.queue.send(Job::Shipped(segment)).await);
         Ok(())
+    }
+
+    /// Appends the block of a segment; whether what the segment holds is in it. One that cannot be read has
+    /// an empty block, for those behind it must follow something.
+    async fn append(&mut self, state: &State, segment: u64, last: LastAuditBlock) -> Result<bool, ShipError> {
+        let contents = self.read(segment)?;
+        let is_kept = contents.is_some();
+        let contents = contents.unwrap_or_default();
+        let lost = match contents.damaged_bytes {
+            _ if !is_kept => {
+                format!(
+                    "segment {segment} of the audit of this node cannot be read; it was put aside, and its block is empty"
+                )
+            }
+            0 => String::new(),
+            bytes => {
+                format!(
+                    "{bytes} bytes of the audit of this node, before block {segment} was shipped, cannot be read; entries are missing"
+                )
+            }
+        };
+        // It is in the journal before what it is about is gone.
+        if !lost.is_empty() && self.noted < segment {
+            tracing::error!(notes = lost, "audit");
+            self.ask(|done| Job::Note(lost, done)).await?;
+            self.noted = segment;
+        }
+        let block = block(contents.records, state.core().node_id(), segment, last).await?;
+        state.append_audit_block(block).await?;
+        Ok(is_kept)
+    }
+
+    /// What the next segment holds; `None` if it could not be read so often that it must not hold up the
+    /// others any longer.
+    fn read(&mut self, segment: u64) -> Result<Option<Contents>, ShipError> {
+        match self.directory.read(segment) {
+            Ok(contents) => Ok(Some(contents)),
+            Err(_) if self.unread.saturating_add(1) >= limits::AUDIT_READ_ATTEMPTS_MAX => Ok(None),
+            Err(error) => {
+                self.unread = self.unread.saturating_add(1);
+                Err(error.into())
+            }
+        }
     }
 }
 
@@ -129,7 +192,7 @@ pub fn parts(record: &Bytes) -> Option<(Digest128, AuditHash, Bytes)> {
 }
 
 async fn block(
-    contents: Contents,
+    records: Vec<Bytes>,
     node_id: u64,
     sequence: u64,
     last: LastAuditBlock,
@@ -138,7 +201,7 @@ async fn block(
     let mut hashes = Vec::new();
     let mut compressor = zstd::stream::write::Encoder::new(Vec::new(), COMPRESSION_LEVEL)?;
     let mut bytes = 0;
-    for record in contents.records {
+    for record in records {
         // Only entries are written; a record that is none was counted as such by whoever reads heads.
         let Some((tool, hash, text)) = parts(&record) else { continue };
         heads.insert(tool, hash);

@@ -245,6 +245,91 @@ async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+        let (done, sealed) = oneshot::channel();
+        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+        sealed.await.expect("answered").expect("sealed");
+    }
+    // One that is something else, and one that is gone.
+    let segment = |name: &str| journal_of(&bench.place).join(name);
+    for name in ["1", "2"] {
+        std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
+    }
+    std::fs::create_dir(segment("1")).expect("directory");
+    for _ in 1..limits::AUDIT_READ_ATTEMPTS_MAX {
+        assert!(matches!(bench.audit.ship().await, Err(ShipError::Journal(_))));
+    }
+    let mut failures = 0;
+    while bench.audit.ship().await.is_err() {
+        failures += 1;
+    }
+    assert_eq!(failures, limits::AUDIT_READ_ATTEMPTS_MAX - 1, "each has its attempts");
+    assert_eq!(notes(&bench.trail("a").await), ["2"]);
+    let about_itself = bench.trail("").await;
+    assert_eq!(about_itself.len(), 2, "{about_itself:?}");
+    assert!(about_itself.iter().all(|entry| entry.notes.contains("cannot be read")), "{about_itself:?}");
+    assert!(segment("unreadable-1").is_dir(), "what may be looked at is kept");
+    assert!(bench.audit.backlog.is_empty());
+    // Whose place an empty block has, so that the blocks are a chain all the same.
+    assert!(bench.verified().await.blocks >= 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
+    let bench = start().await;
+    bench.record("a", "x").await;
+    let (done, sealed) = oneshot::channel();
+    bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+    sealed.await.expect("answered").expect("sealed");
+    let segment = journal_of(&bench.place).join("1");
+    let mut bytes = std::fs::read(&segment).expect("segment");
+    bytes.splice(..0, [1; 20]);
+    std::fs::write(&segment, bytes).expect("segment");
+    bench.audit.ship().await.expect("shipped");
+    assert!(!segment.exists());
+    // Nothing is shipped any more before the end.
+    let bench = bench.kill().await;
+    assert!(bench.trail("").await[0].notes.contains("20 bytes"));
+    assert_eq!(bench.trail("").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
+    let bench = start().await;
+    bench.record("a", "x").await;
+    let most = u32::try_from(limits::AUDIT_READS_MAX).expect("small");
+    let taken = bench.audit.readers.acquire_many(most).await.expect("places");
+    let query = Query { limit: 1, ..Query::default() };
+    assert!(matches!(bench.audit.trail("a", &query).await, Err(ReadError::Busy)));
+    assert!(matches!(bench.audit.blocks(0, 1).await, Err(ReadError::Busy)));
+    let (waited, ()) = futures::join!(bench.audit.trail("a", &query), async { drop(taken) });
+    assert_eq!(waited.expect("a place").entries.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
+    let bench = start().await;
+    bench.record("a", "0").await;
+    bench.trail("a").await;
+    let applied = bench.state.core().applied();
+    for _ in 0..10 {
+        bench.trail("a").await;
+    }
+    assert_eq!(bench.state.core().applied(), applied, "nothing was there to ship");
+    for at in 1..=3 {
+        bench.record("a", &at.to_string()).await;
+        let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
+        let pages = futures::future::join_all((0..10).map(|_| audit.trail("a", &query))).await;
+        assert!(pages.iter().all(|page| page.as_ref().is_ok_and(|page| page.entries.len() == 1 + at)));
+    }
+    let shipped = bench.state.last_audit_block().expect("row").sequence;
+    assert_eq!(shipped, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
     let bench = start().await;
     for at in 0..3 {
@@ -353,10 +438,10 @@ async fn beyond_its_backlog_nothing_is_recorded() {
     let bench = start().await;
     bench.record("a", "x").await;
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
-    bench.audit.backlog.add(limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
+    bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
     bench.record("a", "the last").await;
     assert!(matches!(bench.audit.record(draft("a", "more")).await, Err(Error::Overloaded)));
-    bench.audit.backlog.remove(limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
+    bench.audit.backlog.remove(u64::MAX);
     bench.record("a", "again").await;
     assert_eq!(notes(&bench.trail("a").await), ["again", "the last", "x"]);
 }
@@ -408,13 +493,13 @@ async fn what_cannot_be_audited_is_not_done() {
     let deregister = async || registry.deregister("a".into(), Door::Every, condition(), &caller).await;
     replace("before").await.expect("registered");
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
-    bench.audit.backlog.add(limits::AUDIT_BACKLOG_BYTES_MAX - waits);
+    bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);
     let applied = bench.state.core().applied();
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }
     assert_eq!(bench.state.core().applied(), applied, "something was proposed");
-    bench.audit.backlog.remove(limits::AUDIT_BACKLOG_BYTES_MAX - waits);
+    bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::{self, Read as _};
 use std::str::FromStr;
 
+use tokio::sync::SemaphorePermit;
+
 use super::entry::{Block, Entry, text_of};
 use super::{Audit, Decision, ShipError};
 use crate::clock::Timestamp;
@@ -27,6 +29,9 @@ pub enum ReadError {
     /// A row is not what was written.
     #[error("a row of the state is damaged")]
     Damaged(#[from] Corrupt),
+    /// As many read already as may at once.
+    #[error("too many are reading the audit")]
+    Busy,
     /// A block is not what was written.
     #[error("a block of audit entries cannot be read")]
     Unreadable,
@@ -93,7 +98,8 @@ impl Audit {
     /// # Errors
     /// As [`ReadError`] says.
     pub async fn trail(&self, tool_id: &str, query: &Query) -> Result<Page, ReadError> {
-        self.ship().await?;
+        let _place = self.place().await?;
+        self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
         let mut reading = Reading::new(tool_id, query);
         let mut before = query.before.map(|place| place.block.saturating_add(1));
@@ -125,7 +131,8 @@ impl Audit {
     /// # Errors
     /// As [`ReadError`] says.
     pub async fn blocks(&self, after: u64, limit: usize) -> Result<(Vec<OpenBlock>, bool), ReadError> {
-        self.ship().await?;
+        let _place = self.place().await?;
+        self.ship_for_reader().await?;
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         let mut last = after;
         while let Some(block) = self.state.audit_block_after(last)? {
@@ -141,6 +148,14 @@ impl Audit {
             tokio::task::yield_now().await;
         }
         Ok((blocks, false))
+    }
+}
+
+impl Audit {
+    /// A page opens many blocks, so that few are filled at once: who verifies must not wait for who reads.
+    async fn place(&self) -> Result<SemaphorePermit<'_>, ReadError> {
+        let place = tokio::time::timeout(limits::AUDIT_READ_WAIT, self.readers.acquire()).await;
+        place.ok().and_then(Result::ok).ok_or(ReadError::Busy)
     }
 }
 

@@ -236,7 +236,7 @@ impl Writer {
             journal.seal()?;
         }
         journal.append(framed)?;
-        self.parts.backlog.add(bytes);
+        self.parts.backlog.add(journal.number(), bytes);
         Ok(())
     }
 }
@@ -276,7 +276,7 @@ mod tests {
         let outer = tempfile::tempdir().expect("directory");
         let directory = Directory::open(&outer.path().join("audit"), 0).expect("journal").directory;
         let metrics = Metrics::new().expect("metrics");
-        let backlog = Backlog { bytes: std::sync::Arc::default(), metrics: metrics.clone() };
+        let backlog = Backlog::new(metrics.clone());
         let writer = Writer::new(Parts {
             journal: Journal::behind(directory.clone(), 0),
             heads: HashMap::new(),
@@ -444,6 +444,8 @@ mod tests {
         let bench = bench();
         let back = |by: Duration| START.minus(by);
         let beyond = limits::AUDIT_REORDERED_MAX + Duration::from_millis(1);
+        let decided_at_once = limits::FRESHNESS_WAIT + limits::PROPOSE_TIMEOUT;
+        assert!(decided_at_once.max(limits::REQUEST_TIMEOUT) < limits::AUDIT_REORDERED_MAX);
         for at in
             [START, back(limits::AUDIT_REORDERED_MAX), back(beyond), back(limits::AUDIT_REORDERED_MAX * 2)]
         {
