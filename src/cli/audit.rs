@@ -1,7 +1,7 @@
 //! `trust-fabric audit …`
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
                 .map_err(failed)
         }
         Command::Verify { file } => {
-            let summary = verify(&file)?;
+            let summary = verify(&file, out)?;
             describe(&summary, out)
         }
     }
@@ -165,10 +165,14 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
     let of_tool = tool.map(|tool_id| ["v1", "tools", tool_id, "audit"]);
     let path = of_tool.as_ref().map_or(&BLOCKS[..], |path| &path[..]);
     let (mut cursor, mut rows, mut pages) = (None, 0, 0_u32);
+    let mut numbers = Numbers::default();
     loop {
         let (page, next) = page_of(client, path, limits::PAGE_MAX, cursor.as_deref()).await?;
         rows += page.len();
         for row in page {
+            if let Some(gap) = numbers.gap_before(&row) {
+                writeln!(io::stderr(), "{gap}")?;
+            }
             let line = if tool.is_some() { entry_line(row) } else { block_line(row) };
             writeln!(out, "{}", line.map_err(|_| foreign(client))?)?;
         }
@@ -184,6 +188,25 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
         if pages.is_multiple_of(PAGES_PER_WORD) {
             writeln!(io::stderr(), "{rows} {} so far", if tool.is_some() { "entries" } else { "blocks" })?;
         }
+    }
+}
+
+/// The numbers of blocks while they are exported. The oldest may be dropped meanwhile, so that those behind
+/// them do not follow what is in the file.
+#[derive(Default)]
+struct Numbers(Option<u64>);
+
+impl Numbers {
+    /// What is missing before this row, if anything. Entries have no number.
+    fn gap_before(&mut self, row: &Value) -> Option<String> {
+        let number = row.get("number")?.as_u64()?;
+        let first = self.0.replace(number)?.saturating_add(1);
+        (number > first).then(|| {
+            let last = number - 1;
+            format!(
+                "blocks {first} to {last} were dropped while this was exported: `audit verify` will miss them"
+            )
+        })
     }
 }
 
@@ -222,29 +245,45 @@ fn foreign(client: &NodeClient) -> Error {
     Error::Answer(admin::Error::Foreign(client.server().clone()))
 }
 
-fn verify(path: &Path) -> Result<Summary, Error> {
+/// Writes every fault, and goes on behind it.
+fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
-    let broken = |line: u64, what: &str| {
-        Error::BrokenAudit(format!("{}: line {line}: {}", path.display(), printable(what)))
-    };
     let mut file = BufReader::new(std::fs::File::open(path).map_err(failed)?);
-    let (mut verifier, mut line, mut number) = (Verifier::default(), Vec::new(), 0);
-    loop {
-        line.clear();
-        let most = (&mut file).take(limits::AUDIT_LINE_BYTES_MAX);
-        if { most }.read_until(b'\n', &mut line).map_err(failed)? == 0 {
-            break;
-        }
+    let (mut verifier, mut line, mut number, mut broken) = (Verifier::default(), Vec::new(), 0_u64, 0_u64);
+    while read_line(&mut file, &mut line).map_err(failed)? {
         number += 1;
-        let Some(whole) = line.strip_suffix(b"\n") else {
-            return Err(broken(number, "does not end where a line ends: it was cut, or is too long"));
+        let faults: Vec<String> = match line.strip_suffix(b"\n") {
+            None => {
+                skip_line(&mut file).map_err(failed)?;
+                vec!["does not end where a line ends: it was cut, or is too long".to_owned()]
+            }
+            Some(whole) => match verifier.line(whole) {
+                Ok(()) => continue,
+                Err(faults) => faults.iter().map(ToString::to_string).collect(),
+            },
         };
-        verifier.line(whole).map_err(|fault| broken(number, &fault.to_string()))?;
+        broken += 1;
+        for fault in faults {
+            writeln!(out, "{}: line {number}: {}", path.display(), printable(&fault))?;
+        }
     }
-    if number == 0 {
-        return Err(Error::BrokenAudit(format!("{}: holds no audit", path.display())));
+    match (number, broken) {
+        (0, _) => Err(Error::BrokenAudit(format!("{}: holds no audit", path.display()))),
+        (_, 0) => Ok(verifier.finish()),
+        _ => Err(Error::BrokenAudit(format!("{}: {broken} of {number} lines do not hold", path.display()))),
     }
-    Ok(verifier.finish())
+}
+
+/// Reads a line with its line break, or as much as the longest may have; whether there was any.
+fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    Ok(file.take(limits::AUDIT_LINE_BYTES_MAX).read_until(b'\n', line)? > 0)
+}
+
+fn skip_line(file: &mut impl BufRead) -> io::Result<()> {
+    let mut rest = Vec::new();
+    while read_line(file, &mut rest)? && !rest.ends_with(b"\n") {}
+    Ok(())
 }
 
 fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
@@ -294,8 +333,10 @@ mod tests {
         std::fs::write(&path, bytes).expect("file");
         let mut said = Vec::new();
         let outcome = run(Command::Verify { file: path.clone() }, &mut said);
-        outcome.map_err(|error| error.to_string().replace(&path.display().to_string(), "export"))?;
-        Ok(String::from_utf8(said).expect("text"))
+        let said = String::from_utf8(said).expect("text");
+        outcome
+            .map_err(|error| format!("{said}{error}").replace(&path.display().to_string(), "export"))
+            .map(|()| said)
     }
 
     #[test]
@@ -327,6 +368,36 @@ mod tests {
         let said = verified(format!("{line}\n").as_bytes()).expect("holds");
         assert!(said.contains("1 chains begin before"), "{said}");
         assert_eq!(verified(b""), Err("export: holds no audit".to_owned()));
+    }
+
+    #[test]
+    fn every_fault_of_a_file_is_said_with_its_line() {
+        let most = usize::try_from(limits::AUDIT_LINE_BYTES_MAX).expect("small");
+        let good = line_of(&entry("", "1")).expect("line");
+        let changed = good.replace("allow", "deny");
+        let long = " ".repeat(2 * most + 7);
+        let file = format!("{good}\n{long}\n{changed}\nx\n{good}");
+        assert_eq!(
+            verified(file.as_bytes()).expect_err("faults"),
+            "export: line 2: does not end where a line ends: it was cut, or is too long\n\
+             export: line 3: entry 1: its hash is not that of its content\n\
+             export: line 3: entry 1: is not linked with the entry beside it that node n wrote about t\n\
+             export: line 4: is neither a block nor an entry of the audit\n\
+             export: line 5: does not end where a line ends: it was cut, or is too long\n\
+             export: 4 of 5 lines do not hold"
+        );
+    }
+
+    #[test]
+    fn what_was_dropped_while_an_export_was_made_is_said() {
+        let row = |number: u64| serde_json::json!({"number": number});
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.gap_before(&row(4)), None, "what went before is no matter of this export");
+        assert_eq!(numbers.gap_before(&row(5)), None);
+        let said = numbers.gap_before(&row(9)).expect("a gap");
+        assert!(said.contains("blocks 6 to 8") && said.contains("dropped"), "{said}");
+        assert_eq!(numbers.gap_before(&row(10)), None);
+        assert_eq!(numbers.gap_before(&serde_json::json!({})), None);
     }
 
     #[test]

@@ -91,30 +91,35 @@ pub struct Verifier {
     /// `prev_hash` of the one after.
     links: BTreeMap<(String, String), String>,
     tools: BTreeSet<String>,
+    is_of_entries: bool,
 }
 
 impl Verifier {
-    /// Checks the next line, which is given without its line break.
+    /// Checks the next line, which is given without its line break. What comes after a line with faults is
+    /// checked against what that line says of itself, so that one change is not said of all behind it.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn line(&mut self, line: &[u8]) -> Result<(), Fault> {
-        let value = json::parse(line).map_err(|_| Fault::Unreadable)?;
-        if value.get("entries").is_some() {
-            let block: Block = json::from_value(value).map_err(|_| Fault::Unreadable)?;
-            if self.summary.blocks == 0 && self.summary.entries > 0 {
-                return Err(Fault::Mixed);
+    /// Everything that is wrong with it.
+    pub fn line(&mut self, line: &[u8]) -> Result<(), Vec<Fault>> {
+        let value = json::parse(line).map_err(|_| vec![Fault::Unreadable])?;
+        let is_block = value.get("entries").is_some();
+        let is_mixed = if is_block { self.is_of_entries } else { self.summary.blocks > 0 };
+        let mut faults = Vec::new();
+        if is_block {
+            let block: Block = json::from_value(value).map_err(|_| vec![Fault::Unreadable])?;
+            faults.extend(is_mixed.then_some(Fault::Mixed).or_else(|| not_canonical(&block, line)));
+            if !is_mixed {
+                self.block(block, &mut faults);
             }
-            is_canonical(&block, line)?;
-            self.block(block)
         } else {
-            let entry: Entry = json::from_value(value).map_err(|_| Fault::Unreadable)?;
-            if self.summary.blocks > 0 {
-                return Err(Fault::Mixed);
+            let entry: Entry = json::from_value(value).map_err(|_| vec![Fault::Unreadable])?;
+            faults.extend(is_mixed.then_some(Fault::Mixed).or_else(|| not_canonical(&entry, line)));
+            if !is_mixed {
+                self.is_of_entries = true;
+                self.entry(entry, &mut faults);
             }
-            is_canonical(&entry, line)?;
-            self.entry(entry)
         }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     /// What was found.
@@ -128,69 +133,63 @@ impl Verifier {
         self.summary
     }
 
-    fn block(&mut self, block: Block) -> Result<(), Fault> {
+    fn block(&mut self, block: Block, faults: &mut Vec<Fault>) {
         let Block { entries, hash, node_id, prev_hash, sequence } = block;
         let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
         let computed = block_hash(node_id, sequence, &prev_hash, &hashes);
         if !computed.is_ok_and(|computed| text_of(&computed) == hash) {
-            return Err(Fault::BlockHash { node_id, sequence });
+            faults.push(Fault::BlockHash { node_id, sequence });
         }
         let follows = match self.summary.nodes.get(&node_id) {
             Some(before) => before.last.checked_add(1) == Some(sequence) && before.hash == prev_hash,
             None => (sequence == 1) == prev_hash.is_empty(),
         };
         if !follows {
-            return Err(Fault::BlockLink { node_id, sequence });
+            faults.push(Fault::BlockLink { node_id, sequence });
         }
         let blocks = self.summary.nodes.entry(node_id);
         let blocks = blocks.or_insert(Blocks { first: sequence, last: sequence, hash: String::new() });
         (blocks.last, blocks.hash) = (sequence, hash);
         let is_whole = blocks.first == 1;
         for entry in entries {
-            let hash = checked(&entry)?;
+            faults.extend(wrong_hash(&entry));
             let chain = (node_id.to_string(), entry.tool_id.clone());
-            let before = self.links.insert(chain, hash);
+            let before = self.links.insert(chain, entry.hash.clone());
             let begins_before = before.is_none() && !entry.prev_hash.is_empty();
-            if before.is_some_and(|before| before != entry.prev_hash) || (begins_before && is_whole) {
-                return Err(unlinked(entry));
-            }
             self.summary.chains_begun_before += usize::from(begins_before);
             self.summary.entries += 1;
-            self.tools.insert(entry.tool_id);
+            self.tools.insert(entry.tool_id.clone());
+            if before.is_some_and(|before| before != entry.prev_hash) || (begins_before && is_whole) {
+                faults.push(unlinked(entry));
+            }
         }
         self.summary.blocks += 1;
-        Ok(())
     }
 
-    fn entry(&mut self, entry: Entry) -> Result<(), Fault> {
-        let hash = checked(&entry)?;
+    fn entry(&mut self, entry: Entry, faults: &mut Vec<Fault>) {
+        faults.extend(wrong_hash(&entry));
         let chain = (entry.node.clone(), entry.tool_id.clone());
         let linked = self.links.insert(chain, entry.prev_hash.clone());
-        if linked.is_some_and(|linked| linked != hash) {
-            return Err(unlinked(entry));
-        }
-        self.summary.newest.entry(entry.node).or_insert(hash);
+        self.summary.newest.entry(entry.node.clone()).or_insert_with(|| entry.hash.clone());
         self.summary.entries += 1;
-        self.tools.insert(entry.tool_id);
-        Ok(())
+        self.tools.insert(entry.tool_id.clone());
+        if linked.is_some_and(|linked| linked != entry.hash) {
+            faults.push(unlinked(entry));
+        }
     }
 }
 
 /// Two documents of the same meaning have one form only, so that no byte of it can change unseen.
-fn is_canonical(document: &impl Serialize, line: &[u8]) -> Result<(), Fault> {
-    match serde_json::to_vec(document) {
-        Ok(canonical) if canonical == line => Ok(()),
-        _ => Err(Fault::NotCanonical),
-    }
+fn not_canonical(document: &impl Serialize, line: &[u8]) -> Option<Fault> {
+    let is_canonical = serde_json::to_vec(document).is_ok_and(|canonical| canonical == line);
+    (!is_canonical).then_some(Fault::NotCanonical)
 }
 
-/// The hash of an entry, if it is that of its content.
-fn checked(entry: &Entry) -> Result<String, Fault> {
+/// What is wrong if the hash of an entry is not that of its content.
+fn wrong_hash(entry: &Entry) -> Option<Fault> {
     let mut again = entry.clone();
-    match again.seal() {
-        Ok(_) if again.hash == entry.hash => Ok(again.hash),
-        _ => Err(Fault::EntryHash(entry.id.clone())),
-    }
+    let is_right = again.seal().is_ok() && again.hash == entry.hash;
+    (!is_right).then(|| Fault::EntryHash(entry.id.clone()))
 }
 
 fn unlinked(entry: Entry) -> Fault {
@@ -253,7 +252,8 @@ mod tests {
     fn verify(lines: &[Vec<u8>]) -> Result<Summary, (usize, Fault)> {
         let mut verifier = Verifier::default();
         for (at, line) in lines.iter().enumerate() {
-            verifier.line(line).map_err(|fault| (at, fault))?;
+            // The first fault of the first line that has any.
+            verifier.line(line).map_err(|faults| (at, faults[0].clone()))?;
         }
         Ok(verifier.finish())
     }
@@ -325,6 +325,36 @@ mod tests {
         ] {
             assert!(matches!(verify(&changed), Err((_, Fault::BlockLink { node_id: 1, .. }))));
         }
+    }
+
+    #[test]
+    fn every_fault_is_found_and_said_once() {
+        let mut lines = newest_first(&trail(9));
+        let at = lines[2].windows(7).position(|part| part == b"\"allow\"").expect("decision");
+        lines[2].splice(at..at + 7, b"\"deny\"".iter().copied());
+        lines[4].push(b' ');
+        lines.remove(6);
+        let mut verifier = Verifier::default();
+        let faults: Vec<_> = lines
+            .iter()
+            .enumerate()
+            .filter_map(|(at, line)| Some((at, verifier.line(line).err()?)))
+            .collect();
+        let [(2, of_content), (4, of_form), (6, of_place)] = &faults[..] else { panic!("{faults:?}") };
+        assert!(matches!(of_content[..], [Fault::EntryHash(_)]));
+        assert!(matches!(of_form[..], [Fault::NotCanonical]));
+        assert!(matches!(of_place[..], [Fault::EntryLink { .. }]));
+        // Of blocks, both what one holds and where it stands.
+        let mut blocks = blocks();
+        blocks[2].entries[0].decision = "deny".into();
+        blocks[2].sequence += 1;
+        let mut verifier = Verifier::default();
+        let faults: Vec<_> = blocks.iter().filter_map(|block| verifier.line(&line(block)).err()).collect();
+        let [faults] = &faults[..] else { panic!("{faults:?}") };
+        assert!(
+            matches!(faults[..], [Fault::BlockHash { .. }, Fault::BlockLink { .. }, Fault::EntryHash(_)]),
+            "{faults:?}"
+        );
     }
 
     #[test]
