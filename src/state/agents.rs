@@ -221,7 +221,7 @@ impl State {
         idempotency: Option<Idempotency>,
     ) -> Result<IssuedAgent, Error> {
         let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
-        match self.propose_once(command, idempotency).await? {
+        match self.propose_once(command, idempotency).await?.outcome {
             Reply::Agent(AgentIssued { row: Some(row) }) => Ok(row.try_into()?),
             _ => Err(Error::Undecodable),
         }
@@ -245,7 +245,7 @@ impl State {
             caller,
             is_operator,
         };
-        match self.propose_once(Command::RevokeAgent(command), idempotency).await? {
+        match self.propose_once(Command::RevokeAgent(command), idempotency).await?.outcome {
             Reply::Done { changed } => Ok(changed),
             _ => Err(Error::Undecodable),
         }

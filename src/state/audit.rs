@@ -341,7 +341,7 @@ mod tests {
                     Write::DeleteRange { .. } => panic!("nothing here has ranges"),
                 }
             }
-            applied.replies.iter().map(|reply| decode_reply(reply).expect("reply")).collect()
+            applied.replies.iter().map(|reply| decode_reply(reply).expect("reply").outcome).collect()
         }
 
         fn count(&self, table: &str) -> usize {

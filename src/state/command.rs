@@ -54,6 +54,28 @@ pub enum Reply {
     EncryptionKey(EncryptionKeyRegistered),
 }
 
+/// What a command came to, as it is told to whoever proposed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told<T> {
+    /// What it came to.
+    pub outcome: T,
+    /// Whether that is what an earlier command with the same `Idempotency-Key` came to: this one changed
+    /// nothing.
+    pub is_repeated: bool,
+}
+
+impl<T> Told<T> {
+    /// Of a command that was carried out, or refused, itself.
+    pub const fn first(outcome: T) -> Self {
+        Self { outcome, is_repeated: false }
+    }
+
+    /// Of a command that was carried out before.
+    pub const fn repeated(outcome: T) -> Self {
+        Self { outcome, is_repeated: true }
+    }
+}
+
 /// Encodes one command.
 #[must_use]
 pub fn encode(command: Command) -> Bytes {
@@ -93,27 +115,29 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
 
 /// Encodes a reply.
 #[must_use]
-pub fn encode_reply(reply: Reply) -> Bytes {
-    let body = match reply {
+pub fn encode_reply(reply: Told<Reply>) -> Bytes {
+    let body = match reply.outcome {
         Reply::Done { changed } => proto::reply::Body::Done(proto::Done { changed }),
         Reply::Refused(reason) => proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) }),
         Reply::Tool(written) => proto::reply::Body::ToolWritten(written),
         Reply::Agent(issued) => proto::reply::Body::AgentIssued(issued),
         Reply::EncryptionKey(registered) => proto::reply::Body::EncryptionKeyRegistered(registered),
     };
-    proto::Reply { body: Some(body) }.encode_to_vec().into()
+    proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
 
 /// Decodes a reply; `None` if it is none that this version knows.
 #[must_use]
-pub fn decode_reply(bytes: &[u8]) -> Option<Reply> {
-    match proto::Reply::decode(bytes).ok()?.body? {
-        proto::reply::Body::Done(done) => Some(Reply::Done { changed: done.changed }),
-        proto::reply::Body::Refused(refused) => Some(Reply::Refused(Refusal::try_from(refused.reason).ok()?)),
-        proto::reply::Body::ToolWritten(written) => Some(Reply::Tool(written)),
-        proto::reply::Body::AgentIssued(issued) => Some(Reply::Agent(issued)),
-        proto::reply::Body::EncryptionKeyRegistered(registered) => Some(Reply::EncryptionKey(registered)),
-    }
+pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
+    let reply = proto::Reply::decode(bytes).ok()?;
+    let outcome = match reply.body? {
+        proto::reply::Body::Done(done) => Reply::Done { changed: done.changed },
+        proto::reply::Body::Refused(refused) => Reply::Refused(Refusal::try_from(refused.reason).ok()?),
+        proto::reply::Body::ToolWritten(written) => Reply::Tool(written),
+        proto::reply::Body::AgentIssued(issued) => Reply::Agent(issued),
+        proto::reply::Body::EncryptionKeyRegistered(registered) => Reply::EncryptionKey(registered),
+    };
+    Some(Told { outcome, is_repeated: reply.repeated })
 }
 
 #[cfg(test)]
@@ -159,7 +183,9 @@ mod tests {
             Reply::Done { changed: false },
             Reply::Refused(Refusal::NonceSpent),
         ] {
-            assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
+            for told in [Told::first(reply.clone()), Told::repeated(reply.clone())] {
+                assert_eq!(decode_reply(&encode_reply(told.clone())), Some(told));
+            }
         }
     }
 }

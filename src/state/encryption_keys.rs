@@ -94,7 +94,7 @@ impl State {
         idempotency: Option<Idempotency>,
     ) -> Result<(bool, EncryptionKeyFacts), Error> {
         let command = Command::RegisterEncryptionKey(RegisterEncryptionKey { agent_id, kid, jwk });
-        match self.propose_once(command, idempotency).await? {
+        match self.propose_once(command, idempotency).await?.outcome {
             Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }) => {
                 Ok((created, row.into()))
             }

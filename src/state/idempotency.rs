@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::bucket::Bucketed;
-use super::command::{self, Idempotency, IdempotencyRow, Refusal, Reply};
+use super::command::{self, Idempotency, IdempotencyRow, Refusal, Reply, Told};
 use super::tables::{IDEMPOTENCY, Tables, decode};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -29,15 +29,16 @@ pub fn outcome(
     tables: &Tables<'_>,
     now: Timestamp,
     idempotency: &Idempotency,
-) -> Result<Option<Reply>, Corrupt> {
+) -> Result<Option<Told<Reply>>, Corrupt> {
     let Some(row) = KEYS.find(tables, now, &digest(&idempotency.key)?)? else { return Ok(None) };
     let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
     // A nonce that was spent under the key has left no outcome: this is another request.
     if row.request != idempotency.request || row.reply.is_empty() {
-        return Ok(Some(Reply::Refused(Refusal::IdempotencyKeyReused)));
+        return Ok(Some(Told::first(Reply::Refused(Refusal::IdempotencyKeyReused))));
     }
     let reply = command::decode_reply(&row.reply);
-    reply.map(Some).ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))
+    let reply = reply.ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))?;
+    Ok(Some(Told::repeated(reply.outcome)))
 }
 
 /// Remembers what came of a request, unless it was refused.
@@ -50,7 +51,7 @@ pub fn remember(
     idempotency: &Idempotency,
     reply: &Bytes,
 ) -> Result<(), Corrupt> {
-    if matches!(command::decode_reply(reply), None | Some(Reply::Refused(_))) {
+    if command::decode_reply(reply).is_none_or(|told| matches!(told.outcome, Reply::Refused(_))) {
         return Ok(());
     }
     let row = IdempotencyRow { request: idempotency.request.clone(), reply: reply.clone() };

@@ -9,7 +9,9 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::command::{self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow};
+use super::command::{
+    self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow, Told,
+};
 use super::revocations::Revocations;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
@@ -128,7 +130,7 @@ impl Machine for Replicated {
                 }
                 Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
             };
-            let reply = command::encode_reply(reply);
+            let reply = command::encode_reply(Told::first(reply));
             if let Some(idempotency) = &idempotency {
                 idempotency::remember(&mut tables, now, idempotency, &reply)?;
             }

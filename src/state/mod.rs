@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 pub use agents::{AgentStanding, IssuedAgent};
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
-pub use command::{Agent, Metadata, PolicySource};
+pub use command::{Agent, Metadata, PolicySource, Told};
 pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
 pub use revocations::Revocations;
@@ -181,7 +181,7 @@ impl State {
     }
 
     async fn propose(&self, command: Command) -> Result<bool, Error> {
-        match self.propose_once(command, None).await? {
+        match self.propose_once(command, None).await?.outcome {
             Reply::Done { changed } => Ok(changed),
             _ => Err(Error::Undecodable),
         }
@@ -189,10 +189,14 @@ impl State {
 
     /// Proposes a command whose outcome is remembered under the caller's `Idempotency-Key`. What it
     /// answers is never [`Reply::Refused`].
-    async fn propose_once(&self, command: Command, idempotency: Option<Idempotency>) -> Result<Reply, Error> {
+    async fn propose_once(
+        &self,
+        command: Command,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<Reply>, Error> {
         let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
         match command::decode_reply(&outcome.reply) {
-            Some(Reply::Refused(refusal)) => Err(refusal.into()),
+            Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
             Some(reply) => Ok(reply),
             None => Err(Error::Undecodable),
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::Replicated;
-use super::command::{Command, Reply, decode_reply, encode};
+use super::command::{Command, Reply, Told, decode_reply, encode};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Machine as _, View, Write};
 
@@ -52,6 +52,11 @@ impl Bench {
 
     /// The same with commands as they are in the log.
     pub fn encoded(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Reply> {
+        self.told(at, commands).into_iter().map(|told| told.outcome).collect()
+    }
+
+    /// The same, with whether each is the outcome of an earlier one.
+    pub fn told(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
         let batch = Replicated::batch(at, commands);
         self.entries += 1;
         let applied = self.machine.apply(&self.rows, &batch, self.entries).expect("applies");

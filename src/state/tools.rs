@@ -6,7 +6,7 @@
 use prost::Message as _;
 
 use super::command::{
-    Command, DeregisterTool, How, PutTool, Refusal, Reply, Tool, ToolRow, ToolVersion, ToolWritten,
+    Command, DeregisterTool, How, PutTool, Refusal, Reply, Told, Tool, ToolRow, ToolVersion, ToolWritten,
 };
 use super::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
 use super::{Error, Idempotency, State};
@@ -231,9 +231,10 @@ impl State {
         &self,
         command: PutTool,
         idempotency: Option<Idempotency>,
-    ) -> Result<ToolWritten, Error> {
-        match self.propose_once(Command::PutTool(command), idempotency).await? {
-            Reply::Tool(written) => Ok(written),
+    ) -> Result<Told<ToolWritten>, Error> {
+        let told = self.propose_once(Command::PutTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: told.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -247,9 +248,10 @@ impl State {
         &self,
         command: DeregisterTool,
         idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
-        match self.propose_once(Command::DeregisterTool(command), idempotency).await? {
-            Reply::Done { .. } => Ok(()),
+    ) -> Result<Told<()>, Error> {
+        let told = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: told.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -552,12 +554,14 @@ mod tests {
             let idempotency = command::Idempotency { key: digest(1), request: digest(request) };
             command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
         };
-        let first = bench.encoded(START, vec![once("one", 7)]);
+        let first = bench.told(START, vec![once("one", 7)]).remove(0);
         bench.put_tool(put("t", "two"));
         let rows = bench.rows.0.clone();
-        let retried = bench.encoded(START, vec![once("one", 7)]);
-        assert_eq!(first, retried);
-        assert_eq!(stands(first[0].clone()), (How::Registered, version(1, 1)));
+        let retried = bench.told(START, vec![once("one", 7)]).remove(0);
+        // It is told for what it is: whoever counts or audits writes counts this one once.
+        assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
+        assert_eq!(first.outcome, retried.outcome);
+        assert_eq!(stands(first.outcome), (How::Registered, version(1, 1)));
         assert_eq!(bench.rows.0, rows);
         assert_eq!(
             bench.encoded(START, vec![once("one", 8)]),

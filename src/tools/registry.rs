@@ -11,7 +11,7 @@ use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, State, ToolPage, ToolQuery};
+use crate::state::{self, State, Told, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Which tools a request can see.
@@ -153,14 +153,14 @@ impl Registry {
         let asked = if replaces { Action::Replace } else { Action::Register };
         let open = self.begin(asked, &tool_id, caller)?;
         match self.state.put_tool(command, caller.idempotency).await {
-            Ok(written) => {
+            Ok(Told { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
                     How::Registered => (Outcome::Registered, Action::Register),
                     How::Replaced => (Outcome::Replaced, Action::Replace),
                     How::Unchanged => (Outcome::Unchanged, asked),
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
-                self.done(open, outcome, action).await?;
+                self.done(open, Told { outcome, is_repeated }, action).await?;
                 Ok(Written { outcome, row })
             }
             Err(error) => Err(self.refused(open, error, asked, &tool_id).await),
@@ -188,7 +188,10 @@ impl Registry {
         };
         let open = self.begin(Action::Deregister, &tool_id, caller)?;
         match self.state.deregister_tool(command, caller.idempotency).await {
-            Ok(()) => self.done(open, Outcome::Deregistered, Action::Deregister).await,
+            Ok(Told { is_repeated, .. }) => {
+                let told = Told { outcome: Outcome::Deregistered, is_repeated };
+                self.done(open, told, Action::Deregister).await
+            }
             Err(error) => Err(self.refused(open, error, Action::Deregister, &tool_id).await),
         }
     }
@@ -239,10 +242,18 @@ impl Registry {
         Ok(begun?)
     }
 
-    async fn done(&self, open: Open, outcome: Outcome, action: Action) -> Result<(), Error> {
-        let result = if outcome == Outcome::Unchanged { "unchanged" } else { "done" };
+    async fn done(&self, open: Open, told: Told<Outcome>, action: Action) -> Result<(), Error> {
+        let outcome = format!("the tool was {}", told.outcome);
+        let (result, outcome) = match told {
+            // The write has its own entry; a second one like it would say what did not happen.
+            Told { is_repeated: true, .. } => {
+                let asked = "the outcome of an earlier request, asked for again; nothing changed";
+                ("repeated", format!("{asked} ({outcome})"))
+            }
+            Told { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
+            Told { .. } => ("done", outcome),
+        };
         self.metrics.tool_write(action_label(action), result);
-        let outcome = format!("the tool was {outcome}");
         let recorded = open.record(|draft| {
             (draft.action, draft.decision) = (action, Decision::Allow);
             draft.notes.clone_from(&outcome);

@@ -69,6 +69,34 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
 }
 
 #[tokio::test]
+async fn a_write_whose_outcome_is_asked_for_again_is_audited_and_counted_as_that() {
+    let node = Node::start().await;
+    let json = ("content-type", "application/json");
+    let body = tool(&json!({})).to_string();
+    for _ in 0..2 {
+        let key = [json, ("idempotency-key", "k1")];
+        assert_eq!(node.call("POST", "/v1/tools", &key, body.clone()).await.status, 201);
+    }
+    let path = format!("/v1/tools/{TOOL_ID}");
+    for _ in 0..2 {
+        assert_eq!(node.call("DELETE", &path, &[("idempotency-key", "k2")], "").await.status, 204);
+    }
+    let entries = trail(&node, "").await;
+    let again = "the outcome of an earlier request, asked for again; nothing changed";
+    let (deregistered, registered) =
+        (format!("{again} (the tool was deregistered)"), format!("{again} (the tool was registered)"));
+    let told = [&deregistered, "the tool was deregistered", &registered, "the tool was registered"];
+    assert_eq!(members(&entries, "notes"), told);
+    let metrics = node.get("/metrics").await.body;
+    for action in ["register", "deregister"] {
+        for result in ["done", "repeated"] {
+            let line = format!("svc_tool_writes_total{{action=\"{action}\",result=\"{result}\"}} 1\n");
+            assert!(metrics.contains(&line), "{line}: {metrics}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_trail_is_filtered_and_comes_in_pages_that_follow_each_other() {
     let node = Node::start().await;
     let token = ready(&node).await;
