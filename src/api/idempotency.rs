@@ -1,5 +1,6 @@
 //! `Idempotency-Key`: one reading for every write (contract §1, Writes).
 
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, Method, Uri};
 
 use super::error::Error;
@@ -28,7 +29,7 @@ pub fn key(headers: &HeaderMap) -> Result<Option<String>, Error> {
 }
 
 /// The key with the request it came with, as digests. A key is its caller's own; the request is its
-/// method, its target and its body.
+/// method, its target, its conditions and its body.
 ///
 /// # Errors
 /// As [`key`].
@@ -40,7 +41,15 @@ pub fn idempotency(
 ) -> Result<Option<Idempotency>, Error> {
     let owner = caller.unwrap_or_default().as_bytes();
     let target = uri.path_and_query().map_or("", |target| target.as_str());
-    let request = [method.as_str().as_bytes(), b" ", target.as_bytes(), b"\n", body].concat();
+    let mut request = [method.as_str().as_bytes(), b" ", target.as_bytes(), b"\n"].concat();
+    // No value has a line break, so that no body is taken for a condition.
+    for name in [IF_MATCH, IF_NONE_MATCH] {
+        for value in headers.get_all(&name) {
+            request.extend([name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
+        }
+    }
+    request.push(b'\n');
+    request.extend_from_slice(body);
     Ok(key(headers)?.map(|key| Idempotency {
         key: Digest128::of(DigestKind::IdempotencyKey, owner, key.as_bytes()),
         request: Digest128::of(DigestKind::RequestBody, owner, &request),
@@ -49,20 +58,33 @@ pub fn idempotency(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
+    use axum::http::{HeaderName, HeaderValue};
 
     use super::*;
 
     fn of(method: &Method, uri: &'static str, caller: &str, body: &str) -> Idempotency {
-        let headers =
-            HeaderMap::from_iter([("idempotency-key".parse().expect("name"), "k".parse().expect("value"))]);
+        conditional(method, uri, caller, body, &[])
+    }
+
+    fn conditional(
+        method: &Method,
+        uri: &'static str,
+        caller: &str,
+        body: &str,
+        conditions: &[(HeaderName, &'static str)],
+    ) -> Idempotency {
+        let mut headers = HeaderMap::new();
+        headers.append("idempotency-key", HeaderValue::from_static("k"));
+        for (name, value) in conditions {
+            headers.append(name, HeaderValue::from_static(value));
+        }
         idempotency(&headers, Some(caller), (method, &Uri::from_static(uri)), body.as_bytes())
             .expect("well formed")
             .expect("a key")
     }
 
     #[test]
-    fn a_key_belongs_to_its_caller_and_a_request_to_its_method_target_and_body() {
+    fn a_key_belongs_to_its_caller_and_a_request_is_its_method_target_conditions_and_body() {
         let one = of(&Method::PUT, "/v1/tools/a", "c", "{}");
         assert_eq!(of(&Method::PUT, "/v1/tools/a", "c", "{}"), one);
         assert_ne!(of(&Method::PUT, "/v1/tools/a", "d", "{}").key, one.key);
@@ -71,6 +93,10 @@ mod tests {
             of(&Method::PUT, "/v1/tools/b", "c", "{}"),
             of(&Method::PUT, "/v1/tools/a?x", "c", "{}"),
             of(&Method::PUT, "/v1/tools/a", "c", "{ }"),
+            conditional(&Method::PUT, "/v1/tools/a", "c", "{}", &[(IF_MATCH, "*")]),
+            conditional(&Method::PUT, "/v1/tools/a", "c", "{}", &[(IF_NONE_MATCH, "*")]),
+            of(&Method::PUT, "/v1/tools/a", "c", "if-match:*\n{}"),
+            of(&Method::PUT, "/v1/tools/a", "c", "if-match:*\n\n{}"),
         ] {
             assert_eq!(other.key, one.key);
             assert_ne!(other.request, one.request);

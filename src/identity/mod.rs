@@ -145,9 +145,9 @@ impl Identity {
 
         let agent = self.record(request, &grant)?;
         let issued = self.state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
-        let issued = issued.map_err(Error::of_issue)?;
+        let agent_id = issued.map_err(Error::of_issue)?;
         // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
-        let issued = self.acting(&issued.agent.agent_id, moment.log_now)?;
+        let issued = self.acting(&agent_id, moment.log_now)?;
         let identified = self.mint(&issued, &permit, Vec::new(), &moment, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(identified)

@@ -208,7 +208,8 @@ fn end(ends_at: Timestamp, agent_id: &str) -> Vec<u8> {
 }
 
 impl State {
-    /// Issues an agent, and answers it as it stands: its ancestors and its end are the log's to say.
+    /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
+    /// what it is good for is the log's to say.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
@@ -219,10 +220,12 @@ impl State {
         agent: Agent,
         issued_by: String,
         idempotency: Option<Idempotency>,
-    ) -> Result<IssuedAgent, Error> {
+    ) -> Result<String, Error> {
         let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
         match self.propose_once(command, idempotency).await?.outcome {
-            Reply::Agent(AgentIssued { row: Some(row) }) => Ok(row.try_into()?),
+            Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
+                Ok(agent.agent_id)
+            }
             _ => Err(Error::Undecodable),
         }
     }
@@ -327,7 +330,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Digest128, DigestKind};
-    use crate::state::command::EncryptionKeyRow;
+    use crate::state::command::{self, EncryptionKeyRow};
     use crate::state::tables::{ENCRYPTION_KEY, REVOCATION};
     use crate::state::testing::Bench;
 
@@ -431,6 +434,28 @@ mod tests {
         let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
         assert!(bench.machine.revocations().contain(&digest));
         assert_eq!(digest, lineage::workload(&id("a").parse().expect("an identifier")), "what tokens carry");
+    }
+
+    #[test]
+    fn a_retry_with_its_idempotency_key_is_told_the_first_agent_of_which_only_the_id_was_remembered() {
+        let mut bench = Bench::default();
+        let once = |name: &str| {
+            let idempotency = command::Idempotency {
+                key: Bytes::from_static(&[1; 16]),
+                request: Bytes::from_static(&[7; 16]),
+            };
+            let agent = Agent { agent_id: id(name), agent_name: "n".repeat(256), ..Agent::default() };
+            let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
+            command::encode_once(Command::IssueAgent(command), Some(idempotency))
+        };
+        bench.encoded(START, vec![once("first")]);
+        // Each request draws another id.
+        let told = bench.told(START, vec![once("second")]).remove(0);
+        assert!(told.is_repeated);
+        let agent = Agent { agent_id: id("first"), ..Agent::default() };
+        let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
+        assert_eq!(told.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
+        assert_eq!(rows(&bench, AGENT), 1);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! The outcome of a command, remembered under the caller's `Idempotency-Key` (contract §1, Writes).
 //!
-//! Only what stands is remembered: a refusal leaves nothing behind, and the same key may try again.
+//! Only what changed something is remembered: a refusal leaves nothing behind, and the same key may try
+//! again. It is remembered without what the request brought, so that a caller who sends many large requests
+//! does not fill the state with them twice.
 
-use bytes::Bytes;
 use prost::Message as _;
 
 use super::bucket::Bucketed;
-use super::command::{self, Idempotency, IdempotencyRow, Refusal, Reply, Told};
+use super::command::{
+    self, Agent, AgentIssued, AgentRow, Command, How, Idempotency, IdempotencyRow, Refusal, Reply, Told,
+    ToolRow, ToolWritten,
+};
 use super::tables::{IDEMPOTENCY, Tables, decode};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -20,8 +24,8 @@ pub const KEYS: Bucketed = Bucketed {
     retention: limits::IDEMPOTENCY_RETENTION,
 };
 
-/// What came of the same request before: its outcome again, or a refusal if the key came with another
-/// request. `None` if the key is new.
+/// What came of the same request before: its outcome again, with what `command` brings, or a refusal if the
+/// key came with another request. `None` if the key is new. Of an agent only its id is told.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -29,6 +33,7 @@ pub fn outcome(
     tables: &Tables<'_>,
     now: Timestamp,
     idempotency: &Idempotency,
+    command: &Command,
 ) -> Result<Option<Told<Reply>>, Corrupt> {
     let Some(row) = KEYS.find(tables, now, &digest(&idempotency.key)?)? else { return Ok(None) };
     let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
@@ -38,10 +43,10 @@ pub fn outcome(
     }
     let reply = command::decode_reply(&row.reply);
     let reply = reply.ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))?;
-    Ok(Some(Told::repeated(reply.outcome)))
+    Ok(Some(Told::repeated(with_content(reply.outcome, command))))
 }
 
-/// Remembers what came of a request, unless it was refused.
+/// Remembers what came of a request, if it changed anything: what changed nothing can be asked again.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -49,13 +54,48 @@ pub fn remember(
     tables: &mut Tables<'_>,
     now: Timestamp,
     idempotency: &Idempotency,
-    reply: &Bytes,
+    reply: &Reply,
 ) -> Result<(), Corrupt> {
-    if command::decode_reply(reply).is_none_or(|told| matches!(told.outcome, Reply::Refused(_))) {
-        return Ok(());
-    }
-    let row = IdempotencyRow { request: idempotency.request.clone(), reply: reply.clone() };
+    let Some(reply) = without_content(reply) else { return Ok(()) };
+    let reply = command::encode_reply(Told::first(reply));
+    let row = IdempotencyRow { request: idempotency.request.clone(), reply };
     KEYS.remember(tables, now, &digest(&idempotency.key)?, row.encode_to_vec())
+}
+
+/// What is remembered of an outcome; `None` for one that is not.
+fn without_content(reply: &Reply) -> Option<Reply> {
+    match reply {
+        Reply::Refused(_) | Reply::Done { changed: false } => None,
+        Reply::Tool(written) if written.how() == How::Unchanged => None,
+        Reply::Tool(ToolWritten { how, row }) => {
+            let without_tool = |row: &ToolRow| ToolRow {
+                tool: None,
+                version: row.version,
+                registered_by: row.registered_by.clone(),
+                registered_at_millis: row.registered_at_millis,
+                updated_at_millis: row.updated_at_millis,
+            };
+            Some(Reply::Tool(ToolWritten { how: *how, row: row.as_ref().map(without_tool) }))
+        }
+        Reply::Agent(issued) => {
+            let agent = issued.row.as_ref()?.agent.as_ref()?;
+            let agent = Agent { agent_id: agent.agent_id.clone(), ..Agent::default() };
+            Some(Reply::Agent(AgentIssued {
+                row: Some(AgentRow { agent: Some(agent), ..AgentRow::default() }),
+            }))
+        }
+        Reply::Done { .. } | Reply::EncryptionKey(_) => Some(reply.clone()),
+    }
+}
+
+/// The same key and request bring the same entry.
+fn with_content(mut reply: Reply, command: &Command) -> Reply {
+    if let (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) =
+        (&mut reply, command)
+    {
+        row.tool.clone_from(&command.tool);
+    }
+    reply
 }
 
 /// A digest as the log has it.

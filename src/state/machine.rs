@@ -102,7 +102,7 @@ impl Machine for Replicated {
         for (command, idempotency) in batch.commands {
             let known = match &idempotency {
                 None => None,
-                Some(idempotency) => idempotency::outcome(&tables, now, idempotency)?,
+                Some(idempotency) => idempotency::outcome(&tables, now, idempotency, &command)?,
             };
             if let Some(reply) = known {
                 applied.replies.push(command::encode_reply(reply));
@@ -130,11 +130,10 @@ impl Machine for Replicated {
                 }
                 Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
             };
-            let reply = command::encode_reply(Told::first(reply));
             if let Some(idempotency) = &idempotency {
                 idempotency::remember(&mut tables, now, idempotency, &reply)?;
             }
-            applied.replies.push(reply);
+            applied.replies.push(command::encode_reply(Told::first(reply)));
         }
         applied.writes = tables.into_writes();
         Ok(applied)

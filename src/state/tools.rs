@@ -277,6 +277,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::cluster::Machine as _;
+    use crate::state::tables::IDEMPOTENCY;
     use crate::state::testing::Bench;
     use crate::state::{Replicated, command};
 
@@ -544,6 +545,29 @@ mod tests {
         restarted.rebuild(&together.rows).expect("rebuilds");
         assert_eq!(restarted.index().tools, 2);
         assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", apart.machine.index()));
+    }
+
+    #[test]
+    fn an_outcome_is_remembered_without_its_tool_and_only_if_it_changed_anything() {
+        let mut bench = Bench::default();
+        let once = |key: u8, name: &str| {
+            let (key, request) = (bytes::Bytes::from(vec![key; 16]), bytes::Bytes::from(vec![7; 16]));
+            let description = Some("d".repeat(limits::TOOL_DESCRIPTION_BYTES_MAX));
+            let tool = Tool { description, ..tool("t", name, &["mcp"]) };
+            let command = Command::PutTool(PutTool { tool: Some(tool), ..put("t", name) });
+            command::encode_once(command, Some(command::Idempotency { key, request }))
+        };
+        let remembered = |bench: &Bench| -> Vec<usize> {
+            let rows = bench.rows.0.iter().filter(|((table, _), _)| table == IDEMPOTENCY);
+            rows.map(|(_, row)| row.len()).collect()
+        };
+        let first = bench.told(START, vec![once(1, "one")]).remove(0);
+        assert_eq!(stands(bench.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
+        let sizes = remembered(&bench);
+        assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
+        bench.deregister(gone("t"));
+        // The tool comes back from the retry itself, whatever is there now.
+        assert_eq!(bench.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
     }
 
     #[test]
