@@ -45,6 +45,15 @@ pub struct Condition {
     pub must_be_new: bool,
 }
 
+impl Condition {
+    /// Whether it holds for a tool that is there.
+    #[must_use]
+    pub fn holds_for(&self, there: &ToolRow) -> bool {
+        let is_expected = |version: ToolVersion| self.expected.contains(&version);
+        !self.must_be_new && (self.expected.is_empty() || there.version.is_some_and(is_expected))
+    }
+}
+
 /// What was done. The text is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

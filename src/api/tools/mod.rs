@@ -204,12 +204,14 @@ fn answer_list(
     operation_id = "getTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "412 unless one of these is what is there"),
         ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
     ),
     responses(
         (status = 200, description = "Its record", body = ToolRecord),
         (status = 304, description = "It has not changed"),
         (status = 404, description = "There is no such tool", body = error::Body),
+        (status = 412, description = "If-Match does not hold", body = error::Body),
     )
 )]
 pub async fn get(
@@ -228,12 +230,14 @@ pub async fn get(
     operation_id = "getMcpTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
+        ("If-Match" = Option<String>, Header, description = "412 unless one of these is what is there"),
         ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
     ),
     responses(
         (status = 200, description = "Its record", body = ToolRecord),
         (status = 304, description = "It has not changed"),
         (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
+        (status = 412, description = "If-Match does not hold", body = error::Body),
     )
 )]
 pub async fn get_mcp(
@@ -247,6 +251,9 @@ pub async fn get_mcp(
 
 fn answer_one(app: &App, door: Door, tool_id: &str, headers: &HeaderMap) -> Result<Response, Error> {
     let row = app.registry.tool(tool_id, door)?;
+    if !if_match(headers)?.holds_for(&row) {
+        return Err(state::Error::PreconditionFailed.into());
+    }
     let etag = record::etag(&row)?;
     let is_known = conditional::is_known(headers, &etag)?;
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
