@@ -20,10 +20,13 @@ const LAST_REGISTRATION: &[u8] = b"last_tool_registration";
 
 /// Registers or replaces a tool. In this order:
 ///
-/// 1. what the caller says is there, is there
-/// 2. what is there is what is asked for: nothing changes, whoever asks
-/// 3. another content replaces what is there only if the command says so
-/// 4. and only for whoever registered it, or an operator
+/// 1. another content replaces what is there only if the command says so
+/// 2. and only for whoever registered it, or an operator
+/// 3. what the caller says is there, is there
+/// 4. what is there is what is asked for: nothing changes, whoever asks
+///
+/// RFC 9110 §13.2.1: "A server MUST ignore all received preconditions if its response to the same request
+/// without those conditions [...] would have been a status code other than a 2xx (Successful) or 412".
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -35,19 +38,17 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<
         }
         return register(tables, now, tool, command.caller);
     };
+    let is_same = there.tool.as_ref() == Some(&tool);
+    if !is_same && !command.replaces {
+        return Ok(Reply::Refused(Refusal::ToolExists));
+    }
+    if !is_same && !may_change(&there, &command.caller, command.is_operator) {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
     if command.must_be_new || !is_expected(&command.expected, &there) {
         return Ok(Reply::Refused(Refusal::PreconditionFailed));
     }
-    if there.tool.as_ref() == Some(&tool) {
-        return Ok(written(How::Unchanged, there));
-    }
-    if !command.replaces {
-        return Ok(Reply::Refused(Refusal::ToolExists));
-    }
-    if !may_change(&there, &command.caller, command.is_operator) {
-        return Ok(Reply::Refused(Refusal::NotTheOwner));
-    }
-    replace(tables, now, tool, there)
+    if is_same { Ok(written(How::Unchanged, there)) } else { replace(tables, now, tool, there) }
 }
 
 /// Deregisters a tool. Whoever may not change it is not told which state it is in (RFC 9110 §13.2.1).
@@ -173,7 +174,7 @@ fn tool(view: &dyn View, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
 fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     // The first key that is greater.
     let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
-    let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, limit: query.limit };
+    let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, query };
     let mut outcome = Ok(true);
     match query.protocol {
         None => view.scan(TOOL, &after, &mut |_, row| {
@@ -199,21 +200,26 @@ fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
 }
 
 /// A page while it is read.
-struct Filling {
+struct Filling<'q> {
     page: ToolPage,
     last: Option<String>,
     bytes: usize,
-    limit: usize,
+    query: ToolQuery<'q>,
 }
 
-impl Filling {
+impl Filling<'_> {
     /// One more row; whether another may follow.
     fn take(&mut self, row: &[u8]) -> Result<bool, Corrupt> {
-        if self.page.rows.len() >= self.limit || self.bytes >= limits::TOOL_PAGE_BYTES_FULL {
+        let read = decode::<ToolRow>(TOOL, row)?;
+        // It may have been replaced by one that takes others since the scan began.
+        let takes = |wanted| read.tool.iter().flat_map(|tool| &tool.protocols).any(|known| known == wanted);
+        if !self.query.protocol.is_none_or(takes) {
+            return Ok(true);
+        }
+        if self.page.rows.len() >= self.query.limit || self.bytes >= limits::TOOL_PAGE_BYTES_FULL {
             self.page.next = self.last.take();
             return Ok(false);
         }
-        let read = decode::<ToolRow>(TOOL, row)?;
         self.last = read.tool.as_ref().map(|tool| tool.tool_id.clone());
         self.bytes += row.len();
         self.page.rows.push(read);
@@ -377,7 +383,11 @@ mod tests {
         let rows = bench.rows.0.clone();
         for caller in ["bob", "", "alic", "alice2"] {
             let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
-            refused(&bench.put_tool(stranger), Refusal::NotTheOwner);
+            refused(&bench.put_tool(stranger.clone()), Refusal::NotTheOwner);
+            // Nor is a stranger told which state it is in.
+            let stale = PutTool { expected: vec![version(9, 9)], ..stranger.clone() };
+            refused(&bench.put_tool(stale), Refusal::NotTheOwner);
+            refused(&bench.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
             let stranger = DeregisterTool { caller: caller.to_owned(), ..gone("t") };
             refused(&bench.deregister(stranger), Refusal::NotTheOwner);
         }
@@ -464,6 +474,18 @@ mod tests {
         let left = bench.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
         assert_eq!(left.count(), 0);
         assert_eq!(bench.machine.index().tools, 0);
+    }
+
+    #[test]
+    fn a_list_of_a_protocol_has_no_tool_that_no_longer_takes_it() {
+        let mut bench = Bench::default();
+        let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..new("t", "one") };
+        bench.put_tool(only_http);
+        // As a reader finds it that began before the tool was replaced.
+        bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", "t")), Vec::new());
+        bench.put_tool(new("u", "one"));
+        let mcp = ToolQuery { protocol: Some("mcp"), limit: 1, after: None };
+        assert_eq!(bench.ids(mcp), (vec!["u".to_owned()], None));
     }
 
     #[test]

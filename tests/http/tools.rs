@@ -304,6 +304,9 @@ async fn nobody_weakens_the_tool_of_another() {
         let answer = node.call("DELETE", path, &[], "").await;
         answer.is_refused(403, "access_denied", "belongs to another caller");
     }
+    // Nor is it told in which state the tool is.
+    let answer = put_if(&node, "/v1/tools/sql", ("if-match", "\"9.9\""), &weaker).await;
+    answer.is_refused(403, "access_denied", "belongs to another caller");
     // Not by saying who it is, either.
     let lie = with(&weaker, &json!({"registered_by": "spiffe://trust.example/gateway"}));
     node.put("/v1/tools/sql", &lie).await.is_refused(403, "access_denied", "belongs to another caller");
@@ -373,6 +376,27 @@ async fn a_condition_holds_or_nothing_changes() {
             failed,
         );
     }
+}
+
+#[tokio::test]
+async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
+    let node = Node::start().await;
+    let one = etag(&registered(&node, &entry("t")).await);
+    for path in ["/v1/tools/t", "/v1/mcp/tools/t"] {
+        for condition in ["*", &one, &format!("\"9.9\", {one}")] {
+            assert_eq!(node.call("GET", path, &[("if-match", condition)], "").await.status, 200);
+        }
+        // RFC 9110 §13.2.2: `If-Match` comes first.
+        for condition in ["\"9.9\"", &format!("W/{one}")] {
+            let conditions = [("if-match", condition), ("if-none-match", one.as_str())];
+            let answer = node.call("GET", path, &conditions, "").await;
+            answer.is_refused(412, "invalid_request", "condition of If-Match");
+        }
+        let both = [("if-match", one.as_str()), ("if-none-match", one.as_str())];
+        assert_eq!(node.call("GET", path, &both, "").await.status, 304);
+    }
+    let answer = node.call("GET", "/v1/tools/none", &[("if-match", "*")], "").await;
+    answer.is_refused(404, "not_found", "no tool");
 }
 
 #[tokio::test]
