@@ -102,6 +102,9 @@ pub const AGENT_KEPT_AFTER_END: Duration = Duration::from_secs(24 * 3600);
 /// Most agents remembered in the cluster, ended ones among them.
 /// Test: `state::agents::tests::beyond_their_limit_no_agent_is_issued`. Metric: `svc_http_requests_total{status="409"}`.
 pub const AGENTS_MAX: u64 = 1_000_000;
+/// Most agents of one caller among them.
+/// Test: `state::agents::tests::one_caller_does_not_fill_the_cluster_with_agents`. Metric: `svc_http_requests_total{status="409"}`.
+pub const AGENTS_PER_CALLER_MAX: u64 = 500_000;
 /// Most ended agents that are forgotten when another one is issued; more than one, so that they get fewer.
 /// Test: `state::agents::tests::so_many_ended_agents_are_forgotten_at_once`. Metric: none, the next one forgets more.
 pub const AGENTS_FORGOTTEN_AT_ONCE: usize = 2;
@@ -276,7 +279,11 @@ pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Most tools in the registry; beyond it: 409.
 /// Test: `state::tools::tests::beyond_its_limit_no_tool_is_registered_until_one_is_deregistered`. Metric: `svc_tools`, `svc_tool_writes_total{result="refused"}`.
 pub const TOOLS_MAX: u64 = 2_000_000;
-/// Size of the rows beyond which no further tool is added to a page of a list; the rest is on the next.
+/// Most tools of one caller among them; beyond it: 409.
+/// Test: `state::tools::tests::one_caller_does_not_fill_the_registry`. Metric: `svc_tool_writes_total{result="refused"}`.
+pub const TOOLS_PER_CALLER_MAX: u64 = 1_000_000;
+/// Size of the rows beyond which no further tool, or agent, is added to a page of a list; the rest is on
+/// the next.
 /// Test: `state::tools::tests::a_page_ends_where_it_is_full`. Metric: none, the rest goes to the next page.
 pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
 /// Largest request body that brings a tool entry.

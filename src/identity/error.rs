@@ -76,8 +76,8 @@ pub enum Error {
     /// There is no such agent, or it is somebody else's: which of the two is not said.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
-    /// More agents than the limit.
-    #[error("the cluster has too many agents")]
+    /// More agents than the limit, of all or of the caller.
+    #[error("the cluster has too many agents, or too many of this caller")]
     TooManyAgents,
     /// The `Idempotency-Key` came with another request before.
     #[error("Idempotency-Key was used with another request")]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::command::{Agent, AgentIssued, AgentRow, Command, IssueAgent, Refusal, Reply, RevokeAgent};
+use super::owned::Owned;
 use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
 use super::{Error, Idempotency, State, encryption_keys, idempotency, revocations};
 use crate::clock::Timestamp;
@@ -89,8 +90,10 @@ pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Re
         ends_at = ends_at.min(Timestamp::from_millis(row.ends_at_millis));
         agent.ancestors = std::iter::once(parent.clone()).chain(ancestors(&row).iter().cloned()).collect();
     }
-    let agents = tables.number(AGENTS)?.saturating_sub(forget_ended(tables, now)?);
-    if agents >= limits::AGENTS_MAX {
+    forget_ended(tables, now)?;
+    let agents = tables.number(AGENTS)?;
+    let of_caller = Owned::Agents.of(tables, &command.issued_by)?;
+    if agents >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyAgents));
     }
     let row = AgentRow {
@@ -101,13 +104,15 @@ pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Re
         ..AgentRow::default()
     };
     tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
+    Owned::Agents.add(tables, &row.issued_by)?;
     tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
     tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
     tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
     Ok(Reply::Agent(AgentIssued { row: Some(row) }))
 }
 
-/// Revokes an agent, and all that derives from it.
+/// Revokes an agent, and all that derives from it. It is forgotten as soon as no token of it can live, so
+/// that whoever has too many agents makes room by revoking; that it was revoked is never forgotten.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -127,6 +132,10 @@ pub fn revoke(
         return Ok(Reply::Done { changed: false });
     }
     let digest = idempotency::digest(&command.digest)?;
+    let ends_at = Timestamp::from_millis(row.ends_at_millis);
+    let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
+    tables.delete(AGENT_END, &end(ends_at, &command.agent_id));
+    tables.put(AGENT_END, &end(last_token_ends_at, &command.agent_id), Vec::new());
     let row = AgentRow { revoked_at_millis: now.millis(), revoked_by: command.caller.clone(), ..row };
     tables.put(AGENT, command.agent_id.as_bytes(), row.encode_to_vec());
     revocations::revoke(tables, now, index, &digest);
@@ -153,11 +162,11 @@ pub fn acting(
 ) -> Result<Result<AgentRow, Refusal>, Corrupt> {
     let Some(row) = find(tables, agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
     for ancestor in ancestors(&row) {
-        // None ends before its descendants, so each is there while this one has not ended.
+        // None ends before its descendants: one that is forgotten sooner was revoked.
         match find(tables, ancestor)? {
             Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
-            Some(_) => return Ok(Err(Refusal::AgentRevoked)),
-            None => return Ok(Err(Refusal::AgentEnded)),
+            None if now.millis() >= row.ends_at_millis => return Ok(Err(Refusal::AgentEnded)),
+            Some(_) | None => return Ok(Err(Refusal::AgentRevoked)),
         }
     }
     if row.revoked_at_millis != 0 {
@@ -173,8 +182,8 @@ fn ancestors(row: &AgentRow) -> &[String] {
     row.agent.as_ref().map(|agent| agent.ancestors.as_slice()).unwrap_or_default()
 }
 
-/// Forgets a few agents that ended long ago. Answers how many.
-fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<u64, Corrupt> {
+/// Forgets a few agents that ended, or were revoked, long ago.
+fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
     // Nothing that this entry has written has ended.
     let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
     let mut ended = Vec::new();
@@ -195,8 +204,14 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<u64, Corrupt>
         tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
         tables.delete(AGENT, id.as_bytes());
         tables.delete(AGENT_END, key);
+        Owned::Agents.remove(tables, &row.issued_by)?;
     }
-    Ok(u64::try_from(ended.len()).unwrap_or(0))
+    if !ended.is_empty() {
+        let forgotten = u64::try_from(ended.len()).unwrap_or(0);
+        let agents = tables.number(AGENTS)?.saturating_sub(forgotten);
+        tables.put(META, AGENTS, agents.to_be_bytes().to_vec());
+    }
+    Ok(())
 }
 
 fn of_issuer(issued_by: &str, agent_id: &str) -> Vec<u8> {
@@ -331,7 +346,7 @@ mod tests {
     use super::*;
     use crate::id::{Digest128, DigestKind};
     use crate::state::command::{self, EncryptionKeyRow};
-    use crate::state::tables::{ENCRYPTION_KEY, REVOCATION};
+    use crate::state::tables::{ENCRYPTION_KEY, OWNED, REVOCATION};
     use crate::state::testing::Bench;
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -479,10 +494,11 @@ mod tests {
         }
         bench.one(START, gone("ab", "alice", false));
         let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        // The revoked one is forgotten sooner.
         bench.one(last.minus(Duration::from_millis(1)), new("b", None));
         assert_eq!(
             [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
-            [3, 3, 3, 2]
+            [2, 2, 2, 1]
         );
         bench.one(last, new("c", None));
         assert_eq!(
@@ -492,6 +508,60 @@ mod tests {
         assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
         // That it was revoked is remembered for ever.
         assert_eq!(rows(&bench, REVOCATION), 1);
+    }
+
+    #[test]
+    fn a_revoked_agent_makes_room_when_its_last_token_has_ended_and_its_children_stay_revoked() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        bench.one(START, gone("root", "alice", false));
+        assert_eq!(rows(&bench, AGENT_END), 3);
+        let last = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(last.minus(Duration::from_millis(1)), new("a", None)));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4));
+        issued(bench.one(last, new("b", None)));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4), "one more and one less");
+        assert!(!bench.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
+        assert_eq!(refused(&bench.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
+        assert_eq!(rows(&bench, REVOCATION), 1, "what readers judge the child by");
+        // One that is near its end does not live longer for being revoked.
+        let end = START.plus(limits::AGENT_LIFETIME_MAX);
+        bench.one(end.minus(SECOND), gone("other", "alice", false));
+        assert!(bench.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
+    }
+
+    #[test]
+    fn one_caller_does_not_fill_the_cluster_with_agents() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        bench.rows.0.insert(row.clone(), (limits::AGENTS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        issued(bench.one(START, new("b", None)));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
+        let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
+        issued(bench.one(START, Command::IssueAgent(bobs)));
+        // Revoking makes room, if not at once.
+        bench.one(START, gone("b", "alice", false));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        let later = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(later, new("c", None)));
+        assert_eq!(refused(&bench.one(later, new("d", None))), Some(Refusal::TooManyAgents));
+    }
+
+    #[test]
+    fn what_a_refused_request_forgot_is_no_longer_counted() {
+        let mut bench = Bench::default();
+        let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
+        let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
+        bench.one(START, Command::IssueAgent(bobs));
+        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        bench.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        assert_eq!(refused(&bench.one(later, new("a", None))), Some(Refusal::TooManyAgents));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, OWNED)), (0, 1));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 0u64.to_be_bytes());
     }
 
     #[test]

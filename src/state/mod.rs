@@ -10,6 +10,7 @@ pub mod command;
 mod encryption_keys;
 mod idempotency;
 mod machine;
+mod owned;
 mod policies;
 mod revocations;
 mod signing_keys;
@@ -77,8 +78,8 @@ pub enum Error {
     /// `If-Match` or `If-None-Match` does not hold.
     #[error("it was changed by someone else: the condition of If-Match or If-None-Match does not hold")]
     PreconditionFailed,
-    /// More tools than the limit.
-    #[error("the registry is full")]
+    /// More tools than the limit, of all or of the caller.
+    #[error("the registry is full, or has as many tools of this caller as it takes")]
     TooManyTools,
     /// There is no such agent.
     #[error("there is no agent with this agent_id")]
@@ -89,8 +90,8 @@ pub enum Error {
     /// The agent has come to the end of its life.
     #[error("the agent has come to the end of its life")]
     AgentEnded,
-    /// More agents than the limit.
-    #[error("the cluster has too many agents")]
+    /// More agents than the limit, of all or of the caller.
+    #[error("the cluster has too many agents, or too many of this caller")]
     TooManyAgents,
     /// More encryption keys than the limit.
     #[error("the agent has too many encryption keys")]

@@ -30,6 +30,8 @@ pub const AGENT: &str = "agent";
 pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
 /// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
+/// How many tools and agents a caller has, by (what, 0, who): 8 bytes.
+pub const OWNED: &str = "owned";
 /// Encryption keys of agents, by (`agent_id`, 0, `kid`).
 pub const ENCRYPTION_KEY: &str = "encryption_key";
 /// Revocations, by digest.
@@ -56,6 +58,7 @@ pub const ALL: &[&str] = &[
     AGENT,
     AGENT_OF_ISSUER,
     AGENT_END,
+    OWNED,
     ENCRYPTION_KEY,
     REVOCATION,
     AUDIT_BLOCK,
@@ -190,9 +193,7 @@ impl<'v> Tables<'v> {
     /// [`Corrupt`] if it is not 8 bytes.
     pub fn number(&self, key: &[u8]) -> Result<u64, Corrupt> {
         let Some(row) = self.row(META, key)? else { return Ok(0) };
-        row.try_into()
-            .map(u64::from_be_bytes)
-            .map_err(|_| Corrupt::row(format_args!("{} is not a number", key.escape_ascii())))
+        eight_bytes(key, row)
     }
 
     /// Moves log time on to `time`, never back. Answers log time.
@@ -204,6 +205,15 @@ impl<'v> Tables<'v> {
         self.put(META, TIME, millis.to_be_bytes().to_vec());
         Ok(Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX)))
     }
+}
+
+/// The number in the row under `key`.
+///
+/// # Errors
+/// [`Corrupt`] if it is not 8 bytes.
+pub fn eight_bytes(key: &[u8], row: Vec<u8>) -> Result<u64, Corrupt> {
+    let number = row.try_into().map(u64::from_be_bytes);
+    number.map_err(|_| Corrupt::row(format_args!("{} is not a number", key.escape_ascii())))
 }
 
 /// Decodes a row of `table`.

@@ -8,6 +8,7 @@ use prost::Message as _;
 use super::command::{
     Command, DeregisterTool, How, PutTool, Refusal, Reply, Told, Tool, ToolRow, ToolVersion, ToolWritten,
 };
+use super::owned::Owned;
 use super::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
 use super::{Error, Idempotency, State};
 use crate::clock::Timestamp;
@@ -76,17 +77,20 @@ pub fn deregister(tables: &mut Tables<'_>, command: &DeregisterTool) -> Result<R
     let tools = tables.number(TOOLS)?.checked_sub(1);
     let tools = tools.ok_or_else(|| Corrupt::row("there are fewer tools than none"))?;
     tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
+    Owned::Tools.remove(tables, &there.registered_by)?;
     Ok(Reply::Done { changed: true })
 }
 
 fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String) -> Result<Reply, Corrupt> {
     let tools = tables.number(TOOLS)?;
-    if tools >= limits::TOOLS_MAX {
+    let of_caller = Owned::Tools.of(tables, &caller)?;
+    if tools >= limits::TOOLS_MAX || of_caller >= limits::TOOLS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyTools));
     }
     let registration = tables.number(LAST_REGISTRATION)? + 1;
     tables.put(META, LAST_REGISTRATION, registration.to_be_bytes().to_vec());
     tables.put(META, TOOLS, (tools + 1).to_be_bytes().to_vec());
+    Owned::Tools.add(tables, &caller)?;
     let row = ToolRow {
         tool: Some(tool),
         version: Some(ToolVersion { registration, revision: 1 }),
@@ -283,7 +287,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::cluster::Machine as _;
-    use crate::state::tables::IDEMPOTENCY;
+    use crate::state::tables::{IDEMPOTENCY, OWNED};
     use crate::state::testing::Bench;
     use crate::state::{Replicated, command};
 
@@ -528,6 +532,25 @@ mod tests {
             assert_eq!((first.len(), next.as_deref()), (4, Some("d")));
             assert_eq!(bench.ids(ToolQuery { after: Some("d"), ..query }), (vec!["e".to_owned()], None));
         }
+    }
+
+    #[test]
+    fn one_caller_does_not_fill_the_registry() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("first", "one"));
+        bench.put_tool(put("first", "two"));
+        let row = (OWNED.to_owned(), Owned::Tools.key("alice"));
+        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        bench.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        assert_eq!(stands(bench.put_tool(new("last", "one"))).0, How::Registered);
+        refused(&bench.put_tool(new("more", "one")), Refusal::TooManyTools);
+        let bob = |tool_id: &str| PutTool { caller: "bob".to_owned(), ..new(tool_id, "one") };
+        assert_eq!(stands(bench.put_tool(bob("bobs"))).0, How::Registered);
+        // Also if an operator removes it: it is no longer the caller's.
+        bench.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
+        assert_eq!(stands(bench.put_tool(new("more", "one"))).0, How::Registered);
+        bench.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
+        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == OWNED).count(), 1);
     }
 
     #[test]
