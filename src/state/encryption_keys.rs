@@ -267,7 +267,9 @@ mod tests {
             ("revoked", NOW, Some(Refusal::AgentRevoked)),
             ("parent", NOW, Some(Refusal::AgentRevoked)),
             ("child", NOW, Some(Refusal::AgentRevoked)),
-            ("orphan", NOW, Some(Refusal::AgentEnded)),
+            // No parent is forgotten before its child has ended, unless it was revoked.
+            ("orphan", NOW, Some(Refusal::AgentRevoked)),
+            ("orphan", end, Some(Refusal::AgentEnded)),
             ("good", end.minus(Duration::from_millis(1)), None),
             ("heir", NOW, None),
             ("good", end, Some(Refusal::AgentEnded)),
