@@ -136,8 +136,12 @@ fn metadata(pairs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>,
         let rule = format!("names must be 1 to {most} bytes without control characters");
         return Err(invalid(FIELD, rule));
     }
-    if pairs.values().any(|value| value.len() > limits::METADATA_VALUE_BYTES_MAX) {
-        let rule = format!("values must be at most {} bytes", limits::METADATA_VALUE_BYTES_MAX);
+    let is_value = |value: &String| {
+        value.len() <= limits::METADATA_VALUE_BYTES_MAX && !value.chars().any(char::is_control)
+    };
+    if !pairs.values().all(is_value) {
+        let most = limits::METADATA_VALUE_BYTES_MAX;
+        let rule = format!("values must be at most {most} bytes without control characters");
         return Err(invalid(FIELD, rule));
     }
     Ok(pairs)
@@ -205,7 +209,10 @@ mod tests {
         assert!(Request::read(with(most, name, value)).is_ok());
         assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 members");
         assert!(refused(with(1, name + 1, 1)).starts_with("metadata: names must be 1 to 128 bytes"));
-        assert_eq!(refused(with(1, 1, value + 1)), "metadata: values must be at most 512 bytes");
+        assert_eq!(
+            refused(with(1, 1, value + 1)),
+            "metadata: values must be at most 512 bytes without control characters"
+        );
         let depth = |depth: Value| Members { delegation_depth: Some(depth), ..members() };
         assert!(Request::read(depth(json!(limits::DELEGATION_DEPTH_MAX))).is_ok());
         for wrong in [json!(11), json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e99)] {
@@ -241,6 +248,14 @@ mod tests {
             (
                 Members { metadata: Some([(String::new(), String::new())].into()), ..members() },
                 "metadata: names must be",
+            ),
+            (
+                Members { metadata: Some([("a\n".to_owned(), String::new())].into()), ..members() },
+                "metadata: names must be",
+            ),
+            (
+                Members { metadata: Some([("a".to_owned(), "\u{1b}[2J".to_owned())].into()), ..members() },
+                "metadata: values must be at most 512 bytes without control",
             ),
         ] {
             let said = refused(members);

@@ -11,7 +11,7 @@ use super::owned::Owned;
 use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
 use super::{Error, Idempotency, State, encryption_keys, idempotency, revocations};
 use crate::clock::Timestamp;
-use crate::cluster::Corrupt;
+use crate::cluster::{Corrupt, View};
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::token::lineage;
@@ -222,6 +222,40 @@ fn end(ends_at: Timestamp, agent_id: &str) -> Vec<u8> {
     [&ends_at.millis().to_be_bytes()[..], agent_id.as_bytes()].concat()
 }
 
+fn page(
+    view: &dyn View,
+    issued_by: Option<&str>,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
+    let prefix = issued_by.map_or_else(Vec::new, |issued_by| of_issuer(issued_by, ""));
+    // The least key behind another one.
+    let from = after.map_or_else(|| prefix.clone(), |after| [&prefix, after.as_bytes(), &[0]].concat());
+    let table = if issued_by.is_some() { AGENT_OF_ISSUER } else { AGENT };
+    let mut ids = Vec::new();
+    view.scan(table, &from, &mut |key, _| match key.strip_prefix(prefix.as_slice()) {
+        Some(id) if ids.len() <= limit => {
+            ids.push(id.to_vec());
+            true
+        }
+        _ => false,
+    })?;
+    let (mut agents, mut bytes, mut last) = (Vec::new(), 0, None);
+    for (at, id) in ids.into_iter().enumerate() {
+        if at >= limit || bytes >= limits::TOOL_PAGE_BYTES_FULL {
+            let next = last.map(String::from_utf8).transpose();
+            return Ok((agents, next.map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?));
+        }
+        // It may have been forgotten meanwhile.
+        if let Some(row) = view.get(AGENT, &id)? {
+            bytes += row.len();
+            agents.push(decode::<AgentRow>(AGENT, &row)?.try_into()?);
+        }
+        last = Some(id);
+    }
+    Ok((agents, None))
+}
+
 impl State {
     /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
     /// what it is good for is the log's to say.
@@ -279,7 +313,8 @@ impl State {
     }
 
     /// At most `limit` agents behind `after`, in the order of their ids, and behind which there are more,
-    /// if there are. `issued_by`: only those that this caller had issued.
+    /// if there are. `issued_by`: only those that this caller had issued. There are fewer where they have
+    /// [`limits::TOOL_PAGE_BYTES_FULL`].
     ///
     /// # Errors
     /// [`Corrupt`] if a row is not what was written.
@@ -289,29 +324,7 @@ impl State {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
-        let prefix = issued_by.map_or_else(Vec::new, |issued_by| of_issuer(issued_by, ""));
-        // The least key behind another one.
-        let from = after.map_or_else(|| prefix.clone(), |after| [&prefix, after.as_bytes(), &[0]].concat());
-        let table = if issued_by.is_some() { AGENT_OF_ISSUER } else { AGENT };
-        let mut ids = Vec::new();
-        self.core.view().scan(table, &from, &mut |key, _| match key.strip_prefix(prefix.as_slice()) {
-            Some(id) if ids.len() <= limit => {
-                ids.push(id.to_vec());
-                true
-            }
-            _ => false,
-        })?;
-        let has_more = ids.len() > limit;
-        ids.truncate(limit);
-        let last = ids.last().filter(|_| has_more).map(|id| String::from_utf8(id.clone()));
-        let next = last.transpose().map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
-        let row = |id: &Vec<u8>| match self.core.view().get(AGENT, id) {
-            // It was forgotten meanwhile.
-            Ok(None) => None,
-            Ok(Some(row)) => Some(decode::<AgentRow>(AGENT, &row).and_then(TryInto::try_into)),
-            Err(error) => Some(Err(error)),
-        };
-        Ok((ids.iter().filter_map(row).collect::<Result<_, _>>()?, next))
+        page(self.core.view(), issued_by, after, limit)
     }
 
     /// What an agent is good for at `now`, which is no earlier than log time.
@@ -345,7 +358,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Digest128, DigestKind};
-    use crate::state::command::{self, EncryptionKeyRow};
+    use crate::state::command::{self, EncryptionKeyRow, Metadata};
     use crate::state::tables::{ENCRYPTION_KEY, OWNED, REVOCATION};
     use crate::state::testing::Bench;
 
@@ -471,6 +484,26 @@ mod tests {
         let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
         assert_eq!(told.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
         assert_eq!(rows(&bench, AGENT), 1);
+    }
+
+    #[test]
+    fn a_page_of_agents_ends_where_it_is_full() {
+        let mut bench = Bench::default();
+        let value = "v".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
+        for name in ["a", "b", "c", "d", "e"] {
+            let metadata = vec![Metadata { name: "m".to_owned(), value: value.clone() }];
+            let agent = Agent { agent_id: id(name), metadata, ..Agent::default() };
+            let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
+            bench.one(START, Command::IssueAgent(command));
+        }
+        for issued_by in [None, Some("alice")] {
+            let (first, next) = page(&bench.rows, issued_by, None, 1000).expect("page");
+            assert_eq!((first.len(), next), (4, Some(id("d"))));
+            let (second, next) = page(&bench.rows, issued_by, Some(&id("d")), 1000).expect("page");
+            assert_eq!((second.len(), next), (1, None));
+            let (few, next) = page(&bench.rows, issued_by, None, 2).expect("page");
+            assert_eq!((few.len(), next), (2, Some(id("b"))));
+        }
     }
 
     #[test]
