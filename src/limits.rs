@@ -562,7 +562,7 @@ pub const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Test: `state::audit::tests::so_much_is_dropped_at_once_and_more_with_the_next`. Metric: none, the next one drops more.
 pub const AUDIT_BYTES_DROPPED_FULL: u64 = 1024 * 1024;
 /// How often a segment of the audit's journal is tried before it is put aside and an entry says so.
-/// Test: `tools::audit::tests::a_segment_that_cannot_be_read_does_not_hold_up_the_others`. Metric: `svc_audit_blocks_total{result="failed"}`.
+/// Test: `tools::audit::tests::lost::a_segment_that_cannot_be_read_does_not_hold_up_the_others`. Metric: `svc_audit_blocks_total{result="failed"}`.
 pub const AUDIT_READ_ATTEMPTS_MAX: u32 = 10;
 /// Most pages of the audit that are read at once; who comes beyond waits for [`AUDIT_READ_WAIT`].
 /// Test: `tools::audit::tests::so_many_read_at_once_and_who_comes_beyond_waits_not_long`. Metric: `svc_http_requests_total{status="503"}`.

@@ -163,6 +163,73 @@ async fn a_hundred_thousand_verifications_and_kills_leave_a_whole_trail() {
     every_answer_is_in_the_trail_once(4, 25_000).await;
 }
 
+/// Tokens that are good for one call each.
+async fn tokens_for_one_call(site: &Site, http: &reqwest::Client, base: &str, tokens: u32) -> Vec<String> {
+    let credential = &site.credential();
+    let mint = |at: u32| async move {
+        let request = exchange(credential, &format!("one-call-{at}"));
+        let (status, answer) = post(http, base, "/v1/exchange/token", &request).await.expect("an answer");
+        assert_eq!(status, 200, "{answer}");
+        answer_text(&answer)
+    };
+    futures::stream::iter(0..tokens).map(mint).buffer_unordered(CALLERS).collect().await
+}
+
+#[tokio::test]
+async fn no_token_for_one_call_passes_twice_whenever_the_node_is_killed() {
+    const TOKENS: u32 = 400;
+    let site = Site::new();
+    let node = site.spawn().expect("starts");
+    let (http, base) = (client(), format!("http://{}", node.address));
+    // The tool is registered with it.
+    token(&site, &http, &base).await;
+    let tokens = tokens_for_one_call(&site, &http, &base, TOKENS).await;
+    let (passed, heard) = (RefCell::new(BTreeMap::<usize, u32>::new()), Cell::new(0));
+    let victim = Cell::new(Some(node));
+    let verify = async |base: &str, at: usize, token: &str| {
+        let request = json!({"tool_id": TOOL_ID, "token": token});
+        let (status, answer) = post(&http, base, "/v1/mcp/verify", &request).await?;
+        assert!(status == 200 || answer["check"] == "revocation", "{status} {answer}");
+        if status == 200 {
+            *passed.borrow_mut().entry(at).or_default() += 1;
+        }
+        Some(status)
+    };
+    let ask = async |(at, token): (usize, &String)| {
+        if verify(&base, at, token).await.is_some() {
+            heard.set(heard.get() + 1);
+        }
+        if heard.get() == TOKENS / 2
+            && let Some(node) = victim.take()
+        {
+            node.kill();
+        }
+    };
+    futures::stream::iter(tokens.iter().enumerate())
+        .map(ask)
+        .buffer_unordered(CALLERS)
+        .collect::<Vec<_>>()
+        .await;
+    assert!(victim.take().is_none(), "it was killed");
+    let node = site.spawn().expect("comes back");
+    let base = format!("http://{}", node.address);
+    for (at, token) in tokens.iter().enumerate() {
+        verify(&base, at, token).await.expect("an answer");
+    }
+    let passed = passed.into_inner();
+    assert!(passed.values().all(|times| *times == 1), "a token passed twice");
+    let trail = exported(&site, &base);
+    let mut allowed = BTreeMap::<&str, u32>::new();
+    for entry in trail.iter().filter(|entry| entry["action"] == "verify" && entry["decision"] == "allow") {
+        *allowed.entry(entry["jti"].as_str().expect("jti")).or_default() += 1;
+    }
+    assert!(allowed.values().all(|times| *times == 1), "a token was allowed twice");
+    assert!(allowed.len() >= passed.len(), "a token passed that is not in the trail");
+    // Spent in the log, and killed before anything could be said of it.
+    println!("{} of {TOKENS} passed, {} allowed in the trail", passed.len(), allowed.len());
+    node.kill();
+}
+
 #[tokio::test]
 async fn an_export_with_one_changed_byte_is_refused_here_and_elsewhere() {
     let site = Site::new();

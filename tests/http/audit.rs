@@ -176,46 +176,83 @@ async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
 /// What a caller leaves behind that does not wait for its answer.
 const ABANDONED: &str = "the caller went away; whether it was done is not known";
 
+/// Sends a request and hangs up: sooner, so that nobody has read it, or later, while it is under way.
+async fn send_and_hang_up(node: &Node, (method, path): (&str, &str), body: &Value, later: u32) {
+    let body = body.to_string();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    let mut stream = TcpStream::connect(node.address()).await.expect("connects");
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    for _ in 0..later {
+        node.get("/livez").await;
+    }
+}
+
+fn is_abandoned(entry: &Value, action: &str) -> bool {
+    entry["notes"] == ABANDONED && entry["decision"] == "error" && entry["action"] == action
+}
+
 #[tokio::test]
 async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
     let node = Node::start().await;
     ready(&node).await;
     let path = format!("/v1/tools/{TOOL_ID}");
     let mut abandoned = 0;
-    for at in 0..500_u32 {
-        let entry = tool(&json!({"name": format!("SQL {at}")})).to_string();
-        let head = format!("PUT {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
-        let request = format!("{head}content-length: {}\r\n\r\n{entry}", entry.len());
-        let mut stream = TcpStream::connect(node.address()).await.expect("connects");
-        stream.write_all(request.as_bytes()).await.expect("writes");
-        // Sooner and later: some are gone before they are read, and some while the write is under way.
-        for _ in 0..at % 8 {
-            node.get("/livez").await;
+    for at in 1..=512_u32 {
+        let entry = tool(&json!({"name": format!("SQL {at}")}));
+        send_and_hang_up(&node, ("PUT", &path), &entry, at % 8).await;
+        if at % 16 == 0 {
+            let entries = trail(&node, "?limit=1000").await;
+            abandoned = entries.iter().filter(|entry| is_abandoned(entry, "replace")).count();
         }
-        drop(stream);
-        if at % 16 != 15 {
-            continue;
-        }
-        let entries = trail(&node, "?limit=1000").await;
-        abandoned = entries.iter().filter(|entry| entry["notes"] == ABANDONED).count();
         if abandoned >= 3 {
             break;
         }
     }
     assert!(abandoned >= 3, "no write was given up while it was under way");
-    // Each state of the tool has its entry, whoever waited for it: the rest is still on its way.
+    // Each state of the tool has its entry, whoever waited for it; the last may be on its way.
     let etag = node.get(&path).await.header("etag").expect("ETag").to_owned();
-    let revision =
-        etag.trim_matches('"').rsplit(['.', '-']).next().and_then(|text| text.parse::<usize>().ok());
-    let revision = revision.unwrap_or_else(|| panic!("{etag}"));
+    let (_, revision) = etag.trim_matches('"').split_once('.').expect("registration and revision");
+    let revision: usize = revision.parse().expect("a number");
     assert!(revision > 1, "no write was done");
-    for _ in 0..1000 {
-        let entries = trail(&node, "?limit=1000").await;
-        let error = entries.iter().filter(|entry| entry["notes"] == ABANDONED);
-        assert!(error.clone().all(|entry| entry["decision"] == "error" && entry["action"] == "replace"));
-        if entries.iter().filter(|entry| entry["action"] != "verify").count() >= revision {
+    for _ in 0..50 {
+        if trail(&node, "?limit=1000").await.len() >= revision {
             return;
         }
     }
     panic!("the tool was changed {revision} times, and not every change is in its trail");
+}
+
+#[tokio::test]
+async fn a_token_that_was_spent_for_a_caller_that_hung_up_is_in_the_trail() {
+    let node = Node::start().await;
+    ready(&node).await;
+    let (mut spent, mut abandoned) = (0, 0);
+    for at in 1..=128_u32 {
+        let scope = json!({"htm": "POST", "htu": TOOL, "nonce": format!("n{at}")});
+        let source = crate::support::credential(&node.cluster.reporter(), crate::support::JWT);
+        let minted = node.granted(&with(&source, &json!({"audience": TOOL, "execution_scope": scope}))).await;
+        let request = json!({"tool_id": TOOL_ID, "token": minted.token});
+        send_and_hang_up(&node, ("POST", "/v1/mcp/verify"), &request, at % 4).await;
+        let answer = node.post("/v1/mcp/verify", &request).await;
+        if answer.status == 200 {
+            continue;
+        }
+        assert!(answer.body.contains("token already used"), "{}", answer.body);
+        spent += 1;
+        let mut of_token = Vec::new();
+        for _ in 0..50 {
+            of_token = trail(&node, "?limit=10").await;
+            of_token.retain(|entry| entry["jti"] == minted.claims["jti"]);
+            if of_token.len() > 1 {
+                break;
+            }
+        }
+        assert_eq!(of_token.len(), 2, "who spent it, and who came after: {of_token:?}");
+        abandoned += of_token.iter().filter(|entry| is_abandoned(entry, "verify")).count();
+        if abandoned >= 2 {
+            return;
+        }
+    }
+    panic!("{spent} tokens were spent, and {abandoned} calls given up while they were under way");
 }

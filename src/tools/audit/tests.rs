@@ -13,6 +13,8 @@ use super::*;
 use crate::cluster;
 use crate::state::Replicated;
 
+mod lost;
+
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A core, and an audit on it that ships when it is asked to.
@@ -225,78 +227,6 @@ async fn a_shipment_given_up_at_any_point_is_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
-    let bench = start().await;
-    for at in 0..3 {
-        bench.record("a", &at.to_string()).await;
-    }
-    let segment = journal_of(&bench.place).join("1");
-    let mut bytes = std::fs::read(&segment).expect("segment");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&segment, bytes).expect("segment");
-    let bench = bench.kill().await;
-    assert_eq!(notes(&bench.trail("a").await), ["2", "0"]);
-    // About the audit itself, and with the next shipment.
-    let about_itself = bench.trail("").await;
-    assert_eq!(about_itself.len(), 1);
-    assert!(about_itself[0].notes.contains("cannot be read"), "{about_itself:?}");
-    assert_eq!((about_itself[0].decision.as_str(), &about_itself[0].action), ("error", &None));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
-    let bench = start().await;
-    for at in 0..3 {
-        bench.record("a", &at.to_string()).await;
-        let (done, sealed) = oneshot::channel();
-        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
-        sealed.await.expect("answered").expect("sealed");
-    }
-    // One that is something else, and one that is gone.
-    let segment = |name: &str| journal_of(&bench.place).join(name);
-    for name in ["1", "2"] {
-        std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
-    }
-    std::fs::create_dir(segment("1")).expect("directory");
-    for _ in 1..limits::AUDIT_READ_ATTEMPTS_MAX {
-        assert!(matches!(bench.audit.ship().await, Err(ShipError::Journal(_))));
-    }
-    let mut failures = 0;
-    while bench.audit.ship().await.is_err() {
-        failures += 1;
-    }
-    assert_eq!(failures, limits::AUDIT_READ_ATTEMPTS_MAX - 1, "each has its attempts");
-    assert_eq!(notes(&bench.trail("a").await), ["2"]);
-    let about_itself = bench.trail("").await;
-    assert_eq!(about_itself.len(), 2, "{about_itself:?}");
-    assert!(about_itself.iter().all(|entry| entry.notes.contains("cannot be read")), "{about_itself:?}");
-    assert!(segment("unreadable-1").is_dir(), "what may be looked at is kept");
-    assert!(bench.audit.backlog.is_empty());
-    // Whose place an empty block has, so that the blocks are a chain all the same.
-    assert!(bench.verified().await.blocks >= 4);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
-    let bench = start().await;
-    bench.record("a", "x").await;
-    let (done, sealed) = oneshot::channel();
-    bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
-    sealed.await.expect("answered").expect("sealed");
-    let segment = journal_of(&bench.place).join("1");
-    let mut bytes = std::fs::read(&segment).expect("segment");
-    bytes.splice(..0, [1; 20]);
-    std::fs::write(&segment, bytes).expect("segment");
-    bench.audit.ship().await.expect("shipped");
-    assert!(!segment.exists());
-    // Nothing is shipped any more before the end.
-    let bench = bench.kill().await;
-    assert!(bench.trail("").await[0].notes.contains("20 bytes"));
-    assert_eq!(bench.trail("").await.len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
     let bench = start().await;
     bench.record("a", "x").await;
@@ -327,22 +257,6 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
     }
     let shipped = bench.state.last_audit_block().expect("row").sequence;
     assert_eq!(shipped, 4);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
-    let bench = start().await;
-    for at in 0..3 {
-        bench.record("a", &at.to_string()).await;
-        let (done, sealed) = oneshot::channel();
-        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
-        sealed.await.expect("answered").expect("sealed");
-    }
-    std::fs::remove_file(journal_of(&bench.place).join("2")).expect("remove");
-    let bench = bench.kill().await;
-    bench.record("a", "3").await;
-    assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
-    assert!(bench.trail("").await[0].notes.contains("1 segments"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

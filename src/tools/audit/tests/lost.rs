@@ -1,0 +1,96 @@
+//! What cannot be read any more: it costs itself, and an entry says so.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+    }
+    let segment = journal_of(&bench.place).join("1");
+    let mut bytes = std::fs::read(&segment).expect("segment");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&segment, bytes).expect("segment");
+    let bench = bench.kill().await;
+    assert_eq!(notes(&bench.trail("a").await), ["2", "0"]);
+    // About the audit itself, and with the next shipment.
+    let about_itself = bench.trail("").await;
+    assert_eq!(about_itself.len(), 1);
+    assert!(about_itself[0].notes.contains("cannot be read"), "{about_itself:?}");
+    assert_eq!((about_itself[0].decision.as_str(), &about_itself[0].action), ("error", &None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+        let (done, sealed) = oneshot::channel();
+        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+        sealed.await.expect("answered").expect("sealed");
+    }
+    // One that is something else, and one that is gone.
+    let segment = |name: &str| journal_of(&bench.place).join(name);
+    for name in ["1", "2"] {
+        std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
+    }
+    std::fs::create_dir(segment("1")).expect("directory");
+    for _ in 1..limits::AUDIT_READ_ATTEMPTS_MAX {
+        assert!(matches!(bench.audit.ship().await, Err(ShipError::Journal(_))));
+    }
+    let mut failures = 0;
+    while bench.audit.ship().await.is_err() {
+        failures += 1;
+    }
+    assert_eq!(failures, limits::AUDIT_READ_ATTEMPTS_MAX - 1, "each has its attempts");
+    assert_eq!(notes(&bench.trail("a").await), ["2"]);
+    let about_itself = bench.trail("").await;
+    assert_eq!(about_itself.len(), 2, "{about_itself:?}");
+    assert!(about_itself.iter().all(|entry| entry.notes.contains("cannot be read")), "{about_itself:?}");
+    assert!(segment("unreadable-1").is_dir(), "what may be looked at is kept");
+    assert!(bench.audit.backlog.is_empty());
+    // Empty blocks have their place, so that the blocks are a chain all the same.
+    let (blocks, _) = bench.audit.blocks(0, 10).await.expect("blocks");
+    let sizes: Vec<_> = blocks.iter().map(|block| block.block.entries.len()).collect();
+    assert_eq!(sizes[..3], [0, 0, 1]);
+    for pair in blocks.windows(2) {
+        assert_eq!(pair[1].block.prev_hash, pair[0].block.hash);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
+    let bench = start().await;
+    bench.record("a", "x").await;
+    let (done, sealed) = oneshot::channel();
+    bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+    sealed.await.expect("answered").expect("sealed");
+    let segment = journal_of(&bench.place).join("1");
+    let mut bytes = std::fs::read(&segment).expect("segment");
+    bytes.splice(..0, [1; 20]);
+    std::fs::write(&segment, bytes).expect("segment");
+    bench.audit.ship().await.expect("shipped");
+    assert!(!segment.exists());
+    // Nothing is shipped any more before the end.
+    let bench = bench.kill().await;
+    assert!(bench.trail("").await[0].notes.contains("20 bytes"));
+    assert_eq!(bench.trail("").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
+    let bench = start().await;
+    for at in 0..3 {
+        bench.record("a", &at.to_string()).await;
+        let (done, sealed) = oneshot::channel();
+        bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
+        sealed.await.expect("answered").expect("sealed");
+    }
+    std::fs::remove_file(journal_of(&bench.place).join("2")).expect("remove");
+    let bench = bench.kill().await;
+    bench.record("a", "3").await;
+    assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
+    assert!(bench.trail("").await[0].notes.contains("1 segments"));
+}
