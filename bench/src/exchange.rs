@@ -32,7 +32,7 @@ const PER_SEC_MAX: usize = 30_000;
 
 /// Measures and prints.
 pub async fn run(start: &Start, load: Load) -> Result<bool> {
-    let node = start.node(Some(load.node_core)).await?;
+    let node = start.node(Some(load.cores.node_core)).await?;
     drop(node.mint().await?);
     let target = node.target("workload")?;
     let mut report = Report::new("Exchanges");

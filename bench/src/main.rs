@@ -12,7 +12,11 @@ mod good_client;
 mod load;
 mod node;
 mod overload;
+mod registry;
 mod report;
+mod tools;
+mod verify;
+mod window;
 mod wire;
 
 use std::process::ExitCode;
@@ -24,7 +28,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 
 use node::Start;
-use overload::Load;
+use overload::{Cores, Load};
+use tools::Size;
 
 /// Descriptors that the largest flood needs, on both sides.
 const DESCRIPTORS: u64 = 30_000;
@@ -79,6 +84,25 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
+    /// A registry of many tools beside one of few: memory, verifications, reads, pages
+    Tools {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        #[command(flatten)]
+        size: Size,
+    },
+    /// Verifications in a second, their latency, and what auditing them costs
+    Verify {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        /// Seconds of each measurement
+        #[arg(long, default_value_t = 2)]
+        seconds: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -104,8 +128,14 @@ fn run(command: &Command) -> Result<bool> {
         Command::Connections { start, plain_connections, stalled, rate } => {
             attackers()?.block_on(connections::run(start, *plain_connections, *stalled, *rate))
         }
-        Command::Overload { start, load } => generator(*load)?.block_on(overload::run(start, *load)),
-        Command::Exchange { start, load } => generator(*load)?.block_on(exchange::run(start, *load)),
+        Command::Overload { start, load } => generator(load.cores)?.block_on(overload::run(start, *load)),
+        Command::Exchange { start, load } => generator(load.cores)?.block_on(exchange::run(start, *load)),
+        Command::Tools { start, cores, size } => {
+            generator(*cores)?.block_on(tools::run(start, *cores, *size))
+        }
+        Command::Verify { start, cores, seconds } => {
+            generator(*cores)?.block_on(verify::run(start, *cores, *seconds))
+        }
     }
 }
 
@@ -130,9 +160,9 @@ fn attackers() -> Result<Runtime> {
 }
 
 /// On one core, and one thread: a generator that moves about measures itself.
-fn generator(load: Load) -> Result<Runtime> {
-    let mut cores = CpuSet::new();
-    cores.set(load.generator_core);
-    sched_setaffinity(None, &cores).context("run on the generator's core")?;
+fn generator(cores: Cores) -> Result<Runtime> {
+    let mut one = CpuSet::new();
+    one.set(cores.generator_core);
+    sched_setaffinity(None, &one).context("run on the generator's core")?;
     Ok(Builder::new_current_thread().enable_all().build()?)
 }

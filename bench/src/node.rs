@@ -1,5 +1,6 @@
 //! The node under test: its directory, its configuration, its process and what that process uses.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use tokio::task::JoinSet;
 
 use crate::certificates::{self, Identity, TRUST_DOMAIN};
 use crate::credentials::{FABRIC, ISSUER, Issuer};
@@ -21,11 +23,27 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 /// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
 /// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
-const CALLERS: [(&str, &str); 3] = [
+const CALLERS: [(&str, &str); 4] = [
     ("operator", r#""cluster.admin", "metrics.read""#),
+    ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
 ];
+
+/// A node has nothing to do after so many seconds in a row, in each of which it used less than this.
+const QUIET_SECS: u32 = 3;
+const QUIET_CPU_SECS: f64 = 0.05;
+/// Longest wait for that.
+const QUIET_MAX: Duration = Duration::from_secs(300);
+
+/// What threads have used.
+#[derive(Clone, Copy, Default)]
+pub struct Used {
+    /// Processor time.
+    pub cpu_secs: f64,
+    /// Bytes that were given to `write` and its like.
+    pub written_bytes: u64,
+}
 
 /// How to start a node.
 #[derive(clap::Args, Clone)]
@@ -218,6 +236,67 @@ impl Node {
         Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
     }
 
+    /// Minted tokens, each another one, over several connections.
+    pub async fn tokens(&self, count: usize) -> Result<Vec<String>> {
+        const CONNECTIONS: usize = 8;
+        let target = self.target("workload")?;
+        let body = crate::credentials::exchange(&self.issuer.credential(0)?);
+        let request = wire::request_with("POST", "/v1/exchange/token", &target.host, "", body.as_bytes());
+        let mut minting = JoinSet::new();
+        for _ in 0..CONNECTIONS {
+            let (target, request) = (target.clone(), request.clone());
+            minting.spawn(async move {
+                let mut connection = target.connect().await?;
+                let mut tokens = Vec::new();
+                for _ in 0..count.div_ceil(CONNECTIONS) {
+                    let answer = connection.ask(&request).await?;
+                    let answer: serde_json::Value = serde_json::from_slice(answer.body())?;
+                    tokens.push(answer["access_token"].as_str().context("no access_token")?.to_owned());
+                }
+                anyhow::Ok(tokens)
+            });
+        }
+        let mut tokens = Vec::new();
+        while let Some(minted) = minting.join_next().await {
+            tokens.extend(minted??);
+        }
+        Ok(tokens)
+    }
+
+    /// What its threads have used until now, by their names; those of one name together.
+    pub fn threads(&self) -> Result<BTreeMap<String, Used>> {
+        let mut threads = BTreeMap::<String, Used>::new();
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            // One that has ended meanwhile is left out.
+            let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
+            let Ok(cpu_secs) = cpu_secs_in(&task) else { continue };
+            let io = fs::read_to_string(task.join("io")).unwrap_or_default();
+            let written = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+            let used = threads.entry(name.trim_end().to_owned()).or_default();
+            used.cpu_secs += cpu_secs;
+            used.written_bytes += written.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or_default();
+        }
+        Ok(threads)
+    }
+
+    /// The size of all files of its data directory.
+    pub fn data_bytes(&self) -> Result<u64> {
+        bytes_below(&self.place.join("data"))
+    }
+
+    /// Waits until it has nothing more to do by itself; how long that took.
+    pub async fn until_quiet(&self) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut quiet = 0;
+        while quiet < QUIET_SECS && begun.elapsed() < QUIET_MAX {
+            let before = self.cpu_secs()?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            quiet = if self.cpu_secs()? - before < QUIET_CPU_SECS { quiet + 1 } else { 0 };
+        }
+        Ok(begun.elapsed())
+    }
+
     async fn until_ready(&mut self) -> Result<()> {
         let begun = Instant::now();
         let request = wire::request("GET", "/readyz", "localhost", "connection: close\r\n");
@@ -243,12 +322,28 @@ impl Drop for Node {
 
 /// Processor time that a process (`self` or a number) has used.
 pub fn cpu_secs(process: &str) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    cpu_secs_in(&Path::new("/proc").join(process))
+}
+
+/// The same of a directory of `/proc`, a process's or a thread's.
+fn cpu_secs_in(directory: &Path) -> Result<f64> {
+    let stat = fs::read_to_string(directory.join("stat"))?;
     // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
     let after_name = stat.rsplit_once(") ").context("stat")?.1;
     let mut fields = after_name.split(' ').skip(11);
     let mut next = || -> Result<f64> { Ok(fields.next().context("stat")?.parse()?) };
     Ok((next()? + next()?) / TICKS_PER_SEC)
+}
+
+fn bytes_below(directory: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for item in fs::read_dir(directory)? {
+        let item = item?;
+        // What is removed meanwhile has no size.
+        let Ok(metadata) = item.metadata() else { continue };
+        bytes += if metadata.is_dir() { bytes_below(&item.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
 }
 
 fn make_certificates(program: &Path, directory: &Path) -> Result<()> {

@@ -34,6 +34,14 @@ pub struct Load {
     /// Over how many connections
     #[arg(long, default_value_t = 400)]
     pub connections: usize,
+    /// Who runs where.
+    #[command(flatten)]
+    pub cores: Cores,
+}
+
+/// Who runs where.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Cores {
     /// The core of the node
     #[arg(long, default_value_t = 0)]
     pub node_core: usize,
@@ -44,7 +52,7 @@ pub struct Load {
 
 /// Finds the capacity and offers a multiple of it.
 pub async fn run(start: &Start, load: Load) -> Result<bool> {
-    let node = start.node(Some(load.node_core)).await?;
+    let node = start.node(Some(load.cores.node_core)).await?;
     drop(node.mint().await?);
     let target = node.target("workload")?;
     let mut first = 1;
