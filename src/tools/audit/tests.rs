@@ -25,6 +25,7 @@ struct Bench {
     clock: Clock,
     metrics: Metrics,
     writer: std::thread::JoinHandle<()>,
+    closed: cluster::Closed,
 }
 
 fn journal_of(place: &TempDir) -> PathBuf {
@@ -53,7 +54,7 @@ async fn start() -> Bench {
     state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
     let metrics = Metrics::new().expect("metrics");
     let (audit, writer) = open(&place, &state, &clock, &metrics);
-    Bench { place, state, audit, clock, metrics, writer }
+    Bench { place, state, audit, clock, metrics, writer, closed: started.closed }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
@@ -76,6 +77,17 @@ fn open(
 }
 
 impl Bench {
+    /// Closes the databases: a process that ends while they are open may be aborted by them.
+    async fn end(self) {
+        let Self { place, state, audit, writer, closed, .. } = self;
+        drop(audit);
+        writer.join().expect("the writer ends");
+        state.core().shutdown().await.expect("shuts down");
+        drop(state);
+        closed.wait().await;
+        drop(place);
+    }
+
     /// As if the process had ended without a word: nothing more is shipped, and the journal is as it is.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
@@ -164,17 +176,21 @@ async fn what_was_recorded_is_read_newest_first_and_holds_together() {
     assert!(bench.audit.backlog.is_empty());
     let left = std::fs::read_dir(journal_of(&bench.place)).expect("journal").count();
     assert_eq!(left, 0, "what is shipped leaves the journal");
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "the shipper needs its task here as in the product")]
 async fn what_was_recorded_is_shipped_without_being_asked_for() {
     let bench = start().await;
-    tokio::spawn(bench.audit.clone().follow());
+    let following = tokio::spawn(bench.audit.clone().follow());
     bench.record("a", "x").await;
     let before = bench.state.core().applied();
     bench.state.core().until_applied(before + 1).await;
     assert_eq!(bench.state.last_audit_block().expect("row").sequence, 1);
+    following.abort();
+    drop(following.await);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,6 +208,7 @@ async fn after_a_kill_every_entry_is_there_once_and_the_chain_goes_on() {
         (0..4).rev().flat_map(|round| [format!("{round} kept"), format!("{round} shipped")]).collect();
     assert_eq!(notes(&bench.trail("a").await), expected);
     assert_eq!(bench.verified().await.chains_begun_before, 0);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -209,6 +226,7 @@ async fn a_block_that_was_applied_without_a_word_is_not_there_twice() {
     bench.record("a", "y").await;
     assert_eq!(notes(&bench.trail("a").await), ["y", "x"]);
     assert_eq!(bench.verified().await.entries, 2);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,6 +242,7 @@ async fn a_shipment_given_up_at_any_point_is_made_once() {
     assert_eq!(notes(&bench.trail("a").await), expected);
     assert_eq!(bench.verified().await.entries, 40);
     assert!(bench.audit.backlog.is_empty());
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,6 +256,7 @@ async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
     assert!(matches!(bench.audit.blocks(0, 1).await, Err(ReadError::Busy)));
     let (waited, ()) = futures::join!(bench.audit.trail("a", &query), async { drop(taken) });
     assert_eq!(waited.expect("a place").entries.len(), 1);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,6 +277,7 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
     }
     let shipped = bench.state.last_audit_block().expect("row").sequence;
     assert_eq!(shipped, 4);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -276,6 +297,7 @@ async fn many_entries_become_several_blocks_and_stay_one_trail() {
     assert_eq!(read, expected);
     let summary = bench.verified().await;
     assert!((3..=4).contains(&summary.blocks), "{} blocks", summary.blocks);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -311,6 +333,7 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
     let never =
         page(Query { limit: 10, since: Some(START.plus(Duration::from_secs(9999))), ..Query::default() });
     assert_eq!(never.await, Page::default());
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,6 +350,7 @@ async fn a_page_opens_so_many_blocks_and_says_where_to_go_on() {
     let query = Query { before: Some(first.next.expect("goes on")), ..query };
     let second = bench.audit.trail("a", &query).await.expect("trail");
     assert_eq!((notes(&second.entries), second.next), (vec!["deny the first"], None));
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -345,6 +369,7 @@ async fn a_page_has_so_many_bytes() {
     );
     assert!(page.next.is_some() && page.entries.len() < entries);
     assert_eq!(bench.trail("a").await.len(), entries);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -358,6 +383,7 @@ async fn beyond_its_backlog_nothing_is_recorded() {
     bench.audit.backlog.remove(u64::MAX);
     bench.record("a", "again").await;
     assert_eq!(notes(&bench.trail("a").await), ["again", "the last", "x"]);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -376,6 +402,7 @@ async fn an_entry_that_was_begun_is_written_whatever_becomes_of_it() {
     let trail = bench.trail("a").await;
     assert_eq!(notes(&trail), ["last", "asked for", open::ABANDONED, open::ABANDONED, "recorded whole"]);
     assert_eq!((trail[2].decision.as_str(), trail[3].decision.as_str()), ("error", "error"));
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -416,6 +443,7 @@ async fn what_cannot_be_audited_is_not_done() {
     bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
+    bench.end().await;
 }
 
 #[tokio::test]
@@ -436,4 +464,5 @@ async fn beyond_its_queue_nothing_is_recorded() {
     for record in waiting {
         assert!(matches!(record.await, Err(Error::Unwritten)));
     }
+    bench.end().await;
 }

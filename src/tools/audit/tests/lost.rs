@@ -20,6 +20,7 @@ async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
     assert_eq!(about_itself.len(), 1);
     assert!(about_itself[0].notes.contains("cannot be read"), "{about_itself:?}");
     assert_eq!((about_itself[0].decision.as_str(), &about_itself[0].action), ("error", &None));
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,6 +59,7 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
     for pair in blocks.windows(2) {
         assert_eq!(pair[1].block.prev_hash, pair[0].block.hash);
     }
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,6 +79,7 @@ async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
     let bench = bench.kill().await;
     assert!(bench.trail("").await[0].notes.contains("20 bytes"));
     assert_eq!(bench.trail("").await.len(), 1);
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,4 +96,5 @@ async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
     bench.record("a", "3").await;
     assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
     assert!(bench.trail("").await[0].notes.contains("1 segments"));
+    bench.end().await;
 }
