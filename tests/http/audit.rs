@@ -179,12 +179,12 @@ const ABANDONED: &str = "the caller went away; whether it was done is not known"
 /// Sends a request and hangs up: sooner, so that nobody has read it, or later, while it is under way.
 async fn send_and_hang_up(node: &Node, (method, path): (&str, &str), body: &Value, later: u32) {
     let body = body.to_string();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
     let mut stream = TcpStream::connect(node.address()).await.expect("connects");
     stream.write_all(request.as_bytes()).await.expect("writes");
     for _ in 0..later {
-        node.get("/livez").await;
+        node.get("/v1/identity/jwks").await;
     }
 }
 
