@@ -64,9 +64,9 @@ attack: build ## attack a node of this build over the wire while a good client g
 	@scripts/bench.sh attacks
 
 .PHONY: bench
-bench: build ## connections, overload and exchanges measured; for a quiet machine (5 minutes)
+bench: build ## connections, overload, exchanges, verifications and 50 000 tools; for a quiet machine (10 minutes)
 	@cargo build $(PROFILE) --workspace
-	@scripts/bench.sh connections overload exchange
+	@scripts/bench.sh connections overload exchange verify "tools --tools 50000 --seconds 2"
 
 .PHONY: clean
 clean: ## remove builds and the Python environment; broker data stays

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs commands of the bench against the product of this build: `scripts/bench.sh attacks overload`.
+# Runs commands of the bench against the product of this build: `scripts/bench.sh attacks overload`, or one
+# with arguments: `scripts/bench.sh "tools --tools 50000"`.
 # What it prints is Markdown; nothing is left behind. bench/README.md says what each command does.
 set -euo pipefail
 
@@ -9,5 +10,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 for command in "$@"; do
-  "$built/trust-fabric-bench" "$command" --program "$built/trust-fabric" --dir "$scratch"
+  read -ra words <<<"$command"
+  "$built/trust-fabric-bench" "${words[@]}" --program "$built/trust-fabric" --dir "$scratch"
 done
