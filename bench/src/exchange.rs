@@ -17,7 +17,6 @@ use crate::load::{self, Write, as_f64, quantile_ms};
 use crate::node::Start;
 use crate::overload::Load;
 use crate::report::{Report, ms};
-use crate::wire;
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
@@ -49,15 +48,12 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
         "p50",
         "p99",
     ]);
-    let livez: Write = {
-        let bytes = wire::request("GET", "/livez", &target.host, "");
-        Arc::new(move |_, request: &mut Vec<u8>| request.clone_from(&bytes))
-    };
+    let bare = load::bare(&target.host);
     let mut rounds = Vec::new();
     let mut errors = 0;
     for round in 0..ROUNDS {
         let crypto = crypto_per_sec()?;
-        let floor = load::closed_loop(&target, &livez, CONNECTIONS, STEP).await?;
+        let floor = load::closed_loop(&target, &bare, CONNECTIONS, STEP).await?;
         let count = PER_SEC_MAX * 2;
         let first = (round as u64 + 1) << 32;
         let prepared = Arc::new(Prepared::new(&node.issuer, &target.host, first, count)?);
@@ -75,11 +71,11 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
         if used.load(std::sync::atomic::Ordering::Relaxed) > prepared.count() {
             report.line("(credentials were used twice: too few were prepared)");
         }
-        let ceiling = 1.0 / (1.0 / crypto + 1.0 / floor.per_sec(200));
+        let ceiling = 1.0 / (1.0 / crypto + 1.0 / floor.per_sec(load::BARE_STATUS));
         let good = open.since_due.get(&200);
         let measured = [
             crypto,
-            floor.per_sec(200),
+            floor.per_sec(load::BARE_STATUS),
             ceiling,
             peak.per_sec(200),
             100.0 * peak.per_sec(200) / ceiling,

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::wire::{ANSWER_MAX, Connection, Target};
+use crate::wire::{self, ANSWER_MAX, Connection, Target};
 
 /// Longest latency that is told apart.
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
@@ -115,6 +115,16 @@ pub fn quantile_ms(latencies: Option<&Histogram<u64>>, quantile: f64) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "counts here are far below 2^52")]
 pub fn as_f64(count: u64) -> f64 {
     count as f64
+}
+
+/// The status of [`bare`] requests.
+pub const BARE_STATUS: u16 = 404;
+
+/// Requests for which no handler runs: what HTTP itself costs, with all that surrounds a handler. Health
+/// would be as cheap, but may be asked for only so often.
+pub fn bare(host: &str) -> Write {
+    let bytes = wire::request("GET", "/nothing", host, "");
+    Arc::new(move |_, request| request.clone_from(&bytes))
 }
 
 /// `connections` ask as fast as they are answered, for `duration`.

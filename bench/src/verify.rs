@@ -16,13 +16,12 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
 };
 
-use crate::load::{Write, as_f64};
+use crate::load::{self, as_f64};
 use crate::node::{Node, Start, Used};
 use crate::overload::Cores;
 use crate::registry::{self, Draws};
 use crate::report::{Report, ms};
 use crate::window::{Window, middle};
-use crate::wire;
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
@@ -65,10 +64,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
     let target = node.target("gateway")?;
     registry::register(&target, 0, TOOLS).await?;
     node.until_quiet().await?;
-    let livez: Write = {
-        let bytes = wire::request("GET", "/livez", &target.host, "");
-        Arc::new(move |_, request: &mut Vec<u8>| request.clone_from(&bytes))
-    };
+    let bare = load::bare(&target.host);
     let mut report = Report::new("Verifications");
     report.line(
         "The node has one core and the generator another; rates are per second in closed loop, times in\n\
@@ -88,7 +84,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
         let unknown = registry::verify_unknown(&draws, host, TOOLS, few);
 
         let crypto = verifications_per_sec()?;
-        let floor = Window::closed(place, &livez, 200, CONNECTIONS, duration).await?;
+        let floor = Window::closed(place, &bare, load::BARE_STATUS, CONNECTIONS, duration).await?;
         let once = Window::closed(place, &each_once, 200, CONNECTIONS, duration).await?;
         let threads = node.threads()?;
         let seen = Window::closed(place, &again, 200, CONNECTIONS, duration).await?;
