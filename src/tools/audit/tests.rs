@@ -443,6 +443,7 @@ async fn what_cannot_be_audited_is_not_done() {
     bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
+    drop(registry);
     bench.end().await;
 }
 
@@ -464,5 +465,6 @@ async fn beyond_its_queue_nothing_is_recorded() {
     for record in waiting {
         assert!(matches!(record.await, Err(Error::Unwritten)));
     }
+    drop(audit);
     bench.end().await;
 }
