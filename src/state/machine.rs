@@ -499,4 +499,23 @@ mod tests {
         let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
         assert_eq!(bench.one(later, spend(2, 9, 6)), DONE);
     }
+
+    #[test]
+    fn a_taint_reaches_what_derives_from_the_key_and_one_from_an_older_log_the_key_alone() {
+        let mut bench = Bench::default();
+        for kid in ["old", "new"] {
+            bench.one(START, publish(kid, 1));
+        }
+        let taint = |kid: &str, digest: &[u8]| {
+            let digest = Bytes::copy_from_slice(digest);
+            Command::TaintSigningKey(command::TaintSigningKey { kid: kid.into(), digest })
+        };
+        assert_eq!(bench.one(START, taint("old", &[])), DONE);
+        assert_eq!(bench.one(START, taint("new", &[7; 16])), DONE);
+        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
+        assert!(bench.machine.revocations().contain(&crate::id::Digest128::from_bytes([7; 16])));
+        let tainted =
+            bench.machine.index().signing_keys.values().filter(|key| key.tainted_at.is_some()).count();
+        assert_eq!(tainted, 2);
+    }
 }

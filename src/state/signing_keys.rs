@@ -197,7 +197,11 @@ pub fn taint(
     index: u64,
     command: &TaintSigningKey,
 ) -> Result<Reply, Corrupt> {
-    let digest = idempotency::digest(&command.digest)?;
+    // Logs from before there were revocations have none, and are still applied.
+    let digest = match command.digest.as_ref() {
+        [] => None,
+        digest => Some(idempotency::digest(digest)?),
+    };
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
@@ -207,7 +211,9 @@ pub fn taint(
     }
     let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
-    revocations::revoke(tables, now, index, &digest);
+    if let Some(digest) = digest {
+        revocations::revoke(tables, now, index, &digest);
+    }
     Ok(Reply::Done { changed: true })
 }
 
