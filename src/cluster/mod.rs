@@ -203,7 +203,7 @@ pub trait Machine: Send + Sync + 'static {
     /// The tables of the state.
     const TABLES: &'static [&'static str];
     /// Those of them that are too large to be read whole when a node starts. Nothing is decided by their
-    /// rows, which are checked when they are read.
+    /// rows but when they go, and they are checked whenever they are read.
     const TABLES_READ_LATER: &'static [&'static str] = &[];
 
     /// Joins encoded commands into one batch, stamped with the leader's time.

@@ -22,7 +22,7 @@ pub use narrow::{Grant, narrow};
 pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind, TrustDomain};
+use crate::id::{Digest128, DigestKind, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
@@ -179,7 +179,9 @@ impl Exchange {
         let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
         let credential = subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
         // An agent without a record would have no ancestors, no end and no revocation.
-        if credential.sub().is_agent_of(&self.trust_domain) {
+        let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
+        let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());
+        if actors.chain([credential.sub().clone()]).any(|id| id.is_agent_of(&self.trust_domain)) {
             return Err(token::Error::SubjectReserved.into());
         }
         if self.state.revokes(credential.lineage(), None, credential.iat()) {

@@ -163,6 +163,10 @@ impl Identity {
         if !bearer.is_agent_identity() {
             return Err(Error::NotAnIdentityToken);
         }
+        // It was verified before this moment: what was revoked between would not cover the new token.
+        if self.state.revokes(bearer.lineage(), bearer.idx(), bearer.iat()) {
+            return Err(Error::Revoked);
+        }
         let issued = self.acting(bearer.sub().as_str(), moment.log_now)?;
         let parent = match &issued.agent.on_behalf_of {
             None => None,

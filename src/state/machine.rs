@@ -512,6 +512,7 @@ mod tests {
         };
         assert_eq!(bench.one(START, taint("old", &[])), DONE);
         assert_eq!(bench.one(START, taint("new", &[7; 16])), DONE);
+        assert_eq!(bench.one(START, taint("new", &[7; 16])), AGAIN);
         assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
         assert!(bench.machine.revocations().contain(&crate::id::Digest128::from_bytes([7; 16])));
         let tainted =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
-use super::tables::{SIGNING_KEY, Tables};
+use super::tables::{REVOCATION, SIGNING_KEY, Tables};
 use super::{idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -206,7 +206,11 @@ pub fn taint(
     let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
     };
-    if key.tainted_at.is_some() {
+    let is_revoked = match &digest {
+        Some(digest) => tables.row(REVOCATION, digest.as_bytes())?.is_some(),
+        None => true,
+    };
+    if key.tainted_at.is_some() && is_revoked {
         return Ok(Reply::Done { changed: false });
     }
     let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };

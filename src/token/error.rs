@@ -94,8 +94,8 @@ pub enum Error {
     /// Bound to a key that its presenter has not proven to hold (RFC 7800, RFC 8705 §3).
     #[error("token is bound to another holder")]
     NotItsHolder,
-    /// A name that only this fabric gives, to its agents.
-    #[error("token subject is a name of this fabric's agents")]
+    /// Its subject, or an actor, has a name that only this fabric gives, to its agents.
+    #[error("token subject or actor has a name of this fabric's agents")]
     SubjectReserved,
     /// Something it derives from is revoked.
     #[error("token is revoked")]

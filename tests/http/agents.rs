@@ -240,6 +240,9 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
         let answer = node.exchange(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
         answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     }
+    let act = json!({"act": {"iss": FABRIC, "sub": "wimse://trust.example/agent/mcp/never-issued"}});
+    let answer = node.exchange(&credential(&node.cluster.changed(&act), JWT)).await;
+    answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     let sub = "wimse://trust.example/ns/demo/sa/agent";
     node.granted(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
 }

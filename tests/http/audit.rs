@@ -174,7 +174,7 @@ async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
 }
 
 /// What a caller leaves behind that does not wait for its answer.
-const ABANDONED: &str = "the caller went away; whether it was done is not known";
+const ABANDONED: &str = "nobody waited for the outcome; whether it was done is not known";
 
 /// Sends a request and hangs up: sooner, so that nobody has read it, or later, while it is under way.
 async fn send_and_hang_up(node: &Node, (method, path): (&str, &str), body: &Value, later: u32) {

@@ -6,8 +6,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::writer::Job;
 use super::{Audit, Decision, Draft, Error};
 
-/// What an entry says whose caller did not wait for the end.
-pub const ABANDONED: &str = "the caller went away; whether it was done is not known";
+/// What an entry says whose outcome nobody waited for: its caller hung up, or the node gave it up.
+pub const ABANDONED: &str = "nobody waited for the outcome; whether it was done is not known";
 
 /// An entry that has its place in the queue already, and is written whatever happens: as it is recorded, or,
 /// if it is dropped before (the handler of a caller that hangs up is), as one that says so.

@@ -112,13 +112,15 @@ impl Writer {
         }
     }
 
-    /// What was asked for at the last moment, by callers that were cut off, is written too.
+    /// What was asked for at the last moment, by callers that were cut off, is written too; and so is what
+    /// was begun: this ends when nobody has a place in the queue any more.
     fn finish(&mut self, jobs: &mut mpsc::Receiver<Job>, group: &mut Group) {
         jobs.close();
-        while let Ok(job) = jobs.try_recv() {
+        while let Some(job) = jobs.blocking_recv() {
             self.take(job, group);
+            // Whoever waits for it may hold the next place.
+            self.write(group);
         }
-        self.write(group);
     }
 
     /// Does what is asked; whether that is to end.
@@ -382,6 +384,26 @@ mod tests {
         bench.queue.try_send(Job::End).expect("room");
         let answer = bench.ask(draft("a", START));
         let (_outer, directory) = bench.run();
+        answer.blocking_recv().expect("answered").expect("written");
+        assert_eq!(entries(&directory, 1).len(), 1);
+    }
+
+    /// Whoever has a place in the queue when the writer is told to end may still be at work: what it says
+    /// at last went nowhere.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the writer runs beside the one that is at work")]
+    fn the_writer_does_not_end_before_what_was_begun() {
+        let Bench { outer: _outer, directory, queue, jobs, writer } = bench();
+        let place = queue.clone().try_reserve_owned().expect("room");
+        queue.try_send(Job::End).expect("room");
+        let running = std::thread::spawn(|| writer.run(jobs));
+        // From then on the writer takes nothing new: it is at its end.
+        while !queue.is_closed() {
+            std::thread::yield_now();
+        }
+        let (done, answer) = oneshot::channel();
+        place.send(Job::Record(Box::new(draft("a", START)), done));
+        running.join().expect("the writer ends");
         answer.blocking_recv().expect("answered").expect("written");
         assert_eq!(entries(&directory, 1).len(), 1);
     }
