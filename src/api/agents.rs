@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body;
+use super::cached::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
 use super::{idempotency, paging};
@@ -280,9 +281,6 @@ pub async fn revoke(
     tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
-
-const NO_STORE: [(header::HeaderName, HeaderValue); 1] =
-    [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
 
 fn answer(identified: Identified) -> Response {
     let identity = AgentIdentity {

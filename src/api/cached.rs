@@ -1,4 +1,4 @@
-//! Public documents that may be cached: `max-age`, a strong `ETag`, 304 (RFC 9110 §13, RFC 9111).
+//! What may be cached and what may not. Public documents: `max-age`, a strong `ETag`, 304 (RFC 9110 §13, RFC 9111).
 
 use aws_lc_rs::digest;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -8,6 +8,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::error::Error;
 use crate::limits;
+
+/// For what nobody may keep: tokens, and what is true of this moment only.
+pub const NO_STORE: [(header::HeaderName, HeaderValue); 1] =
+    [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
 
 /// Answers with a document, or 304 if the caller has it already.
 ///

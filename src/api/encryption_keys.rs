@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
+use super::cached::NO_STORE;
 use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::{self, Error};
 use super::jwks::{self, JwkSet};
@@ -121,12 +122,9 @@ pub async fn list(
     let workload_id = workload_id.ok_or_else(|| Error::invalid_request("workload_id: is needed"))?;
     let set = JwkSet { keys: app.identity.encryption_keys(workload_id)? };
     let media = [(header::CONTENT_TYPE, HeaderValue::from_static(jwks::media(&headers)))];
+    // Nobody is to encrypt to an agent that was revoked meanwhile.
     Ok((NO_STORE, (media, Json(set))).into_response())
 }
-
-/// Nobody is to encrypt to an agent that was revoked meanwhile.
-const NO_STORE: [(header::HeaderName, HeaderValue); 1] =
-    [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
 
 impl From<encryption_keys::Error> for Error {
     fn from(error: encryption_keys::Error) -> Self {

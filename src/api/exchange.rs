@@ -3,13 +3,14 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
 use super::body::{self, Media};
+use super::cached::NO_STORE;
 use super::caller::{self, Caller};
 use super::error::{self, Error};
 use super::idempotency;
@@ -127,7 +128,7 @@ pub async fn post(
         scope: minted.scope,
     };
     // RFC 6749 §5.1: "MUST include the HTTP Cache-Control response header field with no-store".
-    Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(answer)).into_response())
+    Ok((NO_STORE, Json(answer)).into_response())
 }
 
 fn from_json(bytes: &[u8]) -> Result<Members, Error> {

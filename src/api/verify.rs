@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::cached::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
 use super::{App, body, tools};
@@ -122,8 +122,7 @@ pub async fn post(
     };
     let caller = tools::asking(&caller, &parts, &bytes)?;
     let verdict = app.verifier.verify(members, &caller).await?;
-    let no_store = HeaderValue::from_static("no-store");
-    Ok(([(header::CACHE_CONTROL, no_store)], Json(VerifyResponse::from(verdict))).into_response())
+    Ok((NO_STORE, Json(VerifyResponse::from(verdict))).into_response())
 }
 
 impl From<Verdict> for VerifyResponse {

@@ -28,7 +28,7 @@ pub struct IssuedAgent {
     pub issued_by: String,
     /// When, in log time.
     pub issued_at: Timestamp,
-    /// It is not renewed beyond, and no token of it lives longer.
+    /// It is not renewed beyond, and no identity token of it lives longer.
     pub ends_at: Timestamp,
     /// When it was revoked itself; an ancestor's revocation is not noted here.
     pub revoked_at: Option<Timestamp>,

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::Error;
 use super::jws::Signed;
 use crate::clock::Timestamp;
+use crate::policy::is_scope_word;
 use crate::{json, limits};
 
 /// The claims of a verified token.
@@ -172,17 +173,10 @@ fn numeric_date(name: &'static str, value: &Value) -> Result<Timestamp, Error> {
 fn bounded_words<'w>(name: &'static str, words: impl Iterator<Item = &'w str>) -> Result<Vec<String>, Error> {
     let mut read = Vec::new();
     for word in words {
-        if !is_word(word) || read.len() == limits::CAPABILITIES_MAX {
+        if !is_scope_word(word) || read.len() == limits::CAPABILITIES_MAX {
             return Err(Error::ClaimMalformed(name));
         }
         read.push(word.to_owned());
     }
     Ok(read)
-}
-
-/// RFC 6749 §3.3: `scope-token = 1*( %x21 / %x23-5B / %x5D-7E )`. Capabilities are written into `scope`,
-/// so they follow it.
-fn is_word(word: &str) -> bool {
-    (1..=limits::CAPABILITY_BYTES_MAX).contains(&word.len())
-        && word.bytes().all(|b| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e))
 }

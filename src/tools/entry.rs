@@ -2,9 +2,9 @@
 
 use url::Url;
 
-use crate::limits;
 use crate::policy::blast_radius::BlastRadius;
 use crate::state::command::Tool;
+use crate::{limits, policy};
 
 /// The protocols by which a tool can be called (specification, "Universal tool entry").
 pub const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
@@ -65,7 +65,7 @@ impl Entry {
         list(
             ("required_capabilities", &members.required_capabilities, limits::CAPABILITIES_MAX),
             &format!("must be words of 1 to {} printable ASCII characters", limits::CAPABILITY_BYTES_MAX),
-            is_scope_word,
+            policy::is_scope_word,
         )?;
         max_blast_radius(members.max_blast_radius.as_deref())?;
         list(
@@ -216,11 +216,6 @@ fn list(
         return Err(broken(member, "must not name anything twice"));
     }
     Ok(())
-}
-
-/// RFC 6749 §3.3: what a capability of a token can be.
-fn is_scope_word(text: &str) -> bool {
-    is_printable(text, limits::CAPABILITY_BYTES_MAX) && !text.contains(['"', '\\'])
 }
 
 fn is_printable(text: &str, bytes_max: usize) -> bool {

@@ -229,24 +229,9 @@ impl Registry {
     /// Before anything is proposed: what cannot be audited is not done, and what is done is audited even if
     /// nobody waits for it.
     fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<Open, Error> {
-        let begun = self.audit.begin(Draft {
-            timestamp: self.clock.now(),
-            tool_id: tool_id.to_owned(),
-            action,
-            decision: Decision::Error,
-            check: None,
-            notes: String::new(),
-            protocol: None,
-            subject: None,
-            actor: None,
-            jti: None,
-            txn: None,
-            caller: caller.id.clone(),
-            caller_actor: caller.actor.clone(),
-            request_id: caller.request_id.clone(),
-        });
+        let begun = self.audit.begin(Draft::undecided(action, tool_id, caller, self.clock.now()));
         if begun.is_err() {
-            self.metrics.tool_write(action_label(action), "unavailable");
+            self.metrics.tool_write(action.as_str(), "unavailable");
         }
         Ok(begun?)
     }
@@ -262,7 +247,7 @@ impl Registry {
             Told { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
             Told { .. } => ("done", outcome),
         };
-        self.metrics.tool_write(action_label(action), result);
+        self.metrics.tool_write(action.as_str(), result);
         let recorded = open.record(|draft| {
             (draft.action, draft.decision) = (action, Decision::Allow);
             draft.notes.clone_from(&outcome);
@@ -282,7 +267,7 @@ impl Registry {
                 (is_there.then_some(Decision::Deny), "refused")
             }
         };
-        self.metrics.tool_write(action_label(action), result);
+        self.metrics.tool_write(action.as_str(), result);
         let Some(decision) = decision else {
             open.withdraw();
             return error.into();
@@ -298,14 +283,5 @@ impl Registry {
             // Its caller is told that the outcome is unknown, whatever became of the audit.
             _ => error.into(),
         }
-    }
-}
-
-fn action_label(action: Action) -> &'static str {
-    match action {
-        Action::Register => "register",
-        Action::Replace => "replace",
-        Action::Deregister => "deregister",
-        Action::Verify => "verify",
     }
 }

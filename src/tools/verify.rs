@@ -269,22 +269,8 @@ fn execution(credential: &Credential) -> Option<Digest128> {
 }
 
 fn draft(request: &Request, caller: &Caller, now: Timestamp) -> Draft {
-    Draft {
-        timestamp: now,
-        tool_id: request.tool_id.clone(),
-        action: Action::Verify,
-        decision: Decision::Error,
-        check: None,
-        notes: String::new(),
-        protocol: Some(request.protocol.to_owned()),
-        subject: None,
-        actor: None,
-        jti: None,
-        txn: None,
-        caller: caller.id.clone(),
-        caller_actor: caller.actor.clone(),
-        request_id: caller.request_id.clone(),
-    }
+    let undecided = Draft::undecided(Action::Verify, &request.tool_id, caller, now);
+    Draft { protocol: Some(request.protocol.to_owned()), ..undecided }
 }
 
 /// Only what a good signature says: a trail does not accuse anybody by what a stranger wrote.

@@ -1,8 +1,9 @@
 //! What was decided about tools, and by whom: kept on this node before it is answered, then shipped
 //! through the log in blocks, so that any node shows it (contract §5, Audit).
 //!
-//! [`entry`] is what is written, [`Open`] one that is begun before something is done, `writer` the one thread that writes it into the journal, `shipping` what
-//! takes it from there to the log, [`trail`] what reads it, and [`chain`] what checks it, offline too.
+//! [`entry`] is what is written, [`Open`] one that is begun before something is done, `writer` the one
+//! thread that writes it into the journal, `shipping` what takes it from there to the log, [`trail`] what
+//! reads it, and [`chain`] what checks it, offline too.
 
 pub mod chain;
 pub mod entry;
@@ -22,6 +23,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 pub use self::open::Open;
 use self::shipping::Shipping;
 use self::writer::{Head, Job, Writer};
+use super::Caller;
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
 use crate::id::Digest128;
@@ -85,6 +87,29 @@ pub struct Draft {
     pub caller_actor: Option<String>,
     /// `X-Request-Id` of the request.
     pub request_id: String,
+}
+
+impl Draft {
+    /// Of what `caller` asked for at `now`: what comes of it is not known yet.
+    #[must_use]
+    pub fn undecided(action: Action, tool_id: &str, caller: &Caller, now: Timestamp) -> Self {
+        Self {
+            timestamp: now,
+            tool_id: tool_id.to_owned(),
+            action,
+            decision: Decision::Error,
+            check: None,
+            notes: String::new(),
+            protocol: None,
+            subject: None,
+            actor: None,
+            jti: None,
+            txn: None,
+            caller: caller.id.clone(),
+            caller_actor: caller.actor.clone(),
+            request_id: caller.request_id.clone(),
+        }
+    }
 }
 
 /// Why an entry was not written. What it is about must not be answered then.

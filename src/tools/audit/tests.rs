@@ -428,7 +428,7 @@ async fn what_cannot_be_audited_is_not_done() {
         })
         .expect("an entry")
     };
-    let caller = crate::tools::Caller { is_operator: true, ..Default::default() };
+    let caller = Caller { is_operator: true, ..Default::default() };
     let condition = Condition::default;
     let replace = async |name| registry.replace(tool(name), condition(), &caller).await.map(drop);
     let deregister = async || registry.deregister("a".into(), Door::Every, condition(), &caller).await;

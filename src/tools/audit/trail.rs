@@ -149,9 +149,7 @@ impl Audit {
         }
         Ok((blocks, false))
     }
-}
 
-impl Audit {
     /// A page opens many blocks, so that few are filled at once: who verifies must not wait for who reads.
     async fn place(&self) -> Result<SemaphorePermit<'_>, ReadError> {
         let place = tokio::time::timeout(limits::AUDIT_READ_WAIT, self.readers.acquire()).await;
