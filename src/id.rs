@@ -152,6 +152,10 @@ pub enum DigestKind {
     Execution = 9,
     /// A tool, by its `tool_id`.
     Tool = 10,
+    /// A security event token, by `jti`.
+    Signal = 11,
+    /// A family of events; the issuer is that of the signals.
+    SignalFamily = 12,
 }
 
 /// The first 128 bits of SHA-256 over (kind, issuer, value), each length-prefixed, so that no

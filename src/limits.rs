@@ -81,6 +81,29 @@ pub const EMAIL_BYTES_MAX: usize = 320;
 /// Test: `token::subject::tests::refuses_other_claims_of_wrong_types_or_beyond_limits`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const DELEGATION_DEPTH_MAX: u32 = 10;
 
+// --- revocations ---------------------------------------------------------------------------------
+
+/// How long a revocation is remembered, by log time: until everything that it could cover is dead. That is
+/// [`CREDENTIAL_AGE_MAX`], which no issuer and no chain goes beyond, and the margins of clocks.
+/// Test: `state::revocations::tests::a_revocation_is_kept_until_what_it_covers_is_dead_and_then_forgotten`. Metric: `svc_revocations`.
+pub const REVOCATION_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
+/// How long it is remembered that a security event token came, by log time: until it would be refused for
+/// its age.
+/// Test: `state::signals::tests::a_signal_counts_once_for_as_long_as_it_could_come_again`. Metric: `svc_signals_total{result="duplicate"}`.
+pub const SIGNAL_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
+/// Most revocations that are remembered; a signal that would go beyond it is answered 503.
+/// Test: `state::signals::tests::beyond_its_limit_no_signal_revokes_and_an_operator_still_does`. Metric: `svc_revocations`.
+pub const REVOCATIONS_MAX: u64 = 12_000_000;
+/// How many more an operator may make.
+/// Test: `state::signals::tests::beyond_its_limit_no_signal_revokes_and_an_operator_still_does`. Metric: `svc_revocations`.
+pub const REVOCATIONS_OF_OPERATORS_MAX: u64 = 100_000;
+/// Most blocks, lifted ones that are still remembered among them; a signal beyond it is answered 503.
+/// Test: `state::signals::tests::beyond_its_limit_no_signal_blocks`. Metric: `svc_signals_total{result="unavailable"}`.
+pub const BLOCKS_MAX: u64 = 1_000_000;
+/// Most revocations and blocks that one entry of the log forgets.
+/// Test: `state::revocations::tests::one_entry_forgets_only_so_many`. Metric: none, the next entry goes on.
+pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
+
 // --- tools -------------------------------------------------------------------------------------
 
 /// Longest wait of a verification until this node has applied what the token was issued after; beyond

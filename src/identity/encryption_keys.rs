@@ -103,7 +103,7 @@ impl Identity {
         let workload_id: WorkloadId = workload_id.parse()?;
         let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
         let now = self.state.not_before_log(self.clock.now());
-        if self.state.agent_standing(&agent, now) != AgentStanding::Active {
+        if self.state.agent_standing(&agent, now)? != AgentStanding::Active {
             return Err(Error::NoAgent);
         }
         self.state.encryption_keys(workload_id.as_str())?.iter().map(|facts| Ok(read(facts)?)).collect()

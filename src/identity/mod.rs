@@ -189,7 +189,7 @@ impl Identity {
     /// [`Error::UnknownAgent`] also for an agent of somebody else.
     pub fn show(&self, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
-        Ok(self.shown(agent.ok_or(Error::UnknownAgent)?))
+        self.shown(agent.ok_or(Error::UnknownAgent)?)
     }
 
     /// At most `limit` of the agents behind `after` that this caller had issued, an operator of all; and
@@ -205,7 +205,7 @@ impl Identity {
     ) -> Result<(Vec<Shown>, Option<String>), Error> {
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
-        Ok((agents.into_iter().map(|agent| self.shown(agent)).collect(), next))
+        Ok((agents.into_iter().map(|agent| self.shown(agent)).collect::<Result<_, _>>()?, next))
     }
 
     /// Revokes an agent, and all that derives from it, for ever. Whether that changed anything.
@@ -219,10 +219,10 @@ impl Identity {
         revoked.map_err(Error::of_revocation)
     }
 
-    fn shown(&self, agent: IssuedAgent) -> Shown {
+    fn shown(&self, agent: IssuedAgent) -> Result<Shown, Error> {
         let now = self.state.not_before_log(self.clock.now());
-        let standing = self.state.agent_standing(&agent, now);
-        Shown { agent, standing }
+        let standing = self.state.agent_standing(&agent, now)?;
+        Ok(Shown { agent, standing })
     }
 
     fn moment(&self) -> Result<Moment, Error> {
@@ -264,7 +264,7 @@ impl Identity {
     /// An agent that is neither revoked nor ended; one that is forgotten has ended.
     fn acting(&self, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = self.state.agent(agent_id)?.ok_or(Error::Ended)?;
-        match self.state.agent_standing(&issued, now) {
+        match self.state.agent_standing(&issued, now)? {
             AgentStanding::Active => Ok(issued),
             AgentStanding::Revoked => Err(Error::Revoked),
             AgentStanding::Ended => Err(Error::Ended),

@@ -24,7 +24,7 @@ pub(super) fn of(
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
     let parent = state.agent(id)?.filter(|parent| caller.may_see(parent)).ok_or(Error::ParentUnknown)?;
-    match state.agent_standing(&parent, now) {
+    match state.agent_standing(&parent, now)? {
         AgentStanding::Active => Ok(Some(parent)),
         AgentStanding::Revoked => Err(Error::ParentRevoked),
         AgentStanding::Ended => Err(Error::ParentEnded),

@@ -6,10 +6,13 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::command::{Agent, AgentIssued, AgentRow, Command, IssueAgent, Refusal, Reply, RevokeAgent};
+use super::command::{
+    Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent,
+};
 use super::owned::Owned;
 use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
-use super::{Error, Idempotency, State, encryption_keys, idempotency, revocations};
+use super::revocations::Note;
+use super::{Error, Idempotency, State, encryption_keys, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::WorkloadId;
@@ -131,15 +134,31 @@ pub fn revoke(
     if row.revoked_at_millis != 0 {
         return Ok(Reply::Done { changed: false });
     }
-    let digest = idempotency::digest(&command.digest)?;
+    let fact = Fact {
+        digest: command.digest.clone(),
+        kind: lineage::SUBJECT.to_owned(),
+        issuer: String::new(),
+        value: command.agent_id.clone(),
+    };
+    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller.clone() };
+    revocations::revoke(tables, now, index, &command.digest, note)?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// Notes that an agent is revoked, if `agent_id` is one and it is not: none of its tokens is good for a
+/// renewal any more, so that is for ever.
+///
+/// # Errors
+/// [`Corrupt`] if its row is not what was written.
+pub fn note_revoked(tables: &mut Tables<'_>, now: Timestamp, agent_id: &str, by: &str) -> Result<(), Corrupt> {
+    let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
     let ends_at = Timestamp::from_millis(row.ends_at_millis);
     let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
-    tables.delete(AGENT_END, &end(ends_at, &command.agent_id));
-    tables.put(AGENT_END, &end(last_token_ends_at, &command.agent_id), Vec::new());
-    let row = AgentRow { revoked_at_millis: now.millis(), revoked_by: command.caller.clone(), ..row };
-    tables.put(AGENT, command.agent_id.as_bytes(), row.encode_to_vec());
-    revocations::revoke(tables, now, index, &digest);
-    Ok(Reply::Done { changed: true })
+    tables.delete(AGENT_END, &end(ends_at, agent_id));
+    tables.put(AGENT_END, &end(last_token_ends_at, agent_id), Vec::new());
+    let row = AgentRow { revoked_at_millis: now.millis(), revoked_by: by.to_owned(), ..row };
+    tables.put(AGENT, agent_id.as_bytes(), row.encode_to_vec());
+    Ok(())
 }
 
 /// The row of an agent, whatever it is good for.
@@ -161,21 +180,29 @@ pub fn acting(
     agent_id: &str,
 ) -> Result<Result<AgentRow, Refusal>, Corrupt> {
     let Some(row) = find(tables, agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
-    for ancestor in ancestors(&row) {
+    Ok(match standing(tables, now, &row.clone().try_into()?)? {
+        AgentStanding::Active => Ok(row),
+        AgentStanding::Revoked => Err(Refusal::AgentRevoked),
+        AgentStanding::Ended => Err(Refusal::AgentEnded),
+    })
+}
+
+fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<AgentStanding, Corrupt> {
+    for ancestor in &agent.agent.ancestors {
         // None ends before its descendants: one that is forgotten sooner was revoked.
         match find(tables, ancestor)? {
             Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
-            None if now.millis() >= row.ends_at_millis => return Ok(Err(Refusal::AgentEnded)),
-            Some(_) | None => return Ok(Err(Refusal::AgentRevoked)),
+            None if now >= agent.ends_at => return Ok(AgentStanding::Ended),
+            Some(_) | None => return Ok(AgentStanding::Revoked),
         }
     }
-    if row.revoked_at_millis != 0 {
-        return Ok(Err(Refusal::AgentRevoked));
-    }
-    if now.millis() >= row.ends_at_millis {
-        return Ok(Err(Refusal::AgentEnded));
-    }
-    Ok(Ok(row))
+    Ok(if agent.revoked_at.is_some() {
+        AgentStanding::Revoked
+    } else if now >= agent.ends_at {
+        AgentStanding::Ended
+    } else {
+        AgentStanding::Active
+    })
 }
 
 fn ancestors(row: &AgentRow) -> &[String] {
@@ -328,27 +355,11 @@ impl State {
     }
 
     /// What an agent is good for at `now`, which is no earlier than log time.
-    #[must_use]
-    pub fn agent_standing(&self, agent: &IssuedAgent, now: Timestamp) -> AgentStanding {
-        if self.is_revoked_agent(agent) {
-            AgentStanding::Revoked
-        } else if now >= agent.ends_at {
-            AgentStanding::Ended
-        } else {
-            AgentStanding::Active
-        }
-    }
-
-    /// Whether an agent, or one on whose behalf it acts, is revoked. That is for ever, whenever a token
-    /// was issued.
-    #[must_use]
-    pub fn is_revoked_agent(&self, agent: &IssuedAgent) -> bool {
-        let revocations = self.core.machine().revocations();
-        let is_revoked = |ancestor: &String| match ancestor.parse() {
-            Ok(ancestor) => revocations.contain(&lineage::workload(&ancestor)),
-            Err(_) => true,
-        };
-        agent.revoked_at.is_some() || agent.agent.ancestors.iter().any(is_revoked)
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agent_standing(&self, agent: &IssuedAgent, now: Timestamp) -> Result<AgentStanding, Corrupt> {
+        standing(&Tables::new(self.core.view()), now, agent)
     }
 }
 

@@ -15,13 +15,15 @@ mod proto {
 }
 
 pub use proto::command::Body as Command;
+pub use proto::effect::Kind as EffectKind;
 pub use proto::tool_written::How;
 pub use proto::{
-    Agent, AgentIssued, AgentRow, AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Bootstrap,
-    CheckStateHash, DeregisterTool, EncryptionKeyRegistered, EncryptionKeyRow, Idempotency, IdempotencyRow,
-    IssueAgent, Metadata, NonceRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy,
-    PutTool, Refusal, RegisterEncryptionKey, RetireSigningKey, RevocationRow, RevokeAgent, SigningKeyRow,
-    SpendNonce, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    AcceptSignal, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock, AuditBlockRow, AuditHead,
+    AuditNodeRow, BlockRow, Bootstrap, CheckStateHash, DeregisterTool, Effect, EncryptionKeyRegistered,
+    EncryptionKeyRow, Fact, Idempotency, IdempotencyRow, IssueAgent, Metadata, NonceRow, PolicyHistoryRow,
+    PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, Refusal, RegisterEncryptionKey,
+    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, SigningKeyRow, SpendNonce,
+    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
 };
 
 /// The version of the format that this version writes.

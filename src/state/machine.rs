@@ -12,13 +12,16 @@ use tokio::sync::watch;
 use super::command::{
     self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow, Told,
 };
-use super::revocations::Revocations;
+use super::revocation_index::RevocationIndex;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
-    self, AUDIT_BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION, META,
-    POLICY, POLICY_HISTORY, REVOCATION, SIGNING_KEY, TIME, TOOLS, Tables,
+    self, AUDIT_BLOCK, BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION, META,
+    POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNING_KEY, TIME, TOOLS, Tables,
 };
-use super::{agents, audit, encryption_keys, idempotency, policies, signing_keys, spent, tools};
+use super::{
+    agents, audit, blocks, encryption_keys, idempotency, policies, revocations, signals, signing_keys, spent,
+    tools,
+};
 use crate::clock::Timestamp;
 use crate::cluster::{Applied, Corrupt, Machine, View, Write};
 use crate::id::Incarnation;
@@ -27,7 +30,7 @@ use crate::id::Incarnation;
 #[derive(Debug, Default)]
 pub struct Replicated {
     index: ArcSwap<Index>,
-    revocations: Revocations,
+    revocations: RevocationIndex,
     policy: watch::Sender<String>,
 }
 
@@ -48,6 +51,8 @@ pub struct Index {
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
     /// How many tools there are.
     pub tools: u64,
+    /// How many revocations are remembered.
+    pub revocations: u64,
     /// How many blocks of audit entries were ever dropped because they were old.
     pub audit_dropped_by_age: u64,
     /// And how many because there were too many bytes of them.
@@ -61,9 +66,9 @@ impl Replicated {
         self.index.load()
     }
 
-    /// What is revoked, as of the last entry applied.
+    /// What is revoked and blocked, as of the last entry applied.
     #[must_use]
-    pub fn revocations(&self) -> &Revocations {
+    pub fn revocations(&self) -> &RevocationIndex {
         &self.revocations
     }
 
@@ -71,6 +76,17 @@ impl Replicated {
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<String> {
         self.policy.subscribe()
+    }
+
+    fn take_revocation(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        let (digest, index, at) = revocations::watermark(key, row)?;
+        self.revocations.put(digest, index, at)
+    }
+
+    fn take_block(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        let (fact, by, is_blocked) = blocks::standing(key, row)?;
+        self.revocations.set_block(fact, by, is_blocked);
+        Ok(())
     }
 
     /// The index first: whoever is woken by a change of policy must find it.
@@ -87,8 +103,9 @@ impl Replicated {
 
 impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
-    // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start.
-    const TABLES_READ_LATER: &'static [&'static str] = &[AUDIT_BLOCK];
+    // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start. Revocations are read
+    // to rebuild the index, which reads each once.
+    const TABLES_READ_LATER: &'static [&'static str] = &[AUDIT_BLOCK, REVOCATION, REVOCATION_END];
 
     fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes {
         command::encode_batch(now, commands)
@@ -99,6 +116,7 @@ impl Machine for Replicated {
         let mut tables = Tables::new(view);
         let now = tables.advance_time(batch.time)?;
         let mut applied = Applied::default();
+        revocations::forget_ended(&mut tables, now)?;
         for (command, idempotency) in batch.commands {
             let known = match &idempotency {
                 None => None,
@@ -129,6 +147,9 @@ impl Machine for Replicated {
                     encryption_keys::register(&mut tables, now, command)?
                 }
                 Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
+                Command::AcceptSignal(command) => signals::accept(&mut tables, now, index, command)?,
+                Command::Revoke(command) => revocations::by_operator(&mut tables, now, index, command)?,
+                Command::AllowRevocations(command) => signals::allow(&mut tables, &command)?,
             };
             if let Some(idempotency) = &idempotency {
                 idempotency::remember(&mut tables, now, idempotency, &reply)?;
@@ -143,7 +164,11 @@ impl Machine for Replicated {
         let mut index = Index::clone(&self.index.load());
         for write in writes {
             match write {
-                Write::Put { table: REVOCATION, key, value } => self.revocations.put(key, value)?,
+                Write::Put { table: REVOCATION, key, value } => self.take_revocation(key, value)?,
+                Write::Delete { table: REVOCATION, key } => {
+                    self.revocations.forget(&idempotency::digest(key)?);
+                }
+                Write::Put { table: BLOCK, key, value } => self.take_block(key, value)?,
                 Write::Put { table, key, value } => index.put(table, key, value)?,
                 Write::Delete { table, key } => index.delete(table, key),
                 // Only tables that readers do not keep in memory have ranges deleted.
@@ -157,24 +182,11 @@ impl Machine for Replicated {
     fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         let mut index = Index::default();
         for table in [META, SIGNING_KEY, POLICY_HISTORY] {
-            let mut refused = None;
-            view.scan(table, &[], &mut |key, row| {
-                refused = index.put(table, key, row).err();
-                refused.is_none()
-            })?;
-            if let Some(refused) = refused {
-                return Err(refused);
-            }
+            visit(view, table, |key, row| index.put(table, key, row))?;
         }
         // What was revoked stays so: a state that is taken over whole only adds to it.
-        let mut refused = None;
-        view.scan(REVOCATION, &[], &mut |key, row| {
-            refused = self.revocations.put(key, row).err();
-            refused.is_none()
-        })?;
-        if let Some(refused) = refused {
-            return Err(refused);
-        }
+        visit(view, REVOCATION, |key, row| self.take_revocation(key, row))?;
+        visit(view, BLOCK, |key, row| self.take_block(key, row))?;
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
             return Err(Corrupt::row("the current policy is not there"));
         }
@@ -198,6 +210,7 @@ impl Index {
                 self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
             }
             (META, TOOLS) => self.tools = read_number(row)?,
+            (META, REVOCATIONS) => self.revocations = read_number(row)?,
             (META, DROPPED_BY_AGE) => self.audit_dropped_by_age = read_number(row)?,
             (META, DROPPED_BY_BYTES) => self.audit_dropped_by_bytes = read_number(row)?,
             (SIGNING_KEY, kid) => {
@@ -225,6 +238,20 @@ impl Index {
             _ => {}
         }
     }
+}
+
+/// Every row of a table, until one is refused.
+fn visit(
+    view: &dyn View,
+    table: &str,
+    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let mut outcome = Ok(());
+    view.scan(table, &[], &mut |key, row| {
+        outcome = take(key, row);
+        outcome.is_ok()
+    })?;
+    outcome
 }
 
 fn read_incarnation(row: &[u8]) -> Result<Incarnation, Corrupt> {

@@ -5,6 +5,7 @@
 
 mod agents;
 mod audit;
+mod blocks;
 mod bucket;
 pub mod command;
 mod encryption_keys;
@@ -12,7 +13,9 @@ mod idempotency;
 mod machine;
 mod owned;
 mod policies;
+mod revocation_index;
 mod revocations;
+mod signals;
 mod signing_keys;
 mod spent;
 mod tables;
@@ -30,7 +33,8 @@ pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::{Agent, Metadata, PolicySource, Told};
 pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
-pub use revocations::Revocations;
+pub use revocations::{FactText, Revoked};
+pub use signals::{Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use tools::{ToolPage, ToolQuery};
 
@@ -99,6 +103,12 @@ pub enum Error {
     /// A block of audit entries came before the one it follows.
     #[error("a block of audit entries is missing before this one")]
     AuditBlockMissing,
+    /// The issuer of a signal has revoked as much as it may in a minute.
+    #[error("the issuer has revoked as much as it may in a minute")]
+    RevocationQuota,
+    /// More revocations than the limit.
+    #[error("the cluster remembers as many revocations as it can")]
+    TooManyRevocations,
     /// A row is not what was written.
     #[error("a row of the state is damaged")]
     Damaged(#[from] Corrupt),
@@ -129,6 +139,8 @@ impl From<Refusal> for Error {
             Refusal::TooManyAgents => Self::TooManyAgents,
             Refusal::TooManyEncryptionKeys => Self::TooManyEncryptionKeys,
             Refusal::AuditBlockMissing => Self::AuditBlockMissing,
+            Refusal::RevocationQuota => Self::RevocationQuota,
+            Refusal::TooManyRevocations => Self::TooManyRevocations,
         }
     }
 }

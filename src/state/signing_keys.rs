@@ -9,6 +9,7 @@ use prost::Message as _;
 
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use super::tables::{REVOCATION, SIGNING_KEY, Tables};
+use super::revocations::Note;
 use super::{idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -216,7 +217,7 @@ pub fn taint(
     let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     if let Some(digest) = digest {
-        revocations::revoke(tables, now, index, &digest);
+        revocations::revoke(tables, now, index, digest.as_bytes(), Note::default())?;
     }
     Ok(Reply::Done { changed: true })
 }

@@ -36,6 +36,15 @@ pub const OWNED: &str = "owned";
 pub const ENCRYPTION_KEY: &str = "encryption_key";
 /// Revocations, by digest.
 pub const REVOCATION: &str = "revocation";
+/// When revocations, and blocks that block nothing, may be forgotten, by (log time in milliseconds, their
+/// key); rows are empty.
+pub const REVOCATION_END: &str = "revocation_end";
+/// What an issuer has revoked of late, by `iss`.
+pub const REVOCATION_QUOTA: &str = "revocation_quota";
+/// Blocks, by (digest of the fact, digest of issuer and family).
+pub const BLOCK: &str = "block";
+/// Security event tokens that came, by (bucket, digest); rows are empty.
+pub const SIGNAL: &str = "signal";
 /// Blocks of audit entries, by number.
 pub const AUDIT_BLOCK: &str = "audit_block";
 /// Which blocks are about a tool, by (digest of `tool_id`, number); rows are empty.
@@ -61,6 +70,10 @@ pub const ALL: &[&str] = &[
     OWNED,
     ENCRYPTION_KEY,
     REVOCATION,
+    REVOCATION_END,
+    REVOCATION_QUOTA,
+    BLOCK,
+    SIGNAL,
     AUDIT_BLOCK,
     AUDIT_TRAIL,
     AUDIT_HEAD,
@@ -77,6 +90,10 @@ pub const TIME: &[u8] = b"time";
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
 /// Row of [`META`]: how many tools there are, 8 bytes.
 pub const TOOLS: &[u8] = b"tools";
+/// Row of [`META`]: how many revocations are remembered, 8 bytes.
+pub const REVOCATIONS: &[u8] = b"revocations";
+/// Row of [`META`]: how many rows [`BLOCK`] has, 8 bytes.
+pub const BLOCKS: &[u8] = b"blocks";
 /// Row of [`META`]: how many blocks of audit entries were dropped because they were old, 8 bytes.
 pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
 /// Row of [`META`]: how many were dropped because there were too many bytes of them, 8 bytes.
