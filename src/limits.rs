@@ -280,6 +280,9 @@ pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
 /// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
 /// Test: `cluster::propose::tests::a_command_that_is_not_applied_in_time_has_an_unknown_outcome`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of entries beyond which the log is cut behind a snapshot; half of it then stays.
+/// Test: `cluster::restarts::a_log_of_large_entries_is_cut_and_goes_on_after_a_restart`. Metric: none, the rest is in the snapshot.
+pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Longest wait at start-up until everything in the log is applied.
 /// Test: none, it takes a log of two minutes. Metric: none, the node does not start.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);

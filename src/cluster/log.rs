@@ -17,6 +17,7 @@ use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::log_size::LogSize;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{self, Job};
 use super::{Corrupt, Open, codec, record, tails};
@@ -50,6 +51,8 @@ pub struct LogStore {
     reader: LogReader,
     jobs: mpsc::Sender<Job>,
     durable: watch::Receiver<u64>,
+    size: LogSize,
+    surplus: watch::Sender<Option<u64>>,
 }
 
 /// A reader of the log.
@@ -83,6 +86,8 @@ pub struct Opened {
     pub last: Option<LogId>,
     /// The last entry purged.
     pub purged: Option<LogId>,
+    /// Up to which entry the log is to be cut, whenever it is too large.
+    pub surplus: watch::Receiver<Option<u64>>,
 }
 
 /// Opens the database of the log in `directory`.
@@ -134,7 +139,7 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`] if a record is not what was written or one is missing.
-pub fn open(db: DB, open: Open) -> Result<Opened, Corrupt> {
+pub fn open(db: DB, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
@@ -144,7 +149,7 @@ pub fn open(db: DB, open: Open) -> Result<Opened, Corrupt> {
     let vote = read_meta(&db, VOTE)?
         .map(|bytes| codec::decode_vote(&bytes).map_err(|error| corrupt(&error)))
         .transpose()?;
-    let last = verify(&db, purged)?;
+    let (last, size) = verify(&db, purged, bytes_max)?;
     // Whoever appended in a term had voted in it first.
     let term = |leader: Option<u64>| leader.unwrap_or(0);
     if term(last.map(|last| last.leader_id.term())) > term(vote.map(|vote| vote.leader_id.term())) {
@@ -159,14 +164,15 @@ pub fn open(db: DB, open: Open) -> Result<Opened, Corrupt> {
     let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let writer = Box::new(move || writer::run(&db, queue, &durable_sender));
-    let store = LogStore { reader, jobs, durable: durable.clone() };
-    Ok(Opened { store, writer, durable, last, purged })
+    let (surplus_sender, surplus) = watch::channel(None);
+    let store = LogStore { reader, jobs, durable: durable.clone(), size, surplus: surplus_sender };
+    Ok(Opened { store, writer, durable, last, purged, surplus })
 }
 
-/// Every entry from the purged one on, without a hole. Answers the last log id.
-fn verify(db: &DB, purged: Option<LogId>) -> Result<Option<LogId>, Corrupt> {
+/// Every entry from the purged one on, without a hole. Answers the last log id, and their sizes.
+fn verify(db: &DB, purged: Option<LogId>, bytes_max: u64) -> Result<(Option<LogId>, LogSize), Corrupt> {
     let family = db.cf_handle(LOG).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
-    let mut last = purged;
+    let (mut last, mut size) = (purged, LogSize::new(bytes_max));
     for item in db.iterator_cf(family, IteratorMode::Start) {
         let (key, sealed) = item.map_err(|error| Corrupt::new(db.path(), error))?;
         let entry = decode(&key, &sealed).map_err(|error| Corrupt::new(db.path(), error))?;
@@ -177,8 +183,9 @@ fn verify(db: &DB, purged: Option<LogId>) -> Result<Option<LogId>, Corrupt> {
             return Err(Corrupt::new(db.path(), what));
         }
         last = Some(log_id);
+        size.append(log_id.index, sealed.len());
     }
-    Ok(last)
+    Ok((last, size))
 }
 
 fn decode(key: &[u8], sealed: &[u8]) -> io::Result<Entry> {
@@ -358,10 +365,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 let bytes = codec::encode_entry(&entry);
                 let index = entry.log_id().index;
                 recent.remember(entry, bytes.len());
+                self.size.append(index, bytes.len());
                 encoded.push((index, bytes));
             }
             recent.shrink(*self.durable.borrow());
         }
+        let surplus = self.size.surplus();
+        self.surplus.send_if_modified(|known| std::mem::replace(known, surplus) != surplus);
         self.send(Job::Append { entries: encoded, flushed }).await
     }
 
@@ -373,6 +383,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // Nothing is gained by a truncation behind the end of the log.
             recent.last = recent.last.min(last).max(recent.purged);
         }
+        self.size.truncate(first);
         let (done, written) = oneshot::channel();
         self.done(Job::Truncate { first, done }, written).await
     }
@@ -384,6 +395,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             recent.purged = Some(last);
             recent.last = recent.last.max(Some(last));
         }
+        self.size.purge(last.index);
         let (done, written) = oneshot::channel();
         let job = Job::Purge { last: last.index, purged: codec::encode_log_id(&last), done };
         self.done(job, written).await

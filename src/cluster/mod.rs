@@ -10,6 +10,7 @@ mod codec;
 mod database;
 mod identity;
 mod log;
+mod log_size;
 mod machine;
 mod network;
 mod propose;
@@ -240,6 +241,8 @@ pub struct Options {
     pub heartbeat: Duration,
     /// The clock that stamps batches.
     pub clock: Clock,
+    /// Bytes of entries beyond which the log is cut behind a snapshot.
+    pub log_bytes_max: u64,
 }
 
 /// Work that must run for the core to get anywhere.
@@ -251,6 +254,8 @@ pub struct Started<M: Machine> {
     pub handle: Handle<M>,
     /// To be run on the asynchronous runtime until it ends.
     pub proposer: Work,
+    /// The same: keeps the log within its limit.
+    pub log_keeper: Work,
     /// Tells when the databases are closed.
     pub closed: Closed,
 }
@@ -302,13 +307,13 @@ pub async fn start<M: Machine>(
     machine: M,
     run_writer: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
 ) -> Result<Started<M>, Corrupt> {
-    let Options { data, node_id, drawn_disk_id, heartbeat, clock } = options;
+    let Options { data, node_id, drawn_disk_id, heartbeat, clock, log_bytes_max } = options;
     let failed = |error: &dyn fmt::Display| Corrupt::new(&data, error);
 
     let database = log::open_database(&data.join("raft"))?;
     let identity = identity::establish(&data, &database, node_id, drawn_disk_id)?;
     let (open, closed) = mpsc::channel(1);
-    let opened = log::open(database, open.clone())?;
+    let opened = log::open(database, log_bytes_max, open.clone())?;
 
     let machine = Arc::new(machine);
     let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
@@ -334,9 +339,10 @@ pub async fn start<M: Machine>(
     let peer = Peer { address: String::new(), disk_id: identity.disk_id };
     initialize(&raft, node_id, peer).await.map_err(|error| failed(&error))?;
 
+    let log_keeper = Box::pin(log_size::keep_within_limit(raft.clone(), opened.surplus));
     let (proposer, work) = Proposer::new(raft.clone(), clock);
     let handle = Handle { raft, proposer, shared, machine, node_id };
-    Ok(Started { handle, proposer: Box::pin(work), closed: Closed(closed) })
+    Ok(Started { handle, proposer: Box::pin(work), log_keeper, closed: Closed(closed) })
 }
 
 /// The last entry that the newest snapshot holds. If there must be one and is none, because a crash

@@ -38,18 +38,20 @@ impl Machine for Rows {
 struct Running {
     handle: Handle<Rows>,
     proposer: tokio::task::JoinHandle<()>,
+    keeper: tokio::task::JoinHandle<()>,
     writer: Option<std::thread::JoinHandle<()>>,
     closed: Closed,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the core needs its thread and task here as in the product")]
-async fn start_in(data: &Path) -> Result<Running, Corrupt> {
+async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt> {
     let options = Options {
         data: data.to_owned(),
         node_id: 1,
         drawn_disk_id: [7; 16],
         heartbeat: Duration::from_millis(20),
         clock: Clock::system(),
+        log_bytes_max,
     };
     let mut writer = None;
     let started = start(options, Rows, |work| {
@@ -57,9 +59,14 @@ async fn start_in(data: &Path) -> Result<Running, Corrupt> {
         Ok(())
     })
     .await?;
+    let keeper = tokio::spawn(started.log_keeper);
     let proposer = tokio::spawn(started.proposer);
     started.handle.until_recovered(Duration::from_secs(20)).await.expect("recovers");
-    Ok(Running { handle: started.handle, proposer, writer, closed: started.closed })
+    Ok(Running { handle: started.handle, proposer, keeper, writer, closed: started.closed })
+}
+
+async fn start_in(data: &Path) -> Result<Running, Corrupt> {
+    start_with(data, crate::limits::LOG_BYTES_MAX).await
 }
 
 impl Running {
@@ -82,8 +89,10 @@ impl Running {
     }
 
     async fn stop(self) {
-        self.proposer.abort();
-        drop(self.proposer.await);
+        for task in [self.proposer, self.keeper] {
+            task.abort();
+            drop(task.await);
+        }
         self.handle.shutdown().await.expect("stops");
         drop(self.handle);
         self.closed.wait().await;
@@ -165,6 +174,37 @@ async fn snapshots_under_load_lose_nothing() {
     node.stop().await;
     let node = start_in(data.path()).await.expect("starts");
     assert!(node.handle.state_hash().expect("hash").0 > hash.0);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_of_large_entries_is_cut_and_goes_on_after_a_restart() {
+    const LOG_BYTES_MAX: u64 = 1024 * 1024;
+    const ENTRY_BYTES: usize = 1000 * COMMAND_BYTES;
+    let data = tempfile::tempdir().expect("directory");
+    let node = start_with(data.path(), LOG_BYTES_MAX).await.expect("starts");
+    for row in 0..30 {
+        node.handle.propose(Bytes::from(vec![row; ENTRY_BYTES])).await.expect("applied");
+    }
+    // Three times what it may hold was written, far fewer entries than the library would keep.
+    let last = node.handle.applied();
+    let kept = LOG_BYTES_MAX / ENTRY_BYTES as u64 + 2;
+    let is_cut = |purged: Option<u64>| purged.is_some_and(|purged| purged + kept >= last);
+    let wait = node.handle.raft.wait(Some(Duration::from_secs(20)));
+    wait.metrics(|now| is_cut(now.purged.map(|id| id.index)), "cut").await.expect("cut");
+    let hash = node.handle.state_hash().expect("hash");
+    node.stop().await;
+    in_the_log(data.path(), |log| {
+        let entries = log.cf_handle(log::LOG).expect("entries");
+        let bytes: usize = log
+            .iterator_cf(entries, rocksdb::IteratorMode::Start)
+            .map(|item| item.expect("entry").1.len())
+            .sum();
+        assert!(bytes as u64 <= LOG_BYTES_MAX + ENTRY_BYTES as u64, "{bytes}");
+    });
+    let node = start_with(data.path(), LOG_BYTES_MAX).await.expect("starts");
+    assert!(node.handle.state_hash().expect("hash").0 > hash.0);
+    node.handle.propose(Bytes::from(vec![1; COMMAND_BYTES])).await.expect("applied");
     node.stop().await;
 }
 

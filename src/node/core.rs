@@ -82,6 +82,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, E
         drawn_disk_id: draw()?,
         heartbeat: config.cluster.heartbeat,
         clock: clock.clone(),
+        log_bytes_max: limits::LOG_BYTES_MAX,
     };
     let mut log_writer = None;
     let started = cluster::start(options, Replicated::default(), |writer| {
@@ -91,6 +92,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, E
     .await?;
     let mut background = JoinSet::new();
     background.spawn(started.proposer);
+    background.spawn(started.log_keeper);
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
     let state = State::new(started.handle);
     Ok(Core { state, background, log_writer, audit: None, closed: started.closed })

@@ -269,3 +269,155 @@ impl State {
         self.index().revocations
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::Machine as _;
+    use crate::state::Replicated;
+    use crate::state::command::{Agent, IssueAgent};
+    use crate::state::tables::AGENT;
+    use crate::state::testing::Bench;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fact(sub: &str) -> Fact {
+        Fact::subject("https://a.example", sub)
+    }
+
+    fn gone(fact: &Fact) -> Command {
+        let fact = Some(fact_row(fact));
+        Command::Revoke(command::Revoke { fact, reason: "stolen".to_owned(), caller: "alice".to_owned() })
+    }
+
+    /// An entry that changes nothing but log time.
+    fn idle(bench: &mut Bench, at: Timestamp) {
+        bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
+    }
+
+    impl Bench {
+        fn ids(&self) -> Vec<Digest128> {
+            let (revoked, next) = list(&self.rows, None, 1000).expect("list");
+            assert_eq!(next, None);
+            revoked.into_iter().map(|revoked| revoked.id).collect()
+        }
+    }
+
+    #[test]
+    fn a_revocation_is_kept_until_what_it_covers_is_dead_and_then_forgotten() {
+        let mut bench = Bench::default();
+        bench.one(START, gone(&fact("alice")));
+        let last = START.plus(limits::REVOCATION_RETENTION);
+        idle(&mut bench, last);
+        assert_eq!((bench.ids(), bench.machine.revocations().len()), (vec![fact("alice").digest()], 1));
+        idle(&mut bench, last.plus(Duration::from_millis(1)));
+        assert_eq!((bench.ids(), bench.machine.revocations().len()), (vec![], 0));
+        assert_eq!(bench.machine.index().revocations, 0);
+        assert!(bench.rows.0.keys().all(|(table, _)| table != REVOCATION_END));
+    }
+
+    #[test]
+    fn what_is_revoked_again_is_kept_from_then_on() {
+        let mut bench = Bench::default();
+        bench.one(START, gone(&fact("alice")));
+        let again = START.plus(Duration::from_secs(3600));
+        bench.one(again, gone(&fact("alice")));
+        assert_eq!(bench.machine.index().revocations, 1);
+        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(bench.ids().len(), 1);
+        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION).plus(SECOND));
+        assert_eq!((bench.ids().len(), bench.machine.index().revocations), (0, 0));
+    }
+
+    #[test]
+    fn a_clock_set_back_neither_forgets_nor_shortens_a_revocation() {
+        let mut bench = Bench::default();
+        idle(&mut bench, START);
+        bench.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
+        idle(&mut bench, START.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(bench.ids().len(), 1);
+    }
+
+    #[test]
+    fn one_entry_forgets_only_so_many() {
+        let mut bench = Bench::default();
+        let many = limits::REVOCATIONS_FORGOTTEN_AT_ONCE + 1;
+        for number in 0..many {
+            bench.one(START, gone(&fact(&number.to_string())));
+        }
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert_eq!((bench.ids().len(), bench.machine.revocations().len()), (1, 1));
+        idle(&mut bench, later);
+        assert_eq!((bench.ids().len(), bench.machine.revocations().len()), (0, 0));
+    }
+
+    #[test]
+    fn a_restarted_node_refuses_what_it_refused_before() {
+        let mut bench = Bench::default();
+        for sub in ["alice", "bob"] {
+            bench.one(START, gone(&fact(sub)));
+        }
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        let covers = |sub: &str| {
+            restarted.revocations().covers(None, &[fact(sub).digest()], None, START)
+        };
+        assert_eq!([covers("alice"), covers("bob"), covers("carol")], [true, true, false]);
+        assert_eq!(restarted.index().revocations, 2);
+    }
+
+    #[test]
+    fn a_list_tells_who_revoked_what_and_why_page_by_page() {
+        let mut bench = Bench::default();
+        for sub in ["alice", "bob", "carol"] {
+            bench.one(START, gone(&fact(sub)));
+        }
+        let (first, next) = list(&bench.rows, None, 2).expect("list");
+        let (rest, end) = list(&bench.rows, next, 2).expect("list");
+        assert_eq!((first.len(), rest.len(), end), (2, 1, None));
+        let mut ids: Vec<_> = first.iter().chain(&rest).map(|revoked| revoked.id).collect();
+        assert!(ids.is_sorted());
+        ids.dedup();
+        assert_eq!(ids.len(), 3);
+        let alice = first.into_iter().chain(rest).find(|revoked| revoked.id == fact("alice").digest());
+        let alice = alice.expect("listed");
+        let text = FactText {
+            kind: "subject".to_owned(),
+            issuer: "https://a.example".to_owned(),
+            value: "alice".to_owned(),
+        };
+        assert_eq!((alice.fact, alice.reason.as_str(), alice.by.as_str()), (Some(text), "stolen", "alice"));
+        assert_eq!((alice.index, alice.at), (1, START));
+    }
+
+    #[test]
+    fn an_agent_whose_tokens_are_all_revoked_is_revoked_for_ever_with_all_below_it() {
+        let mut bench = Bench::default();
+        let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
+        let new = |name: &str, parent: Option<&str>| {
+            let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+            Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
+        };
+        for (name, parent) in [("root", None), ("child", Some("root")), ("other", None)] {
+            bench.one(START, new(name, parent));
+        }
+        bench.one(START, gone(&Fact::workload(&id("root").parse().expect("an id"))));
+        let refused = bench.one(START, new("late", Some("child")));
+        assert_eq!(refused, Reply::Refused(Refusal::AgentRevoked));
+        assert!(matches!(bench.one(START, new("fine", Some("other"))), Reply::Agent(_)));
+        // Not for as long as the revocation is remembered, but as long as the agent is.
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert_eq!(bench.ids().len(), 0);
+        assert_eq!(bench.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
+        // A subject of an issuer that looks like it is another fact.
+        let stranger = Fact::subject("https://a.example", &id("other"));
+        bench.one(later, gone(&stranger));
+        assert!(matches!(bench.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
+        assert!(bench.rows.0.keys().any(|(table, _)| table == AGENT));
+    }
+}

@@ -65,6 +65,19 @@ pub enum Effect {
     },
 }
 
+impl Signal {
+    fn into_command(self) -> AcceptSignal {
+        let jti = Digest128::of(DigestKind::Signal, self.issuer.as_bytes(), self.jti.as_bytes());
+        AcceptSignal {
+            jti: Bytes::copy_from_slice(jti.as_bytes()),
+            issuer: self.issuer,
+            quota: self.quota,
+            effects: self.effects.into_iter().map(Effect::into_row).collect(),
+            reason: self.reason,
+        }
+    }
+}
+
 impl Effect {
     fn into_row(self) -> command::Effect {
         let (kind, fact, family, happened_at) = match self {
@@ -183,15 +196,7 @@ impl State {
     /// # Errors
     /// [`Error::RevocationQuota`], [`Error::TooManyRevocations`], or as [`Error::Write`] says.
     pub async fn accept_signal(&self, signal: Signal) -> Result<bool, Error> {
-        let jti = Digest128::of(DigestKind::Signal, signal.issuer.as_bytes(), signal.jti.as_bytes());
-        let command = AcceptSignal {
-            jti: Bytes::copy_from_slice(jti.as_bytes()),
-            issuer: signal.issuer,
-            quota: signal.quota,
-            effects: signal.effects.into_iter().map(Effect::into_row).collect(),
-            reason: signal.reason,
-        };
-        self.propose(Command::AcceptSignal(command)).await
+        self.propose(Command::AcceptSignal(signal.into_command())).await
     }
 
     /// Lets an issuer revoke so many facts more than its quota, for once; replaces what was allowed before.
@@ -203,3 +208,6 @@ impl State {
         self.propose(Command::AllowRevocations(AllowRevocations { issuer, more })).await
     }
 }
+
+#[cfg(test)]
+mod tests;

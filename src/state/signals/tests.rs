@@ -1,0 +1,253 @@
+//! What a signal does to the state, and what it must not be able to do.
+
+use std::time::Duration;
+
+use super::*;
+use crate::cluster::Machine as _;
+use crate::id::{Incarnation, LogPosition};
+use crate::state::Replicated;
+use crate::state::tables::{BLOCKS, META};
+use crate::state::testing::Bench;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const A: &str = "https://a.example";
+const B: &str = "https://b.example";
+const DONE: Reply = Reply::Done { changed: true };
+const AGAIN: Reply = Reply::Done { changed: false };
+
+fn fact(sub: &str) -> Fact {
+    Fact::subject(A, sub)
+}
+
+fn watermark(sub: &str) -> Effect {
+    Effect::Watermark(fact(sub))
+}
+
+fn block(sub: &str, family: &str, happened_at: Timestamp) -> Effect {
+    Effect::Block { fact: fact(sub), family: family.to_owned(), happened_at }
+}
+
+fn lift(sub: &str, family: &str, happened_at: Timestamp) -> Effect {
+    Effect::Lift { fact: fact(sub), family: family.to_owned(), happened_at }
+}
+
+fn signal(issuer: &str, jti: &str, effects: Vec<Effect>) -> Command {
+    signal_within(1000, issuer, jti, effects)
+}
+
+fn signal_within(quota: u32, issuer: &str, jti: &str, effects: Vec<Effect>) -> Command {
+    let signal =
+        Signal { issuer: issuer.to_owned(), jti: jti.to_owned(), quota, effects, reason: String::new() };
+    Command::AcceptSignal(signal.into_command())
+}
+
+fn allow(issuer: &str, more: u32) -> Command {
+    Command::AllowRevocations(AllowRevocations { issuer: issuer.to_owned(), more })
+}
+
+impl Bench {
+    /// Whether a credential of this subject is refused that was issued elsewhere just then.
+    fn refuses(&self, sub: &str, iat: Timestamp) -> bool {
+        refuses(&self.machine, sub, iat)
+    }
+
+    /// How many jumps of a counter the test need not make itself.
+    fn set_number(&mut self, name: &[u8], number: u64) {
+        self.rows.0.insert((META.to_owned(), name.to_owned()), number.to_be_bytes().to_vec());
+    }
+}
+
+fn refuses(machine: &Replicated, sub: &str, iat: Timestamp) -> bool {
+    machine.revocations().covers(None, &[fact("somebody else").digest(), fact(sub).digest()], None, iat)
+}
+
+/// Long after any watermark that a test sets: only a block refuses.
+const LATER: Timestamp = Timestamp::from_secs(1_800_100_000);
+
+#[test]
+fn a_signal_and_all_that_it_does_are_one_entry() {
+    let mut bench = Bench::default();
+    let effects = vec![watermark("alice"), block("bob", "risk", START), watermark("carol")];
+    assert_eq!(bench.one(START, signal(A, "1", effects)), DONE);
+    for sub in ["alice", "bob", "carol"] {
+        assert!(bench.refuses(sub, START), "{sub}");
+    }
+    assert!(!bench.refuses("dave", START));
+    assert!(bench.refuses("bob", LATER) && !bench.refuses("alice", LATER));
+    assert_eq!(bench.machine.index().revocations, 3);
+}
+
+#[test]
+fn a_token_issued_on_what_the_log_was_before_the_entry_is_refused_and_one_after_it_is_not() {
+    let mut bench = Bench::default();
+    let incarnation = Incarnation::from_bytes([7; 16]);
+    bench.one(START, signal(A, "1", vec![]));
+    bench.one(START, signal(A, "2", vec![watermark("alice")]));
+    let refused = |idx| {
+        let idx = Some(LogPosition { incarnation, index: idx });
+        bench.machine.revocations().covers(Some(incarnation), &[fact("alice").digest()], idx, LATER)
+    };
+    assert_eq!([refused(0), refused(1), refused(2), refused(3)], [true, true, false, false]);
+}
+
+#[test]
+fn a_signal_counts_once_for_as_long_as_it_could_come_again() {
+    let mut bench = Bench::default();
+    assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
+    let rows = bench.rows.0.clone();
+    for later in [START, START.plus(SECOND), START.plus(limits::SIGNAL_RETENTION)] {
+        assert_eq!(bench.one(later, signal(A, "1", vec![watermark("mallory")])), AGAIN);
+    }
+    assert!(!bench.refuses("mallory", START), "a second body under the same jti does nothing");
+    assert_eq!(bench.machine.index().revocations, 1);
+    let named = |table: &str| rows.keys().filter(|(of, _)| of == table).count();
+    assert_eq!(named(SIGNAL), 1);
+    assert_eq!(bench.one(START, signal(B, "1", vec![watermark("erin")])), DONE, "another issuer's own");
+    assert!(bench.refuses("erin", START));
+    let long_after = START.plus(limits::SIGNAL_RETENTION).plus(Duration::from_secs(7 * 3600));
+    assert_eq!(bench.one(long_after, signal(A, "1", vec![])), DONE, "and is then forgotten");
+}
+
+#[test]
+fn two_of_the_same_in_one_entry_count_once() {
+    let mut bench = Bench::default();
+    let both = vec![signal(A, "1", vec![watermark("alice")]), signal(A, "1", vec![watermark("alice")])];
+    assert_eq!(bench.apply(START, both), [DONE, AGAIN]);
+}
+
+#[test]
+fn only_the_same_issuer_and_family_lift_a_block() {
+    let mut bench = Bench::default();
+    bench.one(START, signal(A, "1", vec![block("alice", "risk", START)]));
+    let after = START.plus(MINUTE);
+    bench.one(after, signal(B, "1", vec![lift("alice", "risk", after)]));
+    assert!(bench.refuses("alice", LATER), "B lifts what A blocked");
+    bench.one(after, signal(A, "2", vec![lift("alice", "device", after)]));
+    assert!(bench.refuses("alice", LATER), "another family lifts it");
+    bench.one(after, signal(A, "3", vec![lift("alic", "risk", after)]));
+    assert!(bench.refuses("alice", LATER), "the lift of a prefix lifts it");
+    bench.one(after, signal(A, "4", vec![lift("alice", "risk", after)]));
+    assert!(!bench.refuses("alice", LATER));
+    assert!(bench.refuses("alice", START), "a lift takes back no watermark");
+}
+
+#[test]
+fn of_block_and_lift_the_later_event_counts_in_whatever_order_they_come() {
+    let times = [START, START.plus(SECOND)];
+    for (blocked, lifted, refused) in [
+        (times[0], times[1], false),
+        (times[1], times[0], true),
+        (times[0], times[0], true),
+        // An ancient event time is as good as any.
+        (Timestamp::from_secs(0), Timestamp::from_secs(-1), true),
+        (Timestamp::from_millis(0), Timestamp::from_millis(0), true),
+        (Timestamp::from_millis(-1), Timestamp::from_millis(0), false),
+    ] {
+        let effects = [block("alice", "risk", blocked), lift("alice", "risk", lifted)];
+        for order in [[0, 1], [1, 0]] {
+            let mut bench = Bench::default();
+            for (jti, at) in order.into_iter().enumerate() {
+                bench.one(START, signal(A, &jti.to_string(), vec![effects[at].clone()]));
+            }
+            assert_eq!(bench.refuses("alice", LATER), refused, "{blocked:?} {lifted:?} {order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_block_does_not_end_and_survives_a_restart() {
+    let mut bench = Bench::default();
+    bench.one(START, signal(A, "1", vec![block("alice", "risk", START), block("bob", "risk", START)]));
+    bench.one(START, signal(A, "2", vec![lift("bob", "risk", START.plus(SECOND))]));
+    let year = START.plus(Duration::from_secs(365 * 24 * 3600));
+    for _ in 0..3 {
+        bench.one(year, signal(A, "3", vec![]));
+    }
+    let restarted = Replicated::default();
+    restarted.rebuild(&bench.rows).expect("rebuilds");
+    for machine in [&bench.machine, &restarted] {
+        assert!(refuses(machine, "alice", year) && !refuses(machine, "bob", year));
+    }
+    // What was lifted is forgotten, and with its watermark everything else.
+    let left = bench.rows.0.keys().filter(|(table, _)| table == "block").count();
+    assert_eq!((left, bench.machine.index().revocations), (1, 0));
+}
+
+#[test]
+fn an_issuer_revokes_no_more_in_a_minute_than_its_quota_and_others_are_not_held_up() {
+    let mut bench = Bench::default();
+    let three = |jti: &str| signal_within(5, A, jti, vec![watermark("a"), watermark("b"), watermark("c")]);
+    let refused = Reply::Refused(Refusal::RevocationQuota);
+    assert_eq!(bench.one(START, three("1")), DONE);
+    let rows = bench.rows.0.clone();
+    assert_eq!(bench.one(START, three("2")), refused);
+    assert_eq!(bench.rows.0, rows, "a refused signal leaves nothing behind");
+    // What has no effect counts for nothing, what came before neither, and another issuer has its own.
+    assert_eq!(bench.one(START, signal_within(5, A, "3", vec![])), DONE);
+    assert_eq!(bench.one(START, three("1")), AGAIN);
+    assert_eq!(bench.one(START, signal_within(5, B, "2", vec![watermark("d"); 5])), DONE);
+    assert_eq!(bench.one(START, signal_within(5, A, "4", vec![watermark("e"); 2])), DONE);
+    assert_eq!(bench.one(START, signal_within(5, A, "5", vec![watermark("f")])), refused);
+    assert_eq!(bench.one(START.plus(MINUTE), three("2")), DONE, "the next minute");
+    // A clock that was set back gives no second minute.
+    assert_eq!(bench.one(START, three("6")), refused);
+}
+
+#[test]
+fn an_operator_lets_an_issuer_go_beyond_its_quota_for_once() {
+    let mut bench = Bench::default();
+    let many = |jti: &str, facts: usize| signal_within(1, A, jti, vec![watermark("a"); facts]);
+    let refused = Reply::Refused(Refusal::RevocationQuota);
+    assert_eq!(bench.one(START, many("1", 11)), refused);
+    assert_eq!(bench.one(START, allow(A, 10)), DONE);
+    assert_eq!(bench.one(START, allow(A, 10)), AGAIN);
+    assert_eq!(bench.one(START, many("1", 12)), refused);
+    assert_eq!(bench.one(START, many("1", 11)), DONE);
+    assert_eq!(bench.one(START.plus(MINUTE), many("2", 2)), refused, "it is used up");
+    assert_eq!(bench.one(START, allow(B, 10)), DONE);
+    assert_eq!(bench.one(START.plus(MINUTE), many("2", 2)), refused, "another's");
+}
+
+#[test]
+fn beyond_its_limit_no_signal_revokes_and_an_operator_still_does() {
+    let mut bench = Bench::default();
+    bench.one(START, signal(A, "0", vec![watermark("a")]));
+    bench.set_number(REVOCATIONS, limits::REVOCATIONS_MAX - 1);
+    let refused = Reply::Refused(Refusal::TooManyRevocations);
+    assert_eq!(bench.one(START, signal(A, "1", vec![watermark("b"), watermark("c")])), refused);
+    assert!(!bench.refuses("b", START), "all of it or nothing");
+    assert_eq!(bench.one(START, signal(A, "2", vec![watermark("b")])), DONE);
+    assert_eq!(bench.one(START, signal(A, "3", vec![watermark("c")])), refused);
+    let revoke = || {
+        let fact = Some(fact_row(&fact("c")));
+        Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
+    };
+    assert_eq!(bench.one(START, revoke()), DONE);
+    assert!(bench.refuses("c", START));
+    bench.set_number(REVOCATIONS, limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX);
+    assert_eq!(bench.one(START, revoke()), refused);
+    assert_eq!(bench.one(START, signal(A, "4", vec![])), DONE, "what revokes nothing needs no room");
+}
+
+#[test]
+fn beyond_its_limit_no_signal_blocks() {
+    let mut bench = Bench::default();
+    bench.set_number(BLOCKS, limits::BLOCKS_MAX);
+    let refused = Reply::Refused(Refusal::TooManyRevocations);
+    assert_eq!(bench.one(START, signal(A, "1", vec![block("a", "risk", START)])), refused);
+    assert!(!bench.refuses("a", START));
+}
+
+#[test]
+fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
+    let mut command = signal(A, "1", vec![watermark("a")]);
+    if let Command::AcceptSignal(signal) = &mut command {
+        signal.effects[0].kind = 99;
+    }
+    let batch = Replicated::batch(START, vec![command::encode(command)]);
+    let bench = Bench::default();
+    let refusal = bench.machine.apply(&bench.rows, &batch, 1).expect_err("stops").to_string();
+    assert!(refusal.contains("too old"), "{refusal}");
+}
