@@ -288,10 +288,13 @@ pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// What the tables of the state may keep in memory of what is on disk, all together.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, the rest is read from disk.
-pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
+pub const STATE_CACHE_BYTES: usize = 256 * 1024 * 1024;
 /// What the tables of the state may keep in memory of what was written last, all together.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, it is written to disk then.
-pub const STATE_WRITE_BUFFERS_BYTES: usize = 64 * 1024 * 1024;
+pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
+/// What the log may keep in memory of what is in its database, beside its newest entries.
+/// Test: none, the library keeps to it. Metric: none, it is written to disk then.
+pub const LOG_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
 /// How long a spent nonce is remembered, by log time: until no credential that could present it
 /// again is alive.
 /// Test: `state::machine::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.

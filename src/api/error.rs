@@ -266,7 +266,9 @@ impl From<state::Error> for Error {
         use state::Error as E;
         let description = error.to_string();
         match error {
-            E::Write(_) => Self::unavailable(description),
+            E::Write(_) | E::TooManyRevocations => Self::unavailable(description),
+            // The quota is by the minute.
+            E::RevocationQuota => Self::too_many_requests(&description, 60),
             E::NonceSpent => Self::invalid_request(description),
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)

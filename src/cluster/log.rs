@@ -21,6 +21,7 @@ use super::log_size::LogSize;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{self, Job};
 use super::{Corrupt, Open, codec, record, tails};
+use crate::limits;
 
 /// Column family of the entries, by index.
 pub const LOG: &str = "log";
@@ -105,6 +106,7 @@ pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
+    options.set_db_write_buffer_size(limits::LOG_WRITE_BUFFERS_BYTES);
     tails::check_for(directory, Corrupt::new)?;
     let families = [LOG, META].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
     DB::open_cf_descriptors(&options, directory, families)

@@ -14,7 +14,7 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::watch;
 
-use super::database::{Database, Generations, Mark, StateHash};
+use super::database::{Database, Generations, Mark, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use super::types::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
 use super::{Applied, Machine, Open, Row, View};
@@ -56,7 +56,7 @@ impl<M: Machine> StateMachine<M> {
         let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
         let membership = database.membership()?;
         let applied = database.applied()?.map_or(0, |applied| applied.index);
-        machine.rebuild(&*database)?;
+        machine.rebuild(&ReadOnce(&database))?;
         let shared = Arc::new(Shared {
             database: ArcSwap::new(database),
             applied: watch::Sender::new(applied),
@@ -167,7 +167,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
         let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
         let database = Arc::new(database);
-        self.machine.rebuild(&*database).map_err(io::Error::other)?;
+        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         self.membership = database.membership().map_err(io::Error::other)?;
         self.shared.database.store(Arc::clone(&database));
         self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));

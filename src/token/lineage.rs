@@ -10,7 +10,7 @@ use crate::id::{Digest128, DigestKind, WorkloadId};
 pub const SUBJECT: &str = "subject";
 
 /// One fact that credentials derive from, with the words its digest is made of: what is revoked.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     kind: DigestKind,
     issuer: String,
