@@ -11,14 +11,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use prost::Message as _;
 use serde::Deserialize;
 use serde_json::Value;
 use trust_fabric::clock::Timestamp;
 use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
-use trust_fabric::state::Revocations;
-use trust_fabric::state::command::{RevocationRow, Tool};
+use trust_fabric::state::RevocationIndex;
+use trust_fabric::state::command::Tool;
 use trust_fabric::token::BodyHash;
 use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
@@ -132,7 +131,7 @@ struct Known {
     keys: BTreeMap<String, Arc<VerifyingKey>>,
     containment: Containment,
     spent: Vec<Spent>,
-    revocations: Revocations,
+    revocations: RevocationIndex,
     tools: BTreeMap<String, Tool>,
 }
 
@@ -142,11 +141,10 @@ impl Known {
         let radius = |text: &str| text.parse::<BlastRadius>().expect("blast radius");
         let parents = manifest.blast_radius.parents.iter();
         let parents = parents.map(|(child, parent)| (radius(child), radius(parent))).collect();
-        let revocations = Revocations::default();
+        let revocations = RevocationIndex::default();
         for revocation in &manifest.revocations {
-            let at_millis = Timestamp::from_secs(revocation.at).millis();
-            let row = RevocationRow { index: revocation.index, at_millis }.encode_to_vec();
-            revocations.put(revocation.digest().as_bytes(), &row).expect("row");
+            let at = Timestamp::from_secs(revocation.at);
+            revocations.put(revocation.digest(), revocation.index, at).expect("fits");
         }
         let key = |jwk: &Value| {
             let key = VerifyingKey::from_jwk(jwk).expect("key");
@@ -174,7 +172,7 @@ impl Known {
         let here = Some(self.position.incarnation);
         let (lineage, idx, iat) = (credential.lineage(), credential.idx(), credential.iat());
         Facts {
-            is_revoked: self.revocations.revokes(here, lineage, idx, iat),
+            is_revoked: self.revocations.covers(here, lineage, idx, iat),
             is_spent: credential.execution().is_some() && self.spent.contains(&this),
         }
     }

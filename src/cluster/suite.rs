@@ -47,7 +47,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let data = tempfile::tempdir().expect("directory");
         let (still_open, _) = mpsc::channel(1);
         let database = open_database(&data.path().join("raft")).expect("log");
-        let opened = open(database, still_open.clone()).expect("log");
+        let opened = open(database, crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
         std::thread::spawn(opened.writer);
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");

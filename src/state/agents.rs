@@ -6,12 +6,10 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::command::{
-    Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent,
-};
+use super::command::{Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent};
 use super::owned::Owned;
-use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
 use super::revocations::Note;
+use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
 use super::{Error, Idempotency, State, encryption_keys, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -150,7 +148,12 @@ pub fn revoke(
 ///
 /// # Errors
 /// [`Corrupt`] if its row is not what was written.
-pub fn note_revoked(tables: &mut Tables<'_>, now: Timestamp, agent_id: &str, by: &str) -> Result<(), Corrupt> {
+pub fn note_revoked(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    agent_id: &str,
+    by: &str,
+) -> Result<(), Corrupt> {
     let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
     let ends_at = Timestamp::from_millis(row.ends_at_millis);
     let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
@@ -471,7 +474,7 @@ mod tests {
         let row = AgentRow::decode(before.as_slice()).expect("row");
         assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
         let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
-        assert!(bench.machine.revocations().contain(&digest));
+        assert!(bench.machine.revocations().covers(None, &[digest], None, START));
         assert_eq!(digest, lineage::workload(&id("a").parse().expect("an identifier")), "what tokens carry");
     }
 

@@ -15,8 +15,8 @@ use super::command::{
 use super::revocation_index::RevocationIndex;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
-    self, AUDIT_BLOCK, BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION, META,
-    POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNING_KEY, TIME, TOOLS, Tables,
+    self, AUDIT_BLOCK, BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION,
+    META, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNING_KEY, TIME, TOOLS, Tables,
 };
 use super::{
     agents, audit, blocks, encryption_keys, idempotency, policies, revocations, signals, signing_keys, spent,
@@ -541,7 +541,8 @@ mod tests {
         assert_eq!(bench.one(START, taint("new", &[7; 16])), DONE);
         assert_eq!(bench.one(START, taint("new", &[7; 16])), AGAIN);
         assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
-        assert!(bench.machine.revocations().contain(&crate::id::Digest128::from_bytes([7; 16])));
+        let tainted = crate::id::Digest128::from_bytes([7; 16]);
+        assert!(bench.machine.revocations().covers(None, &[tainted], None, START));
         let tainted =
             bench.machine.index().signing_keys.values().filter(|key| key.tainted_at.is_some()).count();
         assert_eq!(tainted, 2);

@@ -33,6 +33,7 @@ pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use command::{Agent, Metadata, PolicySource, Told};
 pub use encryption_keys::EncryptionKeyFacts;
 pub use machine::{Index, Replicated};
+pub use revocation_index::RevocationIndex;
 pub use revocations::{FactText, Revoked};
 pub use signals::{Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};

@@ -106,7 +106,11 @@ impl RevocationIndex {
     /// Blocks a fact for the sake of `by`, or lifts that.
     pub fn set_block(&self, fact: Digest128, by: Digest128, is_blocked: bool) {
         let blocks = &mut self.write(&fact).blocks;
-        if is_blocked { blocks.insert((fact, by)) } else { blocks.remove(&(fact, by)) };
+        if is_blocked {
+            blocks.insert((fact, by))
+        } else {
+            blocks.remove(&(fact, by))
+        };
     }
 
     /// How many revocations there are.
@@ -210,7 +214,10 @@ mod tests {
     fn an_index_of_another_incarnation_says_nothing_and_the_time_counts() {
         let revocations = index_of("x", 10, AT);
         let elsewhere = |index| Some(LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index });
-        assert!(revocations.refuses("x", elsewhere(1_000_000), AT), "a large index of another log is no proof");
+        assert!(
+            revocations.refuses("x", elsewhere(1_000_000), AT),
+            "a large index of another log is no proof"
+        );
         assert!(!revocations.refuses("x", elsewhere(0), AT.plus(Duration::from_secs(60))));
     }
 

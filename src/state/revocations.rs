@@ -299,7 +299,7 @@ mod tests {
     }
 
     impl Bench {
-        fn ids(&self) -> Vec<Digest128> {
+        fn revoked(&self) -> Vec<Digest128> {
             let (revoked, next) = list(&self.rows, None, 1000).expect("list");
             assert_eq!(next, None);
             revoked.into_iter().map(|revoked| revoked.id).collect()
@@ -312,9 +312,9 @@ mod tests {
         bench.one(START, gone(&fact("alice")));
         let last = START.plus(limits::REVOCATION_RETENTION);
         idle(&mut bench, last);
-        assert_eq!((bench.ids(), bench.machine.revocations().len()), (vec![fact("alice").digest()], 1));
+        assert_eq!((bench.revoked(), bench.machine.revocations().len()), (vec![fact("alice").digest()], 1));
         idle(&mut bench, last.plus(Duration::from_millis(1)));
-        assert_eq!((bench.ids(), bench.machine.revocations().len()), (vec![], 0));
+        assert_eq!((bench.revoked(), bench.machine.revocations().len()), (vec![], 0));
         assert_eq!(bench.machine.index().revocations, 0);
         assert!(bench.rows.0.keys().all(|(table, _)| table != REVOCATION_END));
     }
@@ -327,9 +327,9 @@ mod tests {
         bench.one(again, gone(&fact("alice")));
         assert_eq!(bench.machine.index().revocations, 1);
         idle(&mut bench, again.plus(limits::REVOCATION_RETENTION));
-        assert_eq!(bench.ids().len(), 1);
+        assert_eq!(bench.revoked().len(), 1);
         idle(&mut bench, again.plus(limits::REVOCATION_RETENTION).plus(SECOND));
-        assert_eq!((bench.ids().len(), bench.machine.index().revocations), (0, 0));
+        assert_eq!((bench.revoked().len(), bench.machine.index().revocations), (0, 0));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         idle(&mut bench, START);
         bench.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
         idle(&mut bench, START.plus(limits::REVOCATION_RETENTION));
-        assert_eq!(bench.ids().len(), 1);
+        assert_eq!(bench.revoked().len(), 1);
     }
 
     #[test]
@@ -350,9 +350,9 @@ mod tests {
         }
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut bench, later);
-        assert_eq!((bench.ids().len(), bench.machine.revocations().len()), (1, 1));
+        assert_eq!((bench.revoked().len(), bench.machine.revocations().len()), (1, 1));
         idle(&mut bench, later);
-        assert_eq!((bench.ids().len(), bench.machine.revocations().len()), (0, 0));
+        assert_eq!((bench.revoked().len(), bench.machine.revocations().len()), (0, 0));
     }
 
     #[test]
@@ -363,9 +363,7 @@ mod tests {
         }
         let restarted = Replicated::default();
         restarted.rebuild(&bench.rows).expect("rebuilds");
-        let covers = |sub: &str| {
-            restarted.revocations().covers(None, &[fact(sub).digest()], None, START)
-        };
+        let covers = |sub: &str| restarted.revocations().covers(None, &[fact(sub).digest()], None, START);
         assert_eq!([covers("alice"), covers("bob"), covers("carol")], [true, true, false]);
         assert_eq!(restarted.index().revocations, 2);
     }
@@ -412,7 +410,7 @@ mod tests {
         // Not for as long as the revocation is remembered, but as long as the agent is.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut bench, later);
-        assert_eq!(bench.ids().len(), 0);
+        assert_eq!(bench.revoked().len(), 0);
         assert_eq!(bench.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
         // A subject of an issuer that looks like it is another fact.
         let stranger = Fact::subject("https://a.example", &id("other"));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
-use super::tables::{REVOCATION, SIGNING_KEY, Tables};
 use super::revocations::Note;
+use super::tables::{REVOCATION, SIGNING_KEY, Tables};
 use super::{idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;

@@ -42,7 +42,7 @@ async fn start() -> Bench {
         drawn_disk_id: [7; 16],
         heartbeat: Duration::from_millis(20),
         clock: clock.clone(),
-        log_bytes_max: crate::limits::LOG_BYTES_MAX,
+        log_bytes_max: limits::LOG_BYTES_MAX,
     };
     let started = cluster::start(options, Replicated::default(), |writer| {
         std::thread::spawn(writer);
