@@ -113,7 +113,7 @@ pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Re
 }
 
 /// Revokes an agent, and all that derives from it. It is forgotten as soon as no token of it can live, so
-/// that whoever has too many agents makes room by revoking; that it was revoked is never forgotten.
+/// that whoever has too many agents makes room by revoking; its descendants stay revoked without it.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -553,8 +553,8 @@ mod tests {
             [2, 2, 2, 0]
         );
         assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
-        // That it was revoked is remembered for ever.
-        assert_eq!(rows(&bench, REVOCATION), 1);
+        // No token is left that its revocation could cover.
+        assert_eq!(rows(&bench, REVOCATION), 0);
     }
 
     #[test]
@@ -569,8 +569,16 @@ mod tests {
         issued(bench.one(last, new("b", None)));
         assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4), "one more and one less");
         assert!(!bench.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
+        assert_eq!(
+            rows(&bench, REVOCATION),
+            0,
+            "nor is its revocation remembered longer than its tokens live"
+        );
         assert_eq!(refused(&bench.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
-        assert_eq!(rows(&bench, REVOCATION), 1, "what readers judge the child by");
+        let child = bench.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
+        let child = AgentRow::decode(child.as_slice()).expect("row").try_into().expect("an agent");
+        let standing = standing(&Tables::new(&bench.rows), last, &child).expect("rows");
+        assert_eq!(standing, AgentStanding::Revoked, "what readers judge the child by");
         // One that is near its end does not live longer for being revoked.
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
         bench.one(end.minus(SECOND), gone("other", "alice", false));
