@@ -104,13 +104,6 @@ pub const BLOCKS_MAX: u64 = 1_000_000;
 /// Test: `state::revocations::tests::one_entry_forgets_only_so_many`. Metric: none, the next entry goes on.
 pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
 
-// --- tools -------------------------------------------------------------------------------------
-
-/// Longest wait of a verification until this node has applied what the token was issued after; beyond
-/// it: 503.
-/// Test: `http::verify::a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503`. Metric: `svc_verify_total{result="error"}`.
-pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
-
 // --- agents ------------------------------------------------------------------------------------
 
 /// Life of an agent's identity token (contract §4).
@@ -283,6 +276,31 @@ pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of entries beyond which the log is cut behind a snapshot; half of it then stays.
 /// Test: `cluster::restarts::a_log_of_large_entries_is_cut_and_goes_on_after_a_restart`. Metric: none, the rest is in the snapshot.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// How long a node may answer from its own memory after it asked the leader (design §4, D).
+/// Test: `cluster::freshness::tests::a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter`. Metric: `svc_freshness_lease_held`.
+pub const FRESHNESS_LEASE: Duration = Duration::from_secs(1);
+/// What is taken off a lease, for boot clocks that do not run alike.
+/// Test: `cluster::freshness::tests::a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter`. Metric: `svc_freshness_lease_held`.
+pub const FRESHNESS_MARGIN: Duration = Duration::from_millis(50);
+/// Time from one lease to the request for the next.
+/// Test: `cluster::freshness::tests::a_lease_is_renewed_before_it_runs_out`. Metric: `svc_freshness_waits_total`.
+pub const FRESHNESS_RENEWAL: Duration = Duration::from_millis(250);
+/// Longest wait for one renewal; beyond it, it is asked for again. One that hangs costs no lease.
+/// Test: `cluster::freshness::tests::a_renewal_that_hangs_or_fails_is_tried_again`. Metric: `svc_freshness_waits_total`.
+pub const FRESHNESS_ATTEMPT: Duration = Duration::from_millis(500);
+/// Pause after a renewal that failed.
+/// Test: `cluster::freshness::tests::a_renewal_that_hangs_or_fails_is_tried_again`. Metric: `svc_freshness_waits_total`.
+pub const FRESHNESS_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait of a request for a lease, and of a verification until this node has applied what the token
+/// was issued after; beyond it: 503.
+/// Test: `cluster::freshness::tests::without_a_lease_a_request_waits_and_is_then_refused`, `http::verify::a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503`. Metric: `svc_freshness_refused_total`.
+pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
+/// Most requests that wait for a lease at once; beyond it: 503 at once.
+/// Test: `cluster::freshness::tests::beyond_their_limit_nobody_waits`. Metric: `svc_freshness_refused_total`.
+pub const FRESHNESS_WAITS_MAX: usize = 2_048;
+/// Longest wait until no member can answer from before a revocation; beyond it: 503, although it is applied.
+/// Test: `cluster::freshness::tests::an_entry_that_is_not_applied_is_not_acknowledged`. Metric: `svc_http_requests_total{status="503"}`.
+pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait at start-up until everything in the log is applied.
 /// Test: none, it takes a log of two minutes. Metric: none, the node does not start.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::keyring::Keyring;
-use crate::state::State;
+use crate::state::{Fresh, State};
 use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
 use crate::token::key_set::VerifyingKey;
@@ -53,7 +53,7 @@ impl OwnTokens {
 
     /// The key of any node that signed under `kid`, if what it signed is accepted at `now`.
     #[must_use]
-    pub fn key(&self, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
+    pub fn key(&self, _fresh: &Fresh, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
         self.0.keyring.verifying_key(kid, self.0.state.not_before_log(now))
     }
 
@@ -70,14 +70,15 @@ impl OwnTokens {
     /// [`token::Error::Revoked`].
     pub fn verify(
         &self,
+        fresh: &Fresh,
         token: &Compact<'_>,
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let key = token.header().kid.as_deref().and_then(|kid| self.key(kid, now));
+        let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid, now));
         let key = key.ok_or(token::Error::UnknownKey)?;
         let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
-        if self.0.state.revokes(credential.lineage(), credential.idx(), credential.iat()) {
+        if self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat()) {
             return Err(token::Error::Revoked);
         }
         Ok(credential)

@@ -194,7 +194,7 @@ pub async fn issue(
 pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<Response, Error> {
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
-    let identified = app.identity.renew(bearer)?;
+    let identified = app.identity.renew(bearer).await?;
     let (request_id, agent_id, jti) =
         (super::around::current_request_id(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
@@ -221,7 +221,7 @@ pub async fn list(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
-    let (agents, next) = app.identity.list(&who(&caller), page.after.as_deref(), page.limit)?;
+    let (agents, next) = app.identity.list(&who(&caller), page.after.as_deref(), page.limit).await?;
     let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
     paging::answer(&uri, &agents, next.as_deref())
 }
@@ -244,7 +244,7 @@ pub async fn show(
 ) -> Result<Response, Error> {
     // An identifier is ASCII: what is not even UTF-8 names no agent.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let record = AgentRecord::from(app.identity.show(&agent_id, &who(&caller))?);
+    let record = AgentRecord::from(app.identity.show(&agent_id, &who(&caller)).await?);
     Ok((NO_STORE, Json(record)).into_response())
 }
 

@@ -276,7 +276,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         else {
             return Err(Error::internal("a request without its connection"));
         };
-        let Known { identity, certificate } = decide(app, peer, &parts.headers, N::ACCESS)?;
+        let Known { identity, certificate } = decide(app, peer, &parts.headers, N::ACCESS).await?;
         if let Some(id) = identity.id() {
             notes.set_caller(id.clone());
         }
@@ -319,8 +319,9 @@ fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
 /// 7. the capability that the route needs
 ///
 /// # Errors
-/// 401 if nobody is authenticated, 403 if whoever it is may not.
-fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
+/// 401 if nobody is authenticated, 403 if whoever it is may not, 503 if this node cannot tell whether a bearer
+/// token is revoked.
+async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
     let is_open = match access {
         Access::Health | Access::Public => true,
         Access::Metrics => match app.metrics_access {
@@ -351,7 +352,7 @@ fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result
             let text = "this route takes a client certificate and no Authorization header";
             return Err(Error::unauthenticated(text));
         }
-        (Some(text), _) => Identity::Bearer(Arc::new(verified(app, text, digest.as_ref())?)),
+        (Some(text), _) => Identity::Bearer(Arc::new(verified(app, text, digest.as_ref()).await?)),
         (None, Access::Bearer) => {
             return Err(Error::unauthenticated("the bearer token of the agent itself is needed"));
         }
@@ -396,10 +397,14 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
 }
 
 /// One text for every bearer that is not acceptable; the log has the reason.
-fn verified(app: &App, text: &str, certificate: Option<&CertificateDigest>) -> Result<Credential, Error> {
-    Compact::parse(text)
-        .and_then(|token| app.own_tokens.verify(&token, certificate, app.clock.now()))
-        .map_err(|error: token::Error| {
-            Error::invalid_bearer("the bearer token is not valid").with_detail(error)
-        })
+async fn verified(
+    app: &App,
+    text: &str,
+    certificate: Option<&CertificateDigest>,
+) -> Result<Credential, Error> {
+    let invalid =
+        |error: token::Error| Error::invalid_bearer("the bearer token is not valid").with_detail(error);
+    let token = Compact::parse(text).map_err(invalid)?;
+    let fresh = app.state.fresh().await?;
+    app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).map_err(invalid)
 }

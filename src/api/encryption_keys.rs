@@ -120,7 +120,7 @@ pub async fn list(
     let query = Members::read(query, &["workload_id"])?;
     let workload_id = query.value("workload_id");
     let workload_id = workload_id.ok_or_else(|| Error::invalid_request("workload_id: is needed"))?;
-    let set = JwkSet { keys: app.identity.encryption_keys(workload_id)? };
+    let set = JwkSet { keys: app.identity.encryption_keys(workload_id).await? };
     let media = [(header::CONTENT_TYPE, HeaderValue::from_static(jwks::media(&headers)))];
     // Nobody is to encrypt to an agent that was revoked meanwhile.
     Ok((NO_STORE, (media, Json(set))).into_response())

@@ -208,9 +208,12 @@ impl Error {
             | E::Denied(_)
             | E::NothingGranted
             | E::BlastRadius => Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description),
-            E::IssuerUnavailable | E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Write(_) => {
-                Self::unavailable(description)
-            }
+            E::IssuerUnavailable
+            | E::NoPolicy
+            | E::CannotSign(_)
+            | E::NotBootstrapped
+            | E::Stale(_)
+            | E::Write(_) => Self::unavailable(description),
             E::Internal(source) => Self::internal(source),
         };
         match source_of(error) {
@@ -266,7 +269,7 @@ impl From<state::Error> for Error {
         use state::Error as E;
         let description = error.to_string();
         match error {
-            E::Write(_) | E::TooManyRevocations => Self::unavailable(description),
+            E::Write(_) | E::Stale(_) | E::TooManyRevocations => Self::unavailable(description),
             // The quota is by the minute.
             E::RevocationQuota => Self::too_many_requests(&description, 60),
             E::NonceSpent => Self::invalid_request(description),
@@ -319,7 +322,7 @@ impl From<identity::Error> for Error {
             | E::Revoked
             | E::RenewedTooOften
             | E::Ended => Self::forbidden(description),
-            E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Write(_) => {
+            E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Stale(_) | E::Write(_) => {
                 Self::unavailable(description)
             }
             E::Internal(source) => Self::internal(source),

@@ -1,7 +1,8 @@
 //! `/v1/sys/health`, `/livez`, `/readyz`.
 //!
 //! `/livez` says that the process answers; it depends on nothing else, so that a supervisor never
-//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work.
+//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work. A node that
+//! has no freshness lease is not ready, and health warns: requests wait for the lease, and most come through.
 
 use axum::Json;
 use axum::extract::State;
@@ -25,7 +26,8 @@ pub struct Health {
     version: &'static str,
     /// What the node calls itself.
     unit_id: String,
-    /// `pass` or `fail`.
+    /// `pass`; `warn` while requests wait because this node cannot prove that it knows everything that was
+    /// revoked; `fail`.
     status: &'static str,
     /// What is missing; empty if nothing is, absent for callers who are not authenticated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,6 +49,9 @@ enum NotReady {
     Refused(error::Body),
 }
 
+/// What is missing without a freshness lease.
+const LEASE: &str = "freshness lease";
+
 fn health(app: &App) -> Health {
     let initialized = app.state.position().is_some();
     let locked = app.keyring.signing_key(app.key_time()).is_err();
@@ -57,6 +62,7 @@ fn health(app: &App) -> Health {
         (leader.is_none(), "leader"),
         (locked, "signing key"),
         (app.policy.is_behind(), "policy"),
+        (!app.state.core().freshness().is_held, LEASE),
     ] {
         if is_missing {
             missing.push(what);
@@ -67,7 +73,11 @@ fn health(app: &App) -> Health {
         locked,
         version: env!("CARGO_PKG_VERSION"),
         unit_id: app.unit_id.clone(),
-        status: if missing.is_empty() { "pass" } else { "fail" },
+        status: match missing.as_slice() {
+            [] => "pass",
+            [LEASE] => "warn",
+            _ => "fail",
+        },
         missing: Some(missing),
         role: leader.map(|leader| if leader == app.state.core().node_id() { "leader" } else { "follower" }),
         leader,
@@ -75,8 +85,7 @@ fn health(app: &App) -> Health {
 }
 
 fn answer(mut health: Health, details: bool) -> Response {
-    let is_missing = health.missing.iter().flatten().next().is_some();
-    let status = if is_missing { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let status = if health.status == "fail" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     if !details {
         health = Health { missing: None, role: None, leader: None, ..health };
     }
@@ -108,7 +117,11 @@ pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Resp
     )
 )]
 pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
-    answer(health(&app), app.tells_details(&caller))
+    let mut health = health(&app);
+    if health.status == "warn" {
+        health.status = "fail";
+    }
+    answer(health, app.tells_details(&caller))
 }
 
 /// The process answers.

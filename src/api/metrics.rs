@@ -19,6 +19,8 @@ use crate::state::SigningKeyState;
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
+    let freshness = core.freshness();
+    app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let index = app.state.index();
     app.metrics.set_tools(index.tools);
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);

@@ -8,6 +8,7 @@
 
 mod codec;
 mod database;
+mod freshness;
 mod identity;
 mod log;
 mod log_size;
@@ -20,6 +21,8 @@ mod tails;
 mod types;
 mod writer;
 
+#[cfg(test)]
+mod order;
 #[cfg(test)]
 mod restarts;
 #[cfg(test)]
@@ -40,11 +43,13 @@ use openraft::errors::{InitializeError, RaftError};
 use tokio::sync::{mpsc, watch};
 
 pub use database::StateHash;
+pub use freshness::{Fresh, Stale, Standing};
 pub use identity::{replace_file, sync_name_of};
 pub use propose::{Error, Outcome};
 
 use crate::clock::{Clock, Timestamp};
 use database::Generations;
+use freshness::Freshness;
 use machine::{Shared, StateMachine};
 use propose::{Proposer, Raft};
 use snapshot::Snapshots;
@@ -256,6 +261,8 @@ pub struct Started<M: Machine> {
     pub proposer: Work,
     /// The same: keeps the log within its limit.
     pub log_keeper: Work,
+    /// Likewise: keeps this node fresh. Without it nobody gets a [`Fresh`].
+    pub renewal: Work,
     /// Tells when the databases are closed.
     pub closed: Closed,
 }
@@ -281,6 +288,7 @@ pub struct Handle<M: Machine> {
     proposer: Proposer,
     shared: Arc<Shared>,
     machine: Arc<M>,
+    freshness: Arc<Freshness>,
     node_id: u64,
 }
 
@@ -291,6 +299,7 @@ impl<M: Machine> Clone for Handle<M> {
             proposer: self.proposer.clone(),
             shared: Arc::clone(&self.shared),
             machine: Arc::clone(&self.machine),
+            freshness: Arc::clone(&self.freshness),
             node_id: self.node_id,
         }
     }
@@ -340,9 +349,12 @@ pub async fn start<M: Machine>(
     initialize(&raft, node_id, peer).await.map_err(|error| failed(&error))?;
 
     let log_keeper = Box::pin(log_size::keep_within_limit(raft.clone(), opened.surplus));
+    let freshness = Arc::new(Freshness::new(clock.clone()));
+    let renewal = freshness::keep(Arc::clone(&freshness), raft.clone(), shared.applied.subscribe());
     let (proposer, work) = Proposer::new(raft.clone(), clock);
-    let handle = Handle { raft, proposer, shared, machine, node_id };
-    Ok(Started { handle, proposer: Box::pin(work), log_keeper, closed: Closed(closed) })
+    let handle = Handle { raft, proposer, shared, machine, freshness, node_id };
+    let (proposer, renewal) = (Box::pin(work), Box::pin(renewal));
+    Ok(Started { handle, proposer, log_keeper, renewal, closed: Closed(closed) })
 }
 
 /// The last entry that the newest snapshot holds. If there must be one and is none, because a crash

@@ -33,6 +33,9 @@ pub enum Error {
     /// Not answered in time: it may still be applied.
     #[error("the outcome of the write is unknown")]
     OutcomeUnknown,
+    /// It is applied, and not known yet to every member that could still answer from before.
+    #[error("the write is done, but not confirmed by the cluster in time: try again")]
+    Unacknowledged,
     /// The node is stopping; nothing was proposed.
     #[error("the node is stopping")]
     Stopping,

@@ -74,6 +74,9 @@ pub enum Error {
     /// The cluster has not begun its life.
     #[error("the cluster is starting")]
     NotBootstrapped,
+    /// It cannot be proven that this node knows what was revoked.
+    #[error(transparent)]
+    Stale(state::Stale),
     /// The nonce could not be written, or is not known to be.
     #[error("{0}")]
     Write(#[source] cluster::Error),
@@ -107,7 +110,11 @@ impl Error {
             Self::BlastRadius => "blast_radius",
             Self::NonceSpent => "nonce_spent",
             Self::IdempotencyKeyReused => "idempotency_key",
-            Self::NoPolicy | Self::CannotSign(_) | Self::NotBootstrapped | Self::Write(_) => "unavailable",
+            Self::NoPolicy
+            | Self::CannotSign(_)
+            | Self::NotBootstrapped
+            | Self::Stale(_)
+            | Self::Write(_) => "unavailable",
             Self::Internal(_) => "internal",
         }
     }
@@ -118,6 +125,7 @@ impl From<state::Error> for Error {
         match error {
             state::Error::NonceSpent => Self::NonceSpent,
             state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
+            state::Error::Stale(error) => Self::Stale(error),
             state::Error::Write(error) => Self::Write(error),
             other => Self::Internal(other.into()),
         }

@@ -30,7 +30,7 @@ use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{Idempotency, State};
+use crate::state::{Fresh, Idempotency, State};
 use crate::telemetry::Metrics;
 use crate::token::issuer::Issuers;
 use crate::token::jws::Compact;
@@ -98,14 +98,17 @@ impl Exchange {
     /// As [`Error`] says. A refused exchange changes nothing, but for a nonce that was spent when
     /// the signature failed.
     pub async fn exchange(&self, request: &Request, caller: &Caller, body: &[u8]) -> Result<Minted, Error> {
-        // Before anything is looked up: a revocation that is applied meanwhile covers this token.
+        // Before anything is looked up (design §4): what was revoked before this request came is found by
+        // whatever is looked up for it, however long it waits for the keys of an issuer.
+        let fresh = self.state.fresh().await?;
+        // And so is this: a revocation that is applied meanwhile covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
         let log_now = self.state.not_before_log(now);
 
         let asked = asked_confirmation(request, caller)?;
-        let subject = self.subject(request, caller, now).await?;
-        let actor = self.actor(request, caller, now).await?;
+        let subject = self.subject(&fresh, request, caller, now).await?;
+        let actor = self.actor(&fresh, request, caller, now).await?;
         // An exchange must not wash a binding off: what comes of a bound token is bound as it was.
         let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
         let confirmation = asked.or(caller.certificate.filter(|_| is_bound));
@@ -136,14 +139,21 @@ impl Exchange {
         })
     }
 
-    async fn subject(&self, request: &Request, caller: &Caller, now: Timestamp) -> Result<Credential, Error> {
-        let kind = request.subject_token_type;
-        self.credential(&request.subject_token, kind, caller, now).await.map_err(Unverified::of_subject)
+    async fn subject(
+        &self,
+        fresh: &Fresh,
+        request: &Request,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Credential, Error> {
+        let (text, kind) = (&request.subject_token, request.subject_token_type);
+        self.credential(fresh, text, kind, caller, now).await.map_err(Unverified::of_subject)
     }
 
     /// The actor's token is this fabric's own unless it is said, or says, to be of a foreign issuer.
     async fn actor(
         &self,
+        fresh: &Fresh,
         request: &Request,
         caller: &Caller,
         now: Timestamp,
@@ -154,7 +164,7 @@ impl Exchange {
             Some(kind) => *kind,
             None => Kind::Jwt,
         };
-        self.credential(text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
+        self.credential(fresh, text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
     }
 
     fn says_it_is_ours(&self, text: &str) -> bool {
@@ -164,6 +174,7 @@ impl Exchange {
 
     async fn credential(
         &self,
+        fresh: &Fresh,
         text: &str,
         kind: Kind,
         caller: &Caller,
@@ -172,7 +183,7 @@ impl Exchange {
         let token = Compact::parse(text)?;
         let certificate = caller.certificate.as_ref();
         if kind == Kind::AgentA2a {
-            return Ok(self.own_tokens.verify(&token, certificate, now)?);
+            return Ok(self.own_tokens.verify(fresh, &token, certificate, now)?);
         }
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
@@ -184,7 +195,7 @@ impl Exchange {
         if actors.chain([credential.sub().clone()]).any(|id| id.is_agent_of(&self.trust_domain)) {
             return Err(token::Error::SubjectReserved.into());
         }
-        if self.state.revokes(credential.lineage(), None, credential.iat()) {
+        if self.state.revokes(fresh, credential.lineage(), None, credential.iat()) {
             return Err(token::Error::Revoked.into());
         }
         Ok(credential)

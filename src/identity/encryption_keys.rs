@@ -98,12 +98,13 @@ impl Identity {
     ///
     /// # Errors
     /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
-    pub fn encryption_keys(&self, workload_id: &str) -> Result<Vec<Map<String, Value>>, Error> {
+    pub async fn encryption_keys(&self, workload_id: &str) -> Result<Vec<Map<String, Value>>, Error> {
         drop(self.configured()?);
+        let fresh = self.state.fresh().await?;
         let workload_id: WorkloadId = workload_id.parse()?;
         let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
         let now = self.state.not_before_log(self.clock.now());
-        if self.state.agent_standing(&agent, now)? != AgentStanding::Active {
+        if self.state.agent_standing(&fresh, &agent, now)? != AgentStanding::Active {
             return Err(Error::NoAgent);
         }
         self.state.encryption_keys(workload_id.as_str())?.iter().map(|facts| Ok(read(facts)?)).collect()

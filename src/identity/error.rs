@@ -91,6 +91,9 @@ pub enum Error {
     /// The cluster has not begun its life.
     #[error("the cluster is starting")]
     NotBootstrapped,
+    /// It cannot be proven that this node knows what was revoked.
+    #[error(transparent)]
+    Stale(#[from] state::Stale),
     /// It could not be written, or is not known to be.
     #[error("{0}")]
     Write(#[source] cluster::Error),

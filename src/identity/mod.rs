@@ -26,7 +26,7 @@ use crate::keyring::Keyring;
 use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{Agent, AgentStanding, Idempotency, IssuedAgent, Metadata, State};
+use crate::state::{Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, State};
 use crate::telemetry::Metrics;
 use crate::token::signing::SigningKey;
 use crate::token::subject::Credential;
@@ -130,8 +130,9 @@ impl Identity {
     /// # Errors
     /// As [`Error`] says. A refused request changes nothing.
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
+        let fresh = self.state.core().fresh().await?;
         let moment = self.moment()?;
-        let parent = parent::of(request, caller, &self.state, moment.log_now)?;
+        let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now)?;
         let wanted = match &parent {
             Some(parent) => parent::limit(parent, request, &self.containment)?,
             None => Wanted::of_request(request),
@@ -147,7 +148,7 @@ impl Identity {
         let issued = self.state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
         let agent_id = issued.map_err(Error::of_issue)?;
         // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
-        let issued = self.acting(&agent_id, moment.log_now)?;
+        let issued = self.acting(&fresh, &agent_id, moment.log_now)?;
         let identified = self.mint(&issued, &permit, Vec::new(), &moment, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(identified)
@@ -157,17 +158,18 @@ impl Identity {
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
+    pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
+        let fresh = self.state.core().fresh().await?;
         let moment = self.moment()?;
         // What was exchanged from an identity token may be narrower, and must never come back wider.
         if !bearer.is_agent_identity() {
             return Err(Error::NotAnIdentityToken);
         }
         // It was verified before this moment: what was revoked between would not cover the new token.
-        if self.state.revokes(bearer.lineage(), bearer.idx(), bearer.iat()) {
+        if self.state.revokes(&fresh, bearer.lineage(), bearer.idx(), bearer.iat()) {
             return Err(Error::Revoked);
         }
-        let issued = self.acting(bearer.sub().as_str(), moment.log_now)?;
+        let issued = self.acting(&fresh, bearer.sub().as_str(), moment.log_now)?;
         let parent = match &issued.agent.on_behalf_of {
             None => None,
             Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
@@ -186,26 +188,29 @@ impl Identity {
     /// An agent that this caller had issued; an operator sees all.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`] also for an agent of somebody else.
-    pub fn show(&self, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
+    /// [`Error::UnknownAgent`] also for an agent of somebody else; [`Error::Stale`].
+    pub async fn show(&self, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
+        let fresh = self.state.core().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
-        self.shown(agent.ok_or(Error::UnknownAgent)?)
+        self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
 
     /// At most `limit` of the agents behind `after` that this caller had issued, an operator of all; and
     /// behind which there are more.
     ///
     /// # Errors
-    /// [`Error::Internal`].
-    pub fn list(
+    /// [`Error::Stale`], [`Error::Internal`].
+    pub async fn list(
         &self,
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Shown>, Option<String>), Error> {
+        let fresh = self.state.core().fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
-        Ok((agents.into_iter().map(|agent| self.shown(agent)).collect::<Result<_, _>>()?, next))
+        let shown: Result<_, _> = agents.into_iter().map(|agent| self.shown(&fresh, agent)).collect();
+        Ok((shown?, next))
     }
 
     /// Revokes an agent, and all that derives from it, for ever. Whether that changed anything.
@@ -219,9 +224,9 @@ impl Identity {
         revoked.map_err(Error::of_revocation)
     }
 
-    fn shown(&self, agent: IssuedAgent) -> Result<Shown, Error> {
+    fn shown(&self, fresh: &Fresh, agent: IssuedAgent) -> Result<Shown, Error> {
         let now = self.state.not_before_log(self.clock.now());
-        let standing = self.state.agent_standing(&agent, now)?;
+        let standing = self.state.agent_standing(fresh, &agent, now)?;
         Ok(Shown { agent, standing })
     }
 
@@ -262,9 +267,9 @@ impl Identity {
     }
 
     /// An agent that is neither revoked nor ended; one that is forgotten has ended.
-    fn acting(&self, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
+    fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = self.state.agent(agent_id)?.ok_or(Error::Ended)?;
-        match self.state.agent_standing(&issued, now)? {
+        match self.state.agent_standing(fresh, &issued, now)? {
             AgentStanding::Active => Ok(issued),
             AgentStanding::Revoked => Err(Error::Revoked),
             AgentStanding::Ended => Err(Error::Ended),

@@ -6,7 +6,7 @@ use super::{Caller, Error, Request};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::state::{AgentStanding, IssuedAgent, State};
+use crate::state::{AgentStanding, Fresh, IssuedAgent, State};
 
 /// The parent that a request names, in this order:
 ///
@@ -20,11 +20,12 @@ pub(super) fn of(
     request: &Request,
     caller: &Caller,
     state: &State,
+    fresh: &Fresh,
     now: Timestamp,
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
     let parent = state.agent(id)?.filter(|parent| caller.may_see(parent)).ok_or(Error::ParentUnknown)?;
-    match state.agent_standing(&parent, now)? {
+    match state.agent_standing(fresh, &parent, now)? {
         AgentStanding::Active => Ok(Some(parent)),
         AgentStanding::Revoked => Err(Error::ParentRevoked),
         AgentStanding::Ended => Err(Error::ParentEnded),

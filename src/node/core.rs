@@ -93,6 +93,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, E
     let mut background = JoinSet::new();
     background.spawn(started.proposer);
     background.spawn(started.log_keeper);
+    background.spawn(started.renewal);
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
     let state = State::new(started.handle);
     Ok(Core { state, background, log_writer, audit: None, closed: started.closed })

@@ -12,7 +12,7 @@ use super::revocations::Note;
 use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
 use super::{Error, Idempotency, State, encryption_keys, revocations};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, View};
+use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::token::lineage;
@@ -327,7 +327,7 @@ impl State {
             caller,
             is_operator,
         };
-        match self.propose_once(Command::RevokeAgent(command), idempotency).await?.outcome {
+        match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
             Reply::Done { changed } => Ok(changed),
             _ => Err(Error::Undecodable),
         }
@@ -361,7 +361,12 @@ impl State {
     ///
     /// # Errors
     /// [`Corrupt`] if a row is not what was written.
-    pub fn agent_standing(&self, agent: &IssuedAgent, now: Timestamp) -> Result<AgentStanding, Corrupt> {
+    pub fn agent_standing(
+        &self,
+        _fresh: &Fresh,
+        agent: &IssuedAgent,
+        now: Timestamp,
+    ) -> Result<AgentStanding, Corrupt> {
         standing(&Tables::new(self.core.view()), now, agent)
     }
 }

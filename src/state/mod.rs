@@ -41,6 +41,7 @@ pub use tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
+pub use crate::cluster::{Fresh, Stale};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use command::{Command, Refusal, Reply};
 
@@ -50,6 +51,9 @@ pub enum Error {
     /// It was not applied, or is not known to be.
     #[error(transparent)]
     Write(#[from] cluster::Error),
+    /// It cannot be proven that this node knows what was revoked.
+    #[error(transparent)]
+    Stale(#[from] Stale),
     /// The nonce was spent before.
     #[error("the nonce was already used")]
     NonceSpent,
@@ -209,11 +213,20 @@ impl State {
         idempotency: Option<Idempotency>,
     ) -> Result<Told<Reply>, Error> {
         let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
-        match command::decode_reply(&outcome.reply) {
-            Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
-            Some(reply) => Ok(reply),
-            None => Err(Error::Undecodable),
-        }
+        read_reply(&outcome)
+    }
+
+    /// The same for a command that revokes: answered only when no member can answer from before it, also if
+    /// it changed nothing (design §4).
+    async fn propose_revocation(
+        &self,
+        command: Command,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<Reply>, Error> {
+        let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
+        let reply = read_reply(&outcome)?;
+        self.core.barrier(outcome.index).await?;
+        Ok(reply)
     }
 
     /// Begins the cluster's life, with ids the caller drew at random.
@@ -252,7 +265,8 @@ impl State {
     /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
     pub async fn taint_signing_key(&self, kid: String, digest: Digest128) -> Result<(), Error> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
-        self.propose(Command::TaintSigningKey(command::TaintSigningKey { kid, digest })).await.map(drop)
+        let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
+        self.propose_revocation(command, None).await.map(drop)
     }
 
     /// Makes a policy bundle current; whether that changed anything.
@@ -277,6 +291,15 @@ impl State {
     pub async fn check_state_hash(&self, index: u64, hash: StateHash) -> Result<(), Error> {
         let command = command::CheckStateHash { index, hash: Bytes::copy_from_slice(&hash) };
         self.propose(Command::CheckStateHash(command)).await.map(drop)
+    }
+
+    /// The proof that this node knows everything whose revocation was acknowledged. A request takes it once,
+    /// when it has arrived and before anything is read for it.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
+    pub async fn fresh(&self) -> Result<Fresh, Error> {
+        Ok(self.core.fresh().await?)
     }
 
     /// What is kept in memory, as of the last entry applied.
@@ -323,5 +346,14 @@ impl State {
             applied_by: row.applied_by.clone(),
         };
         index.policy_history.iter().map(change).collect()
+    }
+}
+
+/// What the log replied. A refusal is an error.
+fn read_reply(outcome: &cluster::Outcome) -> Result<Told<Reply>, Error> {
+    match command::decode_reply(&outcome.reply) {
+        Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
+        Some(reply) => Ok(reply),
+        None => Err(Error::Undecodable),
     }
 }

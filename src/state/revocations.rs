@@ -11,7 +11,7 @@ use super::idempotency::digest;
 use super::tables::{META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
 use super::{Error, Idempotency, State, agents, blocks};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, View};
+use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::{Digest128, LogPosition};
 use crate::limits;
 use crate::token::lineage::{Fact, SUBJECT};
@@ -215,7 +215,8 @@ fn list(
 }
 
 impl State {
-    /// Revokes a fact as an operator: all that derives from it and was issued before.
+    /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
+    /// member can answer from before it.
     ///
     /// # Errors
     /// [`Error::TooManyRevocations`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
@@ -227,7 +228,7 @@ impl State {
         idempotency: Option<Idempotency>,
     ) -> Result<(), Error> {
         let command = command::Revoke { fact: Some(fact_row(fact)), reason, caller };
-        match self.propose_once(Command::Revoke(command), idempotency).await?.outcome {
+        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
             Reply::Done { .. } => Ok(()),
             _ => Err(Error::Undecodable),
         }
@@ -236,7 +237,13 @@ impl State {
     /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of that
     /// name, if it is a token of a fabric; it counts only within our own incarnation (contract §3, `idx`).
     #[must_use]
-    pub fn revokes(&self, lineage: &[Digest128], idx: Option<LogPosition>, iat: Timestamp) -> bool {
+    pub fn revokes(
+        &self,
+        _fresh: &Fresh,
+        lineage: &[Digest128],
+        idx: Option<LogPosition>,
+        iat: Timestamp,
+    ) -> bool {
         self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
     }
 

@@ -191,12 +191,17 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
 }
 
 impl State {
-    /// Accepts a signal. Whether it is new: one that came before changes nothing.
+    /// Accepts a signal. Whether it is new: one that came before changes nothing. Either way it is answered
+    /// only when no member can answer from before it.
     ///
     /// # Errors
     /// [`Error::RevocationQuota`], [`Error::TooManyRevocations`], or as [`Error::Write`] says.
     pub async fn accept_signal(&self, signal: Signal) -> Result<bool, Error> {
-        self.propose(Command::AcceptSignal(signal.into_command())).await
+        let command = Command::AcceptSignal(signal.into_command());
+        match self.propose_revocation(command, None).await?.outcome {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
     }
 
     /// Lets an issuer revoke so many facts more than its quota, for once; replaces what was allowed before.

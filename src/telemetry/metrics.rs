@@ -41,6 +41,10 @@ pub struct Metrics {
     tls_certificate_not_after: IntGauge,
     raft_applied_index: IntGauge,
     raft_is_leader: IntGauge,
+    freshness_lease_held: IntGauge,
+    freshness_waits: IntCounter,
+    freshness_refused: IntCounter,
+    freshness_known: Arc<(AtomicU64, AtomicU64)>,
     audit_entries: IntCounterVec,
     audit_backlog: IntGauge,
     audit_blocks: IntCounterVec,
@@ -170,6 +174,22 @@ impl Metrics {
                 "Index of the last log entry this node applied.",
             )?,
             raft_is_leader: gauge(&registry, "svc_raft_is_leader", "1 if this node leads the cluster.")?,
+            freshness_lease_held: gauge(
+                &registry,
+                "svc_freshness_lease_held",
+                "1 if this node can prove that it knows everything that was revoked.",
+            )?,
+            freshness_waits: counter(
+                &registry,
+                "svc_freshness_waits_total",
+                "Requests that waited for that proof.",
+            )?,
+            freshness_refused: counter(
+                &registry,
+                "svc_freshness_refused_total",
+                "Requests refused because it did not come.",
+            )?,
+            freshness_known: Arc::default(),
             audit_entries: counters(
                 &registry,
                 "svc_audit_entries_total",
@@ -193,14 +213,11 @@ impl Metrics {
                 "Blocks of audit entries dropped by the cluster, because of their age or of all their bytes.",
                 &["reason"],
             )?,
-            log_lines_dropped: {
-                let counter = IntCounter::new(
-                    "svc_log_lines_dropped_total",
-                    "Log lines dropped because their reader was too slow.",
-                )?;
-                registry.register(Box::new(counter.clone()))?;
-                counter
-            },
+            log_lines_dropped: counter(
+                &registry,
+                "svc_log_lines_dropped_total",
+                "Log lines dropped because their reader was too slow.",
+            )?,
             log_lines_known: Arc::default(),
             audit_dropped_known: Arc::default(),
             registry,
@@ -340,6 +357,20 @@ impl Metrics {
         self.raft_is_leader.set(i64::from(is_leader));
     }
 
+    /// Whether the freshness lease is held, how many requests ever waited for one, and how many of them were
+    /// refused.
+    pub fn set_freshness(&self, is_held: bool, waits: u64, refused: u64) {
+        self.freshness_lease_held.set(i64::from(is_held));
+        // The lease counts by itself; this catches up, also when two scrapes meet.
+        for (counter, known, counted) in [
+            (&self.freshness_waits, &self.freshness_known.0, waits),
+            (&self.freshness_refused, &self.freshness_known.1, refused),
+        ] {
+            let known = known.fetch_max(counted, Ordering::Relaxed);
+            counter.inc_by(counted.saturating_sub(known));
+        }
+    }
+
     /// Everything in the Prometheus text format 0.0.4.
     ///
     /// # Errors
@@ -361,6 +392,12 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.dec();
     }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, Error> {
+    let counter = IntCounter::new(name, help)?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
 }
 
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {

@@ -1,6 +1,6 @@
 //! From a request to a verdict: may this token call this tool, in this way, now?
 //!
-//! request → check 1 → log position → tool → checks 2 to 9 → spent → audit. [`Verifier::verify`] is that
+//! request → fresh → check 1 → log position → tool → checks 2 to 9 → spent → audit. [`Verifier::verify`] is that
 //! line. What a check asks is in `checks`; here is what they must be given, and in which order.
 
 use super::Caller;
@@ -13,7 +13,7 @@ use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
-use crate::state::{self, State};
+use crate::state::{self, Fresh, State};
 use crate::telemetry::Metrics;
 use crate::token::subject::Credential;
 use crate::token::{BodyHash, CertificateDigest};
@@ -156,8 +156,10 @@ impl Verifier {
     }
 
     async fn decide(&self, request: Request, caller: &Caller) -> Result<Verdict, Error> {
+        // Before anything is looked up (design §4).
+        let fresh = self.state.fresh().await?;
         let mut now = self.clock.now();
-        let mut authentic = self.authenticate(&request, now);
+        let mut authentic = self.authenticate(&fresh, &request, now);
         // Only a token of ours can make this node wait. The tool is read after that: what it asked for when
         // the token was issued is the least that it asks for here.
         let caught_up = match &authentic {
@@ -167,7 +169,7 @@ impl Verifier {
         if let Ok(true) = caught_up {
             // Meanwhile the token may have expired, or its key been tainted.
             now = self.clock.now();
-            authentic = self.authenticate(&request, now);
+            authentic = self.authenticate(&fresh, &request, now);
         }
         let tool = self.tool(&request.tool_id)?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
@@ -177,7 +179,7 @@ impl Verifier {
         // Before a token is spent: what cannot be audited is not done.
         let open = self.audit.begin(draft)?;
         let outcome = match caught_up {
-            Ok(_) => self.judge(authentic, &tool, &request, caller).await,
+            Ok(_) => self.judge(&fresh, authentic, &tool, &request, caller).await,
             Err(behind) => Err(behind),
         };
         self.count(&outcome);
@@ -185,8 +187,8 @@ impl Verifier {
         Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })
     }
 
-    fn authenticate(&self, request: &Request, now: Timestamp) -> Result<Authentic, Failure> {
-        let key = |kid: &str| self.own_tokens.key(kid, now);
+    fn authenticate(&self, fresh: &Fresh, request: &Request, now: Timestamp) -> Result<Authentic, Failure> {
+        let key = |kid: &str| self.own_tokens.key(fresh, kid, now);
         let keys =
             Keys { fabric: self.own_tokens.fabric(), key: &key, signatures: self.own_tokens.signatures() };
         checks::token(&request.token, &keys, request.presented.as_ref(), now)
@@ -213,6 +215,7 @@ impl Verifier {
 
     async fn judge(
         &self,
+        fresh: &Fresh,
         authentic: Result<Authentic, Failure>,
         tool: &Tool,
         request: &Request,
@@ -220,7 +223,7 @@ impl Verifier {
     ) -> Result<Verified, Error> {
         let authentic = authentic.map_err(Error::Failed)?;
         let execution = execution(authentic.credential());
-        let facts = self.facts(authentic.credential(), execution, caller)?;
+        let facts = self.facts(fresh, authentic.credential(), execution, caller)?;
         let call = Call { protocol: request.protocol, request_body_hash: request.body.as_ref() };
         let verified =
             checks::examine(authentic, facts, call, tool, &self.containment).map_err(Error::Failed)?;
@@ -236,13 +239,14 @@ impl Verifier {
 
     fn facts(
         &self,
+        fresh: &Fresh,
         credential: &Credential,
         execution: Option<Digest128>,
         caller: &Caller,
     ) -> Result<Facts, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
-        let is_revoked = self.state.revokes(credential.lineage(), credential.idx(), credential.iat());
+        let is_revoked = self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat());
         Ok(Facts { is_revoked, is_spent: is_spent.unwrap_or(false) })
     }
 

@@ -13,6 +13,7 @@ mod delegation;
 mod edges;
 mod encryption_keys;
 mod form;
+mod freshness;
 mod front_door;
 mod granted;
 mod issuer_sources;

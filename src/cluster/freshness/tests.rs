@@ -1,0 +1,267 @@
+//! The lease and the barrier over a manual clock. Where a test waits, its time is paused.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::pin;
+
+use futures::FutureExt as _;
+
+use super::*;
+use crate::clock::Timestamp;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn freshness() -> (Freshness, Clock) {
+    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+    (Freshness::new(clock.clone()), clock)
+}
+
+/// A renewal that the leader answers at once, naming an index that is applied.
+async fn renew(freshness: &Freshness) {
+    let (_sender, mut applied) = watch::channel(7);
+    assert!(freshness.renew(async || Some(7), &mut applied).await);
+}
+
+fn is_given(freshness: &Freshness) -> bool {
+    freshness.fresh().now_or_never().is_some_and(|fresh| fresh.is_ok())
+}
+
+#[tokio::test]
+async fn a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter() {
+    let (freshness, clock) = freshness();
+    let (_sender, mut applied) = watch::channel(7);
+    let answers_late = || async {
+        clock.advance(Duration::from_millis(400));
+        Some(7)
+    };
+    assert!(freshness.renew(answers_late, &mut applied).await);
+    let rest = limits::FRESHNESS_LEASE - limits::FRESHNESS_MARGIN - Duration::from_millis(400);
+    clock.advance(rest - MILLISECOND);
+    assert!(is_given(&freshness));
+    clock.advance(MILLISECOND);
+    assert!(!is_given(&freshness), "counted from the answer, or without the margin");
+}
+
+#[tokio::test]
+async fn a_process_that_was_paused_answers_nothing_until_it_is_renewed() {
+    let (freshness, clock) = freshness();
+    assert!(!is_given(&freshness), "before the first renewal");
+    renew(&freshness).await;
+    assert!(is_given(&freshness));
+    clock.advance(limits::FRESHNESS_LEASE);
+    let mut waiting = pin!(freshness.fresh());
+    assert!(waiting.as_mut().now_or_never().is_none(), "waits");
+    renew(&freshness).await;
+    waiting.await.expect("renewed");
+    // Paused between the request and the answer: the answer says nothing of the time in between.
+    let (_sender, mut applied) = watch::channel(7);
+    clock.advance(limits::FRESHNESS_LEASE);
+    let paused = || async {
+        clock.advance(limits::FRESHNESS_LEASE);
+        Some(7)
+    };
+    assert!(freshness.renew(paused, &mut applied).await);
+    assert!(!is_given(&freshness));
+}
+
+#[tokio::test]
+async fn a_lease_begins_when_what_the_leader_named_is_applied() {
+    let (freshness, clock) = freshness();
+    let (sender, mut applied) = watch::channel(6);
+    {
+        let mut renewing = pin!(freshness.renew(async || Some(7), &mut applied));
+        assert!(renewing.as_mut().now_or_never().is_none());
+        assert!(!is_given(&freshness), "an entry is missing");
+        clock.advance(Duration::from_millis(400));
+        sender.send_replace(7);
+        assert!(renewing.await);
+    }
+    assert!(is_given(&freshness));
+    clock.advance(limits::FRESHNESS_LEASE - limits::FRESHNESS_MARGIN - Duration::from_millis(400));
+    assert!(!is_given(&freshness), "counted from when it was applied");
+}
+
+#[tokio::test]
+async fn an_earlier_request_never_shortens_a_lease() {
+    let (freshness, clock) = freshness();
+    let earlier = clock.boot();
+    clock.advance(Duration::from_millis(500));
+    renew(&freshness).await;
+    freshness.take(earlier);
+    clock.advance(Duration::from_millis(900));
+    assert!(is_given(&freshness));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_lease_a_request_waits_and_is_then_refused() {
+    let (freshness, _clock) = freshness();
+    let a_tick = Duration::from_millis(2);
+    let almost = tokio::time::timeout(limits::FRESHNESS_WAIT - a_tick, freshness.fresh()).await;
+    assert!(almost.is_err(), "still waiting");
+    let most = tokio::time::timeout(limits::FRESHNESS_WAIT + a_tick, freshness.fresh()).await;
+    assert!(matches!(most, Ok(Err(Stale::NoLease))));
+    assert_eq!(freshness.standing(), Standing { is_held: false, waits: 2, refused: 1 });
+    renew(&freshness).await;
+    freshness.fresh().await.expect("held");
+    assert_eq!(freshness.standing(), Standing { is_held: true, waits: 2, refused: 1 });
+}
+
+#[tokio::test]
+async fn beyond_their_limit_nobody_waits() {
+    let (freshness, _clock) = freshness();
+    let mut waiting: Vec<_> = (0..limits::FRESHNESS_WAITS_MAX).map(|_| Box::pin(freshness.fresh())).collect();
+    assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
+    assert!(matches!(freshness.fresh().now_or_never(), Some(Err(Stale::TooManyWait))));
+    assert_eq!(freshness.standing().refused, 1);
+    drop(waiting.pop());
+    assert!(freshness.fresh().now_or_never().is_none(), "there is room again");
+    renew(&freshness).await;
+    for waiting in waiting {
+        waiting.await.expect("all come through");
+    }
+}
+
+/// Lets real time and the boot clock go on together while the lease is kept.
+async fn go_on(clock: &Clock, steps: u32, step: Duration, mut look: impl FnMut(u32)) {
+    for at in 0..steps {
+        tokio::time::sleep(step).await;
+        clock.advance(step);
+        look(at);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_before_it_runs_out() {
+    let (freshness, clock) = freshness();
+    let (_sender, applied) = watch::channel(7);
+    let asked = Cell::new(0);
+    let ask = || {
+        asked.set(asked.get() + 1);
+        async { Some(7) }
+    };
+    let held = go_on(&clock, 500, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
+    tokio::select! {
+        () = freshness.keep(ask, applied) => panic!("the state is there"),
+        () = held => {}
+    }
+    assert!((18..=21).contains(&asked.get()), "every quarter of a second: {}", asked.get());
+    assert_eq!(freshness.standing().waits, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_or_fails_is_tried_again() {
+    let (freshness, clock) = freshness();
+    let (_sender, applied) = watch::channel(7);
+    let answers = RefCell::new(VecDeque::from([Some(Some(7)), None, Some(None)]));
+    let ask = || {
+        let answer = answers.borrow_mut().pop_front().unwrap_or(Some(Some(7)));
+        async move {
+            match answer {
+                Some(answer) => answer,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let held = go_on(&clock, 300, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
+    tokio::select! {
+        () = freshness.keep(ask, applied) => panic!("the state is there"),
+        () = held => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_has_the_lease_renewed_at_once() {
+    let (freshness, clock) = freshness();
+    let (_sender, applied) = watch::channel(7);
+    let woken = async {
+        tokio::time::sleep(MILLISECOND).await;
+        assert!(is_given(&freshness), "the first renewal");
+        clock.advance(limits::FRESHNESS_LEASE);
+        let soon = limits::FRESHNESS_RENEWAL / 2;
+        tokio::time::timeout(soon, freshness.fresh()).await.expect("in time").expect("renewed");
+    };
+    tokio::select! {
+        () = freshness.keep(async || Some(7), applied) => panic!("the state is there"),
+        () = woken => {}
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_no_longer_than_the_state() {
+    let (freshness, _clock) = freshness();
+    let (sender, applied) = watch::channel(7);
+    drop(sender);
+    freshness.keep(async || Some(7), applied).await;
+}
+
+#[test]
+fn an_acknowledgement_waits_for_other_members_and_for_nobody_else() {
+    let second = Duration::from_secs(1);
+    let hour = Duration::from_secs(3600);
+    let barrier = Barrier { index: 7, begun: hour };
+    let others = |applied: &[u64], led_since| Others { applied: applied.to_vec(), led_since };
+    let long_ago = Duration::ZERO;
+    for (name, others, now, expected) in [
+        ("alone", others(&[], long_ago), hour, Duration::ZERO),
+        ("alone and new", others(&[], hour), hour, Duration::ZERO),
+        ("all have applied it", others(&[7, 8], long_ago), hour, Duration::ZERO),
+        ("one has not", others(&[7, 6], long_ago), hour, second),
+        ("one has said nothing", others(&[0, 7], long_ago), hour, second),
+        ("one has not, later", others(&[7, 6], long_ago), hour + second - MILLISECOND, MILLISECOND),
+        ("its leases have run out", others(&[7, 6], long_ago), hour + second, Duration::ZERO),
+        ("a new leader", others(&[7, 8], hour - second / 4), hour, second * 3 / 4),
+        ("a new leader, one has not", others(&[7, 6], hour - second / 4), hour, second),
+    ] {
+        assert_eq!(barrier.rest(&others, now), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_of_one_waits_for_itself_only() {
+    let (freshness, clock) = freshness();
+    let alone = || Some(Others { applied: Vec::new(), led_since: clock.boot() });
+    let (sender, mut applied) = watch::channel(6);
+    let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
+    let mut waiting = pin!(freshness.barrier(7, applies, alone));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    sender.send_replace(7);
+    assert_eq!(waiting.now_or_never(), Some(Ok(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_out() {
+    let (freshness, clock) = freshness();
+    let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
+    let answered = Cell::new(false);
+    let waited = async {
+        freshness.barrier(7, async {}, silent).await.expect("acknowledged");
+        answered.set(true);
+    };
+    let step = Duration::from_millis(10);
+    let looked = go_on(&clock, 110, step, |at| {
+        assert!(!answered.get() || at >= 99, "acknowledged after {at} steps");
+    });
+    futures::join!(waited, looked);
+    assert!(answered.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_is_not_applied_is_not_acknowledged() {
+    let (freshness, _clock) = freshness();
+    let alone = || Some(Others::default());
+    let outcome = freshness.barrier(7, std::future::pending(), alone).await;
+    assert_eq!(outcome, Err(Error::Unacknowledged));
+    // Nor by a node that does not lead, or whose clock stands still while another is silent.
+    assert_eq!(freshness.barrier(7, async {}, || None).await, Err(Error::Unacknowledged));
+    let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
+    assert_eq!(freshness.barrier(7, async {}, silent).await, Err(Error::Unacknowledged));
+}
+
+#[test]
+fn a_leader_leads_since_its_term_was_seen_first() {
+    let (freshness, clock) = freshness();
+    let first = freshness.leads_since(3);
+    clock.advance(MILLISECOND);
+    assert_eq!(freshness.leads_since(3), first);
+    assert_eq!(freshness.leads_since(5), first + MILLISECOND);
+}

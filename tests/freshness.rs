@@ -1,0 +1,152 @@
+//! A node that cannot prove that it knows what was revoked: who is answered, and who is not.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod node_under_test;
+
+use std::path::Path;
+use std::process::Child;
+
+use node_under_test::{PROGRAM, Site, client};
+use reqwest::{Method, RequestBuilder, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use trust_fabric::clock::Clock;
+use trust_fabric::{limits, node};
+
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+fn exchange(subject: &str, kind: &str) -> Value {
+    json!({
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": subject, "subject_token_type": kind,
+    })
+}
+
+async fn json_of(answer: Response) -> Value {
+    serde_json::from_str(&answer.text().await.expect("text")).expect("JSON")
+}
+
+/// Everything that asks what is revoked, by what it is.
+fn concerned(
+    request: impl Fn(Method, &str) -> RequestBuilder,
+    token: &str,
+) -> Vec<(&'static str, RequestBuilder)> {
+    let agent = json!({"agent_name": "a", "platform": "mcp", "capabilities": ["db.read"]});
+    let verify = json!({"tool_id": "none", "token": token});
+    let jwt = "urn:ietf:params:oauth:token-type:jwt";
+    let json = |path: &str, body: &Value| {
+        let [(name, value)] = JSON;
+        request(Method::POST, path).header(name, value).body(body.to_string())
+    };
+    let get = |path: &str| request(Method::GET, path);
+    let bearer = |builder: RequestBuilder| builder.bearer_auth(token);
+    vec![
+        ("exchange", json("/v1/exchange/token", &exchange(token, jwt))),
+        ("verify", json("/v1/mcp/verify", &verify)),
+        ("an agent", json("/v1/identity/agent", &agent)),
+        ("renewal", bearer(request(Method::POST, "/v1/identity/agent/renew"))),
+        ("agents", get("/v1/identity/agents")),
+        ("one agent", get("/v1/identity/agents/wimse%3A%2F%2Fa.example%2Fagent%2Fmcp%2Fa")),
+        ("keys of an agent", get("/v1/identity/agent/encryption-key?workload_id=wimse://a.example/a")),
+        ("a bearer", bearer(get("/v1/tools"))),
+        ("a bearer that administers", bearer(get("/v1/sys/keys"))),
+    ]
+}
+
+#[tokio::test]
+async fn without_a_lease_only_what_needs_none_is_answered() {
+    let site = Site::new();
+    let clock = Clock::manual(Clock::system().now());
+    let config = site.config(&site.data());
+    let shutdown = CancellationToken::new();
+    let running =
+        node::start(config, clock.clone(), Path::new(PROGRAM), shutdown.clone()).await.expect("starts");
+    let http = client();
+    let request =
+        |method: Method, path: &str| http.request(method, format!("http://{}{path}", running.address));
+    let get = async |path: &str| request(Method::GET, path).send().await.expect("answer");
+    while get("/readyz").await.status() != 200 {}
+    let token = site.credential();
+
+    // A core that has stopped renews nothing; what is in memory is still there.
+    running.state.core().shutdown().await.expect("stops");
+    clock.advance(limits::FRESHNESS_LEASE);
+    let waited = concerned(request, &token).into_iter().map(async |(name, asked)| {
+        let answer = asked.send().await.expect("answer");
+        assert_eq!(answer.status(), 503, "{name}");
+        assert!(answer.headers().contains_key("retry-after"), "{name}");
+        let text = answer.text().await.expect("text");
+        assert!(text.contains("cannot prove now"), "{name}: {text}");
+    });
+    let waited: Vec<_> = waited.collect();
+    let many = waited.len();
+    futures::future::join_all(waited).await;
+    for path in ["/livez", "/v1/identity/jwks", "/.well-known/oauth-authorization-server", "/openapi.json"] {
+        assert_eq!(get(path).await.status(), 200, "{path}");
+    }
+    let metrics = get("/metrics").await.text().await.expect("text");
+    for line in [
+        "svc_freshness_lease_held 0".to_owned(),
+        format!("svc_freshness_waits_total {many}"),
+        format!("svc_freshness_refused_total {many}"),
+    ] {
+        assert!(metrics.lines().any(|known| known == line), "{line}");
+    }
+    let ready = get("/readyz").await;
+    assert_eq!(ready.status(), 503);
+    let health = get("/v1/sys/health").await;
+    for answer in [json_of(ready).await, json_of(health).await] {
+        let missing = answer["missing"].as_array().expect("missing");
+        assert!(missing.contains(&json!("freshness lease")), "{answer}");
+        assert_ne!(answer["status"], "pass");
+    }
+    shutdown.cancel();
+    // It ends with what the test did to its core.
+    drop(running.until_stopped().await);
+}
+
+#[tokio::test]
+async fn a_node_that_was_stopped_longer_than_its_lease_answers_what_waited_in_its_socket() {
+    let own = "urn:svc:token-type:agent-a2a";
+    let site = Site::new();
+    let process = site.spawn().expect("starts");
+    let http = client();
+    let url = |path: &str| format!("http://{}{path}", process.address);
+    let issued = async || {
+        let agent = json!({"agent_name": "a", "platform": "mcp", "capabilities": ["db.read"]});
+        let answer =
+            http.post(url("/v1/identity/agent")).body(agent.to_string()).send().await.expect("answer");
+        assert_eq!(answer.status(), 200);
+        json_of(answer).await
+    };
+    let (kept, revoked) = (issued().await, issued().await);
+    let text = |agent: &Value, name: &str| agent[name].as_str().expect(name).to_owned();
+    let id = text(&revoked, "agent_id").replace(':', "%3A").replace('/', "%2F");
+    let gone = http.delete(url(&format!("/v1/identity/agents/{id}"))).send().await.expect("answer");
+    assert_eq!(gone.status(), 204);
+
+    let renew = |agent: &Value| http.post(url("/v1/identity/agent/renew")).bearer_auth(text(agent, "token"));
+    let renewals = futures::future::join_all([&kept, &revoked].map(|agent| renew(agent).send()));
+    let exchanged = |agent: &Value| exchange(&text(agent, "token"), own).to_string();
+    let of_revoked = http.post(url("/v1/exchange/token")).body(exchanged(&revoked)).send();
+    let of_site = exchange(&site.credential(), "urn:ietf:params:oauth:token-type:jwt").to_string();
+    let of_site = http.post(url("/v1/exchange/token")).body(of_site).send();
+    let send = |child: &Child, signal| kill_process(Pid::from_child(child), signal).expect("signal");
+    send(&process.child, Signal::STOP);
+    let paused = async {
+        // Real time of a process that is stopped: there is nothing to wait for instead.
+        tokio::time::sleep(limits::FRESHNESS_LEASE + limits::FRESHNESS_RENEWAL).await;
+        send(&process.child, Signal::CONT);
+    };
+    let began = Clock::system().boot();
+    let (renewals, of_revoked, of_site, ()) = futures::join!(renewals, of_revoked, of_site, paused);
+    assert!(Clock::system().boot().saturating_sub(began) >= limits::FRESHNESS_LEASE, "it was not stopped");
+    let statuses: Vec<_> =
+        renewals.into_iter().map(|answer| answer.expect("answer").status().as_u16()).collect();
+    assert_eq!(statuses, [200, 401]);
+    assert_eq!(of_revoked.expect("answer").status(), 400);
+    assert_eq!(of_site.expect("answer").status(), 200);
+    process.kill();
+}

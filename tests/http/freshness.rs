@@ -1,0 +1,68 @@
+//! What is revoked while a token is made from it, and what waits meanwhile (contract §8).
+
+use std::time::Duration;
+
+use serde_json::json;
+use wiremock::ResponseTemplate;
+
+use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, ORCHESTRATOR, OWN, TOOL, credential, with};
+
+/// An attempt to have a token that no revocation covers: its subject is verified before the revocation, and
+/// it is minted after.
+#[tokio::test]
+async fn a_token_minted_while_the_revocation_is_being_applied_is_refused() {
+    let node = Node::start().await;
+    // So that another key signs after the one that is tainted.
+    node.advance_secs(600);
+    let subject = node.own_token("demo", "reporter").await;
+    let kid = subject.header["kid"].as_str().expect("kid");
+    // The actor's issuer is asked for its keys after the subject has been verified, and is slow.
+    let keys = json!({"keys": [node.cluster.agents.jwk()]});
+    let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));
+    node.cluster.answer_instead("/agents/jwks", slow).await;
+    let actor = node.cluster.agents.sign(&node.cluster.identifier(ORCHESTRATOR));
+    let request = with(
+        &credential(&subject.token, OWN),
+        &json!({"audience": FABRIC, "actor_token": actor, "actor_token_type": JWT}),
+    );
+    let taint = async {
+        let is_asked = async || {
+            let requests = node.cluster.server.received_requests().await.expect("recorded");
+            requests.iter().any(|request| request.url.path() == "/agents/jwks")
+        };
+        while !is_asked().await {
+            tokio::task::yield_now().await;
+        }
+        let path = format!("/v1/sys/keys/{kid}/taint");
+        let answer = node.call("POST", &path, &[], "").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.header("svc-index").and_then(|index| index.parse::<u64>().ok()).expect("index")
+    };
+    let (answer, tainted_at) = futures::join!(node.exchange(&request), taint);
+    let minted = answer.minted();
+    assert_ne!(minted.header["kid"], kid, "the key itself is good");
+    let idx = minted.claims["idx"].as_str().and_then(|idx| idx.split_once('-')).expect("idx");
+    assert!(idx.1.parse::<u64>().expect("index") < tainted_at);
+
+    let again = with(&credential(&minted.token, OWN), &json!({"audience": TOOL}));
+    node.exchange(&again).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    let bearer = format!("Bearer {}", minted.token);
+    let answer = node.call("GET", "/v1/tools", &[("authorization", &bearer)], "").await;
+    answer.is_refused(401, "access_denied", "the bearer token is not valid");
+    // One that is issued after it is good.
+    let later = node.own_token("demo", "reporter").await;
+    node.granted(&with(&credential(&later.token, OWN), &json!({"audience": TOOL}))).await;
+}
+
+#[tokio::test]
+async fn a_pause_longer_than_the_lease_costs_a_wait_and_no_error() {
+    let node = Node::start().await;
+    let request = credential(&node.cluster.reporter(), JWT);
+    for _ in 0..20 {
+        node.granted(&request).await;
+        node.advance_secs(1);
+    }
+    let page = node.get("/metrics").await.body;
+    assert!(page.contains("svc_freshness_refused_total 0"), "somebody was refused");
+    assert!(!page.contains("svc_freshness_waits_total 0"), "nobody had to wait");
+}
