@@ -141,6 +141,24 @@ pub const METADATA_NAME_BYTES_MAX: usize = 128;
 /// Test: `identity::request::tests::members_are_accepted_at_their_limits_and_refused_beyond`. Metric: `svc_http_requests_total{status="400"}`.
 pub const METADATA_VALUE_BYTES_MAX: usize = 512;
 
+// --- signals -----------------------------------------------------------------------------------
+
+/// Most subject identifiers in one `sub_id` of format `aliases`.
+/// Test: `token::subject_id::tests::aliases_are_at_most_sixteen_and_never_empty`. Metric: `svc_http_requests_total{status="400"}`.
+pub const SUBJECT_ALIASES_MAX: usize = 16;
+/// Most events in one security event token; one in a signed one (CAEP interoperability profile).
+/// Test: `token::set::tests::events_are_at_least_one_and_at_most_their_limit`. Metric: `svc_http_requests_total{status="400"}`.
+pub const SET_EVENTS_MAX: usize = 16;
+/// How far ahead of our clock `iat` of a security event token, and an event's time, may lie (contract §6).
+/// Test: `token::set::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_http_requests_total{status="400"}`.
+pub const SET_IAT_AHEAD_MAX: Duration = Duration::from_secs(60);
+/// Greatest age of a security event token (contract §6).
+/// Test: `token::set::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_http_requests_total{status="400"}`.
+pub const SET_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Longest `family` of events, in bytes, that a policy may say.
+/// Test: `policy::signals::tests::a_family_is_one_to_sixty_four_printable_characters`. Metric: `svc_policy_decisions_total{decision="error"}`.
+pub const SIGNAL_FAMILY_BYTES_MAX: usize = 64;
+
 // --- keys --------------------------------------------------------------------------------------
 
 /// How long a signing key is published before it may sign (contract §3, W).

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Map;
 use trust_fabric::clock::Clock;
 use trust_fabric::json;
 use trust_fabric::limits;
 use trust_fabric::policy::exchange::{Party, Question, Request};
 use trust_fabric::policy::identity;
 use trust_fabric::policy::load;
+use trust_fabric::policy::signals::{self, EventEffect};
 use trust_fabric::policy::{Bundle, DenialKind, Error, Point, Source};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
@@ -27,13 +29,21 @@ fn policy(rules: &str) -> Source {
 }
 
 fn shipped() -> Vec<Source> {
-    ["data.json", "exchange.rego", "exchange_test.rego", "identity.rego", "identity_test.rego"]
-        .into_iter()
-        .map(|name| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").join(name);
-            source(name, &std::fs::read_to_string(path).expect("shipped policy"))
-        })
-        .collect()
+    [
+        "data.json",
+        "exchange.rego",
+        "exchange_test.rego",
+        "identity.rego",
+        "identity_test.rego",
+        "signals.rego",
+        "signals_test.rego",
+    ]
+    .into_iter()
+    .map(|name| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").join(name);
+        source(name, &std::fs::read_to_string(path).expect("shipped policy"))
+    })
+    .collect()
 }
 
 fn party(id: &str) -> Party<'_> {
@@ -497,11 +507,82 @@ fn a_bundle_need_not_decide_about_agents_but_what_it_has_must_compile() {
     assert_eq!(decided(&contradicting), Err(DenialKind::Failed));
 }
 
+/// A rule about signals beside one about exchanges that permits nothing.
+fn about_signals(rule: &str) -> Result<Bundle, Error> {
+    let signals = format!("package svc.signals\n\nimport rego.v1\n\n{rule}\n");
+    Bundle::compile(&[
+        policy("decision := {\"allow\": false, \"reason\": \"no\"}"),
+        source("signals.rego", &signals),
+    ])
+}
+
+const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+
+/// What a revoked session of some address does.
+fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKind> {
+    let aud = ["https://fabric.example".to_owned()];
+    let (sub_id, claims) = (serde_json::json!({"format": "email", "email": "a@b.example"}), Map::new());
+    let set = signals::AskedSet {
+        iss: "https://idp.example",
+        jti: "7f3c",
+        iat: 1_800_000_000,
+        aud: &aud,
+        txn: None,
+        sub_id: &sub_id,
+        events: BTreeMap::from([(REVOKED, &claims)]),
+    };
+    match bundle.decide_signal(&signals::Question { set, caller, is_signed: caller.is_none() }) {
+        Ok(permit) => Ok(permit.effect(REVOKED).expect("every event has an effect").clone()),
+        Err(denial) => Err(denial.kind),
+    }
+}
+
 #[test]
-fn one_thread_may_ask_both_rules_of_a_bundle_in_turn() {
+fn a_bundle_need_not_decide_about_signals_but_what_it_has_must_compile() {
+    let without = about_agents("decision := true").expect("compiles");
+    assert!(!without.decides_signals());
+    assert_eq!(effect(&without, None), Err(DenialKind::Undefined));
+    for rule in
+        ["decision := x", "decision := unknown.builtin(1)", "decision := {", "decision := time.now_ns()"]
+    {
+        assert!(about_signals(rule).is_err(), "{rule}");
+    }
+    let answer = |effect: &str| {
+        format!(
+            r#"decision := {{"allow": true, "reason": "", "effects": {{uri: {effect} | some uri, _ in input.set.events}}}}"#
+        )
+    };
+    let bundle = about_signals(&answer(r#"{"effect": "block", "family": "all"}"#)).expect("compiles");
+    assert!(bundle.decides_signals() && !bundle.decides_identity());
+    assert_eq!(effect(&bundle, None), Ok(EventEffect::Block { family: "all".to_owned() }));
+    // An effect that is undefined for an event leaves the event out, and that denies.
+    let by_caller =
+        about_signals(&answer(r#"{"effect": "lift", "family": input.caller}"#)).expect("compiles");
+    assert_eq!(
+        effect(&by_caller, Some("spiffe://a")),
+        Ok(EventEffect::Lift { family: "spiffe://a".to_owned() })
+    );
+    assert_eq!(effect(&by_caller, None), Err(DenialKind::Malformed));
+    let contradicting = about_signals("decision := 1\ndecision := 2").expect("compiles");
+    assert_eq!(effect(&contradicting, None), Err(DenialKind::Failed));
+}
+
+#[test]
+fn an_answer_about_one_signal_is_never_given_for_another() {
+    let rule = r#"decision := {"allow": input.is_signed, "reason": "", "effects": {uri: {"effect": "none"} | some uri, _ in input.set.events}}"#;
+    let bundle = about_signals(rule).expect("compiles");
+    for _ in 0..3 {
+        assert_eq!(effect(&bundle, None), Ok(EventEffect::None));
+        assert_eq!(effect(&bundle, Some("spiffe://a")), Err(DenialKind::Policy));
+    }
+}
+
+#[test]
+fn one_thread_may_ask_every_rule_of_a_bundle_in_turn() {
     let bundle = Bundle::compile(&shipped()).expect("compiles");
     for _ in 0..3 {
         assert_eq!(decided(&bundle), Ok("db.read".to_owned()));
+        assert_eq!(effect(&bundle, None), Ok(EventEffect::Watermark));
         assert!(bundle.decide_exchange(&question()).is_ok());
     }
 }

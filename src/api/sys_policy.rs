@@ -185,7 +185,7 @@ pub async fn rollback(
     path = "/v1/sys/policy/explain",
     operation_id = "explainPolicy",
     request_body = Object,
-    params(("point" = Option<String>, Query, description = "Which rule is asked: `exchange` (default) or `identity`")),
+    params(("point" = Option<String>, Query, description = "Which rule is asked: `exchange` (default), `identity` or `signals`")),
     responses(
         (status = 200, description = "The answer and the values of the rules", body = Object),
         (status = 400, description = "The question or the point is not valid", body = error::Body),

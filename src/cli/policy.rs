@@ -47,7 +47,7 @@ pub(super) struct Test {
 
 #[derive(Debug, Args)]
 pub(super) struct Eval {
-    /// What is asked about: `exchange` or `identity`.
+    /// What is asked about: `exchange`, `identity` or `signals`.
     #[arg(long, default_value = "exchange")]
     point: Point,
     /// The question: a JSON file, or - for standard input.
@@ -60,7 +60,7 @@ pub(super) struct Eval {
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// What is asked about: `exchange` or `identity`.
+    /// What is asked about: `exchange`, `identity` or `signals`.
     #[arg(long, default_value = "exchange")]
     point: Point,
     /// The question: a JSON file, or - for standard input.

@@ -35,12 +35,14 @@ const ISSUER: &str = "http://127.0.0.1:8698";
 /// The trust domain of the shipped policy.
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 /// The shipped policy, so that the program needs nothing beside it.
-const POLICY: [(&str, &str); 5] = [
+const POLICY: [(&str, &str); 7] = [
     ("data.json", include_str!("../../policies/data.json")),
     ("exchange.rego", include_str!("../../policies/exchange.rego")),
     ("exchange_test.rego", include_str!("../../policies/exchange_test.rego")),
     ("identity.rego", include_str!("../../policies/identity.rego")),
     ("identity_test.rego", include_str!("../../policies/identity_test.rego")),
+    ("signals.rego", include_str!("../../policies/signals.rego")),
+    ("signals_test.rego", include_str!("../../policies/signals_test.rego")),
 ];
 
 /// Why the development broker did not start, or a step did not do what it should.

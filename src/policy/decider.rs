@@ -37,22 +37,32 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
         question: &impl Serialize,
         read: impl FnOnce(Json, &str) -> Result<P, Denial>,
     ) -> Result<P, Denial> {
-        let unasked = |error: serde_json::Error| {
-            Denial::new(DenialKind::Failed, FAILED, Some(error.to_string()), &self.policy_digest)
-        };
-        let bytes = serde_json::to_vec(question).map_err(unasked)?;
+        let bytes = serde_json::to_vec(question).map_err(|error| self.unasked(&error))?;
         let mut key = [0; 32];
         key.copy_from_slice(digest::digest(&digest::SHA256, &bytes).as_ref());
         if let Some(decided) = self.decided.get(&key) {
             return decided;
         }
-        let input = serde_json::to_value(question).map_err(unasked)?;
-        let decided = self.answer(input).and_then(|answer| read(answer, &self.policy_digest));
+        let decided = self.decide_once(question, read);
         // An evaluation that the deadline stopped may end in time when it is tried again.
         if !matches!(&decided, Err(denial) if denial.kind == DenialKind::TimedOut) {
             self.decided.insert(key, decided.clone());
         }
         decided
+    }
+
+    /// The same, for a question that does not come again: nothing is remembered.
+    pub(super) fn decide_once(
+        &self,
+        question: &impl Serialize,
+        read: impl FnOnce(Json, &str) -> Result<P, Denial>,
+    ) -> Result<P, Denial> {
+        let input = serde_json::to_value(question).map_err(|error| self.unasked(&error))?;
+        self.answer(input).and_then(|answer| read(answer, &self.policy_digest))
+    }
+
+    fn unasked(&self, error: &serde_json::Error) -> Denial {
+        Denial::new(DenialKind::Failed, FAILED, Some(error.to_string()), &self.policy_digest)
     }
 
     /// Asks, and returns the answer unread.

@@ -13,6 +13,7 @@ mod evaluation;
 pub mod exchange;
 pub mod identity;
 pub mod load;
+pub mod signals;
 mod suite;
 mod tokens;
 
@@ -146,6 +147,8 @@ struct Compiled {
     exchange: Decider<exchange::Permit>,
     /// `None` if the bundle has no such rule.
     identity: Option<Decider<identity::Permit>>,
+    /// `None` if the bundle has no such rule.
+    signals: Option<Decider<signals::Permit>>,
 }
 
 /// What a policy decides, by the rule that it is asked.
@@ -156,11 +159,13 @@ pub enum Point {
     Exchange,
     /// `data.svc.identity.decision`: the identity of an agent.
     Identity,
+    /// `data.svc.signals.decision`: a security event token.
+    Signals,
 }
 
 impl Point {
     /// Every one.
-    pub const ALL: [Self; 2] = [Self::Exchange, Self::Identity];
+    pub const ALL: [Self; 3] = [Self::Exchange, Self::Identity, Self::Signals];
 
     /// One lower-case word, as in metrics, queries and arguments.
     #[must_use]
@@ -168,6 +173,7 @@ impl Point {
         match self {
             Self::Exchange => "exchange",
             Self::Identity => "identity",
+            Self::Signals => "signals",
         }
     }
 
@@ -176,6 +182,7 @@ impl Point {
         match self {
             Self::Exchange => exchange::ENTRY_POINT,
             Self::Identity => identity::ENTRY_POINT,
+            Self::Signals => signals::ENTRY_POINT,
         }
     }
 }
@@ -211,8 +218,10 @@ impl Bundle {
         let digest = digest_of(&sources);
         let identity = program.with_entry_point(identity::ENTRY_POINT)?;
         let identity = identity.map(|program| Decider::new(program, digest.clone()));
+        let signals = program.with_entry_point(signals::ENTRY_POINT)?;
+        let signals = signals.map(|program| Decider::new(program, digest.clone()));
         let exchange = Decider::new(program, digest.clone());
-        Ok(Self(Arc::new(Compiled { sources, digest, exchange, identity })))
+        Ok(Self(Arc::new(Compiled { sources, digest, exchange, identity, signals })))
     }
 
     /// base64url SHA-256 over the sources in path order, each path and text length-prefixed.
@@ -256,6 +265,27 @@ impl Bundle {
         self.0.identity.as_ref().ok_or_else(without)
     }
 
+    /// Whether it has a rule about security event tokens; without it none is accepted.
+    #[must_use]
+    pub fn decides_signals(&self) -> bool {
+        self.0.signals.is_some()
+    }
+
+    /// Answers whether a security event token is accepted, and what each of its events does.
+    ///
+    /// # Errors
+    /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` with the effect of every
+    /// event in time, or has no rule that answers.
+    pub fn decide_signal(&self, question: &signals::Question<'_>) -> Result<signals::Permit, Denial> {
+        signals::decide(self.signals()?, question)
+    }
+
+    fn signals(&self) -> Result<&Decider<signals::Permit>, Denial> {
+        let without =
+            || Denial::new(DenialKind::Undefined, "policy has no rule for signals", None, self.digest());
+        self.0.signals.as_ref().ok_or_else(without)
+    }
+
     /// Runs every rule named `test_*` in a package whose name ends in `_test`, in name order.
     #[must_use]
     pub fn test(&self) -> Vec<TestOutcome> {
@@ -269,6 +299,7 @@ impl Bundle {
         let answer = match point {
             Point::Exchange => self.0.exchange.answer(input.clone()),
             Point::Identity => self.identity().and_then(|identity| identity.answer(input.clone())),
+            Point::Signals => self.signals().and_then(|signals| signals.answer(input.clone())),
         };
         suite::explain(self.sources(), point.entry_point(), input, answer)
     }
