@@ -158,7 +158,7 @@ fn audiences(value: Value) -> Result<Vec<String>, Error> {
 
 /// RFC 7519 §2 allows fractions; issuers that send a whole number as `1.7e9` are read, real fractions
 /// and anything outside the calendar are not.
-fn numeric_date(name: &'static str, value: &Value) -> Result<Timestamp, Error> {
+pub(super) fn numeric_date(name: &'static str, value: &Value) -> Result<Timestamp, Error> {
     let secs = value.as_i64().or_else(|| {
         let number = value.as_f64()?;
         #[expect(clippy::cast_possible_truncation, reason = "whole and in range, checked first")]

@@ -1,4 +1,4 @@
-//! Pure JOSE: compact JWS, key sets, claim rules, the three credential kinds, minting.
+//! Pure JOSE: compact JWS, key sets, claim rules, the three credential kinds, minting, security event tokens.
 //!
 //! Everything here is a function of its arguments: no network, no files, no clock. Keys of foreign
 //! issuers are brought by `outbound`; whether a credential is revoked is asked in `exchange`.
@@ -22,9 +22,11 @@ pub mod lineage;
 pub mod mapping;
 pub mod mint;
 mod rsa;
+pub mod set;
 pub mod signature_cache;
 pub mod signing;
 pub mod subject;
+pub mod subject_id;
 #[cfg(test)]
 pub(crate) mod testing;
 

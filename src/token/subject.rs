@@ -111,23 +111,27 @@ pub fn verify_foreign(
 /// JWT may be an ordinary one or an access token, never an event, a proof or a logout token.
 pub(super) fn check_type(kind: Kind, header: &Header) -> Result<(), Error> {
     let typ = header.typ.as_deref();
-    // RFC 7515 §4.1.9: a media type, compared without case, whose "application/" may be left out.
-    let is = |name: &str| {
-        typ.is_some_and(|typ| {
-            let bare = match typ.split_at_checked("application/".len()) {
-                Some((prefix, bare)) if prefix.eq_ignore_ascii_case("application/") => bare,
-                _ => typ,
-            };
-            bare.eq_ignore_ascii_case(name)
-        })
-    };
     let fits = match kind {
-        Kind::Jwt => typ.is_none() || is("JWT") || is(mint::TYP),
+        Kind::Jwt => typ.is_none() || is_type(header, "JWT") || is_type(header, mint::TYP),
         // JWT-SVID §2.3: "JWT" or "JOSE" if set; §2: no other header parameters.
-        Kind::SpiffeSvid => (typ.is_none() || is("JWT") || is("JOSE")) && !header.has_other_members,
+        Kind::SpiffeSvid => {
+            (typ.is_none() || is_type(header, "JWT") || is_type(header, "JOSE")) && !header.has_other_members
+        }
         Kind::AgentA2a => typ == Some(mint::TYP),
     };
     if fits { Ok(()) } else { Err(Error::TypeMismatch) }
+}
+
+/// Whether `typ` is there and is `name`: a media type, compared without case, whose "application/" may be
+/// left out (RFC 7515 §4.1.9).
+pub(super) fn is_type(header: &Header, name: &str) -> bool {
+    header.typ.as_deref().is_some_and(|typ| {
+        let bare = match typ.split_at_checked("application/".len()) {
+            Some((prefix, bare)) if prefix.eq_ignore_ascii_case("application/") => bare,
+            _ => typ,
+        };
+        bare.eq_ignore_ascii_case(name)
+    })
 }
 
 pub(super) fn check_key_name(header: &Header, key: &VerifyingKey) -> Result<(), Error> {
