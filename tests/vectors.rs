@@ -16,11 +16,14 @@ use serde_json::Value;
 use trust_fabric::clock::Timestamp;
 use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
+use trust_fabric::policy::signals::{EventEffect, Question};
+use trust_fabric::policy::{Bundle, Source};
 use trust_fabric::state::RevocationIndex;
 use trust_fabric::state::command::Tool;
 use trust_fabric::token::BodyHash;
 use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
+use trust_fabric::token::set::{Rules, Set};
 use trust_fabric::token::signature_cache::SignatureCache;
 use trust_fabric::token::subject::Credential;
 use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace, Verified};
@@ -274,4 +277,55 @@ fn another_implementation_that_follows_the_description_agrees_on_every_vector() 
     let program = python::script("check_vectors.py");
     let ended = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+/// `tests/vectors/signals/README.md` says what each member means.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Example {
+    name: String,
+    spec: String,
+    set: Value,
+    effect: Value,
+}
+
+fn shipped_policy() -> Bundle {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(root.join(name)).expect("shipped policy");
+        Source { path: name.to_owned(), text }
+    };
+    Bundle::compile(&["data.json", "exchange.rego", "signals.rego"].map(read)).expect("compiles")
+}
+
+#[test]
+fn every_example_of_the_event_specifications_has_the_stated_effect() {
+    let examples: Vec<Example> =
+        serde_json::from_str(include_str!("vectors/signals/examples.json")).expect("examples");
+    let policy = shipped_policy();
+    let audiences = ["https://fabric.example".to_owned()];
+    let now = Timestamp::from_secs(1_800_000_000);
+    let rules = Rules { audiences: &audiences, algorithms: &[], iss: "https://idp.example", now };
+    for Example { name, spec, set, effect } in &examples {
+        let set = Set::from_json(set.clone(), &rules).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let question = Question { set: set.asked(), caller: None, is_signed: true };
+        let permit = policy.decide_signal(&question).unwrap_or_else(|denial| panic!("{name}: {denial:?}"));
+        let family = || effect["family"].as_str().expect("family").to_owned();
+        let expected = match effect["effect"].as_str().expect("effect") {
+            "none" => EventEffect::None,
+            "watermark" => EventEffect::Watermark,
+            "block" => EventEffect::Block { family: family() },
+            "lift" => EventEffect::Lift { family: family() },
+            other => panic!("{name}: {other}"),
+        };
+        let [event] = set.events.as_slice() else { panic!("{name}: one event") };
+        assert_eq!(permit.effect(&event.uri), Some(&expected), "{name}, {spec}");
+    }
+    // 13 of CAEP and 5 of RISC are tokens that the specifications show.
+    let shown = |spec: &str| {
+        let of_spec =
+            |example: &&Example| example.spec.starts_with(spec) && !example.spec.ends_with("no example");
+        examples.iter().filter(of_spec).count()
+    };
+    assert_eq!((shown("CAEP"), shown("RISC")), (13, 5));
 }

@@ -5,9 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use trust_fabric::clock::Timestamp;
+use trust_fabric::token::jws::{Algorithm, Compact};
+use trust_fabric::token::key_set::KeySet;
+use trust_fabric::token::set::{Error, Rules, Set};
 use wiremock::ResponseTemplate;
 
-use crate::support::python::{python, run, script};
+use crate::support::python::{Transmitter, python, run, script};
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, NOW_SECS, Node, SVID, Setup, TOOL, credential, with};
 
 #[tokio::test]
@@ -83,9 +87,60 @@ fn another_rego_engine_gives_the_same_answers() {
     let output = Command::new(python())
         .arg(script("check_policy.py"))
         .arg(root.join("policies"))
-        .args(["exchange", "identity"].map(|point| root.join(format!("tests/vectors/policy/{point}.json"))))
+        .args(
+            ["exchange", "identity", "signals"]
+                .map(|point| root.join(format!("tests/vectors/policy/{point}.json"))),
+        )
         .output()
         .expect("run Python");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What our reader says of a transmitter's token, by the keys it publishes.
+fn received(jwks: &Value, token: &str) -> Result<Set, Error> {
+    let token = Compact::parse(token)?;
+    let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
+    let key = keys.select(token.header().kid.as_deref(), token.header().algorithm)?;
+    let rules = Rules {
+        audiences: &["https://fabric.example".to_owned()],
+        algorithms: &[Algorithm::Es256, Algorithm::Rs256],
+        iss: &Set::unverified_issuer(&token)?,
+        now: Timestamp::from_secs(1_800_000_000),
+    };
+    Set::verify(&token, &key, &rules)
+}
+
+#[test]
+fn what_joserfc_signs_as_a_transmitter_is_read_as_it_was_said() {
+    let mut transmitter = Transmitter::start();
+    let jwks = transmitter.jwks.clone();
+    let examples: Vec<Value> =
+        serde_json::from_str(include_str!("../vectors/signals/examples.json")).expect("examples");
+    for (example, alg) in examples.iter().flat_map(|example| [(example, "RS256"), (example, "ES256")]) {
+        let said = &example["set"];
+        let token = transmitter.sign(&json!({"alg": alg, "set": said}));
+        let set = received(&jwks, &token).unwrap_or_else(|error| panic!("{}: {error}", example["name"]));
+        let read = serde_json::to_value(set.asked()).expect("JSON");
+        assert_eq!(read, with(said, &json!({"aud": [said["aud"]]})), "{}", example["name"]);
+    }
+    // The same judge refuses what it should.
+    let good = examples[0]["set"].clone();
+    let other = Transmitter::start();
+    let token = transmitter.sign(&json!({"set": good, "header": {"kid": other.jwks["keys"][0]["kid"]}}));
+    assert_eq!(received(&other.jwks, &token), Err(Error::Signature), "another transmitter's name");
+    for (order, err) in [
+        (json!({"set": good, "header": {"kid": "unheard-of"}}), "invalid_key"),
+        (json!({"set": good, "header": {"typ": "JWT"}}), "invalid_request"),
+        (json!({"set": good, "header": {"typ": null}}), "invalid_request"),
+        (json!({"set": with(&good, &json!({"sub": "u-5512"}))}), "invalid_request"),
+        (json!({"set": with(&good, &json!({"exp": 1_800_000_300}))}), "invalid_request"),
+        (json!({"set": with(&good, &json!({"aud": "https://other.example"}))}), "invalid_audience"),
+        (json!({"set": with(&good, &json!({"iat": 1_800_000_061}))}), "invalid_request"),
+        (json!({"set": with(&good, &json!({"iat": 1_800_000_000 - 2 * 24 * 3600}))}), "invalid_request"),
+        (json!({"set": with(&good, &json!({"events": {}}))}), "invalid_request"),
+    ] {
+        let token = transmitter.sign(&order);
+        assert_eq!(received(&jwks, &token).map_err(|error| error.err()), Err(err), "{order}");
+    }
 }
