@@ -22,6 +22,11 @@ async fn renew(freshness: &Freshness) {
     assert!(freshness.renew(async || Some(7), &mut applied).await);
 }
 
+/// How long a lease is held after it was asked for.
+fn held_for() -> Duration {
+    limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHNESS_MARGIN)
+}
+
 fn is_given(freshness: &Freshness) -> bool {
     freshness.fresh().now_or_never().is_some_and(|fresh| fresh.is_ok())
 }
@@ -35,8 +40,7 @@ async fn a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter() {
         Some(7)
     };
     assert!(freshness.renew(answers_late, &mut applied).await);
-    let rest = limits::FRESHNESS_LEASE - limits::FRESHNESS_MARGIN - Duration::from_millis(400);
-    clock.advance(rest - MILLISECOND);
+    clock.advance(held_for().saturating_sub(Duration::from_millis(400) + MILLISECOND));
     assert!(is_given(&freshness));
     clock.advance(MILLISECOND);
     assert!(!is_given(&freshness), "counted from the answer, or without the margin");
@@ -77,7 +81,7 @@ async fn a_lease_begins_when_what_the_leader_named_is_applied() {
         assert!(renewing.await);
     }
     assert!(is_given(&freshness));
-    clock.advance(limits::FRESHNESS_LEASE - limits::FRESHNESS_MARGIN - Duration::from_millis(400));
+    clock.advance(held_for().saturating_sub(Duration::from_millis(400)));
     assert!(!is_given(&freshness), "counted from when it was applied");
 }
 
@@ -96,7 +100,7 @@ async fn an_earlier_request_never_shortens_a_lease() {
 async fn without_a_lease_a_request_waits_and_is_then_refused() {
     let (freshness, _clock) = freshness();
     let a_tick = Duration::from_millis(2);
-    let almost = tokio::time::timeout(limits::FRESHNESS_WAIT - a_tick, freshness.fresh()).await;
+    let almost = tokio::time::timeout(limits::FRESHNESS_WAIT.saturating_sub(a_tick), freshness.fresh()).await;
     assert!(almost.is_err(), "still waiting");
     let most = tokio::time::timeout(limits::FRESHNESS_WAIT + a_tick, freshness.fresh()).await;
     assert!(matches!(most, Ok(Err(Stale::NoLease))));
@@ -200,17 +204,18 @@ fn an_acknowledgement_waits_for_other_members_and_for_nobody_else() {
     let hour = Duration::from_secs(3600);
     let barrier = Barrier { index: 7, begun: hour };
     let others = |applied: &[u64], led_since| Others { applied: applied.to_vec(), led_since };
-    let long_ago = Duration::ZERO;
+    let (long_ago, lately) = (Duration::ZERO, hour.saturating_sub(second / 4));
+    let just_before = (hour + second).saturating_sub(MILLISECOND);
     for (name, others, now, expected) in [
         ("alone", others(&[], long_ago), hour, Duration::ZERO),
         ("alone and new", others(&[], hour), hour, Duration::ZERO),
         ("all have applied it", others(&[7, 8], long_ago), hour, Duration::ZERO),
         ("one has not", others(&[7, 6], long_ago), hour, second),
         ("one has said nothing", others(&[0, 7], long_ago), hour, second),
-        ("one has not, later", others(&[7, 6], long_ago), hour + second - MILLISECOND, MILLISECOND),
+        ("one has not, later", others(&[7, 6], long_ago), just_before, MILLISECOND),
         ("its leases have run out", others(&[7, 6], long_ago), hour + second, Duration::ZERO),
-        ("a new leader", others(&[7, 8], hour - second / 4), hour, second * 3 / 4),
-        ("a new leader, one has not", others(&[7, 6], hour - second / 4), hour, second),
+        ("a new leader", others(&[7, 8], lately), hour, second * 3 / 4),
+        ("a new leader, one has not", others(&[7, 6], lately), hour, second),
     ] {
         assert_eq!(barrier.rest(&others, now), expected, "{name}");
     }
