@@ -178,7 +178,7 @@ mod tests {
         read(answer, &Question { set, caller: None, is_signed: true }, "digest")
     }
 
-    fn allowed(effects: Json) -> Json {
+    fn allowed(effects: &Json) -> Json {
         json!({"allow": true, "reason": "accepted", "effects": effects})
     }
 
@@ -194,7 +194,7 @@ mod tests {
             (json!({"effect": "block", "family": "f"}), EventEffect::Block { family: "f".to_owned() }),
             (json!({"effect": "lift", "family": "f"}), EventEffect::Lift { family: "f".to_owned() }),
         ] {
-            let permit = read_for(&[A, B], allowed(json!({B: {"effect": "none"}, A: effect})));
+            let permit = read_for(&[A, B], allowed(&json!({B: {"effect": "none"}, A: effect})));
             let permit = permit.expect("permitted");
             assert_eq!((permit.effect(A), permit.effect(B)), (Some(&expected), Some(&EventEffect::None)));
             assert_eq!((permit.effect("https://events.example/"), permit.policy_digest()), (None, "digest"));
@@ -205,12 +205,12 @@ mod tests {
     fn an_answer_that_passes_an_event_over_or_names_another_denies() {
         let effect = || json!({"effect": "watermark"});
         for effects in [json!({}), json!({A: effect()}), json!({A: effect(), B: effect(), "c:d": effect()})] {
-            let denial = read_for(&[A, B], allowed(effects.clone())).expect_err("denied");
+            let denial = read_for(&[A, B], allowed(&effects)).expect_err("denied");
             assert_eq!(denial.kind, DenialKind::Malformed, "{effects}");
         }
         let other = json!({"https://events.example/A": effect()});
-        assert_eq!(kind_of(allowed(other)), DenialKind::Malformed);
-        assert!(read_for(&[A], allowed(json!({A: effect()}))).is_ok());
+        assert_eq!(kind_of(allowed(&other)), DenialKind::Malformed);
+        assert!(read_for(&[A], allowed(&json!({A: effect()}))).is_ok());
     }
 
     #[test]
@@ -220,11 +220,11 @@ mod tests {
             assert_eq!(kind_of(answer.clone()), DenialKind::Malformed, "{answer}");
         }
         for allow in [json!("true"), json!(1), json!(null), json!([true])] {
-            let mut answer = allowed(json!({A: {"effect": "none"}}));
+            let mut answer = allowed(&json!({A: {"effect": "none"}}));
             answer["allow"] = allow;
             assert_eq!(kind_of(answer.clone()), DenialKind::Malformed, "{answer}");
         }
-        let mut answer = allowed(json!({A: {"effect": "none"}}));
+        let mut answer = allowed(&json!({A: {"effect": "none"}}));
         answer["allow"] = json!(false);
         assert_eq!(kind_of(answer), DenialKind::Policy);
         for effect in [
@@ -242,17 +242,17 @@ mod tests {
             json!({"effect": "watermark", "family": "f"}),
             json!({"effect": "watermark", "until": 1}),
         ] {
-            assert_eq!(kind_of(allowed(json!({A: effect}))), DenialKind::Malformed, "{effect}");
+            assert_eq!(kind_of(allowed(&json!({A: effect}))), DenialKind::Malformed, "{effect}");
         }
         // An agent's answer is none here.
-        let mut answer = allowed(json!({A: {"effect": "none"}}));
+        let mut answer = allowed(&json!({A: {"effect": "none"}}));
         answer["grants"] = json!({"capabilities": []});
         assert_eq!(kind_of(answer), DenialKind::Malformed);
     }
 
     #[test]
     fn a_family_is_one_to_sixty_four_printable_characters() {
-        let of = |family: &str| read_for(&[A], allowed(json!({A: {"effect": "block", "family": family}})));
+        let of = |family: &str| read_for(&[A], allowed(&json!({A: {"effect": "block", "family": family}})));
         let longest = "f".repeat(limits::SIGNAL_FAMILY_BYTES_MAX);
         assert!(of(&longest).is_ok());
         for family in ["", &format!("{longest}f"), "a b", "a\n", "\u{e9}"] {

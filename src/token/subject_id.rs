@@ -1,4 +1,4 @@
-//! Subject identifiers: whom a security event is about (RFC 9493, SSF 1.0, specification "sub_id fields").
+//! Subject identifiers: whom a security event is about (RFC 9493, SSF 1.0, specification "`sub_id` fields").
 //!
 //! Reading is about form only; whether the sender may speak for the subject is decided by who receives.
 //! Every text is kept byte for byte, an email address too: what a verified one is digested as (`lineage`)

@@ -219,7 +219,7 @@ fn the_time_of_an_event_may_be_ancient_but_not_ahead() {
     let at = |time: Value| of(time).expect("good").events[0].happened_at.map(Timestamp::millis);
     assert_eq!(at(json!(NOW_SECS + 60)), Some((NOW_SECS + 60) * 1000));
     assert_eq!(at(json!(1_799_999_999.123)), Some(1_799_999_999_123));
-    assert_eq!(at(json!(1_799_999_999.0009)), Some(1_799_999_999_001));
+    assert_eq!(at(json!(1_799_999_999.000_9)), Some(1_799_999_999_001));
     assert_eq!(at(json!(0)), Some(0));
     assert_eq!(at(json!(0.5)), Some(500));
     let late = [
