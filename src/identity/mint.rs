@@ -13,7 +13,7 @@ use crate::token::mint::{AccessTokenClaims, AgentClaims};
 pub(super) struct Circumstances<'c> {
     /// Our issuer.
     pub iss: &'c str,
-    /// What it derives from beside the agent's ancestors: the keys that signed what it renews.
+    /// What it derives from beside the agent's ancestors and issuers: the keys that signed what it renews.
     pub lineage: Vec<Digest128>,
     /// When.
     pub now: Timestamp,
@@ -43,7 +43,8 @@ pub(super) fn claims(
         return Err(Error::Ended);
     }
     let mut derives_from = carried;
-    for ancestor in &agent.ancestors {
+    // With whoever had it, or one of those, issued: an agent dies with the workload that asked for it.
+    for ancestor in agent.ancestors.iter().chain(&issued.issuers) {
         let digest = lineage::workload(&ancestor.parse::<WorkloadId>().map_err(Error::internal)?);
         if !derives_from.contains(&digest) {
             derives_from.push(digest);

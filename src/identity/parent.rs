@@ -87,6 +87,8 @@ mod tests {
             issued_at: Timestamp::default(),
             ends_at: Timestamp::default(),
             revoked_at: None,
+            issued_index: 0,
+            issuers: Vec::new(),
         }
     }
 

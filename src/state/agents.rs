@@ -9,7 +9,9 @@ use prost::Message as _;
 use super::command::{Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent};
 use super::owned::Owned;
 use super::revocations::Note;
-use super::tables::{AGENT, AGENT_END, AGENT_OF_ISSUER, META, Tables, decode};
+use super::tables::{
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Tables, decode, eight_bytes,
+};
 use super::{Error, Idempotency, State, encryption_keys, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
@@ -31,8 +33,24 @@ pub struct IssuedAgent {
     pub issued_at: Timestamp,
     /// It is not renewed beyond, and no identity token of it lives longer.
     pub ends_at: Timestamp,
-    /// When it was revoked itself; an ancestor's revocation is not noted here.
+    /// When it was revoked itself; the revocation of an ancestor, or of whoever had it issued, is not noted
+    /// here.
     pub revoked_at: Option<Timestamp>,
+    /// The log index of the entry that issued it.
+    pub issued_index: u64,
+    /// Who had it, and those on whose behalf it acts, issued: each once, nobody left out.
+    pub issuers: Vec<String>,
+}
+
+impl IssuedAgent {
+    /// Whether it derives from this workload, and is revoked with it: it is this agent, acts on its behalf at
+    /// whatever remove, or was issued because the workload asked for it or for one on whose behalf it acts.
+    #[must_use]
+    pub fn derives_from(&self, workload: &str) -> bool {
+        self.agent.agent_id == workload
+            || self.agent.ancestors.iter().any(|ancestor| ancestor == workload)
+            || self.issuers.iter().any(|issuer| issuer == workload)
+    }
 }
 
 /// What an agent is good for at a time.
@@ -40,7 +58,7 @@ pub struct IssuedAgent {
 pub enum AgentStanding {
     /// It can be renewed, and act.
     Active,
-    /// It, or an agent on whose behalf it acts, is revoked, for ever.
+    /// It, an agent on whose behalf it acts, or whoever had one of these issued, is revoked, for ever.
     Revoked,
     /// It has come to the end of its life.
     Ended,
@@ -62,12 +80,15 @@ impl TryFrom<AgentRow> for IssuedAgent {
     type Error = Corrupt;
 
     fn try_from(row: AgentRow) -> Result<Self, Corrupt> {
+        let issuers = issuers(&row).map(str::to_owned).collect();
         Ok(Self {
             agent: row.agent.ok_or_else(|| Corrupt::row("a row of an agent is without the agent"))?,
             issued_by: row.issued_by,
             issued_at: Timestamp::from_millis(row.issued_at_millis),
             ends_at: Timestamp::from_millis(row.ends_at_millis),
             revoked_at: (row.revoked_at_millis != 0).then(|| Timestamp::from_millis(row.revoked_at_millis)),
+            issued_index: row.issued_index,
+            issuers,
         })
     }
 }
@@ -76,13 +97,19 @@ impl TryFrom<AgentRow> for IssuedAgent {
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
-pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Result<Reply, Corrupt> {
+pub fn issue(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    index: u64,
+    command: IssueAgent,
+) -> Result<Reply, Corrupt> {
     let mut agent = command.agent.ok_or_else(|| Corrupt::row("a command issues no agent"))?;
     let id = agent.agent_id.clone();
     if find(tables, &id)?.is_some() {
         return Ok(Reply::Refused(Refusal::NotTheOwner));
     }
     let mut ends_at = now.plus(limits::AGENT_LIFETIME_MAX);
+    let mut ancestors_issued_by = Vec::new();
     if let Some(parent) = &agent.on_behalf_of {
         let row = match acting(tables, now, parent)? {
             Ok(row) => row,
@@ -90,6 +117,8 @@ pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Re
         };
         ends_at = ends_at.min(Timestamp::from_millis(row.ends_at_millis));
         agent.ancestors = std::iter::once(parent.clone()).chain(ancestors(&row).iter().cloned()).collect();
+        let others = issuers(&row).filter(|issuer| *issuer != command.issued_by);
+        ancestors_issued_by = others.map(str::to_owned).collect();
     }
     forget_ended(tables, now)?;
     let agents = tables.number(AGENTS)?;
@@ -102,6 +131,8 @@ pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Re
         issued_by: command.issued_by,
         issued_at_millis: now.millis(),
         ends_at_millis: ends_at.millis(),
+        issued_index: index,
+        ancestors_issued_by,
         ..AgentRow::default()
     };
     tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
@@ -143,17 +174,23 @@ pub fn revoke(
     Ok(Reply::Done { changed: true })
 }
 
-/// Notes that an agent is revoked, if `agent_id` is one and it is not: none of its tokens is good for a
-/// renewal any more, so that is for ever.
+/// Notes that a workload is revoked, for its agents. If it is one itself, that is for ever: none of its tokens
+/// is good for a renewal any more. If it had agents issued, those are revoked as long as they are remembered,
+/// which is longer than the revocation is; one that it has issued afterwards is not.
 ///
 /// # Errors
-/// [`Corrupt`] if its row is not what was written.
+/// [`Corrupt`] if a row is not what was written.
 pub fn note_revoked(
     tables: &mut Tables<'_>,
     now: Timestamp,
-    agent_id: &str,
+    index: u64,
+    workload: &str,
     by: &str,
 ) -> Result<(), Corrupt> {
+    if Owned::Agents.of(tables, workload)? > 0 {
+        tables.put(AGENT_ISSUER_REVOKED, workload.as_bytes(), index.to_be_bytes().to_vec());
+    }
+    let agent_id = workload;
     let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
     let ends_at = Timestamp::from_millis(row.ends_at_millis);
     let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
@@ -199,13 +236,32 @@ fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<
             Some(_) | None => return Ok(AgentStanding::Revoked),
         }
     }
-    Ok(if agent.revoked_at.is_some() {
+    Ok(if agent.revoked_at.is_some() || is_issuer_revoked(tables, agent)? {
         AgentStanding::Revoked
     } else if now >= agent.ends_at {
         AgentStanding::Ended
     } else {
         AgentStanding::Active
     })
+}
+
+/// Whether somebody who had it, or one on whose behalf it acts, issued was revoked since. What was issued by
+/// the entry that revokes counts as before it.
+fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, Corrupt> {
+    for issuer in &agent.issuers {
+        if let Some(row) = tables.row(AGENT_ISSUER_REVOKED, issuer.as_bytes())?
+            && eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)? >= agent.issued_index
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Each once; nobody is left out.
+fn issuers(row: &AgentRow) -> impl Iterator<Item = &str> {
+    let issued_by = std::iter::once(&row.issued_by).chain(&row.ancestors_issued_by);
+    issued_by.map(String::as_str).filter(|issuer| !issuer.is_empty())
 }
 
 fn ancestors(row: &AgentRow) -> &[String] {
@@ -235,6 +291,10 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> 
         tables.delete(AGENT, id.as_bytes());
         tables.delete(AGENT_END, key);
         Owned::Agents.remove(tables, &row.issued_by)?;
+        let is_last = Owned::Agents.of(tables, &row.issued_by)? == 0;
+        if is_last && tables.row(AGENT_ISSUER_REVOKED, row.issued_by.as_bytes())?.is_some() {
+            tables.delete(AGENT_ISSUER_REVOKED, row.issued_by.as_bytes());
+        }
     }
     if !ended.is_empty() {
         let forgotten = u64::try_from(ended.len()).unwrap_or(0);

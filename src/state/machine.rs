@@ -141,7 +141,7 @@ impl Machine for Replicated {
                 }
                 Command::PutTool(command) => tools::put(&mut tables, now, command)?,
                 Command::DeregisterTool(command) => tools::deregister(&mut tables, &command)?,
-                Command::IssueAgent(command) => agents::issue(&mut tables, now, command)?,
+                Command::IssueAgent(command) => agents::issue(&mut tables, now, index, command)?,
                 Command::RevokeAgent(command) => agents::revoke(&mut tables, now, index, &command)?,
                 Command::RegisterEncryptionKey(command) => {
                     encryption_keys::register(&mut tables, now, command)?

@@ -111,14 +111,27 @@ pub fn revoke(
 ) -> Result<(), Corrupt> {
     let digest = digest(fact_digest)?;
     if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::note_revoked(tables, now, &fact.value, &note.by)?;
+        agents::note_revoked(tables, now, index, &fact.value, &note.by)?;
     }
-    if tables.row(REVOCATION, digest.as_bytes())?.is_none() {
-        let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
-        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
-    }
-    let fact = note.fact.map(|fact| FactRow { digest: Bytes::new(), ..fact });
-    let row = RevocationRow { index, at_millis: now.millis(), fact, reason: note.reason, by: note.by };
+    let known = match tables.row(REVOCATION, digest.as_bytes())? {
+        Some(row) => Some(decode::<RevocationRow>(REVOCATION, &row)?),
+        None => {
+            let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
+            tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+            None
+        }
+    };
+    let row = match (note.fact, known) {
+        // Whoever knows only the digest takes nothing away from what is known of it.
+        (None, Some(known)) => RevocationRow { index, at_millis: now.millis(), ..known },
+        (fact, _) => RevocationRow {
+            index,
+            at_millis: now.millis(),
+            fact: fact.map(|fact| FactRow { digest: Bytes::new(), ..fact }),
+            reason: note.reason,
+            by: note.by,
+        },
+    };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
     forget_later(tables, now, digest.as_bytes());
     Ok(())

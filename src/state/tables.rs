@@ -28,6 +28,9 @@ pub const TOOL_OF_PROTOCOL: &str = "tool_of_protocol";
 pub const AGENT: &str = "agent";
 /// Who had which agent issued, by (who, 0, `agent_id`); rows are empty.
 pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
+/// Who was revoked after having agents issued, by who: the log index of that, 8 bytes. As long as agents of
+/// theirs are remembered.
+pub const AGENT_ISSUER_REVOKED: &str = "agent_issuer_revoked";
 /// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
 /// How many tools and agents a caller has, by (what, 0, who): 8 bytes.
@@ -66,6 +69,7 @@ pub const ALL: &[&str] = &[
     TOOL_OF_PROTOCOL,
     AGENT,
     AGENT_OF_ISSUER,
+    AGENT_ISSUER_REVOKED,
     AGENT_END,
     OWNED,
     ENCRYPTION_KEY,

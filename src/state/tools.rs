@@ -274,6 +274,14 @@ impl State {
         Ok(tool(self.core.view(), tool_id)?)
     }
 
+    /// How many tools a caller has registered.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn tools_of(&self, caller: &str) -> Result<u64, Error> {
+        Ok(Owned::Tools.of(&Tables::new(self.core.view()), caller)?)
+    }
+
     /// A page of the registry.
     ///
     /// # Errors
