@@ -103,6 +103,16 @@ pub const BLOCKS_MAX: u64 = 1_000_000;
 /// Most revocations and blocks that one entry of the log forgets.
 /// Test: `state::revocations::tests::one_entry_forgets_only_so_many`. Metric: none, the next entry goes on.
 pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
+/// Longest `reason` of an operator's revocation in bytes.
+/// Test: `signals::revoke::request::tests::a_reason_is_printable_and_as_long_as_its_limit_and_no_longer`. Metric: `svc_http_requests_total{status="400"}`.
+pub const REVOCATION_REASON_BYTES_MAX: usize = 256;
+/// Most looks through all agents at once on a node. A dry run beyond it is answered 503; a revocation stands,
+/// and is not counted.
+/// Test: `http::revocations::a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neither`. Metric: `svc_http_requests_total{status="503"}`.
+pub const AGENT_SCANS_MAX: usize = 1;
+/// Most agents, or tools, that such a look reads before other requests have their turn.
+/// Test: `http::revocations::a_dry_run_names_what_a_revocation_hits_page_by_page`. Metric: none, it goes on.
+pub const AGENT_SCAN_ROWS_AT_ONCE: usize = 256;
 
 // --- agents ------------------------------------------------------------------------------------
 

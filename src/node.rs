@@ -32,6 +32,7 @@ use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
+use crate::signals::revoke::Revocations;
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
@@ -233,12 +234,20 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
+    let revocations = Revocations {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        scans: Revocations::places(),
+    };
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
         exchange,
         audit,
         identity,
+        revocations,
         registry,
         verifier,
         keyring,

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 7] = [
     &["policy"],
     &["token"],
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal"],
-    &["exchange", "identity", "tools"],
+    &["exchange", "identity", "signals", "tools"],
     &["api"],
     &["main", "node", "config", "cli", "demo", "data_directory", "pki"],
 ];

@@ -10,6 +10,7 @@ use super::listener::Violation;
 use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
+use crate::signals::revoke;
 use crate::{cluster, identity, json, keyring, state};
 
 /// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
@@ -289,6 +290,9 @@ impl From<state::Error> for Error {
             | E::TooManyTools
             | E::TooManyAgents
             | E::TooManyEncryptionKeys => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            // The minute of its quota is over then.
+            E::RevocationQuota => Self::too_many_requests(&description, 60),
+            E::TooManyRevocations => Self::unavailable(description),
             E::Damaged(corrupt) => Self::internal(corrupt),
             E::Undecodable | E::AuditBlockMissing => Self::internal(description),
         }
@@ -332,6 +336,21 @@ impl From<identity::Error> for Error {
             _ => std::error::Error::source(&error).map(ToString::to_string),
         };
         Self { detail, ..refusal }
+    }
+}
+
+impl From<revoke::Error> for Error {
+    fn from(error: revoke::Error) -> Self {
+        use revoke::Error as E;
+        let description = error.to_string();
+        match error {
+            E::Invalid { .. } | E::NotOne => Self::invalid_request(description),
+            E::UnknownAgent | E::UnknownKey => Self::not_found(description),
+            E::Busy => Self::unavailable(description),
+            E::State(error) => error.into(),
+            E::Keyring(error) => error.into(),
+            E::Lost => Self::internal(description),
+        }
     }
 }
 

@@ -28,9 +28,11 @@ mod overload;
 mod paging;
 pub mod peer;
 pub mod rates;
+mod revocations;
 mod routes;
 mod sys_keys;
 mod sys_policy;
+mod sys_signals;
 pub mod tls;
 mod tools;
 mod verify;
@@ -57,6 +59,7 @@ use crate::exchange::Exchange;
 use crate::identity::Identity;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
+use crate::signals::revoke::Revocations;
 use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
@@ -84,6 +87,8 @@ pub struct Parts {
     pub registry: Registry,
     /// The use-case of `/v1/identity/agent…`.
     pub identity: Identity,
+    /// The use-case of `/v1/revocations`.
+    pub revocations: Revocations,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -196,6 +201,9 @@ fn routes() -> Routes {
         .row(DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp)
         .row(GET, "/v1/tools/{tool_id}/audit", ReadAudit, audit::of_tool)
         .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
+        .row(POST, "/v1/revocations", ClusterAdmin, revocations::revoke)
+        .row(GET, "/v1/revocations", ClusterAdmin, revocations::list)
+        .row(POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow)
 }
 
 /// The rows of the route table.

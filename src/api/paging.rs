@@ -76,7 +76,7 @@ pub struct Page {
 ///
 /// # Errors
 /// Never in practice: what is in the header is ASCII.
-pub fn answer<T: Serialize>(uri: &Uri, rows: &[T], next: Option<&str>) -> Result<Response, Error> {
+pub fn answer<T: Serialize + ?Sized>(uri: &Uri, rows: &T, next: Option<&str>) -> Result<Response, Error> {
     let mut response = Json(rows).into_response();
     if let Some(next) = next {
         let link = HeaderValue::try_from(link(uri, next)).map_err(Error::internal)?;

@@ -37,6 +37,12 @@ pub(super) enum Error {
     NoPlaceForToken,
     #[error("there is no such agent")]
     NoSuchAgent,
+    #[error("{0} can be more than one thing")]
+    KindNotTold(String),
+    #[error("an email address means something only with the issuer that verified it")]
+    EmailWithoutIssuer,
+    #[error("nothing was revoked")]
+    NotConfirmed,
     #[error("the policy denies this")]
     Denied,
     #[error("{failed} of {all} policy tests failed")]
@@ -101,6 +107,10 @@ impl Error {
                 Some("every key is explained in trust-fabric.example.toml")
             }
             Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
+            Self::KindNotTold(_) => {
+                Some("--kind says which: subject, email, agent, client, token or key")
+            }
+            Self::EmailWithoutIssuer => Some("--issuer names it"),
             Self::Answer(admin::Error::Unreachable(_)) => {
                 Some("is the node running? --server says where it is")
             }

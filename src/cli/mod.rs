@@ -12,8 +12,10 @@ mod keys;
 mod output;
 mod pki;
 mod policy;
+mod revoke;
 mod serve;
 mod server;
+mod signals;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -51,6 +53,13 @@ enum Command {
     /// Give agents identities, renew and revoke them, and see who acts for whom.
     #[command(subcommand)]
     Agent(agent::Command),
+    /// Revoke a workload, an agent, an email address, a client, a token or a key, with all that derives from it.
+    Revoke(revoke::Revoke),
+    /// List what is revoked.
+    Revocations(revoke::Revocations),
+    /// Say what issuers of signals may do beyond their quota.
+    #[command(subcommand)]
+    Signals(signals::Command),
     /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
@@ -91,6 +100,9 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Config(command) => config::run(&command, out),
         Command::Keys(command) => keys::run(command, out),
         Command::Agent(command) => agent::run(command, out),
+        Command::Revoke(arguments) => revoke::revoke(&arguments, out),
+        Command::Revocations(arguments) => revoke::list(&arguments, out),
+        Command::Signals(command) => signals::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
@@ -189,6 +201,11 @@ mod tests {
             "agent tree",
             "agent tree wimse://a.example/agent/mcp/x",
             "agent revoke wimse://a.example/agent/mcp/x",
+            "revoke wimse://a.example/agent/mcp/x",
+            "revoke a@b.example --issuer https://a.example --kind email --reason why --dry-run --yes -o json",
+            "revocations",
+            "revocations --limit 5 --output json",
+            "signals allow https://a.example --more 5",
             "policy eval --point identity --input q.json",
             "policy explain --point identity --input -",
             "policy test",
@@ -228,6 +245,11 @@ mod tests {
             "agent issue --name n --platform mcp --capability c --delegation-depth -1",
             "agent renew",
             "agent revoke",
+            "revoke",
+            "revoke x --kind person",
+            "revocations --limit x",
+            "signals allow https://a.example",
+            "signals allow https://a.example --more -1",
             "policy eval --point signals --input q.json",
             "policy rollback x",
             "policy apply",

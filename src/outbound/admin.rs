@@ -221,6 +221,21 @@ impl NodeClient {
         self.send(Asked { method: Method::POST, path, query, body: Some(body), ..Asked::default() }).await
     }
 
+    /// `POST` to the path with these segments that is answered with a page: the page, and the cursor of the
+    /// next one if there is one.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn post_page(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<(Value, Option<String>), Error> {
+        let asked = Asked { method: Method::POST, path, query, body: Some(body), ..Asked::default() };
+        self.answer(asked).await.map(|Answer { body, next }| (body, next))
+    }
+
     /// `POST` to the path with these segments, in the name of whom a bearer token says.
     ///
     /// # Errors

@@ -1,0 +1,369 @@
+//! `trust-fabric revoke …` and `trust-fabric revocations`.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use super::Error;
+use super::output::{self, Format, Output, printable};
+use super::server::Server;
+use crate::id::WorkloadId;
+use crate::limits;
+use crate::outbound::admin::{self, NodeClient};
+
+const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
+const KEYS: [&str; 3] = ["v1", "sys", "keys"];
+/// Every how many pages of a dry run a word is said about it.
+const PAGES_PER_WORD: u32 = 50;
+/// Longest answer to a question on the terminal.
+const ANSWER_BYTES_MAX: u64 = 64;
+/// A SHA-256 thumbprint in base64url (RFC 7638).
+const KID_LENGTH: usize = 43;
+/// Our own tokens have such a `jti`.
+const UUID_LENGTH: usize = 36;
+
+const EXAMPLES: &str = "\
+Examples:
+  trust-fabric revoke wimse://example.org/agent/mcp/0f8b... --dry-run
+  trust-fabric revoke wimse://example.org/agent/mcp/0f8b... --reason 'prompt injection'
+  trust-fabric revoke spiffe://example.org/gateway --yes
+  trust-fabric revoke alice@example.org --issuer https://idp.example.org
+  trust-fabric revoke 00u1a2b3 --kind subject --issuer https://idp.example.org
+  trust-fabric revoke 6fa459ea-ee8a-4ca4-894e-db77e160355e      # the jti of a token
+
+A question is asked on a terminal only: where there is none, and with --yes, it is revoked at once.
+Whoever was revoked gets new tokens where its credentials are still accepted: see to those as well.";
+
+/// What is revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A workload identifier; with --issuer, whatever that issuer calls its subject.
+    Subject,
+    /// An email address that --issuer has verified.
+    Email,
+    /// An agent, with all that act on its behalf.
+    Agent,
+    /// A `client_id`.
+    Client,
+    /// One token, by its `jti`.
+    Token,
+    /// A signing key, by its `kid`.
+    Key,
+}
+
+impl Kind {
+    /// The member of the request.
+    const fn member(self) -> &'static str {
+        match self {
+            Self::Subject => "subject",
+            Self::Email => "email",
+            Self::Agent => "agent",
+            Self::Client => "client",
+            Self::Token => "jti",
+            Self::Key => "key",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Revoke {
+    /// A workload identifier, an agent, an email address, a token's jti or a signing key's kid.
+    #[arg(value_name = "SUBJECT|JTI|AGENT|KEY")]
+    target: String,
+    /// Whose word it is, where it is not this fabric's.
+    #[arg(long, value_name = "ISS")]
+    issuer: Option<String>,
+    /// What it is, where its form does not say so.
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
+    /// Why; kept with the revocation.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Only show what it would hit.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask on a terminal.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Revocations {
+    /// Most revocations to list.
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    super::wait_for(async {
+        let request = request(arguments, &client).await?;
+        if arguments.dry_run {
+            return show(&client, &request, arguments.output.format, out).await;
+        }
+        if !arguments.yes && io::stdin().is_terminal() {
+            let (first, _) = page(&client, &request, "1", None).await?;
+            if !is_confirmed(&first)? {
+                return Err(Error::NotConfirmed);
+            }
+        }
+        let made = client.post(&REVOCATIONS, &request).await?;
+        Ok(say_made(out, arguments.output.format, &made)?)
+    })
+}
+
+/// What the node is asked to revoke.
+async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error> {
+    let Revoke { target, issuer, reason, .. } = arguments;
+    let kind = match arguments.kind {
+        Some(kind) => kind,
+        None => match told(target, issuer.is_some())? {
+            Told::Kind(kind) => kind,
+            Told::PerhapsKey if is_known_key(client, target).await? => Kind::Key,
+            Told::PerhapsKey => return Err(Error::KindNotTold(printable(target))),
+        },
+    };
+    let mut request = Map::from_iter([(kind.member().to_owned(), json!(target))]);
+    request.extend(issuer.iter().map(|issuer| ("issuer".to_owned(), json!(issuer))));
+    request.extend(reason.iter().map(|reason| ("reason".to_owned(), json!(reason))));
+    Ok(request.into())
+}
+
+/// What the form of a target says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Kind(Kind),
+    /// If there is such a key.
+    PerhapsKey,
+}
+
+/// What is to be revoked, by its form; where it could be two things, nothing is guessed.
+fn told(target: &str, has_issuer: bool) -> Result<Told, Error> {
+    let kind_not_told = || Error::KindNotTold(printable(target));
+    match target.parse::<WorkloadId>() {
+        // The issuer's name for its subject, or ours with an issuer too many.
+        Ok(_) if has_issuer => return Err(kind_not_told()),
+        Ok(id) if id.is_agent_of(id.trust_domain()) => return Ok(Told::Kind(Kind::Agent)),
+        Ok(_) => return Ok(Told::Kind(Kind::Subject)),
+        Err(_) => {}
+    }
+    if target.contains('@') {
+        return if has_issuer { Ok(Told::Kind(Kind::Email)) } else { Err(Error::EmailWithoutIssuer) };
+    }
+    if has_issuer {
+        return Err(kind_not_told());
+    }
+    let is_base64url = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if target.len() == UUID_LENGTH && uuid::Uuid::parse_str(target).is_ok() {
+        Ok(Told::Kind(Kind::Token))
+    } else if target.len() == KID_LENGTH && target.bytes().all(is_base64url) {
+        Ok(Told::PerhapsKey)
+    } else {
+        Err(kind_not_told())
+    }
+}
+
+async fn is_known_key(client: &NodeClient, kid: &str) -> Result<bool, Error> {
+    let keys = client.get(&KEYS).await?;
+    Ok(keys.as_array().into_iter().flatten().any(|key| key["kid"] == *kid))
+}
+
+async fn page(
+    client: &NodeClient,
+    request: &Value,
+    limit: &str,
+    cursor: Option<&str>,
+) -> Result<(Value, Option<String>), Error> {
+    let mut query = vec![("dry_run", "true"), ("limit", limit)];
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    Ok(client.post_page(&REVOCATIONS, &query, request).await?)
+}
+
+/// A dry run to its last page; in JSON a page in each line.
+async fn show(
+    client: &NodeClient,
+    request: &Value,
+    format: Format,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Error> {
+    let limit = limits::PAGE_MAX.to_string();
+    let (mut cursor, mut pages, mut rows) = (None::<String>, 0_u32, 0_usize);
+    loop {
+        let (page, next) = page(client, request, &limit, cursor.as_deref()).await?;
+        if format == Format::Json {
+            writeln!(out, "{page}")?;
+        } else {
+            rows += say_page(out, &page, cursor.is_none())?;
+        }
+        if next.is_none() {
+            return Ok(out.flush()?);
+        }
+        // A page that leads back to itself would never end.
+        if next == cursor {
+            return Err(Error::Answer(admin::Error::Foreign(client.server().clone())));
+        }
+        cursor = next;
+        pages += 1;
+        if pages.is_multiple_of(PAGES_PER_WORD) {
+            writeln!(io::stderr(), "{rows} agents and tools so far")?;
+        }
+    }
+}
+
+/// Writes a page, with what it is about before the first; how many rows it had.
+fn say_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usize> {
+    if is_first {
+        writeln!(out, "nothing is changed; revoking {} would hit", what(page))?;
+        writeln!(out, "  {}", hit(page))?;
+    }
+    let mut rows = 0;
+    for (member, name) in [("agents", "agent"), ("tools", "tool ")] {
+        for id in page[member].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            writeln!(out, "{name}  {}", printable(id))?;
+            rows += 1;
+        }
+    }
+    Ok(rows)
+}
+
+fn say_made(out: &mut dyn Write, format: Format, made: &Value) -> io::Result<()> {
+    if format == Format::Json {
+        return output::json(out, made);
+    }
+    writeln!(out, "{} is revoked, with everything that derives from it", what(made))?;
+    writeln!(out, "  id      {}", text(made, "id"))?;
+    if let Some(agents) = made["agents"].as_u64() {
+        writeln!(out, "  agents  {agents}")?;
+    }
+    writeln!(out, "  at      {} (log index {})", text(made, "revoked_at"), made["index"])
+}
+
+/// The kind, the value, and whose word it is.
+fn what(answer: &Value) -> String {
+    let issuer = text(answer, "issuer");
+    let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
+    format!("{} {}{of}", text(answer, "kind"), text(answer, "value"))
+}
+
+fn hit(page: &Value) -> String {
+    let count = |name: &str| page["counts"][name].as_u64().unwrap_or_default();
+    let tools = match count("tools") {
+        0 => String::new(),
+        tools => format!("; {tools} tools that it registered stay registered"),
+    };
+    let again = if page["is_revoked"] == true { " (it is revoked already)" } else { "" };
+    format!("{} agents, and every token that derives from it{tools}{again}", count("agents"))
+}
+
+/// Asks on the terminal; whatever is not a yes is a no.
+fn is_confirmed(page: &Value) -> Result<bool, Error> {
+    let mut terminal = io::stderr();
+    write!(terminal, "revoke {}?\n  {}\ncannot be undone; revoke? [y/N] ", what(page), hit(page))?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let (rows, is_more) = super::wait_for(read(&client, arguments.limit.min(limits::ADMIN_ROWS_MAX)))?;
+    let columns = [
+        ("kind", "kind"),
+        ("value", "value"),
+        ("issuer", "issuer"),
+        ("revoked", "revoked_at"),
+        ("by", "by"),
+        ("reason", "reason"),
+        ("id", "id"),
+    ];
+    output::list(out, arguments.output, &rows.into(), &columns)?;
+    if is_more {
+        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
+    }
+    Ok(())
+}
+
+/// So many revocations, and whether there are more.
+async fn read(client: &NodeClient, most: usize) -> Result<(Vec<Value>, bool), Error> {
+    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    while rows.len() < most {
+        let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let (page, next) = client.page(&REVOCATIONS, &query).await?;
+        rows.extend(page);
+        if next.is_none() {
+            return Ok((rows, false));
+        }
+        if next == cursor {
+            return Err(Error::Answer(admin::Error::Foreign(client.server().clone())));
+        }
+        cursor = next;
+    }
+    Ok((rows, true))
+}
+
+fn text(answer: &Value, name: &str) -> String {
+    answer.get(name).and_then(Value::as_str).map(printable).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_is_told_by_the_form_and_never_guessed() {
+        let kid = "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs";
+        for (target, has_issuer, kind) in [
+            ("wimse://a.example/agent/mcp/x", false, Told::Kind(Kind::Agent)),
+            ("spiffe://a.example/ns/x/sa/agent", false, Told::Kind(Kind::Subject)),
+            ("wimse://a.example/agents/x", false, Told::Kind(Kind::Subject)),
+            ("alice@a.example", true, Told::Kind(Kind::Email)),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e", false, Told::Kind(Kind::Token)),
+            (kid, false, Told::PerhapsKey),
+        ] {
+            assert_eq!(told(target, has_issuer).expect(target), kind, "{target}");
+        }
+        for (target, has_issuer) in [
+            ("wimse://a.example/agent/mcp/x", true),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e", true),
+            ("6fa459eaee8a4ca4894edb77e160355e", false),
+            (kid, true),
+            (&kid[1..], false),
+            ("planner", false),
+            ("system:serviceaccount:demo:reporter", false),
+            ("system:serviceaccount:demo:reporter", true),
+            ("", false),
+        ] {
+            let said = told(target, has_issuer);
+            assert!(matches!(said, Err(Error::KindNotTold(_))), "{target}: {said:?}");
+        }
+        assert!(matches!(told("alice@a.example", false), Err(Error::EmailWithoutIssuer)));
+    }
+
+    #[test]
+    fn what_a_node_answers_moves_no_cursor() {
+        let page = json!({
+            "kind": "agent", "value": "\u{1b}[2Jx", "is_revoked": true,
+            "counts": {"agents": 2, "tools": 1, "streams": 0}, "agents": ["a\nb", "c"], "tools": ["\u{7}"],
+        });
+        let mut said = Vec::new();
+        assert_eq!(say_page(&mut said, &page, true).expect("written"), 3);
+        let said = String::from_utf8(said).expect("text");
+        assert_eq!(said.lines().count(), 5, "{said}");
+        assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
+        assert!(said.contains("2 agents") && said.contains("1 tools that it registered stay"), "{said}");
+        assert!(said.contains("revoked already"), "{said}");
+    }
+}

@@ -1,0 +1,39 @@
+//! `trust-fabric signals …`
+
+use std::io::Write;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::Error;
+use super::output::printable;
+use super::server::Server;
+
+const ALLOWANCE: [&str; 4] = ["v1", "sys", "signals", "allowance"];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Let an issuer of signals revoke more than its quota, for once.
+    ///
+    /// What it may revoke in a minute is bounded, so that a broken or stolen transmitter does not revoke
+    /// everybody. Where it must revoke more, say how many more; 0 takes that back.
+    #[command(after_help = "Example:\n  trust-fabric signals allow https://idp.example.org --more 50000")]
+    Allow {
+        /// The issuer, as it is configured in `[[signals]]`.
+        issuer: String,
+        /// How many facts more, until they are used up; replaces what was allowed before.
+        #[arg(long, value_name = "N")]
+        more: u32,
+        #[command(flatten)]
+        server: Server,
+    },
+}
+
+pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+    let Command::Allow { issuer, more, server } = command;
+    let client = server.client()?;
+    let request = json!({"issuer": issuer, "more": more});
+    let allowed = super::wait_for(async { Ok(client.post(&ALLOWANCE, &request).await?) })?;
+    let issuer = allowed.get("issuer").and_then(Value::as_str).map(printable).unwrap_or_default();
+    Ok(writeln!(out, "{issuer} may revoke {} more than its quota, for once", allowed["more"])?)
+}

@@ -1,0 +1,3 @@
+//! Revocations: what an operator takes back.
+
+pub mod revoke;

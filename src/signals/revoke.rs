@@ -1,0 +1,275 @@
+//! What an operator revokes: a workload, an agent, a subject of an issuer, an email address, a client, a
+//! token or a signing key, with everything that derives from it and was issued before.
+//!
+//! One entry of the log, whatever derives from it. Which agents that hits is decided by [`hits`] alone, for a
+//! dry run as for the count of what was revoked.
+
+mod dry_run;
+mod request;
+
+use tokio::sync::Semaphore;
+
+pub use self::dry_run::{Counts, DryRun};
+pub use self::request::{Members, Request};
+
+use crate::cluster::Corrupt;
+use crate::id::{Digest128, TrustDomain, WorkloadId};
+use crate::keyring::{self, Keyring};
+use crate::limits;
+use crate::state::{self, FactText, Idempotency, IssuedAgent, Revoked, State};
+use crate::token::lineage::{Fact, SUBJECT};
+
+/// Why nothing was revoked, or nothing is said of what would be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A member breaks its rule.
+    #[error("{field}: {rule}")]
+    Invalid {
+        /// The member.
+        field: &'static str,
+        /// The rule.
+        rule: String,
+    },
+    /// None, or several.
+    #[error("body: must name exactly one of subject, email, agent, client, jti, key")]
+    NotOne,
+    /// There is no such agent.
+    #[error("there is no agent with this agent_id")]
+    UnknownAgent,
+    /// There is no such signing key of this fabric.
+    #[error("there is no signing key with this kid")]
+    UnknownKey,
+    /// Others look through the agents already.
+    #[error("this node is looking through the agents for others: try again")]
+    Busy,
+    /// It could not be written, or is not known to be.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// The signing key could not be tainted.
+    #[error(transparent)]
+    Keyring(#[from] keyring::Error),
+    /// What was revoked just now is not there.
+    #[error("a revocation is not where it was written")]
+    Lost,
+}
+
+impl From<Corrupt> for Error {
+    fn from(error: Corrupt) -> Self {
+        Self::State(error.into())
+    }
+}
+
+/// Everything that revoking needs.
+pub struct Revocations {
+    /// Our `iss`.
+    pub issuer: String,
+    /// The trust domain of every agent.
+    pub trust_domain: TrustDomain,
+    /// Our keys.
+    pub keyring: Keyring,
+    /// The replicated state.
+    pub state: State,
+    /// Places to look through all agents.
+    pub scans: Semaphore,
+}
+
+/// A revocation that stands.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// What the log says of it.
+    pub revoked: Revoked,
+    /// How many agents it hit; `None` if this node had no place to count them.
+    pub agents: Option<u64>,
+}
+
+/// Whether an agent is revoked with a fact. Only a workload has agents that derive from it: an agent is issued
+/// to a client certificate, never to an address, a token or a subject of another issuer.
+#[must_use]
+pub fn hits(agent: &IssuedAgent, fact: &Fact) -> bool {
+    is_workload(fact) && agent.derives_from(fact.value())
+}
+
+/// Whether a fact is a workload identifier.
+fn is_workload(fact: &Fact) -> bool {
+    fact.kind() == SUBJECT && fact.issuer().is_empty()
+}
+
+impl Revocations {
+    /// A place for each look through all agents.
+    #[must_use]
+    pub fn places() -> Semaphore {
+        Semaphore::new(limits::AGENT_SCANS_MAX)
+    }
+
+    /// Revokes. `caller` is empty for nobody. In this order, so that a repetition with the same
+    /// `Idempotency-Key` completes what was cut off:
+    ///
+    /// 1. what is ours is there: an agent, a signing key
+    /// 2. the revocation, through the log
+    /// 3. a signing key of ours signs no more
+    /// 4. the agents that are gone are counted
+    ///
+    /// # Errors
+    /// As [`Error`] says. Of [`Error::UnknownAgent`] and [`Error::UnknownKey`] nothing was changed.
+    pub async fn revoke(
+        &self,
+        request: &Request,
+        caller: &str,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Made, Error> {
+        self.check_is_there(request)?;
+        let fact = request.fact();
+        self.state.revoke(fact, request.reason().to_owned(), caller.to_owned(), idempotency).await?;
+        if self.is_own_key(fact) {
+            self.keyring.taint(fact.value(), &self.issuer).await?;
+        }
+        let revoked = self.state.revocation(fact)?.ok_or(Error::Lost)?;
+        Ok(Made { revoked, agents: self.count(fact).await? })
+    }
+
+    /// What revoking this would hit; nothing is changed. `after` is where the page before said that this one
+    /// begins, of which the counts were said; at most `limit` agents and tools.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn dry_run(
+        &self,
+        request: &Request,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<DryRun, Error> {
+        let after = after.map(dry_run::Place::read).transpose()?;
+        self.check_is_there(request)?;
+        let _place = self.scans.try_acquire().map_err(|_| Error::Busy)?;
+        let is_revoked = self.is_revoked(request.fact())?;
+        dry_run::look(&self.state, request.fact(), is_revoked, after, limit).await
+    }
+
+    /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
+    pub fn list(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Revoked>, Option<Digest128>), Error> {
+        let after: Option<Digest128> = after.map(str::parse).transpose().map_err(|_| wrong_cursor())?;
+        Ok(self.state.revocation_list(after, limit)?)
+    }
+
+    /// What a revocation is of, in one word: `agent` for a workload that has the form of one, else as it is
+    /// remembered.
+    #[must_use]
+    pub fn kind<'f>(&self, fact: &'f FactText) -> &'f str {
+        let id = if fact.kind == SUBJECT && fact.issuer.is_empty() { fact.value.parse().ok() } else { None };
+        match id {
+            Some(id) if WorkloadId::is_agent_of(&id, &self.trust_domain) => "agent",
+            _ => &fact.kind,
+        }
+    }
+
+    /// Lets an issuer of signals revoke `more` facts beyond its quota, for once: replaces what was allowed
+    /// before. `issuer` is not empty and at most [`limits::URI_BYTES_MAX`] long.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::State`].
+    pub async fn allow(&self, issuer: &str, more: u32) -> Result<(), Error> {
+        request::bounded("issuer", issuer, limits::URI_BYTES_MAX)?;
+        self.state.allow_revocations(issuer.to_owned(), more).await?;
+        Ok(())
+    }
+
+    fn check_is_there(&self, request: &Request) -> Result<(), Error> {
+        let fact = request.fact();
+        if request.names_agent() && self.state.agent(fact.value())?.is_none() {
+            return Err(Error::UnknownAgent);
+        }
+        if self.is_own_key(fact) && !self.state.index().signing_keys.contains_key(fact.value()) {
+            return Err(Error::UnknownKey);
+        }
+        Ok(())
+    }
+
+    fn is_own_key(&self, fact: &Fact) -> bool {
+        fact.kind() == KEY && fact.issuer() == self.issuer
+    }
+
+    /// An agent stays revoked, and a key tainted, for longer than the revocation is remembered.
+    fn is_revoked(&self, fact: &Fact) -> Result<bool, Error> {
+        let is_gone_for_ever = if is_workload(fact) {
+            self.state.agent(fact.value())?.is_some_and(|agent| agent.revoked_at.is_some())
+        } else {
+            let index = self.state.index();
+            let key = index.signing_keys.get(fact.value()).filter(|_| self.is_own_key(fact));
+            key.is_some_and(|key| key.tainted_at.is_some())
+        };
+        Ok(is_gone_for_ever || self.state.revocation(fact)?.is_some())
+    }
+
+    /// A revocation never waits for a place to count.
+    async fn count(&self, fact: &Fact) -> Result<Option<u64>, Error> {
+        match self.scans.try_acquire() {
+            Ok(_place) => Ok(Some(dry_run::count(&self.state, fact).await?)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// The kind of a signing key.
+const KEY: &str = "key";
+
+fn wrong_cursor() -> Error {
+    Error::Invalid { field: "cursor", rule: "must be one that a Link header gave".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::state::Agent;
+
+    fn agent(id: &str, ancestors: &[&str], issuers: &[&str]) -> IssuedAgent {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        IssuedAgent {
+            agent: Agent { agent_id: id.to_owned(), ancestors: owned(ancestors), ..Agent::default() },
+            issued_by: String::new(),
+            issued_at: Timestamp::default(),
+            ends_at: Timestamp::default(),
+            revoked_at: None,
+            issued_index: 0,
+            issuers: owned(issuers),
+        }
+    }
+
+    #[test]
+    fn an_agent_is_hit_with_itself_its_ancestors_and_whoever_had_them_issued_and_with_nothing_else() {
+        let (id, parent, caller) =
+            ("wimse://a.example/agent/mcp/x", "wimse://a.example/agent/mcp/p", "spiffe://a.example/gateway");
+        let agent = agent(id, &[parent, "wimse://a.example/agent/mcp/pp"], &[caller]);
+        let hit = |text: &str| hits(&agent, &Fact::workload(&text.parse().expect("an id")));
+        for text in [id, parent, "wimse://a.example/agent/mcp/pp", caller] {
+            assert!(hit(text), "{text}");
+        }
+        // A prefix of it, what it is a prefix of, another scheme and another case are others.
+        for text in [
+            "wimse://a.example/agent/mcp",
+            "wimse://a.example/agent/mcp/xy",
+            "wimse://a.example/agent/mcp/X",
+            "spiffe://a.example/agent/mcp/x",
+            "spiffe://a.example/gate",
+            "spiffe://a.example/gateway2",
+        ] {
+            assert!(!hit(text), "{text}");
+        }
+        for fact in [
+            Fact::subject("https://a.example", id),
+            Fact::email("https://a.example", id),
+            Fact::client("", id),
+            Fact::token("", id),
+            Fact::signing_key("", id),
+        ] {
+            assert!(!hits(&agent, &fact), "{fact:?}");
+        }
+    }
+}

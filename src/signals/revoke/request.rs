@@ -1,0 +1,251 @@
+//! What is asked to be revoked, checked on its own: exactly one fact, and a reason.
+
+use super::Error;
+use crate::id::{TrustDomain, WorkloadId};
+use crate::limits;
+use crate::token::lineage::Fact;
+
+/// The members of a request, as they came.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// A workload identifier; with `issuer`, the `sub` of that issuer.
+    pub subject: Option<String>,
+    /// An email address that `issuer` has verified.
+    pub email: Option<String>,
+    /// An `agent_id`.
+    pub agent: Option<String>,
+    /// A `client_id` known to `issuer`.
+    pub client: Option<String>,
+    /// The `jti` of a token of `issuer`.
+    pub jti: Option<String>,
+    /// The `kid` of a signing key of `issuer`.
+    pub key: Option<String>,
+    /// Whose word it is; ours if it is not said.
+    pub issuer: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// One fact, and why it is revoked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    fact: Fact,
+    names_agent: bool,
+    reason: String,
+}
+
+impl Request {
+    /// Checks the members. `own_issuer` is our `iss`, `trust_domain` that of our agents.
+    ///
+    /// # Errors
+    /// [`Error::NotOne`], [`Error::Invalid`].
+    pub fn read(members: Members, own_issuer: &str, trust_domain: &TrustDomain) -> Result<Self, Error> {
+        let Members { subject, email, agent, client, jti, key, issuer, reason } = members;
+        let given = [&subject, &email, &agent, &client, &jti, &key];
+        if given.iter().filter(|member| member.is_some()).count() != 1 {
+            return Err(Error::NotOne);
+        }
+        if let Some(issuer) = &issuer {
+            bounded("issuer", issuer, limits::URI_BYTES_MAX)?;
+        }
+        let reason = reason.unwrap_or_default();
+        if reason.len() > limits::REVOCATION_REASON_BYTES_MAX
+            || !reason.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        {
+            let most = limits::REVOCATION_REASON_BYTES_MAX;
+            return Err(invalid("reason", format!("must be at most {most} printable ASCII characters")));
+        }
+        let names_agent = agent.is_some();
+        let iss = issuer.as_deref().unwrap_or(own_issuer);
+        let fact = match (subject, email, agent, client, jti, key) {
+            (Some(subject), ..) => of_subject(&subject, issuer.as_deref(), own_issuer)?,
+            (_, Some(email), ..) => of_email(&email, issuer.as_deref())?,
+            (_, _, Some(agent), ..) => of_agent(&agent, issuer.is_some(), trust_domain)?,
+            (_, _, _, Some(client), ..) => of_client(&client, iss, iss == own_issuer, trust_domain)?,
+            (.., Some(jti), _) => Fact::token(iss, bounded("jti", &jti, limits::OPAQUE_BYTES_MAX)?),
+            (.., Some(key)) => Fact::signing_key(iss, bounded("key", &key, limits::KID_BYTES_MAX)?),
+            _ => return Err(Error::NotOne),
+        };
+        Ok(Self { fact, names_agent, reason })
+    }
+
+    /// What is to be revoked.
+    #[must_use]
+    pub fn fact(&self) -> &Fact {
+        &self.fact
+    }
+
+    /// Whether it was named as an agent, and so must be one.
+    #[must_use]
+    pub fn names_agent(&self) -> bool {
+        self.names_agent
+    }
+
+    /// Why; empty if nothing was said.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+/// What we call a subject is a workload identifier, which needs no issuer.
+fn of_subject(subject: &str, issuer: Option<&str>, own_issuer: &str) -> Result<Fact, Error> {
+    match issuer.filter(|issuer| *issuer != own_issuer) {
+        Some(issuer) => {
+            Ok(Fact::subject(issuer, bounded("subject", subject, limits::WORKLOAD_ID_BYTES_MAX)?))
+        }
+        None => match subject.parse::<WorkloadId>() {
+            Ok(id) => Ok(Fact::workload(&id)),
+            Err(_) => Err(invalid(
+                "subject",
+                "must be a workload identifier, wimse://... or spiffe://..., or have its issuer beside it",
+            )),
+        },
+    }
+}
+
+fn of_email(email: &str, issuer: Option<&str>) -> Result<Fact, Error> {
+    let issuer = issuer.ok_or_else(|| invalid("issuer", "is required with email: who has verified it"))?;
+    bounded("email", email, limits::EMAIL_BYTES_MAX)?;
+    if !email.contains('@') {
+        return Err(invalid("email", "must be an email address"));
+    }
+    Ok(Fact::email(issuer, email))
+}
+
+fn of_agent(agent: &str, has_issuer: bool, trust_domain: &TrustDomain) -> Result<Fact, Error> {
+    if has_issuer {
+        return Err(invalid("issuer", "must not be given with agent: agents are ours"));
+    }
+    match agent.parse::<WorkloadId>() {
+        Ok(id) if id.is_agent_of(trust_domain) => Ok(Fact::workload(&id)),
+        _ => Err(Error::UnknownAgent),
+    }
+}
+
+/// An agent is its own client: revoked as that alone, it would still be shown as active.
+fn of_client(client: &str, iss: &str, is_ours: bool, trust_domain: &TrustDomain) -> Result<Fact, Error> {
+    bounded("client", client, limits::WORKLOAD_ID_BYTES_MAX)?;
+    if is_ours && client.parse::<WorkloadId>().is_ok_and(|id| id.is_agent_of(trust_domain)) {
+        return Err(invalid("client", "is an agent: name it as agent"));
+    }
+    Ok(Fact::client(iss, client))
+}
+
+/// The text, if it is not empty, has at most `most` bytes and no control character.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn bounded<'t>(field: &'static str, text: &'t str, most: usize) -> Result<&'t str, Error> {
+    if (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
+        Ok(text)
+    } else {
+        Err(invalid(field, format!("must be 1 to {most} bytes without control characters")))
+    }
+}
+
+fn invalid(field: &'static str, rule: impl Into<String>) -> Error {
+    Error::Invalid { field, rule: rule.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = "https://fabric.example";
+    const THEIRS: &str = "https://idp.example";
+    const AGENT: &str = "wimse://a.example/agent/mcp/x";
+
+    fn read(members: &[(&str, &str)]) -> Result<Request, String> {
+        let mut read = Members::default();
+        for (name, value) in members {
+            let member = match *name {
+                "subject" => &mut read.subject,
+                "email" => &mut read.email,
+                "agent" => &mut read.agent,
+                "client" => &mut read.client,
+                "jti" => &mut read.jti,
+                "key" => &mut read.key,
+                "issuer" => &mut read.issuer,
+                _ => &mut read.reason,
+            };
+            *member = Some((*value).to_owned());
+        }
+        let trust_domain = "a.example".parse().expect("trust domain");
+        Request::read(read, OURS, &trust_domain).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn refused(members: &[(&str, &str)], text: &str) {
+        let said = read(members).expect_err(text);
+        assert!(said.contains(text), "{members:?}: {said}");
+    }
+
+    #[test]
+    fn each_kind_is_the_fact_that_stands_in_the_lineage_of_what_derives_from_it() {
+        let workload = |text: &str| Fact::workload(&text.parse().expect("an id"));
+        for (members, fact) in [
+            (&[("subject", "spiffe://b.example/x")][..], workload("spiffe://b.example/x")),
+            (&[("subject", AGENT)], workload(AGENT)),
+            (&[("subject", AGENT), ("issuer", OURS)], workload(AGENT)),
+            (&[("subject", "system:x"), ("issuer", THEIRS)], Fact::subject(THEIRS, "system:x")),
+            (&[("subject", AGENT), ("issuer", THEIRS)], Fact::subject(THEIRS, AGENT)),
+            (&[("agent", AGENT)], workload(AGENT)),
+            (&[("email", "A@x.example"), ("issuer", THEIRS)], Fact::email(THEIRS, "A@x.example")),
+            (&[("client", "c")], Fact::client(OURS, "c")),
+            (&[("client", AGENT), ("issuer", THEIRS)], Fact::client(THEIRS, AGENT)),
+            (&[("jti", "j")], Fact::token(OURS, "j")),
+            (&[("jti", "j"), ("issuer", THEIRS)], Fact::token(THEIRS, "j")),
+            (&[("key", "k")], Fact::signing_key(OURS, "k")),
+            (&[("key", "k"), ("issuer", THEIRS)], Fact::signing_key(THEIRS, "k")),
+        ] {
+            let request = read(members).expect("well formed");
+            assert_eq!(request.fact(), &fact, "{members:?}");
+            assert_eq!(request.names_agent(), members[0].0 == "agent");
+        }
+    }
+
+    #[test]
+    fn exactly_one_fact_is_named() {
+        let members = ["subject", "email", "agent", "client", "jti", "key"];
+        refused(&[], "exactly one of");
+        refused(&[("issuer", OURS), ("reason", "r")], "exactly one of");
+        for one in members {
+            for other in members.into_iter().filter(|other| *other != one) {
+                refused(&[(one, AGENT), (other, AGENT), ("issuer", THEIRS)], "exactly one of");
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_breaks_its_rule_is_named() {
+        refused(&[("subject", "planner")], "subject: must be a workload identifier");
+        refused(&[("subject", "planner"), ("issuer", OURS)], "subject: must be a workload identifier");
+        refused(&[("subject", "a\nb"), ("issuer", THEIRS)], "subject: must be 1 to 2048 bytes");
+        refused(&[("email", "a@x.example")], "issuer: is required with email");
+        refused(&[("email", "a"), ("issuer", THEIRS)], "email: must be an email address");
+        refused(&[("agent", AGENT), ("issuer", OURS)], "issuer: must not be given with agent");
+        refused(&[("client", AGENT)], "client: is an agent");
+        for agent in ["", "planner", "wimse://a.example/ns/x", "wimse://b.example/agent/mcp/x"] {
+            refused(&[("agent", agent)], "there is no agent");
+        }
+        for name in ["client", "jti", "key"] {
+            refused(&[(name, "")], &format!("{name}: must be 1 to"));
+            refused(&[(name, "a\u{7}")], &format!("{name}: must be 1 to"));
+            refused(&[(name, "a"), ("issuer", "")], "issuer: must be 1 to");
+        }
+    }
+
+    #[test]
+    fn a_reason_is_printable_and_as_long_as_its_limit_and_no_longer() {
+        let with = |reason: &str| read(&[("jti", "j"), ("reason", reason)]);
+        let longest = "r".repeat(limits::REVOCATION_REASON_BYTES_MAX);
+        assert_eq!(with(&longest).expect("accepted").reason(), longest);
+        assert_eq!(with("").expect("accepted").reason(), "");
+        for reason in [format!("{longest}r"), "a\nb".to_owned(), "caf\u{e9}".to_owned(), "\u{7f}".to_owned()]
+        {
+            let said = with(&reason).expect_err("refused");
+            assert_eq!(said, "reason: must be at most 256 printable ASCII characters");
+        }
+    }
+}
