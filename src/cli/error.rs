@@ -107,9 +107,7 @@ impl Error {
                 Some("every key is explained in trust-fabric.example.toml")
             }
             Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
-            Self::KindNotTold(_) => {
-                Some("--kind says which: subject, email, agent, client, token or key")
-            }
+            Self::KindNotTold(_) => Some("--kind says which: subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("--issuer names it"),
             Self::Answer(admin::Error::Unreachable(_)) => {
                 Some("is the node running? --server says where it is")
