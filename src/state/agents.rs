@@ -514,6 +514,81 @@ mod tests {
         issued(bench.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
     }
 
+    /// Revokes a workload that is no agent.
+    fn without(workload: &str) -> Command {
+        let fact = lineage::Fact::workload(&workload.parse().expect("an id"));
+        let fact = Some(revocations::fact_row(&fact));
+        Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
+    }
+
+    fn new_by(name: &str, parent: Option<&str>, caller: &str) -> Command {
+        let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+        Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: caller.to_owned() })
+    }
+
+    fn stands(bench: &Bench, name: &str) -> AgentStanding {
+        let tables = Tables::new(&bench.rows);
+        let row = find(&tables, &id(name)).expect("readable").expect("there");
+        standing(&tables, START, &row.try_into().expect("an agent")).expect("readable")
+    }
+
+    #[test]
+    fn agents_are_revoked_with_who_had_them_or_those_above_them_issued_and_later_ones_are_not() {
+        let (one, other) = ("spiffe://a.example/one", "spiffe://a.example/other");
+        let mut bench = Bench::default();
+        for (name, parent, caller) in [
+            ("root", None, one),
+            ("child", Some("root"), other),
+            ("grandchild", Some("child"), other),
+            ("apart", None, other),
+            ("alike", None, "spiffe://a.example/onemore"),
+            ("nobodys", None, ""),
+        ] {
+            bench.one(START, new_by(name, parent, caller));
+        }
+        let child = issued(bench.one(START, new_by("again", Some("grandchild"), one)));
+        assert_eq!(child.issuers, [one, other], "each once");
+        let derives = |name: &str, from: &str| {
+            let row = find(&Tables::new(&bench.rows), &id(name)).expect("readable").expect("there");
+            IssuedAgent::try_from(row).expect("an agent").derives_from(from)
+        };
+        assert!(derives("grandchild", one) && derives("grandchild", other) && derives("again", other));
+        assert!(!derives("root", other) && !derives("apart", one) && !derives("nobodys", ""));
+
+        bench.one(START, without(one));
+        for name in ["root", "child", "grandchild", "again"] {
+            assert_eq!(stands(&bench, name), AgentStanding::Revoked, "{name}");
+        }
+        for name in ["apart", "alike", "nobodys"] {
+            assert_eq!(stands(&bench, name), AgentStanding::Active, "{name}");
+        }
+        let refusal = refused(&bench.one(START, new_by("late", Some("grandchild"), other)));
+        assert_eq!(refusal, Some(Refusal::AgentRevoked));
+        bench.one(START, new_by("fresh", None, one));
+        bench.one(START, new_by("late", Some("fresh"), one));
+        assert_eq!((stands(&bench, "fresh"), stands(&bench, "late")), (AgentStanding::Active, AgentStanding::Active));
+        // The revocation is forgotten before its agents are, and they stay revoked.
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        bench.one(later, new_by("other", None, other));
+        assert_eq!((rows(&bench, REVOCATION), stands(&bench, "root")), (0, AgentStanding::Revoked));
+        assert_eq!(stands(&bench, "late"), AgentStanding::Active);
+    }
+
+    #[test]
+    fn who_was_revoked_is_remembered_as_long_as_its_agents_and_only_if_it_has_any() {
+        let caller = "spiffe://a.example/one";
+        let mut bench = Bench::default();
+        bench.one(START, without(caller));
+        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 0);
+        bench.apply(START, vec![new_by("same", None, caller), without(caller)]);
+        assert_eq!(stands(&bench, "same"), AgentStanding::Revoked);
+        bench.one(START, new_by("after", None, caller));
+        let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 1);
+        bench.one(end, new_by("x", None, "spiffe://a.example/other"));
+        assert_eq!((rows(&bench, AGENT_ISSUER_REVOKED), rows(&bench, AGENT)), (0, 1));
+    }
+
     #[test]
     fn a_child_issued_in_the_same_entry_as_its_parents_revocation_is_refused() {
         let mut bench = Bench::default();

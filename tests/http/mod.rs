@@ -21,6 +21,7 @@ mod keys;
 mod peers;
 mod policy;
 mod process;
+mod revocations;
 mod single_use;
 mod tool_servers;
 mod tools;
