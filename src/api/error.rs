@@ -290,9 +290,6 @@ impl From<state::Error> for Error {
             | E::TooManyTools
             | E::TooManyAgents
             | E::TooManyEncryptionKeys => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
-            // The minute of its quota is over then.
-            E::RevocationQuota => Self::too_many_requests(&description, 60),
-            E::TooManyRevocations => Self::unavailable(description),
             E::Damaged(corrupt) => Self::internal(corrupt),
             E::Undecodable | E::AuditBlockMissing => Self::internal(description),
         }

@@ -22,6 +22,7 @@ mod peers;
 mod policy;
 mod process;
 mod revocations;
+mod revoke_commands;
 mod single_use;
 mod tool_servers;
 mod tools;

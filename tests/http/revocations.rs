@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trust_fabric::token::lineage;
 
 use crate::support::{
-    Answer, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, REPORTER, Setup, TOOL, credential, with,
+    Answer, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, REPORTER, Setup, credential, with,
 };
 
 const REVOCATIONS: &str = "/v1/revocations";
@@ -23,6 +23,12 @@ const SECOND: &str = "spiffe://trust.example/second";
 
 async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
+}
+
+/// One that takes as many requests as come.
+async fn unhurried() -> Node {
+    let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
+    Node::start_with(Setup { more_config, ..Setup::default() }).await
 }
 
 /// As an operator.
@@ -138,8 +144,7 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
 
     let one = node.cluster.identifier("wimse://trust.example/ns/demo/sa/other");
     let [one, other] = [one.clone(), with(&one, &json!({"jti": "another"}))];
-    let derived =
-        [node.granted(&subject(&node, &one)).await, node.granted(&subject(&node, &other)).await];
+    let derived = [node.granted(&subject(&node, &one)).await, node.granted(&subject(&node, &other)).await];
     let answer = revoke(&node, &json!({"jti": one["jti"], "issuer": identifiers})).await;
     assert_eq!((&answer["kind"], &answer["value"]), (&json!("token"), &one["jti"]));
     assert!(!is_accepted(&node, &derived[0].token).await && is_accepted(&node, &derived[1].token).await);
@@ -165,7 +170,8 @@ async fn a_client_is_revoked_with_what_it_had_exchanged() {
     let claims = node.cluster.service_account("demo", "reporter");
     let request = credential(&node.cluster.es256.sign(&claims), JWT);
     let by = async |name: &str| {
-        let answer = node.call_over(&node.certified(name), "POST", "/v1/exchange/token", &[JSON], request.to_string());
+        let channel = node.certified(name);
+        let answer = node.call_over(&channel, "POST", "/v1/exchange/token", &[JSON], request.to_string());
         answer.await.minted()
     };
     let (mine, theirs) = (by("gateway").await, by("second").await);
@@ -181,12 +187,16 @@ async fn a_client_is_revoked_with_what_it_had_exchanged() {
 async fn a_key_of_ours_is_tainted_and_one_of_another_issuer_takes_what_it_signed_along() {
     let node = Node::start().await;
     node.advance_secs(600);
-    let claims = with(&node.cluster.service_account("demo", "reporter"), &json!({"exp": node.now_secs() + 3600}));
+    let claims =
+        with(&node.cluster.service_account("demo", "reporter"), &json!({"exp": node.now_secs() + 3600}));
     let (one, other) = (node.cluster.es256.sign(&claims), node.cluster.rs256.sign(&claims));
     let derived = [node.granted(&credential(&one, JWT)).await, node.granted(&credential(&other, JWT)).await];
     let kubernetes = node.cluster.kubernetes();
     let dry = ask(&node, "POST", DRY_RUN, &json!({"key": "shared", "issuer": kubernetes})).await.json();
-    assert_eq!((&dry["kind"], &dry["counts"]["agents"], &dry["is_revoked"]), (&json!("key"), &json!(0), &json!(false)));
+    assert_eq!(
+        (&dry["kind"], &dry["counts"]["agents"], &dry["is_revoked"]),
+        (&json!("key"), &json!(0), &json!(false))
+    );
     // Of another issuer, a key of the same name is another key.
     revoke(&node, &json!({"key": "shared", "issuer": node.cluster.identifiers()})).await;
     assert!(is_accepted(&node, &derived[0].token).await);
@@ -212,7 +222,8 @@ async fn a_key_of_ours_is_tainted_and_one_of_another_issuer_takes_what_it_signed
     let again = revoke(&node, &request).await;
     assert_eq!(again["id"], answer["id"]);
     for issuer in [None, Some(FABRIC)] {
-        let unknown = with(&json!({"key": "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"}), &json!({"issuer": issuer}));
+        let unknown =
+            with(&json!({"key": "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"}), &json!({"issuer": issuer}));
         let answer = ask(&node, "POST", REVOCATIONS, &unknown).await;
         answer.is_refused(404, "not_found", "there is no signing key with this kid");
     }
@@ -290,7 +301,9 @@ async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<Stri
         let answer = node.call_over(channel, "GET", &path, &[], "").await;
         let page = answer.json();
         let page = page.as_array().expect("a list").iter();
-        found.extend(page.filter(|agent| agent["status"] == status).map(|agent| text(&agent["agent_id"]).to_owned()));
+        found.extend(
+            page.filter(|agent| agent["status"] == status).map(|agent| text(&agent["agent_id"]).to_owned()),
+        );
         match next_of(&answer) {
             Some(next) => path = next,
             None => return found,
@@ -439,7 +452,7 @@ async fn a_revocation_of_a_workload_stands_after_a_restart() {
 
 #[tokio::test]
 async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
-    let node = Node::start().await;
+    let node = unhurried().await;
     // More than are read at once.
     let (root, _) = issue(&node, None, None).await;
     let mut children = BTreeSet::from([root.clone()]);
@@ -470,7 +483,11 @@ async fn tools_of_a_workload_are_named_behind_its_agents_and_stay_registered() {
     }
     let request = json!({"subject": GATEWAY});
     for limit in [1, 2, 3, 5, 6, 1000] {
-        assert_eq!(named(&node, &request, limit).await, (BTreeSet::from([agent.clone()]), tools.clone()), "{limit}");
+        assert_eq!(
+            named(&node, &request, limit).await,
+            (BTreeSet::from([agent.clone()]), tools.clone()),
+            "{limit}"
+        );
     }
     assert_eq!(named(&node, &json!({"subject": SECOND}), 1000).await, (BTreeSet::new(), Vec::new()));
     revoke(&node, &request).await;
@@ -480,7 +497,7 @@ async fn tools_of_a_workload_are_named_behind_its_agents_and_stay_registered() {
 
 #[tokio::test]
 async fn a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neither() {
-    let node = Node::start().await;
+    let node = unhurried().await;
     let (root, _) = issue(&node, None, None).await;
     for _ in 0..600 {
         issue(&node, None, Some(&root)).await;
@@ -518,7 +535,9 @@ async fn only_who_administers_the_cluster_revokes_and_sees_what_is_revoked() {
     let request = json!({"subject": GATEWAY}).to_string();
     for name in ["gateway", "second"] {
         let channel = node.certified(name);
-        for (method, path) in [("POST", REVOCATIONS), ("POST", DRY_RUN), ("POST", ALLOWANCE), ("GET", REVOCATIONS)] {
+        for (method, path) in
+            [("POST", REVOCATIONS), ("POST", DRY_RUN), ("POST", ALLOWANCE), ("GET", REVOCATIONS)]
+        {
             let answer = node.call_over(&channel, method, path, &[JSON], request.clone()).await;
             answer.is_refused(403, "access_denied", "cluster.admin");
         }
@@ -563,7 +582,10 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         (json!({"subject": "", "issuer": issuer}), "subject: must be 1 to 2048 bytes"),
         (json!({"email": "a@b.example"}), "issuer: is required with email"),
         (json!({"email": "a", "issuer": issuer}), "email: must be an email address"),
-        (json!({"email": format!("{}@b.example", "a".repeat(310)), "issuer": issuer}), "email: must be 1 to 320"),
+        (
+            json!({"email": format!("{}@b.example", "a".repeat(310)), "issuer": issuer}),
+            "email: must be 1 to 320",
+        ),
         (json!({"agent": agent, "issuer": FABRIC}), "issuer: must not be given with agent"),
         (json!({"client": agent}), "client: is an agent"),
         (json!({"jti": ""}), "jti: must be 1 to 256 bytes"),
@@ -734,8 +756,7 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
 #[ignore = "a hundred thousand agents take minutes: `make proof`"]
 async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
     const AGENTS_UNDER_IT: usize = 100_000;
-    let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
-    let node = Node::start_with(Setup { more_config, ..Setup::default() }).await;
+    let node = unhurried().await;
     let (root, _) = issue(&node, None, None).await;
     let (apart, minted) = issue(&node, None, None).await;
     let http = reqwest::Client::builder().no_proxy().build().expect("client");
@@ -745,7 +766,8 @@ async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
         let request = http.post(&url).header(JSON.0, JSON.1).body(body.clone());
         async { request.send().await.expect("an answer").status().as_u16() }
     });
-    let refused = issuing.buffer_unordered(64).filter(|status| std::future::ready(*status != 200)).count().await;
+    let refused =
+        issuing.buffer_unordered(64).filter(|status| std::future::ready(*status != 200)).count().await;
     assert_eq!(refused, 0);
     println!("{AGENTS_UNDER_IT} agents issued in {:.1} s", began());
 

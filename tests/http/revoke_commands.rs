@@ -1,0 +1,199 @@
+//! `trust-fabric revoke`, `revocations` and `signals` against a node.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::python::python;
+use crate::support::{BAD_SUBJECT, JWT, Node, OWN, REPORTER, credential};
+
+/// What a command wrote, and whether it succeeded. It has no terminal.
+fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_trust-fabric"))
+        .args(arguments)
+        .args(["--server", node.base()])
+        .stdin(Stdio::null())
+        .output()
+        .expect("run the program");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn succeed(node: &Node, arguments: &[&str]) -> String {
+    let (success, out, err) = run(node, arguments);
+    assert!(success, "{arguments:?}: {err}");
+    out
+}
+
+#[track_caller]
+fn fail(node: &Node, arguments: &[&str], texts: &[&str]) {
+    let (success, out, err) = run(node, arguments);
+    assert!(!success && texts.iter().all(|text| err.contains(text)), "{arguments:?}: {out}{err}");
+}
+
+fn json_of(text: &str) -> Value {
+    trust_fabric::json::parse(text.as_bytes()).expect("JSON")
+}
+
+async fn issue(node: &Node, parent: Option<&str>) -> String {
+    let request = json!({
+        "agent_name": "n", "platform": "mcp", "capabilities": ["db.read"], "on_behalf_of": parent,
+        "delegation_depth": i32::from(parent.is_none()),
+    });
+    let answer = node.post("/v1/identity/agent", &request).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()["agent_id"].as_str().expect("agent_id").to_owned()
+}
+
+fn listed(node: &Node) -> Vec<Value> {
+    json_of(&succeed(node, &["revocations", "-o", "json"])).as_array().expect("a list").clone()
+}
+
+#[tokio::test]
+async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
+    let node = Node::start().await;
+    let root = issue(&node, None).await;
+    let mut hit = vec![root.clone(), issue(&node, Some(&root)).await, issue(&node, Some(&root)).await];
+    hit.sort();
+    let other = issue(&node, None).await;
+    let said = succeed(&node, &["revoke", &root, "--dry-run"]);
+    assert!(said.starts_with(&format!("nothing is changed; revoking agent {root} would hit\n")), "{said}");
+    assert!(said.contains("3 agents, and every token that derives from it") && !said.contains(&other), "{said}");
+    let named: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("agent  ")).collect();
+    assert_eq!(named, hit);
+    let said = succeed(&node, &["revoke", &root, "--dry-run", "-o", "json"]);
+    assert_eq!(json_of(said.trim())["counts"], json!({"agents": 3, "tools": 0, "streams": 0}));
+    assert!(listed(&node).is_empty(), "a dry run changes nothing");
+
+    // Where there is no terminal, nobody is asked.
+    let said = succeed(&node, &["revoke", &root, "--reason", "prompt injection"]);
+    assert!(said.contains(&format!("agent {root} is revoked")) && said.contains("agents  3"), "{said}");
+    let rows = listed(&node);
+    assert_eq!((rows.len(), &rows[0]["reason"], &rows[0]["kind"]), (1, &json!("prompt injection"), &json!("agent")));
+    assert!(succeed(&node, &["agent", "show", &other]).contains("active"));
+    assert!(succeed(&node, &["agent", "show", &hit[2]]).contains("revoked"));
+    assert!(succeed(&node, &["revoke", &root, "--dry-run"]).contains("(it is revoked already)"));
+    fail(&node, &["revoke", "wimse://trust.example/agent/mcp/none"], &["there is no agent with this agent_id"]);
+}
+
+/// The same on a terminal, at which somebody types.
+fn run_on_a_terminal(node: &Node, typed: &str, arguments: &[&str]) -> (bool, String) {
+    let mut child = Command::new(python())
+        .args(["-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"])
+        .arg(env!("CARGO_BIN_EXE_trust-fabric"))
+        .args(arguments)
+        .args(["--server", node.base()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("run python");
+    let mut keyboard = child.stdin.take().expect("standard input");
+    keyboard.write_all(typed.as_bytes()).expect("typed");
+    let output = child.wait_with_output().expect("an end");
+    drop(keyboard);
+    (output.status.success(), String::from_utf8(output.stdout).expect("UTF-8"))
+}
+
+#[tokio::test]
+async fn somebody_at_a_terminal_is_shown_what_is_hit_and_asked() {
+    let node = Node::start().await;
+    let root = issue(&node, None).await;
+    issue(&node, Some(&root)).await;
+    for typed in ["n\n", "\n", "yess\n", "\u{4}"] {
+        let (success, said) = run_on_a_terminal(&node, typed, &["revoke", &root]);
+        assert!(!success && said.contains("nothing was revoked"), "{typed:?}: {said}");
+        assert!(said.contains(&format!("revoke agent {root}?")) && said.contains("2 agents"), "{said}");
+    }
+    assert!(listed(&node).is_empty());
+    let (success, said) = run_on_a_terminal(&node, "y\n", &["revoke", &root]);
+    assert!(success && said.contains("is revoked"), "{said}");
+    let (success, said) = run_on_a_terminal(&node, "", &["revoke", &root, "--yes"]);
+    assert!(success && !said.contains("[y/N]"), "{said}");
+    assert_eq!(listed(&node).len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let token = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    let refused = async |token: &str| {
+        node.exchange(&credential(token, OWN)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    };
+    let made = |arguments: &[&str]| {
+        json_of(&succeed(&node, &[&["revoke"], arguments, &["-o", "json", "--yes"]].concat()))
+    };
+    let jti = token.claims["jti"].as_str().expect("jti");
+    assert_eq!(made(&[jti])["kind"], "token");
+    refused(&token.token).await;
+    let other = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    let kid = other.header["kid"].as_str().expect("kid");
+    let answer = made(&[kid]);
+    assert_eq!((&answer["kind"], &answer["value"]), (&json!("key"), &json!(kid)));
+    refused(&other.token).await;
+    assert_eq!(made(&[REPORTER])["kind"], "subject");
+    let issuer = node.cluster.kubernetes();
+    let email = made(&["alice@a.example", "--issuer", &issuer]);
+    assert_eq!((&email["kind"], &email["issuer"]), (&json!("email"), &json!(issuer)));
+    for (kind, shown) in [("subject", "subject"), ("client", "client"), ("token", "token"), ("key", "key")] {
+        let answer = made(&["planner", "--kind", kind, "--issuer", &issuer]);
+        assert_eq!((&answer["kind"], &answer["value"]), (&json!(shown), &json!("planner")));
+    }
+    let before = listed(&node).len();
+    let names_the_way = ["can be more than one thing", "--kind says which"];
+    for arguments in [
+        &["planner"][..],
+        &["planner", "--issuer", &issuer],
+        &[REPORTER, "--issuer", &issuer],
+        // A thumbprint of no key of ours.
+        &["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"],
+    ] {
+        fail(&node, &[&["revoke"], arguments].concat(), &names_the_way);
+    }
+    fail(&node, &["revoke", "alice@a.example"], &["only with the issuer", "--issuer names it"]);
+    fail(&node, &["revoke", "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs", "--kind", "key"], &["no signing key"]);
+    fail(&node, &["revoke", REPORTER, "--reason", "caf\u{e9}"], &["reason: must be at most 256"]);
+    assert_eq!(listed(&node).len(), before);
+}
+
+#[tokio::test]
+async fn the_list_ends_where_it_is_told_to_and_says_that_there_are_more() {
+    let node = Node::start().await;
+    for at in 0..101 {
+        let answer = node.post("/v1/revocations", &json!({"jti": format!("j{at}")})).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+    let count = |arguments: &[&str]| {
+        let (success, out, err) = run(&node, &[&["revocations", "-o", "json"], arguments].concat());
+        assert!(success, "{err}");
+        (json_of(&out).as_array().map_or(0, Vec::len), err.contains("there are more"))
+    };
+    assert_eq!(count(&[]), (100, true));
+    assert_eq!(count(&["--limit", "3"]), (3, true));
+    assert_eq!(count(&["--limit", "101"]), (101, false));
+    assert_eq!(count(&["--limit", "2000"]), (101, false));
+    let table = succeed(&node, &["revocations", "--limit", "1"]);
+    assert!(table.lines().count() == 2 && table.contains("token"), "{table}");
+}
+
+#[tokio::test]
+async fn an_issuer_is_allowed_more_by_command() {
+    let node = Node::start().await;
+    let said = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
+    assert_eq!(said, "https://idp.example may revoke 7 more than its quota, for once\n");
+    fail(&node, &["signals", "allow", "", "--more", "7"], &["issuer: must be 1 to 2048 bytes"]);
+}
+
+#[test]
+fn the_help_of_a_command_that_revokes_shows_how() {
+    let output = Command::new(env!("CARGO_BIN_EXE_trust-fabric"))
+        .args(["revoke", "--help"])
+        .output()
+        .expect("run the program");
+    let help = String::from_utf8(output.stdout).expect("UTF-8");
+    for text in ["Examples:", "--dry-run", "--issuer https://idp.example.org", "SUBJECT|JTI|AGENT|KEY"] {
+        assert!(help.contains(text), "{help}");
+    }
+}
