@@ -113,14 +113,12 @@ pub fn revoke(
     if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
         agents::note_revoked(tables, now, index, &fact.value, &note.by)?;
     }
-    let known = match tables.row(REVOCATION, digest.as_bytes())? {
-        Some(row) => Some(decode::<RevocationRow>(REVOCATION, &row)?),
-        None => {
-            let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
-            tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
-            None
-        }
-    };
+    let known = tables.row(REVOCATION, digest.as_bytes())?;
+    let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
+    if known.is_none() {
+        let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
+        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+    }
     let row = match (note.fact, known) {
         // Whoever knows only the digest takes nothing away from what is known of it.
         (None, Some(known)) => RevocationRow { index, at_millis: now.millis(), ..known },
