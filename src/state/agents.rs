@@ -566,7 +566,10 @@ mod tests {
         assert_eq!(refusal, Some(Refusal::AgentRevoked));
         bench.one(START, new_by("fresh", None, one));
         bench.one(START, new_by("late", Some("fresh"), one));
-        assert_eq!((stands(&bench, "fresh"), stands(&bench, "late")), (AgentStanding::Active, AgentStanding::Active));
+        assert_eq!(
+            (stands(&bench, "fresh"), stands(&bench, "late")),
+            (AgentStanding::Active, AgentStanding::Active)
+        );
         // The revocation is forgotten before its agents are, and they stay revoked.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         bench.one(later, new_by("other", None, other));

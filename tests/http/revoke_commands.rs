@@ -60,7 +60,10 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     let other = issue(&node, None).await;
     let said = succeed(&node, &["revoke", &root, "--dry-run"]);
     assert!(said.starts_with(&format!("nothing is changed; revoking agent {root} would hit\n")), "{said}");
-    assert!(said.contains("3 agents, and every token that derives from it") && !said.contains(&other), "{said}");
+    assert!(
+        said.contains("3 agents, and every token that derives from it") && !said.contains(&other),
+        "{said}"
+    );
     let named: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("agent  ")).collect();
     assert_eq!(named, hit);
     let said = succeed(&node, &["revoke", &root, "--dry-run", "-o", "json"]);
@@ -71,11 +74,18 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     let said = succeed(&node, &["revoke", &root, "--reason", "prompt injection"]);
     assert!(said.contains(&format!("agent {root} is revoked")) && said.contains("agents  3"), "{said}");
     let rows = listed(&node);
-    assert_eq!((rows.len(), &rows[0]["reason"], &rows[0]["kind"]), (1, &json!("prompt injection"), &json!("agent")));
+    assert_eq!(
+        (rows.len(), &rows[0]["reason"], &rows[0]["kind"]),
+        (1, &json!("prompt injection"), &json!("agent"))
+    );
     assert!(succeed(&node, &["agent", "show", &other]).contains("active"));
     assert!(succeed(&node, &["agent", "show", &hit[2]]).contains("revoked"));
     assert!(succeed(&node, &["revoke", &root, "--dry-run"]).contains("(it is revoked already)"));
-    fail(&node, &["revoke", "wimse://trust.example/agent/mcp/none"], &["there is no agent with this agent_id"]);
+    fail(
+        &node,
+        &["revoke", "wimse://trust.example/agent/mcp/none"],
+        &["there is no agent with this agent_id"],
+    );
 }
 
 /// The same on a terminal, at which somebody types.
@@ -153,7 +163,11 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
         fail(&node, &[&["revoke"], arguments].concat(), &names_the_way);
     }
     fail(&node, &["revoke", "alice@a.example"], &["only with the issuer", "--issuer names it"]);
-    fail(&node, &["revoke", "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs", "--kind", "key"], &["no signing key"]);
+    fail(
+        &node,
+        &["revoke", "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs", "--kind", "key"],
+        &["no signing key"],
+    );
     fail(&node, &["revoke", REPORTER, "--reason", "caf\u{e9}"], &["reason: must be at most 256"]);
     assert_eq!(listed(&node).len(), before);
 }
