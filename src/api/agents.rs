@@ -95,7 +95,7 @@ pub struct AgentRecord {
     issued_at: String,
     /// Until when it can be renewed.
     ends_at: String,
-    /// `active`, `revoked` (it or an agent on whose behalf it acts) or `ended`
+    /// `active`, `revoked` (it, an agent on whose behalf it acts, or who had one of these issued) or `ended`
     status: &'static str,
     /// When it was revoked itself.
     #[serde(skip_serializing_if = "Option::is_none")]
