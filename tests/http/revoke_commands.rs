@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::python::python;
-use crate::support::{BAD_SUBJECT, JWT, Node, OWN, REPORTER, credential};
+use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, REPORTER, credential, with};
 
 /// What a command wrote, and whether it succeeded. It has no terminal.
 fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
@@ -128,7 +128,10 @@ async fn somebody_at_a_terminal_is_shown_what_is_hit_and_asked() {
 async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
     let node = Node::start().await;
     node.advance_secs(600);
-    let token = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    // For ourselves: what is meant for a tool is no credential anyway.
+    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": FABRIC}));
+    let token = node.granted(&request).await;
+    node.granted(&credential(&token.token, OWN)).await;
     let refused = async |token: &str| {
         node.exchange(&credential(token, OWN)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
     };
@@ -138,7 +141,8 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
     let jti = token.claims["jti"].as_str().expect("jti");
     assert_eq!(made(&[jti])["kind"], "token");
     refused(&token.token).await;
-    let other = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    let other = node.granted(&request).await;
+    node.granted(&credential(&other.token, OWN)).await;
     let kid = other.header["kid"].as_str().expect("kid");
     let answer = made(&[kid]);
     assert_eq!((&answer["kind"], &answer["value"]), (&json!("key"), &json!(kid)));
