@@ -52,6 +52,17 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     from_value(parse(bytes)?)
 }
 
+/// The same for what must be an object: a struct can be filled from an array as well, member by member.
+///
+/// # Errors
+/// As [`Error`] says.
+pub fn read_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    match parse(bytes)? {
+        object @ Value::Object(_) => from_value(object),
+        _ => Err(Error::Member { path: "body".to_owned(), rule: "must be an object".to_owned() }),
+    }
+}
+
 /// Fills `T` from a value that [`parse`] returned; an error names the member and the rule.
 ///
 /// # Errors

@@ -623,7 +623,10 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
     }
     for (body, text) in [
         ("", "body is not acceptable JSON"),
-        ("[]", "body: must be"),
+        ("1", "body: must be an object"),
+        ("[]", "body: must be an object"),
+        // A struct could be filled from it, member by member.
+        (r#"["wimse://trust.example/ns/demo/sa/reporter"]"#, "body: must be an object"),
         (r#"{"jti": "a", "jti": "b"}"#, "duplicate"),
         (r#"{"jti": "a"} {}"#, "trailing"),
     ] {
@@ -753,6 +756,7 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
         (json!({"issuer": "x", "more": "1"}), "more: must be u32"),
         (json!({"issuer": "x", "more": 1.5}), "more: must be u32"),
         (json!({"issuer": "x", "more": 1, "less": 1}), "unknown field"),
+        (json!(["https://idp.example", 1]), "body: must be an object"),
     ] {
         ask(&node, "POST", ALLOWANCE, &request).await.is_refused(400, "invalid_request", text);
     }
