@@ -187,7 +187,7 @@ impl Exchange {
         }
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
-        let key = self.issuer_keys.key_for(issuer, header.kid.as_deref(), header.algorithm).await?;
+        let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
         let credential = subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
         // An agent without a record would have no ancestors, no end and no revocation.
         let chain = credential.act().into_iter().flat_map(token::act::Act::chain);

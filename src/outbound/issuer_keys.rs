@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use super::client::{self, Client};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
-use crate::token::issuer::{Issuer, Issuers, KeySource};
+use crate::token::issuer::KeySource;
 use crate::token::jws::Algorithm;
 use crate::token::key_set::{self, KeySet, Purpose, VerifyingKey};
 use crate::{json, limits, token};
@@ -56,7 +56,7 @@ enum SourceError {
     SequenceWentBack,
 }
 
-/// The keys of all configured issuers.
+/// The keys of configured issuers, by the `iss` of each.
 #[derive(Debug)]
 pub struct IssuerKeys {
     client: Client,
@@ -65,9 +65,11 @@ pub struct IssuerKeys {
     by_iss: HashMap<String, Source>,
 }
 
-/// What is known of one issuer's keys. All times are [`Clock::boot`].
-#[derive(Debug, Default)]
+/// Where one issuer's keys are, and what is known of them. All times are [`Clock::boot`].
+#[derive(Debug)]
 struct Source {
+    iss: String,
+    keys: KeySource,
     current: ArcSwapOption<Fetched>,
     /// Held by the one request that fetches; the earliest time of the next fetch.
     next_fetch: Mutex<Duration>,
@@ -100,24 +102,39 @@ fn fresh_for(keys: &KeySet) -> Duration {
 }
 
 impl IssuerKeys {
-    /// Keys of `issuers`; nothing is fetched before it is needed.
+    /// The keys of these issuers, each with its `iss` and where they are; nothing is fetched before it is
+    /// needed.
     #[must_use]
-    pub fn new(issuers: &Issuers, client: Client, clock: Clock, metrics: Metrics) -> Self {
-        let by_iss = issuers.iter().map(|issuer| (issuer.iss.clone(), Source::default())).collect();
-        Self { client, clock, metrics, by_iss }
+    pub fn new<'a>(
+        issuers: impl IntoIterator<Item = (&'a str, &'a KeySource)>,
+        client: Client,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> Self {
+        let source = |(iss, keys): (&str, &KeySource)| {
+            let source = Source {
+                iss: iss.to_owned(),
+                keys: keys.clone(),
+                current: ArcSwapOption::empty(),
+                next_fetch: Mutex::default(),
+            };
+            (iss.to_owned(), source)
+        };
+        Self { client, clock, metrics, by_iss: issuers.into_iter().map(source).collect() }
     }
 
-    /// The key of `issuer` that must verify a token with this `kid` and `algorithm`.
+    /// The key of the issuer `iss` that must verify a token with this `kid` and `algorithm`.
     ///
     /// # Errors
-    /// [`Error::Key`] as [`KeySet::select`]; [`Error::Unavailable`].
+    /// [`Error::Key`] as [`KeySet::select`], also for an issuer that is not one of these;
+    /// [`Error::Unavailable`].
     pub async fn key_for(
         &self,
-        issuer: &Issuer,
+        iss: &str,
         kid: Option<&str>,
         algorithm: Algorithm,
     ) -> Result<Arc<VerifyingKey>, Error> {
-        let source = self.by_iss.get(&issuer.iss).ok_or(token::Error::UnknownIssuer)?;
+        let source = self.by_iss.get(iss).ok_or(token::Error::UnknownIssuer)?;
         let boot = self.clock.boot();
         let before = source.current.load_full().filter(|fetched| fetched.is_usable(boot));
         if let Some(fetched) = &before {
@@ -127,7 +144,7 @@ impl IssuerKeys {
                 selected => {
                     // Whoever finds the source free asks it; the others do not wait.
                     let Ok(next_fetch) = source.next_fetch.try_lock() else { return Ok(selected?) };
-                    self.refresh(issuer, source, next_fetch).await;
+                    self.refresh(source, next_fetch).await;
                     return self.known(source, kid, algorithm);
                 }
             }
@@ -136,7 +153,7 @@ impl IssuerKeys {
         let next_fetch = source.next_fetch.lock().await;
         let during = source.current.load_full().filter(|fetched| fetched.is_usable(self.clock.boot()));
         if before.as_ref().map(Arc::as_ptr) == during.as_ref().map(Arc::as_ptr) {
-            self.refresh(issuer, source, next_fetch).await;
+            self.refresh(source, next_fetch).await;
         }
         self.known(source, kid, algorithm)
     }
@@ -154,19 +171,14 @@ impl IssuerKeys {
     }
 
     /// Fetches once if the source may be asked again. A failure is logged and changes nothing.
-    async fn refresh(
-        &self,
-        issuer: &Issuer,
-        source: &Source,
-        mut next_fetch: tokio::sync::MutexGuard<'_, Duration>,
-    ) {
+    async fn refresh(&self, source: &Source, mut next_fetch: tokio::sync::MutexGuard<'_, Duration>) {
         let begun = self.clock.boot();
         if begun < *next_fetch {
             return;
         }
         // If the caller goes away in the middle, the next one need not wait long.
         *next_fetch = begun + limits::KEYS_ABANDONED;
-        let outcome = self.fetch(issuer).await.and_then(|keys| {
+        let outcome = self.fetch(source).await.and_then(|keys| {
             let current = source.current.load();
             let sequence = current.as_ref().and_then(|fetched| fetched.keys.sequence());
             // SPIFFE bundle §4.1.1: a lower number is an older bundle.
@@ -177,25 +189,31 @@ impl IssuerKeys {
             Ok(keys) => {
                 *next_fetch = ended + fresh_for(&keys).min(limits::KEYS_NEGATIVE);
                 self.metrics.issuer_key_fetch("fetched");
-                tracing::debug!(issuer = issuer.iss, keys = keys.len(), "issuer keys fetched");
+                tracing::debug!(issuer = source.iss, keys = keys.len(), "issuer keys fetched");
                 // The age counts from before the fetch: the source may have answered at once.
                 source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
             }
             Err(error) => {
                 *next_fetch = ended + limits::KEYS_NEGATIVE;
                 self.metrics.issuer_key_fetch("failed");
-                tracing::warn!(issuer = issuer.iss, %error, "issuer keys not refreshed");
+                tracing::warn!(issuer = source.iss, %error, "issuer keys not refreshed");
             }
         }
     }
 
-    async fn fetch(&self, issuer: &Issuer) -> Result<KeySet, SourceError> {
-        let (document, purpose) = match &issuer.keys {
+    async fn fetch(&self, source: &Source) -> Result<KeySet, SourceError> {
+        let (document, purpose) = match &source.keys {
             KeySource::File(path) => (read_file(path).await?, Purpose::Issuer),
             KeySource::Url(url) => (self.client.fetch(url).await?, Purpose::Issuer),
             KeySource::Discovery => {
-                let url = self.discover(&issuer.iss).await?;
-                (self.client.fetch(&url).await?, Purpose::Issuer)
+                // OpenID Connect Discovery §4: a terminating slash is removed before the path is appended.
+                let base = source.iss.strip_suffix('/').unwrap_or(&source.iss);
+                let url = self.discover(&source.iss, &format!("{base}/.well-known/openid-configuration"));
+                (self.client.fetch(&url.await?).await?, Purpose::Issuer)
+            }
+            KeySource::TransmitterMetadata => {
+                let url = self.discover(&source.iss, &transmitter_metadata_of(&source.iss));
+                (self.client.fetch(&url.await?).await?, Purpose::Issuer)
             }
             KeySource::SpiffeBundleFile(path) => (read_file(path).await?, Purpose::SpiffeBundle),
             KeySource::SpiffeBundleEndpoint(url) => (self.client.fetch(url).await?, Purpose::SpiffeBundle),
@@ -203,24 +221,32 @@ impl IssuerKeys {
         Ok(KeySet::parse(&document, purpose)?)
     }
 
-    /// `jwks_uri` of the issuer's own discovery document.
-    async fn discover(&self, iss: &str) -> Result<String, SourceError> {
+    /// `jwks_uri` of the issuer's own document at `address`.
+    async fn discover(&self, iss: &str, address: &str) -> Result<String, SourceError> {
         #[derive(Deserialize)]
         struct Discovery {
             issuer: String,
             jwks_uri: String,
         }
-        // OpenID Connect Discovery §4: a terminating slash is removed before the path is appended.
-        let base = iss.strip_suffix('/').unwrap_or(iss);
-        let document = self.client.fetch(&format!("{base}/.well-known/openid-configuration")).await?;
+        let document = self.client.fetch(address).await?;
         let discovery: Discovery = json::read(&document).map_err(|_| SourceError::DiscoveryMalformed)?;
-        // §4.3: "MUST be identical to the Issuer URL that was used as the prefix".
+        // OpenID Connect Discovery §4.3: "MUST be identical to the Issuer URL that was used as the prefix";
+        // SSF 1.0 §7.2.4 demands the same.
         if discovery.issuer == iss {
             Ok(discovery.jwks_uri)
         } else {
             Err(SourceError::DiscoveryIssuerMismatch)
         }
     }
+}
+
+/// SSF 1.0 §7.2.1: the well-known part is inserted before the path of the issuer.
+fn transmitter_metadata_of(iss: &str) -> String {
+    const WELL_KNOWN: &str = "/.well-known/ssf-configuration";
+    let base = iss.strip_suffix('/').unwrap_or(iss);
+    let authority = base.find("://").map_or(0, |at| at + "://".len());
+    let path = base[authority..].find('/').map_or(base.len(), |at| authority + at);
+    format!("{}{WELL_KNOWN}{}", &base[..path], &base[path..])
 }
 
 async fn read_file(path: &Path) -> Result<Vec<u8>, SourceError> {
@@ -242,7 +268,6 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::outbound::client::Limits;
-    use crate::token::issuer::{ALGORITHMS_DEFAULT, IssuerKind, SubjectMapping};
     use crate::token::signing::SigningKey;
 
     const ES256: Algorithm = Algorithm::Es256;
@@ -257,22 +282,16 @@ mod tests {
         json!({"keys": kids.iter().map(key).collect::<Vec<_>>()})
     }
 
+    /// `iss`, and where its keys are.
+    type Issuer = (String, KeySource);
+
     fn issuer(iss: &str, keys: KeySource) -> Issuer {
-        let kind = if keys.is_spiffe_bundle() {
-            IssuerKind::Spiffe
-        } else {
-            IssuerKind::Jwt { subject: SubjectMapping::Identifier }
-        };
-        Issuer {
-            iss: iss.to_owned(),
-            kind,
-            keys,
-            algorithms: ALGORITHMS_DEFAULT.to_vec(),
-            audiences: vec!["a".to_owned()],
-            trust_domains: vec!["trust.example".parse().expect("trust domain")],
-            max_credential_age: limits::CREDENTIAL_AGE_MAX,
-            verified_email: false,
-        }
+        (iss.to_owned(), keys)
+    }
+
+    fn keys_of(issuers: &[Issuer], client: Client, clock: &Clock) -> IssuerKeys {
+        let issuers = issuers.iter().map(|(iss, keys)| (iss.as_str(), keys));
+        IssuerKeys::new(issuers, client, clock.clone(), Metrics::new().expect("metrics"))
     }
 
     /// Keys of one issuer whose source is a local server that a test can change.
@@ -280,7 +299,7 @@ mod tests {
         server: MockServer,
         clock: Clock,
         keys: IssuerKeys,
-        issuer: Issuer,
+        iss: String,
     }
 
     impl Bench {
@@ -291,9 +310,8 @@ mod tests {
             let limits =
                 Limits { allow_loopback_http: true, timeout: Duration::from_secs(1), ..Limits::default() };
             let client = Client::new(limits).expect("client");
-            let issuers = Issuers::new(vec![issuer.clone()]).expect("configuration");
-            let keys = IssuerKeys::new(&issuers, client, clock.clone(), Metrics::new().expect("metrics"));
-            Self { server, clock, keys, issuer }
+            let keys = keys_of(std::slice::from_ref(&issuer), client, &clock);
+            Self { server, clock, keys, iss: issuer.0 }
         }
 
         async fn of_url() -> Self {
@@ -321,7 +339,7 @@ mod tests {
         }
 
         async fn key(&self, kid: &str) -> Result<(), Error> {
-            self.keys.key_for(&self.issuer, Some(kid), ES256).await.map(|_| ())
+            self.keys.key_for(&self.iss, Some(kid), ES256).await.map(|_| ())
         }
     }
 
@@ -451,6 +469,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn keys_of_a_transmitter_are_found_by_its_own_metadata_only() {
+        for (iss, address) in [
+            ("https://t.example", "https://t.example/.well-known/ssf-configuration"),
+            ("https://t.example/", "https://t.example/.well-known/ssf-configuration"),
+            ("https://t.example:1/a/b", "https://t.example:1/.well-known/ssf-configuration/a/b"),
+        ] {
+            assert_eq!(transmitter_metadata_of(iss), address);
+        }
+        let bench = Bench::of(|uri| issuer(&format!("{uri}/tenant"), KeySource::TransmitterMetadata)).await;
+        let uri = bench.server.uri();
+        for (stated, outcome) in [(uri.clone(), Err(Error::Unavailable)), (format!("{uri}/tenant"), Ok(()))] {
+            bench.serves(&jwks(&["a"])).await;
+            let document = json!({"issuer": stated, "jwks_uri": format!("{uri}/keys")});
+            Mock::given(path("/.well-known/ssf-configuration/tenant"))
+                .respond_with(ResponseTemplate::new(200).set_body_json(document))
+                .mount(&bench.server)
+                .await;
+            assert_eq!(bench.key("a").await, outcome, "{stated}");
+            bench.clock.advance(limits::KEYS_NEGATIVE);
+        }
+    }
+
+    #[tokio::test]
     async fn two_issuers_with_one_kid_have_two_keys() {
         let server = MockServer::start().await;
         for name in ["/a", "/b"] {
@@ -462,18 +503,11 @@ mod tests {
         };
         let (a, b) = (at("a"), at("b"));
         let client = Client::new(Limits { allow_loopback_http: true, ..Limits::default() }).expect("client");
-        let issuers = Issuers::new(vec![a.clone(), b.clone()]).expect("configuration");
-        let keys = IssuerKeys::new(
-            &issuers,
-            client,
-            Clock::manual(Timestamp::from_secs(1)),
-            Metrics::new().expect("metrics"),
-        );
-        let key_a = keys.key_for(&a, Some("k"), ES256).await.expect("key");
-        let key_b = keys.key_for(&b, Some("k"), ES256).await.expect("key");
+        let keys = keys_of(&[a, b], client, &Clock::manual(Timestamp::from_secs(1)));
+        let key_a = keys.key_for("https://a", Some("k"), ES256).await.expect("key");
+        let key_b = keys.key_for("https://b", Some("k"), ES256).await.expect("key");
         assert_ne!(key_a.thumbprint(), key_b.thumbprint());
-        let stranger = issuer("https://c", KeySource::Discovery);
-        let refused = keys.key_for(&stranger, Some("k"), ES256).await.err();
+        let refused = keys.key_for("https://c", Some("k"), ES256).await.err();
         assert_eq!(refused, Some(Error::Key(token::Error::UnknownIssuer)));
     }
 
@@ -507,20 +541,19 @@ mod tests {
     async fn a_file_is_read_again_on_the_same_schedule() {
         let mut file = tempfile::NamedTempFile::new().expect("file");
         write!(file, "{}", jwks(&["a"])).expect("written");
-        let source = issuer("https://issuer.example", KeySource::File(file.path().to_owned()));
+        let iss = "https://issuer.example";
         let clock = Clock::manual(Timestamp::from_secs(1));
         let client = Client::new(Limits::default()).expect("client");
-        let issuers = Issuers::new(vec![source.clone()]).expect("configuration");
-        let keys = IssuerKeys::new(&issuers, client, clock.clone(), Metrics::new().expect("metrics"));
-        assert!(keys.key_for(&source, Some("a"), ES256).await.is_ok());
+        let keys = keys_of(&[issuer(iss, KeySource::File(file.path().to_owned()))], client, &clock);
+        assert!(keys.key_for(iss, Some("a"), ES256).await.is_ok());
         std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");
-        assert_eq!(keys.key_for(&source, Some("b"), ES256).await.err(), Some(UNKNOWN));
+        assert_eq!(keys.key_for(iss, Some("b"), ES256).await.err(), Some(UNKNOWN));
         clock.advance(limits::KEYS_NEGATIVE);
-        assert!(keys.key_for(&source, Some("b"), ES256).await.is_ok());
+        assert!(keys.key_for(iss, Some("b"), ES256).await.is_ok());
         std::fs::write(file.path(), vec![b' '; limits::FETCH_BYTES_MAX + 1]).expect("written");
         clock.advance(limits::KEYS_FRESH);
-        assert!(keys.key_for(&source, Some("b"), ES256).await.is_ok());
+        assert!(keys.key_for(iss, Some("b"), ES256).await.is_ok());
         clock.advance(limits::KEYS_STALE_MAX);
-        assert_eq!(keys.key_for(&source, Some("b"), ES256).await.err(), Some(Error::Unavailable));
+        assert_eq!(keys.key_for(iss, Some("b"), ES256).await.err(), Some(Error::Unavailable));
     }
 }

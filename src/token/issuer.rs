@@ -21,6 +21,8 @@ pub enum KeySource {
     Url(String),
     /// The `jwks_uri` of `<iss>/.well-known/openid-configuration` (OpenID Connect Discovery §4).
     Discovery,
+    /// The `jwks_uri` of the metadata of a transmitter of signals (SSF 1.0 §7).
+    TransmitterMetadata,
     /// A SPIFFE bundle in a file.
     SpiffeBundleFile(PathBuf),
     /// A SPIFFE bundle endpoint of the web profile (SPIFFE Federation §5.2.1).
