@@ -190,6 +190,25 @@ pub const ENCRYPTION_KEY_BODY_BYTES_MAX: usize = 16 * 1024;
 /// Test: `state::encryption_keys::tests::an_agent_has_a_limited_number_of_keys`. Metric: `svc_http_requests_total{status="409"}`.
 pub const ENCRYPTION_KEYS_PER_AGENT_MAX: usize = 16;
 
+// --- receiver of signals -----------------------------------------------------------------------
+
+/// Default of the most facts that one issuer of signals may revoke, block or lift in a minute; beyond it:
+/// 429, until the next minute or until an operator allows it more.
+/// Test: `http::signals::a_hundred_thousand_subjects_in_a_minute_are_more_than_an_issuer_may_revoke`. Metric: `svc_signals_total{result="quota"}`.
+pub const REVOCATIONS_PER_MINUTE: u32 = 6_000;
+/// Largest number of revocations a minute that can be configured for one issuer of signals.
+/// Test: `config::tests::signals::refuses_an_issuer_of_signals_that_breaks_a_rule`. Metric: none, the node does not start.
+pub const REVOCATIONS_PER_MINUTE_MAX: u32 = 1_000_000;
+/// Most issuers of credentials for whose subjects one issuer of signals can speak.
+/// Test: `config::tests::signals::refuses_an_issuer_of_signals_that_breaks_a_rule`. Metric: none, the node does not start.
+pub const SUBJECT_ISSUERS_MAX: usize = 16;
+/// Most that one signal may do: its effects, on each of the facts that its subject is.
+/// Test: `signals::effects::tests::one_signal_does_at_most_so_much`. Metric: `svc_signals_total{result="invalid"}`.
+pub const SIGNAL_EFFECTS_MAX: usize = 512;
+/// Longest reason that is kept of a signal, in bytes; the rest is cut.
+/// Test: `signals::effects::tests::a_reason_is_what_the_issuer_says_to_operators_and_is_cut`. Metric: none, the rest is cut.
+pub const SIGNAL_REASON_BYTES_MAX: usize = 256;
+
 // --- issuers' keys -----------------------------------------------------------------------------
 
 /// Total time of one fetch of a JWKS, discovery document or SPIFFE bundle.

@@ -32,6 +32,7 @@ use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
+use crate::signals::Receiver;
 use crate::signals::revoke::Revocations;
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
@@ -200,7 +201,12 @@ async fn assemble(
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
-        issuer_keys: IssuerKeys::new(&issuers, outbound, clock.clone(), metrics.clone()),
+        issuer_keys: IssuerKeys::new(
+            issuers.iter().map(|issuer| (issuer.iss.as_str(), &issuer.keys)),
+            outbound.clone(),
+            clock.clone(),
+            metrics.clone(),
+        ),
         issuers,
         keyring: keyring.clone(),
         state: state.clone(),
@@ -241,6 +247,7 @@ async fn assemble(
         state: state.clone(),
         scans: Revocations::places(),
     };
+    let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
@@ -248,6 +255,7 @@ async fn assemble(
         audit,
         identity,
         revocations,
+        receiver,
         registry,
         verifier,
         keyring,
@@ -268,6 +276,25 @@ async fn assemble(
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     })))
+}
+
+fn receiver(
+    config: &Config,
+    outbound: Client,
+    state: &State,
+    policy: &ActivePolicy,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Receiver {
+    Receiver {
+        own_issuer: config.fabric.issuer.clone(),
+        issuers: config.signals.clone(),
+        issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
+        state: state.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    }
 }
 
 impl Running {

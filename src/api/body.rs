@@ -16,6 +16,8 @@ pub enum Media {
     Json,
     /// `application/x-www-form-urlencoded`.
     Form,
+    /// `application/secevent+jwt` (RFC 8417 §2.3, RFC 8935 §2.1).
+    SecurityEvent,
 }
 
 /// Reads a body of at most `bytes_max`. What is beyond is left for [`super::leftover`].
@@ -44,11 +46,11 @@ async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Erro
     Ok(kept.freeze())
 }
 
-/// The media type of a request.
+/// The media type of a request: one of those that are `accepted`, of which JSON is one always.
 ///
 /// # Errors
 /// 415 for any other type, another character set than UTF-8, or a body that is encoded.
-pub fn media(headers: &HeaderMap) -> Result<Media, Error> {
+pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
     let unsupported =
         |what: &str| Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, what.to_owned());
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
@@ -66,8 +68,12 @@ pub fn media(headers: &HeaderMap) -> Result<Media, Error> {
     let media = match parts.next() {
         Some("application/json") => Media::Json,
         Some("application/x-www-form-urlencoded") => Media::Form,
+        Some("application/secevent+jwt") => Media::SecurityEvent,
         _ => return Err(unsupported("Content-Type: not supported here")),
     };
+    if !accepted.contains(&media) {
+        return Err(unsupported("Content-Type: not supported here"));
+    }
     // RFC 8259 §11 knows no parameter; a character set of UTF-8 is what it means anyway.
     match parts.find(|part| !matches!(*part, "" | "charset=utf-8" | "charset=\"utf-8\"")) {
         None => Ok(media),
@@ -90,17 +96,11 @@ pub async fn json<T: DeserializeOwned>(
 /// Reads a body of at most `bytes_max` that says it is JSON.
 ///
 /// # Errors
-/// As [`read`] and [`media`]; 415 for a form.
+/// As [`read`] and [`media`].
 pub async fn json_bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let bytes = read(body, bytes_max).await?;
-    match media(headers)? {
-        Media::Json => Ok(bytes),
-        Media::Form => Err(Error::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Code::InvalidRequest,
-            "Content-Type: must be application/json here",
-        )),
-    }
+    media(headers, &[Media::Json])?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

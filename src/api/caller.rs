@@ -34,6 +34,8 @@ pub enum Capability {
     Exchange,
     /// Issue identities to agents, see and revoke those it issued.
     IdentityIssue,
+    /// Bring signals.
+    SignalsSend,
     /// Register, replace and deregister tools.
     ToolsManage,
     /// Read the registry of tools.
@@ -50,9 +52,10 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability that some route asks for.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Exchange,
         Self::IdentityIssue,
+        Self::SignalsSend,
         Self::ToolsManage,
         Self::ToolsRead,
         Self::ToolsVerify,
@@ -67,6 +70,7 @@ impl Capability {
         match self {
             Self::Exchange => "exchange",
             Self::IdentityIssue => "identity.issue",
+            Self::SignalsSend => "signals.send",
             Self::ToolsManage => "tools.manage",
             Self::ToolsRead => "tools.read",
             Self::ToolsVerify => "tools.verify",
@@ -182,6 +186,8 @@ needs! {
     Exchange = Access::Certificate(Capability::Exchange);
     /// "mTLS (spec)", `identity.issue`.
     IssueIdentity = Access::Certificate(Capability::IdentityIssue);
+    /// "mTLS (spec)", `signals.send`.
+    SendSignals = Access::Certificate(Capability::SignalsSend);
     /// `identity.issue`, to see and revoke what was issued.
     Identities = Access::Credential(Capability::IdentityIssue);
     /// "bearer = the agent's own token (spec)".

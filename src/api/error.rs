@@ -11,7 +11,7 @@ use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
 use crate::signals::revoke;
-use crate::{cluster, identity, json, keyring, state};
+use crate::{cluster, identity, json, keyring, signals, state};
 
 /// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
 /// that speak it in forms.
@@ -351,6 +351,29 @@ impl From<revoke::Error> for Error {
     }
 }
 
+/// A signal that was refused, for a caller that sent the JSON object.
+impl From<signals::Error> for Error {
+    fn from(error: signals::Error) -> Self {
+        use signals::Error as E;
+        let description = error.to_string();
+        let refusal = match &error {
+            E::NotConfigured | E::NoRule => Self::not_configured(description),
+            E::Json(_) | E::Set(_) | E::Invalid { .. } => Self::invalid_request(description),
+            E::NotItsSpeaker | E::OutsideAuthority { .. } | E::Denied(_) => Self::forbidden(description),
+            E::Quota { retry_after_secs } => Self::too_many_requests(&description, *retry_after_secs),
+            E::TooManyRevocations | E::IssuerUnavailable | E::NoPolicy | E::Write(_) => {
+                Self::unavailable(description)
+            }
+            E::Internal(source) => Self::internal(source),
+        };
+        let detail = match &error {
+            E::Denied(denial) => denial.detail.clone(),
+            _ => None,
+        };
+        Self { detail: refusal.detail.clone().or(detail), ..refusal }
+    }
+}
+
 impl From<keyring::Error> for Error {
     fn from(error: keyring::Error) -> Self {
         match error {
@@ -397,7 +420,7 @@ impl IntoResponse for Error {
 }
 
 /// Printable ASCII without quotes and backslashes (RFC 6749 §5.2), bounded.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     const CHARACTERS_MAX: usize = 1000;
     text.chars()
         .take(CHARACTERS_MAX)

@@ -93,16 +93,14 @@ pub async fn post(
 ) -> Result<Response, Error> {
     // A body that is not read closes the connection under a caller that is still writing.
     let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
-    let media = body::media(&headers)?;
+    let media = body::media(&headers, &[Media::Json, Media::Form])?;
     let caller = exchange::Caller {
         id: caller.id().map(str::to_owned),
         certificate: caller.certificate(),
         idempotency_key: idempotency::key(&headers)?,
     };
-    let members = match media {
-        Media::Json => from_json(&bytes)?,
-        Media::Form => from_form(&bytes)?,
-    };
+    let is_json = media == Media::Json;
+    let members = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
     let kind = members.subject_token_type.clone();
     let result = match Request::read(members) {
         Ok(request) => app.exchange.exchange(&request, &caller, &bytes).await,
@@ -110,10 +108,8 @@ pub async fn post(
     };
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
     app.metrics.exchange(kind_label(kind.as_deref()), label);
-    let minted = result.map_err(|error| match media {
-        Media::Json => Error::of_exchange(&error),
-        Media::Form => Error::of_form_exchange(&error),
-    })?;
+    let refusal = if is_json { Error::of_exchange } else { Error::of_form_exchange };
+    let minted = result.map_err(|error| refusal(&error))?;
     tracing::info!(
         request_id = super::around::current_request_id(),
         jti = minted.jti,

@@ -25,6 +25,7 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
     app.metrics.set_tools(index.tools);
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
     drop(index);
+    app.metrics.set_revocations(app.state.revocation_count(), app.state.block_count());
     let now = app.key_time();
     for state in [
         SigningKeyState::Pending,

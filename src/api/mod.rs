@@ -30,6 +30,7 @@ pub mod peer;
 pub mod rates;
 mod revocations;
 mod routes;
+mod signals;
 mod sys_keys;
 mod sys_policy;
 mod sys_signals;
@@ -47,7 +48,7 @@ use tokio::sync::Semaphore;
 
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, Health, Identities, IssueIdentity, ManageTools,
-    Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit, ReadTools, VerifyTools,
+    Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit, ReadTools, SendSignals, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -59,6 +60,7 @@ use crate::exchange::Exchange;
 use crate::identity::Identity;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
+use crate::signals::Receiver;
 use crate::signals::revoke::Revocations;
 use crate::state::State;
 use crate::telemetry::Metrics;
@@ -89,6 +91,8 @@ pub struct Parts {
     pub identity: Identity,
     /// The use-case of `/v1/revocations`.
     pub revocations: Revocations,
+    /// The use-case of `/v1/signals/events`.
+    pub receiver: Receiver,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -176,6 +180,7 @@ fn routes() -> Routes {
         .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)
         .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
         .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
+        .row(POST, "/v1/signals/events", SendSignals, signals::receive)
         .row(GET, "/v1/sys/health", Health, health::get)
         .row(GET, "/livez", Health, health::live)
         .row(GET, "/readyz", Health, health::ready)

@@ -12,7 +12,7 @@ use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
     App, agents, audit, cached, encryption_keys, exchange, health, jwks, metadata, metrics, revocations,
-    sys_keys, sys_policy, sys_signals, tools, verify,
+    signals, sys_keys, sys_policy, sys_signals, tools, verify,
 };
 
 /// Every handler of the route table.
@@ -36,6 +36,7 @@ use super::{
         encryption_keys::list,
         metadata::get,
         verify::post,
+        signals::receive,
         health::get,
         health::live,
         health::ready,

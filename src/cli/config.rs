@@ -29,8 +29,11 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Check(Source { config }) => {
             let config = config::load(config.as_deref(), &mut environment, &Overrides::default())?;
             let files = config.policy_sources()?.len();
-            let issuers = config.issuers.len();
-            writeln!(out, "the configuration is good: {issuers} issuers, {files} policy files")?;
+            let (issuers, signals) = (config.issuers.len(), config.signals.len());
+            writeln!(
+                out,
+                "the configuration is good: {issuers} issuers, {signals} issuers of signals, {files} policy files"
+            )?;
         }
         Command::Show(Source { config }) => {
             let keys = config::show(config.as_deref(), &mut environment, &Overrides::default())?;

@@ -46,7 +46,7 @@ pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<
         colour: std::io::stdout().is_terminal() && !is_plain,
     };
     let shutdown = CancellationToken::new();
-    let showing = async { Ok(demo::run(options, out, shutdown.clone()).await?) };
+    let showing = async { Ok(Box::pin(demo::run(options, out, shutdown.clone())).await?) };
     super::wait_for(super::until_signalled(shutdown.clone(), showing))
 }
 

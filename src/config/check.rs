@@ -8,8 +8,9 @@ use std::time::Duration;
 use url::Url;
 
 use super::keys::{self, Keys, Mode};
-use super::{Cluster, Config, Error, Fabric, Log, Mistake, Node, Outbound, Policy, edge, issuers};
+use super::{Cluster, Config, Error, Fabric, Log, Mistake, Node, Outbound, Policy, edge, issuers, signals};
 use crate::policy::blast_radius::Containment;
+use crate::signals::SignalIssuers;
 use crate::token::issuer::Issuers;
 use crate::{limits, telemetry};
 
@@ -70,29 +71,37 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
             "must name at least one issuer outside development mode: there would be nothing to exchange";
         checker.keep("issuers", Err::<(), _>(rule));
     }
+    let signals = signals::check(keys, own_issuer, &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }
-    match (node, edge, fabric, directory, heartbeat, blast_radius) {
-        (Some(node), Some(edge), Some(fabric), Some(directory), Some(heartbeat), Some(blast_radius))
-            if checker.mistakes.is_empty() =>
-        {
-            Ok(Config {
-                node,
-                listen: edge.listen,
-                tls: edge.tls,
-                callers: edge.callers,
-                limits: edge.limits,
-                metrics_access: edge.metrics_access,
-                fabric,
-                issuers,
-                policy: Policy { directory: directory.to_owned() },
-                cluster: Cluster { heartbeat },
-                outbound: Outbound { allow_loopback_http: keys.outbound.allow_loopback_http },
-                blast_radius,
-                log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
-            })
-        }
+    let signals =
+        if checker.mistakes.is_empty() { checker.keep("signals", SignalIssuers::new(signals)) } else { None };
+    match (node, edge, fabric, directory, heartbeat, blast_radius, signals) {
+        (
+            Some(node),
+            Some(edge),
+            Some(fabric),
+            Some(directory),
+            Some(heartbeat),
+            Some(blast_radius),
+            Some(signals),
+        ) if checker.mistakes.is_empty() => Ok(Config {
+            node,
+            listen: edge.listen,
+            tls: edge.tls,
+            callers: edge.callers,
+            limits: edge.limits,
+            metrics_access: edge.metrics_access,
+            fabric,
+            issuers,
+            signals,
+            policy: Policy { directory: directory.to_owned() },
+            cluster: Cluster { heartbeat },
+            outbound: Outbound { allow_loopback_http: keys.outbound.allow_loopback_http },
+            blast_radius,
+            log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
+        }),
         _ => Err(Error::Mistakes(checker.mistakes)),
     }
 }

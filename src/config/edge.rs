@@ -140,7 +140,7 @@ fn callers(rows: &[keys::Caller], checker: &mut Checker) -> Option<Callers> {
     all_good.then(|| Callers::new(table))
 }
 
-fn spiffe_id(text: &str) -> Result<WorkloadId, String> {
+pub(super) fn spiffe_id(text: &str) -> Result<WorkloadId, String> {
     let id: WorkloadId =
         text.parse().map_err(|_| "must be a SPIFFE ID, such as spiffe://example.com/ci".to_owned())?;
     if text.starts_with("spiffe://") {

@@ -42,8 +42,9 @@ impl Section<'_> {
         let iss = iss.and_then(|iss| checker.keep(&self.key("issuer"), self.foreign(iss)));
         let kind = checker.keep(&self.key("subject"), self.kind());
         let keys = self.key_source(checker);
-        let algorithms = checker.keep(&self.key("algorithms"), self.algorithms());
-        let audiences = checker.keep(&self.key("audiences"), self.audiences());
+        let algorithms = checker.keep(&self.key("algorithms"), algorithms(&self.keys.algorithms));
+        let audiences =
+            checker.keep(&self.key("audiences"), audiences(self.keys.audiences.as_deref(), self.own_issuer));
         let trust_domains = checker.keep(&self.key("trust_domains"), self.trust_domains());
         // A nonce is remembered as long as a credential of the oldest acceptable age could bring it
         // back (limits::NONCE_RETENTION), so no issuer may ask for more.
@@ -129,44 +130,12 @@ impl Section<'_> {
         }
     }
 
-    /// What `outbound` will agree to fetch, said before it is asked to.
     fn fetchable(&self, address: &str) -> Result<String, String> {
-        let url = web_address(address)?;
-        if url.scheme() == "https" || (self.allow_loopback_http && is_loopback_host(&url)) {
-            Ok(address.to_owned())
-        } else if is_loopback_host(&url) {
-            Err("must be https, or outbound.allow_loopback_http = true".to_owned())
-        } else {
-            Err("must be https".to_owned())
-        }
-    }
-
-    fn algorithms(&self) -> Result<Vec<Algorithm>, String> {
-        let read = |name: &String| {
-            name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"))
-        };
-        let algorithms: Vec<Algorithm> = self.keys.algorithms.iter().map(read).collect::<Result<_, _>>()?;
-        if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
-    }
-
-    /// Our own issuer unless the configuration says otherwise.
-    fn audiences(&self) -> Result<Vec<String>, &'static str> {
-        let audiences = match &self.keys.audiences {
-            Some(audiences) => audiences.clone(),
-            // Without our own issuer there is another mistake already.
-            None => vec![self.own_issuer.unwrap_or("unknown").to_owned()],
-        };
-        if audiences.is_empty() || audiences.iter().any(String::is_empty) {
-            Err("must name at least one, none of them empty")
-        } else {
-            Ok(audiences)
-        }
+        fetchable(address, self.allow_loopback_http)
     }
 
     fn trust_domains(&self) -> Result<Vec<TrustDomain>, String> {
-        let read = |name: &String| name.parse().map_err(|error| format!("{name:?}: {error}"));
-        let trust_domains: Vec<TrustDomain> =
-            self.keys.trust_domains.iter().map(read).collect::<Result<_, _>>()?;
+        let trust_domains = trust_domains(&self.keys.trust_domains)?;
         match (self.keys.kind, trust_domains.len()) {
             (_, 0) => Err("must name at least one".to_owned()),
             (keys::IssuerKind::Spiffe, 2..) => {
@@ -175,4 +144,45 @@ impl Section<'_> {
             _ => Ok(trust_domains),
         }
     }
+}
+
+/// What `outbound` will agree to fetch, said before it is asked to.
+pub(super) fn fetchable(address: &str, allow_loopback_http: bool) -> Result<String, String> {
+    let url = web_address(address)?;
+    if url.scheme() == "https" || (allow_loopback_http && is_loopback_host(&url)) {
+        Ok(address.to_owned())
+    } else if is_loopback_host(&url) {
+        Err("must be https, or outbound.allow_loopback_http = true".to_owned())
+    } else {
+        Err("must be https".to_owned())
+    }
+}
+
+pub(super) fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
+    let read =
+        |name: &String| name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"));
+    let algorithms: Vec<Algorithm> = names.iter().map(read).collect::<Result<_, _>>()?;
+    if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
+}
+
+/// Our own issuer unless the configuration says otherwise.
+pub(super) fn audiences(
+    stated: Option<&[String]>,
+    own_issuer: Option<&str>,
+) -> Result<Vec<String>, &'static str> {
+    let audiences = match stated {
+        Some(audiences) => audiences.to_vec(),
+        // Without our own issuer there is another mistake already.
+        None => vec![own_issuer.unwrap_or("unknown").to_owned()],
+    };
+    if audiences.is_empty() || audiences.iter().any(String::is_empty) {
+        Err("must name at least one, none of them empty")
+    } else {
+        Ok(audiences)
+    }
+}
+
+pub(super) fn trust_domains(names: &[String]) -> Result<Vec<TrustDomain>, String> {
+    let read = |name: &String| name.parse().map_err(|error| format!("{name:?}: {error}"));
+    names.iter().map(read).collect()
 }

@@ -25,6 +25,7 @@ pub(super) struct Keys {
     pub blast_radius: BlastRadius,
     pub log: Log,
     pub issuers: Vec<Issuer>,
+    pub signals: Vec<SignalIssuer>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -199,8 +200,6 @@ pub(super) struct Issuer {
 
 impl Default for Issuer {
     fn default() -> Self {
-        let algorithms =
-            crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec();
         Self {
             issuer: None,
             kind: IssuerKind::Jwt,
@@ -210,7 +209,7 @@ impl Default for Issuer {
             discovery: false,
             bundle_file: None,
             bundle_endpoint: None,
-            algorithms,
+            algorithms: default_algorithms(),
             audiences: None,
             trust_domains: Vec::new(),
             max_credential_age: format!("{}h", limits::CREDENTIAL_AGE_MAX.as_secs() / 3600),
@@ -232,6 +231,44 @@ pub(super) enum Subject {
     Kubernetes,
     Identifier,
     Opaque,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SignalIssuer {
+    pub issuer: Option<String>,
+    pub keys_file: Option<PathBuf>,
+    pub keys_url: Option<String>,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub discovery: bool,
+    pub algorithms: Vec<String>,
+    pub audiences: Option<Vec<String>>,
+    pub callers: Vec<String>,
+    pub trust_domains: Vec<String>,
+    pub subject_issuers: Option<Vec<String>>,
+    #[serde(deserialize_with = "whole_number")]
+    pub revocations_per_minute: u64,
+}
+
+impl Default for SignalIssuer {
+    fn default() -> Self {
+        Self {
+            issuer: None,
+            keys_file: None,
+            keys_url: None,
+            discovery: false,
+            algorithms: default_algorithms(),
+            audiences: None,
+            callers: Vec::new(),
+            trust_domains: Vec::new(),
+            subject_issuers: None,
+            revocations_per_minute: limits::REVOCATIONS_PER_MINUTE.into(),
+        }
+    }
+}
+
+fn default_algorithms() -> Vec<String> {
+    crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec()
 }
 
 /// The environment has only text. A fraction is refused, where the library would round it.

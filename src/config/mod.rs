@@ -10,6 +10,7 @@ mod issuers;
 mod keys;
 mod policy_directory;
 mod process;
+mod signals;
 
 use std::fmt;
 use std::fs::File;
@@ -26,6 +27,7 @@ use crate::api::listener::Caps;
 use crate::api::tls;
 use crate::id::TrustDomain;
 use crate::policy::blast_radius::Containment;
+use crate::signals::SignalIssuers;
 use crate::telemetry::LogFormat;
 use crate::token::issuer::Issuer;
 use crate::{limits, policy};
@@ -52,6 +54,8 @@ pub struct Config {
     pub fabric: Fabric,
     /// Foreign issuers whose credentials are exchanged, in the order of the file.
     pub issuers: Vec<Issuer>,
+    /// Whose signals are received, and whom each speaks for.
+    pub signals: SignalIssuers,
     /// Where the first policy comes from.
     pub policy: Policy,
     /// The replicated core.

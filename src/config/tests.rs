@@ -1,5 +1,7 @@
 //! Every rule of a configuration, broken once.
 
+mod signals;
+
 use std::io::Write as _;
 
 use super::*;
@@ -427,7 +429,7 @@ const EXAMPLE: &str = include_str!("../../trust-fabric.example.toml");
 #[test]
 fn the_example_is_a_configuration() {
     let config = good(EXAMPLE);
-    assert_eq!(config.issuers.len(), 5);
+    assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
 }
 
 /// The example with the comment sign taken from every line that then holds a key.
@@ -458,6 +460,8 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
     assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
     assert_eq!(set["tls"]["client_trust_domain"].take(), unset["fabric"]["trust_domain"]);
     assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set["signals"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set["signals"][0]["subject_issuers"].take()[0], unset["signals"][0]["issuer"]);
     assert_eq!(set, unset);
 }
 
@@ -465,6 +469,7 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
 fn the_example_holds_every_key() {
     let all = Keys {
         issuers: vec![keys::Issuer::default()],
+        signals: vec![keys::SignalIssuer::default()],
         callers: vec![keys::Caller::default()],
         tls: Some(keys::Tls::default()),
         ..Keys::default()
@@ -472,7 +477,7 @@ fn the_example_holds_every_key() {
     let all = serde_json::to_value(all).expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =
         all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
-    assert_eq!(sections.len(), 13);
+    assert_eq!(sections.len(), 14);
     for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
         *section = &section[0];
     }

@@ -5,6 +5,7 @@ mod issuer;
 mod page;
 mod steps;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::outbound::{admin, client};
 use crate::policy::blast_radius::Containment;
+use crate::signals::{self, Authority, SignalIssuer, SignalIssuers};
 use crate::telemetry::{LogFormat, Metrics};
 use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::{key_set, signing};
@@ -85,6 +87,9 @@ pub enum Error {
     /// A name in this file breaks its rule.
     #[error(transparent)]
     Name(#[from] id::Error),
+    /// An issuer of signals is there twice.
+    #[error("signals: {0}")]
+    Signals(#[from] signals::Duplicate),
     /// A document could not be fetched.
     #[error("fetch {address}: {source}")]
     Fetch {
@@ -235,6 +240,19 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             max_credential_age: limits::CREDENTIAL_AGE_MAX,
             verified_email: false,
         }],
+        // Whoever is on this machine may send in its name: there is no TLS.
+        signals: SignalIssuers::new(vec![SignalIssuer {
+            iss: ISSUER.to_owned(),
+            keys: None,
+            algorithms: ALGORITHMS_DEFAULT.to_vec(),
+            audiences: vec![BROKER.to_owned()],
+            callers: BTreeSet::new(),
+            authority: Authority {
+                trust_domains: vec![TRUST_DOMAIN.parse()?],
+                subject_issuers: vec![ISSUER.to_owned(), BROKER.to_owned()],
+            },
+            revocations_per_minute: limits::REVOCATIONS_PER_MINUTE,
+        }])?,
         policy: config::Policy { directory: data_dir.join("policies") },
         cluster: config::Cluster { heartbeat: Duration::from_millis(100) },
         outbound: config::Outbound { allow_loopback_http: true },

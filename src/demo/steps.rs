@@ -30,7 +30,7 @@ pub(super) struct Places {
     pub program: String,
 }
 
-/// Shows one exchange, one that is good for a single call, and that call checked.
+/// Shows one exchange, one that is good for a single call, that call checked, and a revocation.
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
     let documents = Client::new(client::Limits { allow_loopback_http: true, ..client::Limits::default() })
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
@@ -80,7 +80,8 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
     page.good(&format!("exp is {left} s from now"))?;
 
     let for_one_call = show_execution_scope(page, &broker, &broker_keys, &request).await?;
-    show_verification(page, &broker, &for_one_call).await
+    show_verification(page, &broker, &for_one_call).await?;
+    show_revocation(page, places, &broker, &documents, clock).await
 }
 
 /// A node that has just started compiles its policy first.
@@ -175,6 +176,60 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
     }
 }
 
+/// What was exchanged is refused after a signal, and so is what it was exchanged from. The workload is a new
+/// one in each run: what is revoked stays so.
+async fn show_revocation(
+    page: &mut Page<'_>,
+    places: &Places,
+    broker: &NodeClient,
+    documents: &Client,
+    clock: &Clock,
+) -> Result<(), Error> {
+    page.step(
+        "A signal that revokes",
+        "Another workload has a token. Then its cluster says that the workload's sessions have ended:",
+    )?;
+    let visitor = format!("visitor-{:08x}", random::<4>()?.into_iter().fold(0, |n, b| n << 8 | u32::from(b)));
+    let address = format!("{}/token?service_account={visitor}", places.issuer);
+    let request = request(&text(fetch(documents, &address).await?)?);
+    let token = access_token(&broker.post(&EXCHANGE, &request).await?)?.to_owned();
+    let signal = json!({
+        "iss": super::ISSUER,
+        "jti": nonce()?,
+        "iat": clock.now().secs(),
+        "aud": super::BROKER,
+        "sub_id": {
+            "format": "iss_sub",
+            "iss": super::ISSUER,
+            "sub": format!("system:serviceaccount:demo:{visitor}"),
+        },
+        "events": {(SESSION_REVOKED): {"reason": "the demonstration ends"}},
+    });
+    page.object(&signal, &SIGNAL_REMARKS)?;
+    let answer = match broker.post(&EVENTS, &signal).await {
+        // The policy is the reader's to edit, and may be older than this program.
+        Err(admin::Error::Refused { status: 501, description, .. }) => return Ok(page.line(&description)?),
+        answer => answer?,
+    };
+    if answer.get("status") != Some(&json!("accepted")) {
+        return Err(Error::Unexpected("the signal had no effect"));
+    }
+    page.good("the signal is accepted, and from then on:")?;
+    let call = json!({"tool_id": TOOL_ID, "token": token});
+    for (what, route, body) in
+        [("the token", &VERIFY, &call), ("another exchange of the credential", &EXCHANGE, &request)]
+    {
+        match broker.post(route, body).await {
+            Err(admin::Error::Refused { status, description, .. }) => {
+                page.good(&format!("{what} is refused: {status} {description}"))?;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Err(Error::Unexpected("what was revoked is still accepted")),
+        }
+    }
+    Ok(())
+}
+
 /// What a reader can do next.
 pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(), Error> {
     let Places { broker, program, .. } = places;
@@ -195,6 +250,8 @@ pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(
 
 const EXCHANGE: [&str; 3] = ["v1", "exchange", "token"];
 const VERIFY: [&str; 3] = ["v1", "mcp", "verify"];
+const EVENTS: [&str; 3] = ["v1", "signals", "events"];
+const SESSION_REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const TOOL_ID: &str = "sql-query";
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:jwt";
@@ -228,6 +285,14 @@ const SCOPE_REMARKS: [(&str, &str); 4] = [
     ("htu", "at this address"),
     ("payload_hash", "with this body"),
     ("nonce", "once"),
+];
+
+const SIGNAL_REMARKS: [(&str, &str); 5] = [
+    ("iss", "who says it, and may say it of its own subjects"),
+    ("jti", "counts once"),
+    ("aud", "the broker"),
+    ("sub_id", "whom it is about"),
+    ("events", "what happened"),
 ];
 
 fn request(credential: &str) -> Value {
@@ -295,7 +360,11 @@ fn verified(token: &str, keys: &[u8]) -> Result<(Value, String), Error> {
 }
 
 fn nonce() -> Result<String, Error> {
-    let mut bytes = [0; 16];
+    Ok(URL_SAFE_NO_PAD.encode(random::<16>()?))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
     rand::fill(&mut bytes).map_err(|_| Error::Unexpected("the machine gives no random bytes"))?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
+    Ok(bytes)
 }

@@ -208,12 +208,12 @@ impl IssuerKeys {
             KeySource::Discovery => {
                 // OpenID Connect Discovery §4: a terminating slash is removed before the path is appended.
                 let base = source.iss.strip_suffix('/').unwrap_or(&source.iss);
-                let url = self.discover(&source.iss, &format!("{base}/.well-known/openid-configuration"));
-                (self.client.fetch(&url.await?).await?, Purpose::Issuer)
+                let address = format!("{base}/.well-known/openid-configuration");
+                (self.client.fetch(&self.discover(&source.iss, &address).await?).await?, Purpose::Issuer)
             }
             KeySource::TransmitterMetadata => {
-                let url = self.discover(&source.iss, &transmitter_metadata_of(&source.iss));
-                (self.client.fetch(&url.await?).await?, Purpose::Issuer)
+                let address = transmitter_metadata_of(&source.iss);
+                (self.client.fetch(&self.discover(&source.iss, &address).await?).await?, Purpose::Issuer)
             }
             KeySource::SpiffeBundleFile(path) => (read_file(path).await?, Purpose::SpiffeBundle),
             KeySource::SpiffeBundleEndpoint(url) => (self.client.fetch(url).await?, Purpose::SpiffeBundle),

@@ -286,6 +286,12 @@ impl State {
     pub fn revocation_count(&self) -> u64 {
         self.index().revocations
     }
+
+    /// How many blocks stand.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.core.machine().revocations().blocks()
+    }
 }
 
 #[cfg(test)]

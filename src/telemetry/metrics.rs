@@ -30,6 +30,9 @@ pub struct Metrics {
     exchanges: IntCounterVec,
     verifications: IntCounterVec,
     verify_checks: IntCounterVec,
+    signals: IntCounterVec,
+    revocations: IntGauge,
+    blocks: IntGauge,
     policy_decisions: IntCounterVec,
     policy_loads: IntCounterVec,
     agent_identities_issued: IntCounterVec,
@@ -120,6 +123,14 @@ impl Metrics {
                 "Checks of tokens for tools, by how they ended.",
                 &["check", "result"],
             )?,
+            signals: counters(
+                &registry,
+                "svc_signals_total",
+                "Security event tokens received, by what became of them.",
+                &["result"],
+            )?,
+            revocations: gauge(&registry, "svc_revocations", "Revocations that are remembered.")?,
+            blocks: gauge(&registry, "svc_blocks", "Subjects blocked by issuers of signals, once for each.")?,
             policy_decisions: counters(
                 &registry,
                 "svc_policy_decisions_total",
@@ -275,6 +286,17 @@ impl Metrics {
     /// One check of it ended with `pass`, `skip` or `fail`.
     pub fn verify_check(&self, check: &'static str, result: &'static str) {
         self.verify_checks.with_label_values(&[check, result]).inc();
+    }
+
+    /// A security event token came and was, for example, `accepted`.
+    pub fn signal(&self, result: &'static str) {
+        self.signals.with_label_values(&[result]).inc();
+    }
+
+    /// How many revocations are remembered, and how many blocks stand.
+    pub fn set_revocations(&self, revocations: u64, blocks: usize) {
+        self.revocations.set(i64::try_from(revocations).unwrap_or(i64::MAX));
+        self.blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
     }
 
     /// The policy was asked at `point`, for example `exchange`, and decided, for example `allow`.
@@ -440,6 +462,8 @@ mod tests {
         metrics.exchange("jwt", "ok");
         metrics.verification("allow");
         metrics.verify_check("token", "pass");
+        metrics.signal("accepted");
+        metrics.set_revocations(4, 1);
         metrics.policy_decision("exchange", "allow");
         metrics.policy_load("ok");
         metrics.agent_identity_issued("mcp");
@@ -467,6 +491,9 @@ mod tests {
             r#"svc_exchange_total{result="ok",subject_token_type="jwt"} 1"#,
             r#"svc_verify_total{result="allow"} 1"#,
             r#"svc_verify_checks_total{check="token",result="pass"} 1"#,
+            r#"svc_signals_total{result="accepted"} 1"#,
+            "svc_revocations 4",
+            "svc_blocks 1",
             r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
             r#"svc_policy_loads_total{result="ok"} 1"#,
             r#"svc_agent_identities_issued_total{platform="mcp"} 1"#,
@@ -489,7 +516,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (26, 26), "{page}");
+        assert_eq!((names, helps.count()), (29, 29), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }

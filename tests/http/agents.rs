@@ -200,7 +200,7 @@ async fn members_are_checked_and_named() {
 
 #[tokio::test]
 async fn without_a_rule_about_agents_none_is_issued_or_renewed() {
-    let node = Node::start_with(Setup { is_without_agents: true, ..Setup::default() }).await;
+    let node = Node::start_with(Setup { without: &["identity.rego"], ..Setup::default() }).await;
     let bearer = node.own_token("agents", "orchestrator").await.token;
     let text = "agent identity is not configured: the policy has no rule data.svc.identity.decision";
     with_bearer(&node, "POST", RENEW, &bearer).await.is_refused(501, "not_implemented", text);

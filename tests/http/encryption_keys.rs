@@ -310,7 +310,7 @@ async fn what_joserfc_encrypts_to_the_keys_read_back_the_agent_decrypts() {
 
 #[tokio::test]
 async fn without_a_rule_about_agents_there_are_no_keys_of_agents() {
-    let node = Node::start_with(Setup { is_without_agents: true, ..Setup::default() }).await;
+    let node = Node::start_with(Setup { without: &["identity.rego"], ..Setup::default() }).await;
     let text = "agent identity is not configured: the policy has no rule data.svc.identity.decision";
     let workload = node.own_token("agents", "orchestrator").await;
     let body = json!({"workload_id": workload.claims["sub"], "key": key(1)}).to_string();

@@ -23,6 +23,8 @@ mod policy;
 mod process;
 mod revocations;
 mod revoke_commands;
+mod revoked;
+mod signals;
 mod single_use;
 mod tool_servers;
 mod tools;

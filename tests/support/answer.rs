@@ -85,8 +85,14 @@ impl Answer {
         if body.get("missing").is_some() {
             return;
         }
-        assert_eq!(body["request_id"], request_id);
-        let description = body["error_description"].as_str().expect("error_description");
+        // RFC 8935 §2.3 has names of its own, and no others.
+        let description = if body.get("err").is_some() {
+            assert_eq!(self.header("content-language"), Some("en"), "{}", self.body);
+            body["description"].as_str().expect("description")
+        } else {
+            assert_eq!(body["request_id"], request_id);
+            body["error_description"].as_str().expect("error_description")
+        };
         assert!(!description.is_empty());
         let plain = |b: u8| (b' '..=b'~').contains(&b) && b != b'"' && b != b'\\';
         assert!(description.bytes().all(plain), "RFC 6749 §5.2: {description}");

@@ -21,6 +21,10 @@ pub struct Cluster {
     pub file_svids: Signer,
     /// Key of the trust domain whose bundle is at an endpoint.
     pub endpoint_svids: Signer,
+    /// Key of [`super::IDP`].
+    pub idp: Signer,
+    /// Key of [`super::OTHER_IDP`], with the same `kid`.
+    pub other_idp: Signer,
 }
 
 impl Cluster {
@@ -33,6 +37,8 @@ impl Cluster {
             agents: Signer::es256("shared"),
             file_svids: Signer::es256("file"),
             endpoint_svids: Signer::es256("endpoint"),
+            idp: Signer::es256("idp"),
+            other_idp: Signer::es256("idp"),
         };
         cluster.serve().await;
         cluster
@@ -61,6 +67,8 @@ impl Cluster {
         let keys = json!({"keys": [self.rs256.jwk(), self.es256.jwk()]});
         self.mount("/cluster/openid/v1/jwks", answer(&keys)).await;
         self.mount("/agents/jwks", answer(&json!({"keys": [self.agents.jwk()]}))).await;
+        self.mount("/idp/jwks", answer(&json!({"keys": [self.idp.jwk()]}))).await;
+        self.mount("/other-idp/jwks", answer(&json!({"keys": [self.other_idp.jwk()]}))).await;
         self.mount("/bundle", answer(&bundle(&self.endpoint_svids))).await;
     }
 

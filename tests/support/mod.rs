@@ -37,6 +37,12 @@ pub const OWN: &str = "urn:svc:token-type:agent-a2a";
 /// `grant_type` of RFC 8693.
 pub const GRANT: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 
+/// An issuer of signals that speaks for the trust domain, and for the subjects of every issuer but those of
+/// SPIFFE trust domains.
+pub const IDP: &str = "https://idp.example";
+/// Another, which speaks for the trust domain and its own subjects.
+pub const OTHER_IDP: &str = "https://other-idp.example";
+
 /// The workload that most tests speak for.
 pub const REPORTER: &str = "wimse://trust.example/ns/demo/sa/reporter";
 /// The agent that may act for the workloads of `demo`.

@@ -20,7 +20,7 @@ use trust_fabric::{node, pki};
 use super::certificates::development;
 use super::description::Description;
 use super::issuer::bundle;
-use super::{Answer, Cluster, FABRIC, MIGRATE, Minted, NOW_SECS, TOOL, TRUST_DOMAIN};
+use super::{Answer, Cluster, FABRIC, IDP, MIGRATE, Minted, NOW_SECS, OTHER_IDP, TOOL, TRUST_DOMAIN};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -29,8 +29,10 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 pub struct Setup {
     /// Instead of the shipped `policies/exchange.rego`.
     pub rego: Option<&'static str>,
-    /// With a policy that has no rule about agents.
-    pub is_without_agents: bool,
+    /// Files of the shipped policy that this one has not: `identity.rego`, `signals.rego`.
+    pub without: &'static [&'static str],
+    /// With no issuer of signals in the configuration.
+    pub is_without_issuers_of_signals: bool,
     /// More lines for the configuration file.
     pub more_config: String,
     /// Instead of [`NOW_SECS`].
@@ -411,10 +413,11 @@ tls.private_key = "{private_key}"
 tls.client_ca = "{ca}"
 callers = [
     {{ id = "spiffe://{TRUST_DOMAIN}/gateway", capabilities = [
-        "exchange", "identity.issue", "tools.manage", "tools.read", "tools.verify", "audit.read",
+        "exchange", "identity.issue", "signals.send", "tools.manage", "tools.read", "tools.verify",
+        "audit.read",
     ] }},
     {{ id = "spiffe://{TRUST_DOMAIN}/operator", capabilities = ["cluster.admin", "metrics.read"] }},
-    {{ id = "spiffe://{TRUST_DOMAIN}/second", capabilities = ["exchange", "identity.issue"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/second", capabilities = ["exchange", "identity.issue", "signals.send"] }},
     {{ id = "spiffe://{TRUST_DOMAIN}/chief", capabilities = ["identity.issue", "cluster.admin"] }},
 ]"#,
         certificate = made.node.certificate.display(),
@@ -429,9 +432,9 @@ fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup, edge: &str) -
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/exchange.rego");
     let rego = setup.rego.map_or_else(|| std::fs::read_to_string(shipped).expect("policy"), str::to_owned);
     std::fs::write(policies.join("exchange.rego"), rego).expect("write");
-    if !setup.is_without_agents {
-        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/identity.rego");
-        std::fs::copy(shipped, policies.join("identity.rego")).expect("copy");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+    for name in ["identity.rego", "signals.rego"].into_iter().filter(|name| !setup.without.contains(name)) {
+        std::fs::copy(shipped.join(name), policies.join(name)).expect("copy");
     }
     std::fs::write(policies.join("data.json"), tables(cluster).to_string()).expect("write");
     let bundle_file = directory.join("bundle.json");
@@ -475,17 +478,41 @@ issuer = "spiffe://endpoint.example"
 kind = "spiffe"
 bundle_endpoint = "{server}/bundle"
 trust_domains = ["endpoint.example"]
-{more}"#,
+{signals}{more}"#,
         data = data.display(),
         policies = policies.display(),
         bundle_file = bundle_file.display(),
         kubernetes = cluster.kubernetes(),
         identifiers = cluster.identifiers(),
+        signals = if setup.is_without_issuers_of_signals { String::new() } else { signals(cluster) },
         more = setup.more_config,
     );
     let file = directory.join("trust-fabric.toml");
     std::fs::write(&file, text).expect("write");
     file
+}
+
+/// Who may revoke whom.
+fn signals(cluster: &Cluster) -> String {
+    format!(
+        r#"
+[[signals]]
+issuer = "{IDP}"
+keys_url = "{server}/idp/jwks"
+callers = ["spiffe://{TRUST_DOMAIN}/gateway"]
+trust_domains = ["{TRUST_DOMAIN}"]
+subject_issuers = ["{IDP}", "{kubernetes}", "{identifiers}", "{FABRIC}"]
+
+[[signals]]
+issuer = "{OTHER_IDP}"
+keys_url = "{server}/other-idp/jwks"
+callers = ["spiffe://{TRUST_DOMAIN}/second"]
+trust_domains = ["{TRUST_DOMAIN}"]
+"#,
+        server = cluster.server.uri(),
+        kubernetes = cluster.kubernetes(),
+        identifiers = cluster.identifiers(),
+    )
 }
 
 /// Who may have what: the tables of the shipped policy for the issuers of the tests.
@@ -551,7 +578,13 @@ pub fn tables(cluster: &Cluster) -> Value {
             "for_workloads": [], "for_namespaces": {TRUST_DOMAIN: ["demo", "agents"]},
             "for_paths": [{"trust_domain": TRUST_DOMAIN, "path": ["agent", "*", "*"]}], "actors_max": 20,
         }],
-    }, "identity": identities()})
+    }, "identity": identities(), "signals": effects()})
+}
+
+/// What events do, as it is shipped.
+fn effects() -> Value {
+    let shipped: Value = serde_json::from_str(include_str!("../../policies/data.json")).expect("JSON");
+    shipped["signals"].clone()
 }
 
 /// Who may have which agents: everybody in development mode, and three callers of a secure node.

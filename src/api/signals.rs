@@ -1,0 +1,140 @@
+//! `POST /v1/signals/events`: wire types and translation, in two forms (contract §6; RFC 8935 §2).
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::App;
+use super::body::{self, Media};
+use super::cached::NO_STORE;
+use super::caller::{Caller, SendSignals};
+use super::error::{self, Error};
+use crate::limits;
+use crate::signals::{self, Form};
+
+/// A security event token as a JSON object. Unknown members are ignored. The use-case reads it member by
+/// member, so this is its description only.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct SecurityEventToken {
+    /// Who says it: a configured issuer, in whose name the caller may send.
+    iss: String,
+    /// Counts once for each `iss`.
+    jti: String,
+    /// Seconds since the Unix epoch, at most 60 ahead and 24 h old.
+    iat: i64,
+    /// Us.
+    aud: String,
+    /// Whom it is about: `format` is `spiffe_id`, `uri`, `email`, `iss_sub`, `opaque`, `jwt_id`, `complex` or
+    /// `aliases`; of other known formats it is remembered without an effect.
+    sub_id: Map<String, Value>,
+    /// What happened, by event type: at least one.
+    events: Map<String, Value>,
+    /// Correlates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    txn: Option<String>,
+}
+
+/// The signal was received, and what it revokes is accepted by no node any more.
+#[derive(Serialize, ToSchema)]
+pub struct SignalAnswer {
+    /// `accepted`; `duplicate`: its issuer sent this `jti` before; `ignored`: it had no effect
+    status: &'static str,
+}
+
+/// Why a signed token was refused (RFC 8935 §2.3).
+#[derive(Serialize, ToSchema)]
+pub struct SetError {
+    /// `invalid_request`, `invalid_key`, `invalid_issuer`, `invalid_audience` or `authentication_failed`
+    err: &'static str,
+    /// For people: printable ASCII.
+    description: String,
+}
+
+/// What a 400 of this route is: by the form that was sent.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "the description of the interface is made of it")]
+pub enum SignalRefusal {
+    /// Of the JSON object.
+    Object(error::Body),
+    /// Of the signed token.
+    Signed(SetError),
+}
+
+/// Receives a security event token.
+///
+/// The JSON object is taken from a client certificate that is configured to speak for `iss`; a signed token
+/// from any caller, and checked against the keys of `iss`.
+#[utoipa::path(
+    post,
+    path = "/v1/signals/events",
+    operation_id = "receiveSecurityEvent",
+    request_body(content(
+        (SecurityEventToken = "application/json"),
+        (String = "application/secevent+jwt"),
+    )),
+    responses(
+        (
+            status = 202,
+            description = "Received: no node accepts what it revokes any more. Of a signed token the body is empty",
+            body = SignalAnswer
+        ),
+        (status = 400, description = "The token is not valid", body = SignalRefusal),
+        (
+            status = 403,
+            description = "The caller may not speak for `iss`, that has no authority over the subject, or policy refuses",
+            body = error::Body
+        ),
+        (status = 429, description = "The issuer has revoked as much as it may in a minute", body = error::Body),
+        (status = 501, description = "No issuer of signals is configured, or policy has no rule", body = error::Body),
+        (status = 503, description = "Not possible now, or its outcome is unknown", body = error::Body),
+    )
+)]
+pub async fn receive(
+    caller: Caller<SendSignals>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Error> {
+    let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
+    let media = body::media(&headers, &[Media::Json, Media::SecurityEvent])?;
+    let is_signed = media == Media::SecurityEvent;
+    let form = if is_signed { Form::Signed(&bytes) } else { Form::Object(&bytes) };
+    let received = match app.receiver.receive(form, caller.id()).await {
+        Ok(received) => received,
+        Err(error) if is_signed => return refusal_of_signed(error),
+        Err(error) => return Err(error.into()),
+    };
+    tracing::info!(
+        request_id = super::around::current_request_id(),
+        iss = received.iss,
+        jti = received.jti,
+        status = received.status.as_str(),
+        effects = received.effects,
+        "signal received"
+    );
+    // RFC 8935 §2.2: "a response with HTTP Status Code 202" and "an empty response body".
+    if is_signed {
+        return Ok((StatusCode::ACCEPTED, NO_STORE).into_response());
+    }
+    let answer = SignalAnswer { status: received.status.as_str() };
+    Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
+}
+
+/// RFC 8935 §2.3: what is wrong with the token is answered 400, with a code; everything else as on any other
+/// route.
+fn refusal_of_signed(error: signals::Error) -> Result<Response, Error> {
+    let err = match &error {
+        signals::Error::Set(error) => error.err(),
+        signals::Error::Invalid { .. } => "invalid_request",
+        _ => return Err(error.into()),
+    };
+    let answer = SetError { err, description: error::printable(&error.to_string()) };
+    let language = [(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"))];
+    Ok((StatusCode::BAD_REQUEST, NO_STORE, language, Json(answer)).into_response())
+}

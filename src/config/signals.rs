@@ -1,0 +1,129 @@
+//! `[[signals]]`: whose signals are received, where their keys are, and whom each may revoke.
+
+use std::collections::BTreeSet;
+
+use super::check::Checker;
+use super::keys::{self, Keys, Mode};
+use super::{edge, issuers};
+use crate::id::WorkloadId;
+use crate::limits;
+use crate::signals::{Authority, SignalIssuer};
+use crate::token::issuer::KeySource;
+
+/// Checks each issuer alone; whether they fit together is checked when none has a mistake.
+pub(super) fn check(keys: &Keys, own_issuer: Option<&str>, checker: &mut Checker) -> Vec<SignalIssuer> {
+    let mut checked = Vec::new();
+    for (index, section) in keys.signals.iter().enumerate() {
+        let section = Section { all: keys, keys: section, name: format!("signals[{index}]"), own_issuer };
+        checked.extend(section.check(checker));
+    }
+    checked
+}
+
+struct Section<'k> {
+    all: &'k Keys,
+    keys: &'k keys::SignalIssuer,
+    name: String,
+    own_issuer: Option<&'k str>,
+}
+
+impl Section<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.name)
+    }
+
+    fn check(&self, checker: &mut Checker) -> Option<SignalIssuer> {
+        let iss = checker.require(&self.key("issuer"), self.keys.issuer.as_deref());
+        let iss = iss.and_then(|iss| checker.keep(&self.key("issuer"), self.foreign(iss)));
+        let (key, keys) = self.key_source();
+        let keys = checker.keep(&key, keys);
+        let algorithms = checker.keep(&self.key("algorithms"), issuers::algorithms(&self.keys.algorithms));
+        let audiences = issuers::audiences(self.keys.audiences.as_deref(), self.own_issuer);
+        let audiences = checker.keep(&self.key("audiences"), audiences);
+        let callers = checker.keep(&self.key("callers"), self.callers());
+        let trust_domains =
+            checker.keep(&self.key("trust_domains"), issuers::trust_domains(&self.keys.trust_domains));
+        let subject_issuers = checker.keep(&self.key("subject_issuers"), self.subject_issuers());
+        let quota = checker.keep(&self.key("revocations_per_minute"), self.revocations_per_minute());
+        Some(SignalIssuer {
+            iss: iss?,
+            keys: keys?,
+            algorithms: algorithms?,
+            audiences: audiences?,
+            callers: callers?,
+            authority: Authority { trust_domains: trust_domains?, subject_issuers: subject_issuers? },
+            revocations_per_minute: quota?,
+        })
+    }
+
+    fn foreign(&self, iss: &str) -> Result<String, &'static str> {
+        if iss.is_empty() || iss.len() > limits::URI_BYTES_MAX {
+            Err("must be the iss of the signals, byte for byte")
+        } else if self.own_issuer == Some(iss) {
+            Err("is this fabric's own issuer, which sends itself no signals")
+        } else {
+            Ok(iss.to_owned())
+        }
+    }
+
+    /// At most one of three keys, and which key the outcome is about. Without one nothing that is signed is
+    /// accepted, and then somebody must be able to send what is not.
+    fn key_source(&self) -> (String, Result<Option<KeySource>, String>) {
+        let keys = self.keys;
+        let fetchable = |address: &str| issuers::fetchable(address, self.all.outbound.allow_loopback_http);
+        let mut sources: Vec<(&str, Result<KeySource, String>)> = Vec::new();
+        sources.extend(keys.keys_file.iter().map(|path| ("keys_file", Ok(KeySource::File(path.clone())))));
+        sources.extend(keys.keys_url.iter().map(|url| ("keys_url", fetchable(url).map(KeySource::Url))));
+        if keys.discovery {
+            // Without an issuer there is another mistake already.
+            let address = keys.issuer.as_deref().map_or(Ok(String::new()), fetchable);
+            sources.push(("discovery", address.map(|_| KeySource::TransmitterMetadata)));
+        }
+        let of_section = |outcome: Result<_, &str>| (self.name.clone(), outcome.map_err(str::to_owned));
+        let mut sources = sources.into_iter();
+        match (sources.next(), sources.next()) {
+            (None, _) if keys.callers.is_empty() && self.all.node.mode == Mode::Production => of_section(
+                Err("needs keys_file, keys_url, discovery = true or callers: nobody could send in its name"),
+            ),
+            (None, _) => of_section(Ok(None)),
+            (Some((name, source)), None) => (self.key(name), source.map(Some)),
+            (Some(_), Some(_)) => {
+                of_section(Err("takes at most one of keys_file, keys_url, discovery = true"))
+            }
+        }
+    }
+
+    fn callers(&self) -> Result<BTreeSet<WorkloadId>, String> {
+        let read = |id: &String| edge::spiffe_id(id).map_err(|rule| format!("{id:?}: {rule}"));
+        self.keys.callers.iter().map(read).collect()
+    }
+
+    /// Its own subjects unless the configuration says otherwise. What is stated must be an issuer whose
+    /// subjects can be known here: a name that is misspelled would revoke nothing, and nobody would see it.
+    fn subject_issuers(&self) -> Result<Vec<String>, String> {
+        let Some(stated) = &self.keys.subject_issuers else {
+            return Ok(self.keys.issuer.iter().cloned().collect());
+        };
+        if stated.len() > limits::SUBJECT_ISSUERS_MAX {
+            return Err(format!("must name at most {}", limits::SUBJECT_ISSUERS_MAX));
+        }
+        let is_known = |iss: &str| {
+            let mut configured = self.all.issuers.iter().filter_map(|issuer| issuer.issuer.as_deref());
+            [self.own_issuer, self.keys.issuer.as_deref()].contains(&Some(iss))
+                || configured.any(|configured| configured == iss)
+        };
+        match stated.iter().find(|iss| !is_known(iss)) {
+            Some(unknown) => {
+                let rule = "must be its own issuer, that of one of [[issuers]], or fabric.issuer";
+                Err(format!("{unknown:?}: {rule}"))
+            }
+            None => Ok(stated.clone()),
+        }
+    }
+
+    fn revocations_per_minute(&self) -> Result<u32, String> {
+        let largest = limits::REVOCATIONS_PER_MINUTE_MAX;
+        let stated = u32::try_from(self.keys.revocations_per_minute).unwrap_or(u32::MAX);
+        if (1..=largest).contains(&stated) { Ok(stated) } else { Err(format!("must be 1 to {largest}")) }
+    }
+}

@@ -1,0 +1,88 @@
+//! Every rule of an issuer of signals, broken once.
+
+use super::*;
+
+/// Of the production configuration, where somebody must be able to send.
+const SIGNALS: &str = r#"
+[[signals]]
+issuer = "https://idp.example.com"
+keys_url = "https://idp.example.com/keys"
+"#;
+
+#[test]
+fn an_issuer_of_signals_has_what_it_states_and_defaults_for_the_rest() {
+    let config = good(&format!("{PRODUCTION}{ISSUER}{SIGNALS}"));
+    let issuer = config.signals.of("https://idp.example.com").expect("configured");
+    assert_eq!(issuer.keys, Some(KeySource::Url("https://idp.example.com/keys".to_owned())));
+    assert_eq!(issuer.algorithms, crate::token::issuer::ALGORITHMS_DEFAULT);
+    assert_eq!(issuer.audiences, ["https://trust.example.com"]);
+    assert!(issuer.callers.is_empty() && issuer.authority.trust_domains.is_empty());
+    assert_eq!(issuer.authority.subject_issuers, ["https://idp.example.com"]);
+    assert_eq!(issuer.revocations_per_minute, limits::REVOCATIONS_PER_MINUTE);
+    assert!(config.signals.of("https://idp.example.com/").is_none());
+    assert!(good(&format!("{PRODUCTION}{ISSUER}")).signals.is_empty());
+    let stated = format!(
+        "{PRODUCTION}{ISSUER}[[signals]]\nissuer = \"https://idp.example.com\"\ndiscovery = true\n\
+         callers = [\"spiffe://trust.example.com/idp\"]\ntrust_domains = [\"trust.example.com\"]\n\
+         subject_issuers = [\"https://k8s.example.com\", \"https://trust.example.com\"]\n\
+         revocations_per_minute = 1000000\n"
+    );
+    let config = good(&stated);
+    let issuer = config.signals.of("https://idp.example.com").expect("configured");
+    assert_eq!(issuer.keys, Some(KeySource::TransmitterMetadata));
+    assert_eq!(
+        issuer.callers.iter().next().map(ToString::to_string).as_deref(),
+        Some("spiffe://trust.example.com/idp")
+    );
+    assert_eq!(issuer.authority.trust_domains[0].as_str(), "trust.example.com");
+    assert_eq!(issuer.authority.subject_issuers, ["https://k8s.example.com", "https://trust.example.com"]);
+    assert_eq!(issuer.revocations_per_minute, limits::REVOCATIONS_PER_MINUTE_MAX);
+}
+
+#[test]
+fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
+    let keys = "keys_url = \"https://idp.example.com/keys\"";
+    let too_many =
+        format!("subject_issuers = {:?}", vec!["https://k8s.example.com"; limits::SUBJECT_ISSUERS_MAX + 1]);
+    for (change, to, key) in [
+        ("issuer = \"https://idp.example.com\"\n", "", "signals[0].issuer"),
+        ("\"https://idp.example.com\"", "\"\"", "signals[0].issuer"),
+        ("\"https://idp.example.com\"", "\"https://trust.example.com\"", "signals[0].issuer"),
+        // Nobody could send in its name.
+        (keys, "", "signals[0]"),
+        (keys, "keys_file = \"k\"\ndiscovery = true", "signals[0]"),
+        (keys, "keys_url = \"http://idp.example.com/keys\"", "signals[0].keys_url"),
+        (keys, "keys_url = \"keys\"", "signals[0].keys_url"),
+        (keys, "keys_file = \"k\"\nalgorithms = []", "signals[0].algorithms"),
+        (keys, "keys_file = \"k\"\nalgorithms = [\"HS256\"]", "signals[0].algorithms"),
+        (keys, "keys_file = \"k\"\naudiences = []", "signals[0].audiences"),
+        (keys, "keys_file = \"k\"\naudiences = [\"\"]", "signals[0].audiences"),
+        (keys, "callers = [\"idp\"]", "signals[0].callers"),
+        (keys, "callers = [\"wimse://trust.example.com/idp\"]", "signals[0].callers"),
+        (keys, "keys_file = \"k\"\ntrust_domains = [\"Trust\"]", "signals[0].trust_domains"),
+        // An issuer that nobody knows would be one whose subjects are never revoked.
+        (
+            keys,
+            "keys_file = \"k\"\nsubject_issuers = [\"https://k8s.example.com/\"]",
+            "signals[0].subject_issuers",
+        ),
+        (keys, &format!("keys_file = \"k\"\n{too_many}"), "signals[0].subject_issuers"),
+        (keys, "keys_file = \"k\"\nrevocations_per_minute = 0", "signals[0].revocations_per_minute"),
+        (keys, "keys_file = \"k\"\nrevocations_per_minute = 1000001", "signals[0].revocations_per_minute"),
+        (keys, "keys_file = \"k\"\nbundle_file = \"b\"", "signals[0].bundle_file"),
+    ] {
+        let signals = SIGNALS.replace(change, to);
+        assert_ne!(signals, SIGNALS, "{change}");
+        let found = mistakes(&format!("{PRODUCTION}{ISSUER}{signals}"), &[]);
+        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{to}: {found:?}");
+    }
+    let found = mistakes(&format!("{PRODUCTION}{ISSUER}{SIGNALS}{SIGNALS}"), &[]);
+    assert_eq!(found[0].key, "signals");
+    assert!(found[0].rule.contains("twice"), "{found:?}");
+    // In development mode everybody can send.
+    let bare = SIGNALS.replace(keys, "");
+    assert_eq!(good(&format!("{REQUIRED}{bare}")).signals.len(), 1);
+    let plain = SIGNALS.replace("https://idp.example.com/keys", "http://127.0.0.1/keys");
+    assert_eq!(mistake(&plain).0, "signals[0].keys_url");
+    assert_eq!(good(&format!("{REQUIRED}[outbound]\nallow_loopback_http = true\n{plain}")).signals.len(), 1);
+}

@@ -1,0 +1,270 @@
+//! Who may revoke whom: from the subject of a signal, and whom its issuer speaks for, to the facts that
+//! are revoked. Pure: nothing is looked up, so a subject that nobody knows yet is revoked as well.
+//!
+//! Identifiers are compared byte for byte, an email address too, as they stand in credentials: a prefix of
+//! a subject is another subject.
+
+use super::Error;
+use crate::id::{TrustDomain, WorkloadId};
+use crate::token::lineage::Fact;
+use crate::token::subject_id::{Complex, SubjectId};
+
+/// Whom an issuer of signals speaks for. Its own `opaque` identifiers are always its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Authority {
+    /// The trust domains over whose workloads it has authority.
+    pub trust_domains: Vec<TrustDomain>,
+    /// The issuers of credentials for whose subjects, email addresses and tokens it speaks. This fabric may
+    /// be one of them: that is authority over every workload, and every token of ours.
+    pub subject_issuers: Vec<String>,
+}
+
+/// Who says it, to whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Parties<'a> {
+    /// `iss` of the signal.
+    pub iss: &'a str,
+    /// Our own `iss`.
+    pub own_issuer: &'a str,
+}
+
+impl Authority {
+    /// The facts that `subject` is, each once. None of them, if its format names nothing that a credential derives
+    /// from here: then nothing can be revoked, and nobody is wronged.
+    ///
+    /// # Errors
+    /// [`Error::OutsideAuthority`] with the member that names what the issuer does not speak for;
+    /// [`Error::Invalid`] for a subject of our own that is no workload identifier.
+    pub fn facts(&self, subject: &SubjectId, parties: Parties<'_>) -> Result<Vec<Fact>, Error> {
+        let mut facts = Vec::new();
+        self.collect(subject, "sub_id", parties, &mut facts)?;
+        Ok(facts)
+    }
+
+    fn collect(
+        &self,
+        subject: &SubjectId,
+        path: &str,
+        parties: Parties<'_>,
+        facts: &mut Vec<Fact>,
+    ) -> Result<(), Error> {
+        let outside = |member: &str| Err(Error::OutsideAuthority { field: format!("{path}.{member}") });
+        let mut put = |fact: Fact| {
+            // Two aliases may be one fact.
+            if !facts.contains(&fact) {
+                facts.push(fact);
+            }
+        };
+        match subject {
+            SubjectId::SpiffeId(id) | SubjectId::Uri(id) => {
+                if !self.trust_domains.contains(id.trust_domain()) {
+                    return outside(subject.format());
+                }
+                put(Fact::workload(id));
+            }
+            SubjectId::Email(address) => {
+                // No credential of our own has an address.
+                let mut issuers =
+                    self.subject_issuers.iter().filter(|iss| *iss != parties.own_issuer).peekable();
+                if issuers.peek().is_none() {
+                    return outside("email");
+                }
+                issuers.for_each(|iss| put(Fact::email(iss, address)));
+            }
+            SubjectId::IssSub { iss, .. } | SubjectId::JwtId { iss, .. } if !self.speaks_for(iss) => {
+                return outside("iss");
+            }
+            SubjectId::IssSub { iss, sub } if iss == parties.own_issuer => {
+                let id: WorkloadId = sub.parse().map_err(|_| Error::Invalid {
+                    field: format!("{path}.sub"),
+                    rule: "must be a workload identifier, as every subject of this fabric is",
+                })?;
+                put(Fact::workload(&id));
+            }
+            SubjectId::IssSub { iss, sub } => put(Fact::subject(iss, sub)),
+            SubjectId::JwtId { iss, jti } => put(Fact::token(iss, jti)),
+            SubjectId::Opaque(id) => put(Fact::subject(parties.iss, id)),
+            SubjectId::Complex(complex) => {
+                if let Some((member, subject)) = principal(complex) {
+                    self.collect(subject, &format!("{path}.{member}"), parties, facts)?;
+                }
+            }
+            SubjectId::Aliases(aliases) => {
+                for (at, alias) in aliases.iter().enumerate() {
+                    self.collect(alias, &format!("{path}.identifiers[{at}]"), parties, facts)?;
+                }
+            }
+            SubjectId::Unusable { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn speaks_for(&self, iss: &str) -> bool {
+        self.subject_issuers.iter().any(|known| known == iss)
+    }
+}
+
+/// Which member of a complex subject is acted on. A session that is one token is the narrowest; else the
+/// user, whatever device or tenant it is in; else the application. If the member cannot be acted on, no
+/// wider one is taken in its place.
+fn principal(complex: &Complex) -> Option<(&'static str, &SubjectId)> {
+    let session = complex.session.as_ref().filter(|session| matches!(session, SubjectId::JwtId { .. }));
+    let session = session.map(|session| ("session", session));
+    let user = complex.user.as_ref().map(|user| ("user", user));
+    let application = complex.application.as_ref().map(|application| ("application", application));
+    session.or(user).or(application)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const OWN: &str = "https://fabric.example";
+    const IDP: &str = "https://idp.example";
+    const OTHER: &str = "https://other.example";
+    const CART: &str = "wimse://trust.example/ns/shop/sa/cart";
+
+    /// Speaks for one trust domain, its own subjects and those of another issuer.
+    fn authority() -> Authority {
+        Authority {
+            trust_domains: vec!["trust.example".parse().expect("trust domain")],
+            subject_issuers: vec![IDP.to_owned(), OTHER.to_owned()],
+        }
+    }
+
+    fn facts_of(authority: &Authority, subject: &Value) -> Result<Vec<Fact>, Error> {
+        let subject = SubjectId::read(subject, "sub_id").expect("well formed");
+        authority.facts(&subject, Parties { iss: IDP, own_issuer: OWN })
+    }
+
+    fn facts(subject: &Value) -> Vec<Fact> {
+        facts_of(&authority(), subject).expect("within its authority")
+    }
+
+    /// Which member names what the issuer does not speak for.
+    fn outside(authority: &Authority, subject: &Value) -> String {
+        match facts_of(authority, subject) {
+            Err(Error::OutsideAuthority { field }) => field,
+            other => panic!("{subject}: {other:?}"),
+        }
+    }
+
+    fn workload(id: &str) -> Fact {
+        Fact::workload(&id.parse().expect("workload"))
+    }
+
+    #[test]
+    fn each_format_becomes_what_credentials_derive_from() {
+        let spiffe = "spiffe://trust.example/ns/shop/sa/cart";
+        for (subject, expected) in [
+            (json!({"format": "spiffe_id", "spiffe_id": spiffe}), vec![workload(spiffe)]),
+            (json!({"format": "uri", "uri": CART}), vec![workload(CART)]),
+            (
+                json!({"format": "email", "email": "A@b.example"}),
+                vec![Fact::email(IDP, "A@b.example"), Fact::email(OTHER, "A@b.example")],
+            ),
+            (json!({"format": "iss_sub", "iss": OTHER, "sub": "7"}), vec![Fact::subject(OTHER, "7")]),
+            (json!({"format": "opaque", "id": "7"}), vec![Fact::subject(IDP, "7")]),
+            (json!({"format": "jwt_id", "iss": OTHER, "jti": "t"}), vec![Fact::token(OTHER, "t")]),
+        ] {
+            assert_eq!(facts(&subject), expected, "{subject}");
+        }
+    }
+
+    #[test]
+    fn a_subject_outside_its_authority_is_refused_by_the_member_that_names_it() {
+        let authority = authority();
+        for (subject, field) in [
+            (json!({"format": "spiffe_id", "spiffe_id": "spiffe://other.example/a"}), "sub_id.spiffe_id"),
+            (json!({"format": "uri", "uri": "wimse://other.example/a"}), "sub_id.uri"),
+            // Neither above nor below the trust domain it speaks for.
+            (json!({"format": "uri", "uri": "wimse://a.trust.example/a"}), "sub_id.uri"),
+            (json!({"format": "uri", "uri": "wimse://example/a"}), "sub_id.uri"),
+            (json!({"format": "iss_sub", "iss": "https://idp.example/", "sub": "7"}), "sub_id.iss"),
+            (json!({"format": "iss_sub", "iss": OWN, "sub": CART}), "sub_id.iss"),
+            (json!({"format": "jwt_id", "iss": OWN, "jti": "t"}), "sub_id.iss"),
+        ] {
+            assert_eq!(outside(&authority, &subject), field, "{subject}");
+        }
+        let none = Authority::default();
+        for (subject, field) in [
+            (json!({"format": "email", "email": "a@b.example"}), "sub_id.email"),
+            (json!({"format": "uri", "uri": CART}), "sub_id.uri"),
+            (json!({"format": "iss_sub", "iss": IDP, "sub": "7"}), "sub_id.iss"),
+            (json!({"format": "jwt_id", "iss": IDP, "jti": "t"}), "sub_id.iss"),
+        ] {
+            assert_eq!(outside(&none, &subject), field, "{subject}");
+        }
+        assert_eq!(
+            facts_of(&none, &json!({"format": "opaque", "id": "7"})).map(|facts| facts.len()).ok(),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn who_speaks_for_this_fabric_names_its_subjects_as_workloads() {
+        let ours = Authority { trust_domains: Vec::new(), subject_issuers: vec![OWN.to_owned()] };
+        let subject = json!({"format": "iss_sub", "iss": OWN, "sub": CART});
+        assert_eq!(facts_of(&ours, &subject).ok(), Some(vec![workload(CART)]));
+        let token = json!({"format": "jwt_id", "iss": OWN, "jti": "t"});
+        assert_eq!(facts_of(&ours, &token).ok(), Some(vec![Fact::token(OWN, "t")]));
+        let malformed = facts_of(&ours, &json!({"format": "iss_sub", "iss": OWN, "sub": "cart"}));
+        assert!(matches!(malformed, Err(Error::Invalid { field, .. }) if field == "sub_id.sub"));
+        // Its tokens have no addresses, so this is no authority over any.
+        assert_eq!(outside(&ours, &json!({"format": "email", "email": "a@b.example"})), "sub_id.email");
+    }
+
+    #[test]
+    fn of_a_complex_subject_the_session_is_taken_then_the_user_then_the_application() {
+        let session = json!({"format": "jwt_id", "iss": IDP, "jti": "t"});
+        let user = json!({"format": "iss_sub", "iss": IDP, "sub": "7"});
+        let application = json!({"format": "uri", "uri": CART});
+        let device = json!({"format": "opaque", "id": "device"});
+        let complex = |members: &Value| {
+            let mut complex = members.clone();
+            complex["format"] = "complex".into();
+            complex
+        };
+        for (members, expected) in [
+            (json!({"session": session, "user": user, "device": device}), vec![Fact::token(IDP, "t")]),
+            (json!({"user": user, "application": application}), vec![Fact::subject(IDP, "7")]),
+            (json!({"application": application, "tenant": device}), vec![workload(CART)]),
+            // A session that is no token names nothing.
+            (json!({"session": device, "user": user}), vec![Fact::subject(IDP, "7")]),
+            (json!({"session": device}), vec![]),
+            (json!({"device": device}), vec![]),
+            (json!({"tenant": device, "org_unit": device, "group": device}), vec![]),
+            // A user that is known by a telephone number only is not the whole application.
+            (
+                json!({"user": {"format": "phone_number", "phone_number": "+1"}, "application": application}),
+                vec![],
+            ),
+        ] {
+            assert_eq!(facts(&complex(&members)), expected, "{members}");
+        }
+        let other = json!({"user": {"format": "iss_sub", "iss": "https://x", "sub": "7"}, "device": device});
+        assert_eq!(outside(&authority(), &complex(&other)), "sub_id.user.iss");
+    }
+
+    #[test]
+    fn of_aliases_each_is_taken_and_each_must_be_within_its_authority() {
+        let good = json!({"format": "aliases", "identifiers": [
+            {"format": "uri", "uri": CART}, {"format": "opaque", "id": "7"},
+            {"format": "phone_number", "phone_number": "+1"}, {"format": "iss_sub", "iss": IDP, "sub": "7"},
+        ]});
+        // Two of them are one.
+        assert_eq!(facts(&good), [workload(CART), Fact::subject(IDP, "7")]);
+        let mut bad = good.clone();
+        bad["identifiers"][3]["iss"] = "https://x".into();
+        assert_eq!(outside(&authority(), &bad), "sub_id.identifiers[3].iss");
+    }
+
+    #[test]
+    fn a_format_that_no_credential_derives_from_names_nothing() {
+        let account = json!({"format": "account", "uri": "acct:a@b.example"});
+        assert_eq!(facts(&account), []);
+        assert_eq!(facts_of(&Authority::default(), &account).ok(), Some(Vec::new()));
+    }
+}

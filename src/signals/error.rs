@@ -1,0 +1,83 @@
+//! Why a signal was not accepted, by reason. `api` maps each to a status and a code, once for each form.
+
+use crate::cluster;
+use crate::policy::Denial;
+use crate::token::set;
+use crate::{json, state};
+
+/// Why a signal was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No issuer of signals is configured.
+    #[error("the receiver of signals is not configured: there is no [[signals]]")]
+    NotConfigured,
+    /// The policy has no rule about signals.
+    #[error("the receiver of signals is not configured: the policy has no rule data.svc.signals.decision")]
+    NoRule,
+    /// The object is not acceptable JSON.
+    #[error(transparent)]
+    Json(#[from] json::Error),
+    /// The token breaks a rule.
+    #[error(transparent)]
+    Set(#[from] set::Error),
+    /// A member breaks a rule that only the receiver knows.
+    #[error("{field}: {rule}")]
+    Invalid {
+        /// Its path.
+        field: String,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// What is not signed comes from nobody who may say it in this issuer's name; or there is no such
+    /// issuer: which of the two is not said.
+    #[error("iss: the caller may not send unsigned signals in the name of this issuer")]
+    NotItsSpeaker,
+    /// The subject is not the issuer's to revoke.
+    #[error("{field}: the issuer has no authority over this subject")]
+    OutsideAuthority {
+        /// The member that names it.
+        field: String,
+    },
+    /// Policy says no.
+    #[error("policy denied: {}", .0.reason)]
+    Denied(Denial),
+    /// The issuer has revoked as much as it may.
+    #[error("the issuer has revoked as much as it may in a minute; an operator can allow it more")]
+    Quota {
+        /// When it may again.
+        retry_after_secs: u32,
+    },
+    /// The cluster remembers as much as it can.
+    #[error("the cluster remembers as many revocations as it can")]
+    TooManyRevocations,
+    /// The issuer's keys are not known now.
+    #[error("the keys of the issuer are not available now")]
+    IssuerUnavailable,
+    /// No policy has been loaded.
+    #[error("no policy is loaded")]
+    NoPolicy,
+    /// It could not be written, or is not known to be.
+    #[error("{0}")]
+    Write(#[source] cluster::Error),
+    /// Anything else, never the caller's fault.
+    #[error("internal error")]
+    Internal(#[source] state::Error),
+}
+
+impl Error {
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::NotConfigured | Self::NoRule => "not_configured",
+            Self::Json(_) | Self::Set(_) | Self::Invalid { .. } => "invalid",
+            Self::NotItsSpeaker | Self::OutsideAuthority { .. } => "outside_authority",
+            Self::Denied(_) => "denied",
+            Self::Quota { .. } => "quota",
+            Self::TooManyRevocations | Self::IssuerUnavailable | Self::NoPolicy | Self::Write(_) => {
+                "unavailable"
+            }
+            Self::Internal(_) => "error",
+        }
+    }
+}

@@ -1,0 +1,748 @@
+//! Signals through their route: who may bring which, what is wrong with one, and what is answered.
+
+use futures::stream::{self, StreamExt as _};
+use serde_json::{Value, json};
+use wiremock::ResponseTemplate;
+
+use crate::support::python::Transmitter;
+use crate::support::{
+    Answer, BAD_SUBJECT, Channel, FABRIC, IDP, JWT, NOW_SECS, Node, OTHER_IDP, REPORTER, Setup, TOOL,
+    credential, encode, with,
+};
+
+const EVENTS: &str = "/v1/signals/events";
+const CAEP: &str = "https://schemas.openid.net/secevent/caep/event-type";
+const RISC: &str = "https://schemas.openid.net/secevent/risc/event-type";
+const DAY_SECS: i64 = 24 * 3600;
+
+/// What ends the sessions of a subject.
+fn revoked() -> Value {
+    json!({(format!("{CAEP}/session-revoked")): {"initiating_entity": "admin", "reason": "credential leaked"}})
+}
+
+fn account(what: &str, claims: &Value) -> Value {
+    json!({(format!("{RISC}/account-{what}")): claims})
+}
+
+fn workload(id: &str) -> Value {
+    json!({"format": "uri", "uri": id})
+}
+
+/// What [`IDP`] says now of a subject.
+fn set(node: &Node, sub_id: &Value, events: &Value) -> Value {
+    json!({
+        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": sub_id, "events": events, "txn": "t-1",
+    })
+}
+
+/// Of a workload that no other test speaks of.
+fn good(node: &Node) -> Value {
+    set(node, &workload("wimse://trust.example/ns/demo/sa/nobody"), &revoked())
+}
+
+/// As [`IDP`] signs it.
+fn signed(node: &Node, set: &Value) -> String {
+    node.cluster.idp.sign_as(&header(node), set)
+}
+
+fn header(node: &Node) -> Value {
+    with(&node.cluster.idp.header(), &json!({"typ": "secevent+jwt"}))
+}
+
+async fn send(node: &Node, set: &Value) -> Answer {
+    node.post(EVENTS, set).await
+}
+
+async fn send_over(node: &Node, channel: &Channel, set: &Value) -> Answer {
+    node.call_over(channel, "POST", EVENTS, &[("content-type", "application/json")], set.to_string()).await
+}
+
+async fn send_signed(node: &Node, token: &str) -> Answer {
+    node.call("POST", EVENTS, &[("content-type", "application/secevent+jwt")], token).await
+}
+
+#[track_caller]
+fn is_answered(answer: &Answer, status: &str) {
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (202, json!({ "status": status }).to_string().as_str())
+    );
+}
+
+/// RFC 8935 §2.2.
+#[track_caller]
+fn is_bare(answer: &Answer) {
+    assert_eq!((answer.status, answer.body.as_str()), (202, ""));
+    assert!(answer.header("content-type").is_none());
+}
+
+/// RFC 8935 §2.3. `description` is a part of it.
+#[track_caller]
+fn is_err(answer: &Answer, err: &str, description: &str) {
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    let body = answer.json();
+    assert_eq!(body["err"], err, "{}", answer.body);
+    assert!(body["description"].as_str().is_some_and(|text| text.contains(description)), "{}", answer.body);
+    assert_eq!(body.as_object().map(serde_json::Map::len), Some(2), "{}", answer.body);
+}
+
+async fn secure() -> Node {
+    Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
+}
+
+/// A credential of `demo:<name>`, issued now, that lives an hour.
+fn service_account(node: &Node, name: &str) -> Value {
+    let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
+    let claims = with(&node.cluster.service_account("demo", name), &times);
+    credential(&node.cluster.es256.sign(&claims), JWT)
+}
+
+async fn is_revoked(node: &Node, request: &Value) {
+    node.exchange(request).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+}
+
+#[tokio::test]
+async fn a_signal_is_accepted_in_either_form_and_counts_once() {
+    let node = Node::start().await;
+    let first = good(&node);
+    let answer = send(&node, &first).await;
+    is_answered(&answer, "accepted");
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    is_answered(&send(&node, &first).await, "duplicate");
+    // Whatever else it says, and however it is said.
+    let other = with(&first, &json!({"sub_id": workload(REPORTER)}));
+    is_answered(&send(&node, &other).await, "duplicate");
+    is_bare(&send_signed(&node, &signed(&node, &first)).await);
+    node.granted(&service_account(&node, "reporter")).await;
+    let second = good(&node);
+    is_bare(&send_signed(&node, &signed(&node, &second)).await);
+    is_bare(&send_signed(&node, &signed(&node, &second)).await);
+    is_answered(&send(&node, &second).await, "duplicate");
+
+    let metrics = node.get("/metrics").await.body;
+    for line in [
+        r#"svc_signals_total{result="accepted"} 2"#,
+        r#"svc_signals_total{result="duplicate"} 5"#,
+        "svc_revocations 1",
+        "svc_blocks 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_jti_counts_once_for_each_issuer_also_after_a_restart() {
+    let mut node = Node::start().await;
+    let first = good(&node);
+    is_answered(&send(&node, &first).await, "accepted");
+    let other = with(&first, &json!({"iss": OTHER_IDP}));
+    is_answered(&send(&node, &other).await, "accepted");
+    node.restart().await;
+    for set in [&first, &other] {
+        is_answered(&send(&node, set).await, "duplicate");
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_is_missing_or_of_another_type_is_named() {
+    let node = Node::start().await;
+    let set = good(&node);
+    let cases = [
+        ("iss", json!(1)),
+        ("iss", json!("")),
+        ("jti", json!(1)),
+        ("jti", json!("")),
+        ("jti", json!("j".repeat(257))),
+        ("iat", json!("1800000000")),
+        ("iat", json!(-1)),
+        ("iat", json!(1.5)),
+        ("aud", json!(1)),
+        ("aud", json!("")),
+        ("txn", json!(1)),
+        ("sub_id", json!("a@b.example")),
+        ("sub_id", json!([])),
+        ("events", json!([])),
+        ("events", json!("session-revoked")),
+        ("events", json!({})),
+        ("events", json!({(format!("{CAEP}/session-revoked")): "yes"})),
+        ("events", json!({"session-revoked": {}})),
+        ("events", json!({(format!("{CAEP}/session-revoked")): null})),
+    ];
+    let missing = ["iss", "jti", "iat", "aud", "sub_id", "events"].map(|name| (name, Value::Null));
+    for (name, value) in missing.into_iter().chain(cases) {
+        let bad = with(&set, &json!({ name: value }));
+        send(&node, &bad).await.is_refused(400, "invalid_request", name);
+        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", name);
+    }
+    for (sub_id, name) in [
+        (json!({"uri": REPORTER}), "sub_id.format"),
+        (json!({"format": "uri"}), "sub_id.uri"),
+        (json!({"format": "uri", "uri": "https://a.example"}), "sub_id.uri"),
+        (json!({"format": "uri", "uri": 1}), "sub_id.uri"),
+        (json!({"format": "spiffe_id", "spiffe_id": REPORTER}), "sub_id.spiffe_id"),
+        (json!({"format": "email"}), "sub_id.email"),
+        (json!({"format": "iss_sub", "iss": IDP}), "sub_id.sub"),
+        (json!({"format": "opaque", "id": 7}), "sub_id.id"),
+        (json!({"format": "jwt_id", "jti": "t"}), "sub_id.iss"),
+        (json!({"format": "complex"}), "sub_id"),
+        (json!({"format": "complex", "user": "u"}), "sub_id.user"),
+        (json!({"format": "aliases", "identifiers": []}), "sub_id.identifiers"),
+        (json!({"format": "unheard-of", "id": "7"}), "sub_id.format"),
+        (json!({"format": "Email", "email": "a@b.example"}), "sub_id.format"),
+        // A subject of ours is a workload.
+        (json!({"format": "iss_sub", "iss": FABRIC, "sub": "reporter"}), "sub_id.sub"),
+    ] {
+        let bad = with(&set, &json!({"sub_id": sub_id}));
+        send(&node, &bad).await.is_refused(400, "invalid_request", &format!("{name}: "));
+        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", &format!("{name}: "));
+    }
+    // Nothing of it was remembered.
+    is_answered(&send(&node, &set).await, "accepted");
+}
+
+#[tokio::test]
+async fn a_body_that_is_none_of_the_two_forms_is_refused() {
+    let node = Node::start().await;
+    let token = signed(&node, &good(&node));
+    for (body, text) in [
+        ("", "body is not acceptable JSON"),
+        ("[]", "must be an object"),
+        // A signed token inside JSON is none.
+        (&json!(token).to_string(), "must be an object"),
+        (r#"{"iss": "a", "iss": "b"}"#, "duplicate"),
+        (&format!("{}{}{}", r#"{"iss":"#, "[".repeat(40), "]".repeat(40)), "JSON"),
+    ] {
+        node.call("POST", EVENTS, &[], body).await.is_refused(400, "invalid_request", text);
+    }
+    let wrapped = json!({"set": token});
+    send(&node, &wrapped).await.is_refused(400, "invalid_request", "iss");
+    for media in ["application/x-www-form-urlencoded", "application/jwt", "text/plain", "application/jose"] {
+        let answer = node.call("POST", EVENTS, &[("content-type", media)], token.clone()).await;
+        answer.is_refused(415, "invalid_request", "Content-Type");
+    }
+    for body in
+        [String::new(), good(&node).to_string(), "a.b".to_owned(), format!("{token}\n"), "a".repeat(20_000)]
+    {
+        is_err(&send_signed(&node, &body).await, "invalid_request", "token");
+    }
+    let large = vec![b'a'; 300_000];
+    let answer = node.call("POST", EVENTS, &[("content-type", "application/secevent+jwt")], large).await;
+    answer.is_refused(413, "invalid_request", "");
+    is_bare(&send_signed(&node, &token).await);
+}
+
+#[tokio::test]
+async fn a_signal_of_the_future_of_two_days_ago_or_for_another_is_refused() {
+    let node = Node::start().await;
+    let at = |iat: i64| with(&good(&node), &json!({ "iat": iat }));
+    for iat in [NOW_SECS + 60, NOW_SECS - DAY_SECS] {
+        is_answered(&send(&node, &at(iat)).await, "accepted");
+        is_bare(&send_signed(&node, &signed(&node, &at(iat))).await);
+    }
+    for (iat, text) in [
+        (NOW_SECS + 61, "iat: must be at most 60 s ahead"),
+        (NOW_SECS * 1000, "iat: "),
+        (NOW_SECS - DAY_SECS - 1, "iat: must be at most 24 h old"),
+        (NOW_SECS - 2 * DAY_SECS, "iat: must be at most 24 h old"),
+        (0, "iat: must be at most 24 h old"),
+    ] {
+        send(&node, &at(iat)).await.is_refused(400, "invalid_request", text);
+        is_err(&send_signed(&node, &signed(&node, &at(iat))).await, "invalid_request", text);
+    }
+    for aud in ["https://fabric.example/", "https://FABRIC.example", TOOL, "https://fabric.exampl"] {
+        let bad = with(&good(&node), &json!({ "aud": aud }));
+        send(&node, &bad).await.is_refused(400, "invalid_request", "aud: ");
+        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_audience", "aud: ");
+    }
+    // Only a signed one may be for several.
+    let several = with(&good(&node), &json!({"aud": [TOOL, FABRIC]}));
+    send(&node, &several).await.is_refused(400, "invalid_request", "aud: ");
+    is_bare(&send_signed(&node, &signed(&node, &several)).await);
+}
+
+#[tokio::test]
+async fn what_is_not_signed_is_taken_only_from_who_may_speak_for_its_issuer() {
+    let node = secure().await;
+    let set = good(&node);
+    let (gateway, second) = (node.certified("gateway"), node.certified("second"));
+    // Over plain HTTP, without a certificate, with one that may not send, and with a token instead.
+    send_over(&node, &node.plain(), &set).await.is_refused(403, "access_denied", "served on 8694");
+    send_over(&node, &node.anonymous(), &set).await.is_refused(401, "access_denied", "certificate");
+    for name in ["stranger", "operator"] {
+        let answer = send_over(&node, &node.certified(name), &set).await;
+        answer.is_refused(403, "access_denied", "signals.send");
+    }
+    let bearer = format!("Bearer {}", node.own_token("agents", "operator").await.token);
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let answer = node.call_over(&node.anonymous(), "POST", EVENTS, &headers, set.to_string()).await;
+    answer.is_refused(401, "access_denied", "client certificate");
+    // Each for its own issuer only; one that nobody knows is answered the same.
+    let other = with(&set, &json!({"iss": OTHER_IDP}));
+    let unknown = with(&set, &json!({"iss": "https://idp.example/"}));
+    let text = "iss: the caller may not send unsigned signals in the name of this issuer";
+    for (channel, set) in [(&second, &set), (&gateway, &other), (&gateway, &unknown)] {
+        send_over(&node, channel, set).await.is_refused(403, "access_denied", text);
+    }
+    is_answered(&send_over(&node, &gateway, &set).await, "accepted");
+    is_answered(&send_over(&node, &second, &other).await, "accepted");
+    // A signed one may be brought by whoever may send.
+    let media = [("content-type", "application/secevent+jwt")];
+    let token = signed(&node, &good(&node));
+    let answer = node.call_over(&node.certified("stranger"), "POST", EVENTS, &media, token.clone()).await;
+    answer.is_refused(403, "access_denied", "signals.send");
+    is_bare(&node.call_over(&second, "POST", EVENTS, &media, token).await);
+}
+
+#[tokio::test]
+async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
+    let node = Node::start().await;
+    let set = good(&node);
+    let (idp, other_idp) = (&node.cluster.idp, &node.cluster.other_idp);
+    let header = header(&node);
+    let changed = |changes: &Value| idp.sign_as(&with(&header, changes), &set);
+    let claiming = |changes: &Value| signed(&node, &with(&set, changes));
+    let token = signed(&node, &set);
+    let (input, signature) = token.rsplit_once('.').expect("three parts");
+    let flipped = if signature.starts_with('A') { "B" } else { "A" };
+    let unsigned =
+        format!("{}.{}.", encode(r#"{"alg":"none","typ":"secevent+jwt"}"#), encode(set.to_string()));
+    let two = json!({(format!("{CAEP}/session-revoked")): {}, (format!("{RISC}/account-disabled")): {}});
+    let own_key = with(&header, &json!({"jwk": idp.jwk()}));
+    for (token, err, description) in [
+        // Signed with another issuer's key, under the same name.
+        (other_idp.sign_as(&header, &set), "authentication_failed", "signature"),
+        (format!("{input}.{flipped}{}", &signature[1..]), "authentication_failed", "signature"),
+        (format!("{input}."), "authentication_failed", "signature"),
+        (changed(&json!({"kid": "unheard-of"})), "invalid_key", "key"),
+        (changed(&json!({"typ": null})), "invalid_request", "typ"),
+        (changed(&json!({"typ": "JWT"})), "invalid_request", "typ"),
+        (changed(&json!({"typ": "at+jwt"})), "invalid_request", "typ"),
+        (changed(&json!({"alg": "ES384"})), "invalid_key", "algorithm"),
+        (changed(&json!({"alg": "HS256"})), "invalid_key", "algorithm"),
+        (changed(&json!({"crit": ["exp"], "exp": 1})), "invalid_request", "extension"),
+        (idp.sign_as(&own_key, &set), "invalid_key", "key"),
+        (unsigned, "invalid_key", "algorithm"),
+        (claiming(&json!({"iss": "https://stranger.example"})), "invalid_issuer", "iss"),
+        (claiming(&json!({"iss": OTHER_IDP})), "authentication_failed", "signature"),
+        // It would be an ID token or an access token for others.
+        (claiming(&json!({"sub": REPORTER})), "invalid_request", "sub"),
+        (claiming(&json!({"exp": NOW_SECS + 300})), "invalid_request", "exp"),
+        (claiming(&json!({"events": two})), "invalid_request", "events"),
+    ] {
+        is_err(&send_signed(&node, &token).await, err, description);
+    }
+    // The object may have several, each of which acts.
+    is_answered(&send(&node, &with(&good(&node), &json!({"events": two}))).await, "accepted");
+    for typ in ["secevent+jwt", "application/secevent+jwt", "SecEvent+JWT"] {
+        let token = idp.sign_as(&with(&header, &json!({"typ": typ})), &good(&node));
+        is_bare(&send_signed(&node, &token).await);
+    }
+}
+
+#[tokio::test]
+async fn without_its_keys_an_issuer_is_told_to_come_again() {
+    let node = Node::start().await;
+    node.cluster.answer_instead("/idp/jwks", ResponseTemplate::new(500)).await;
+    let token = signed(&node, &good(&node));
+    let answer = send_signed(&node, &token).await;
+    answer.is_refused(503, "server_error", "keys of the issuer");
+    // What others sign, and what is not signed, does not need them.
+    let other = with(&good(&node), &json!({"iss": OTHER_IDP}));
+    let other = node.cluster.other_idp.sign_as(&header(&node), &other);
+    is_bare(&send_signed(&node, &other).await);
+    is_answered(&send(&node, &good(&node)).await, "accepted");
+    node.cluster.serve().await;
+    node.advance_secs(60);
+    is_bare(&send_signed(&node, &token).await);
+}
+
+/// joserfc signs; nothing of ours made these tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_independent_transmitter_revokes_with_either_algorithm() {
+    let node = Node::start().await;
+    let mut transmitter = Transmitter::start();
+    let jwks = ResponseTemplate::new(200).set_body_json(&transmitter.jwks);
+    node.cluster.answer_instead("/idp/jwks", jwks).await;
+    for (alg, name, events) in [
+        ("RS256", "a", revoked()),
+        ("ES256", "b", revoked()),
+        ("RS256", "c", json!({(format!("{RISC}/credential-compromise")): {"credential_type": "x509"}})),
+        ("ES256", "d", account("disabled", &json!({"reason": "hijacking"}))),
+        (
+            "RS256",
+            "e",
+            json!({(format!("{CAEP}/credential-change")): {
+                "credential_type": "x509", "change_type": "revoke", "reason_admin": {"en": "lost"},
+            }}),
+        ),
+    ] {
+        let source = service_account(&node, name);
+        node.granted(&source).await;
+        let sub = format!("system:serviceaccount:demo:{name}");
+        let sub_id = json!({"format": "iss_sub", "iss": node.cluster.kubernetes(), "sub": sub});
+        let said = set(&node, &sub_id, &events);
+        let token = transmitter.sign(&json!({"alg": alg, "set": said}));
+        is_bare(&send_signed(&node, &token).await);
+        is_revoked(&node, &source).await;
+        is_bare(&send_signed(&node, &token).await);
+    }
+    node.granted(&service_account(&node, "f")).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_signals_total{result="duplicate"} 5"#), "{metrics}");
+    // Another transmitter, whose keys the issuer does not publish.
+    let mut stranger = Transmitter::start();
+    let token = stranger.sign(&json!({"set": good(&node)}));
+    is_err(&send_signed(&node, &token).await, "invalid_key", "key");
+    let known = transmitter.jwks["keys"][0]["kid"].clone();
+    let token = stranger.sign(&json!({"set": good(&node), "header": {"kid": known}}));
+    is_err(&send_signed(&node, &token).await, "authentication_failed", "signature");
+}
+
+#[tokio::test]
+async fn an_issuer_revokes_only_whom_it_speaks_for() {
+    let node = Node::start().await;
+    let svid = node.cluster.endpoint_svids.sign(&crate::support::Cluster::svid("endpoint.example"));
+    let svid = credential(&svid, crate::support::SVID);
+    let reporter = service_account(&node, "reporter");
+    let own = node.granted(&reporter).await;
+    let kubernetes = node.cluster.kubernetes();
+    let sub = "system:serviceaccount:demo:reporter";
+    let elsewhere = "spiffe://endpoint.example/ns/demo/sa/reporter";
+    let complex = |user: &Value| json!({"format": "complex", "user": user});
+    let aliases = |other: &Value| {
+        let mine = json!({"format": "opaque", "id": "7"});
+        json!({"format": "aliases", "identifiers": [mine, other]})
+    };
+    let of_kubernetes = json!({"format": "iss_sub", "iss": kubernetes, "sub": sub});
+    let of_ours = json!({"format": "jwt_id", "iss": FABRIC, "jti": own.claims["jti"]});
+    for (iss, sub_id, field) in [
+        (IDP, json!({"format": "spiffe_id", "spiffe_id": elsewhere}), "sub_id.spiffe_id"),
+        (IDP, workload(elsewhere), "sub_id.uri"),
+        (IDP, workload("wimse://a.trust.example/ns/demo/sa/reporter"), "sub_id.uri"),
+        (
+            IDP,
+            json!({"format": "iss_sub", "iss": "spiffe://endpoint.example", "sub": elsewhere}),
+            "sub_id.iss",
+        ),
+        (IDP, json!({"format": "iss_sub", "iss": format!("{kubernetes}/"), "sub": sub}), "sub_id.iss"),
+        (OTHER_IDP, of_kubernetes.clone(), "sub_id.iss"),
+        (OTHER_IDP, json!({"format": "iss_sub", "iss": FABRIC, "sub": REPORTER}), "sub_id.iss"),
+        (OTHER_IDP, of_ours.clone(), "sub_id.iss"),
+        (OTHER_IDP, complex(&of_kubernetes), "sub_id.user.iss"),
+        (OTHER_IDP, aliases(&of_kubernetes), "sub_id.identifiers[1].iss"),
+    ] {
+        let text = format!("{field}: the issuer has no authority over this subject");
+        // Also for what would have no effect.
+        for events in [revoked(), json!({(format!("{CAEP}/session-established")): {}})] {
+            let bad = with(&set(&node, &sub_id, &events), &json!({ "iss": iss }));
+            send(&node, &bad).await.is_refused(403, "access_denied", &text);
+            let signer = if iss == IDP { &node.cluster.idp } else { &node.cluster.other_idp };
+            let answer = send_signed(&node, &signer.sign_as(&header(&node), &bad)).await;
+            answer.is_refused(403, "access_denied", &text);
+        }
+    }
+    // Of aliases nothing was done, since one was outside: here the first was within.
+    node.granted(&reporter).await;
+    node.granted(&svid).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.lines().any(|line| line == "svc_revocations 0"), "{metrics}");
+    // An opaque name, and an address, mean what their issuer means by them.
+    for sub_id in [json!({"format": "opaque", "id": sub}), json!({"format": "email", "email": "a@b.example"})]
+    {
+        let theirs = with(&set(&node, &sub_id, &revoked()), &json!({"iss": OTHER_IDP}));
+        is_answered(&send(&node, &theirs).await, "accepted");
+    }
+    let with_email = node.cluster.changed(&json!({"email": "a@b.example", "email_verified": true}));
+    node.granted(&credential(&with_email, JWT)).await;
+    is_answered(&send(&node, &set(&node, &of_kubernetes, &revoked())).await, "accepted");
+    is_revoked(&node, &reporter).await;
+}
+
+#[tokio::test]
+async fn a_prefix_of_a_subject_is_another_subject() {
+    let node = Node::start().await;
+    let kubernetes = node.cluster.kubernetes();
+    let (short, long) = (service_account(&node, "cart"), service_account(&node, "cart-2"));
+    for sub_id in [
+        workload("wimse://trust.example/ns/demo/sa/car"),
+        workload("wimse://trust.example/ns/demo"),
+        workload("wimse://trust.example/ns/demo/sa/cart-"),
+        workload("spiffe://trust.example/ns/demo/sa/cart"),
+        json!({"format": "iss_sub", "iss": kubernetes, "sub": "system:serviceaccount:demo:"}),
+        json!({"format": "iss_sub", "iss": kubernetes, "sub": "system:serviceaccount:demo"}),
+        json!({"format": "iss_sub", "iss": kubernetes, "sub": "system:serviceaccount:demo:CART"}),
+        json!({"format": "iss_sub", "iss": kubernetes, "sub": "*"}),
+    ] {
+        is_answered(&send(&node, &set(&node, &sub_id, &revoked())).await, "accepted");
+        node.granted(&short).await;
+        node.granted(&long).await;
+    }
+    is_answered(
+        &send(&node, &set(&node, &workload("wimse://trust.example/ns/demo/sa/cart"), &revoked())).await,
+        "accepted",
+    );
+    is_revoked(&node, &short).await;
+    node.granted(&long).await;
+}
+
+#[tokio::test]
+async fn what_has_no_effect_is_answered_so_and_remembered() {
+    let node = Node::start().await;
+    let reporter = service_account(&node, "reporter");
+    for (sub_id, events) in [
+        (workload(REPORTER), json!({(format!("{CAEP}/session-established")): {}})),
+        (workload(REPORTER), json!({"https://example.com/of-our-own": {"any": ["thing"]}})),
+        (
+            workload(REPORTER),
+            json!({(format!("{CAEP}/credential-change")): {
+                "credential_type": "pin", "change_type": "create",
+            }}),
+        ),
+        (
+            json!({"format": "opaque", "id": "stream-1"}),
+            json!({
+                "https://schemas.openid.net/secevent/ssf/event-type/verification": {"state": "x"},
+            }),
+        ),
+        (json!({"format": "phone_number", "phone_number": "+12065550100"}), revoked()),
+        (json!({"format": "account", "uri": "acct:a@b.example"}), revoked()),
+        (json!({"format": "complex", "device": {"format": "opaque", "id": "d"}}), revoked()),
+    ] {
+        let said = set(&node, &sub_id, &events);
+        is_answered(&send(&node, &said).await, "ignored");
+        is_answered(&send(&node, &said).await, "duplicate");
+    }
+    node.granted(&reporter).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_signals_total{result="ignored"} 7"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
+    let node = Node::start().await;
+    // Issued so late that no watermark of this test covers it.
+    let later = async |node: &Node| {
+        node.advance_secs(10);
+        service_account(node, "reporter")
+    };
+    let at = |offset: i64| json!({"event_timestamp": NOW_SECS + offset});
+    let said = async |iss: &str, events: Value| {
+        let said = with(&set(&node, &workload(REPORTER), &events), &json!({ "iss": iss }));
+        is_answered(&send(&node, &said).await, "accepted");
+    };
+    said(IDP, account("disabled", &at(10))).await;
+    is_revoked(&node, &later(&node).await).await;
+    // Another issuer's, another family's, one from before that came late, and a tie.
+    said(OTHER_IDP, account("enabled", &at(20))).await;
+    said(IDP, json!({(format!("{CAEP}/device-compliance-change")): {
+        "previous_status": "not-compliant", "current_status": "compliant", "event_timestamp": NOW_SECS + 20,
+    }}))
+    .await;
+    said(IDP, account("enabled", &at(9))).await;
+    said(IDP, account("enabled", &at(10))).await;
+    is_revoked(&node, &later(&node).await).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.lines().any(|line| line == "svc_blocks 1"), "{metrics}");
+    said(IDP, account("enabled", &at(11))).await;
+    node.granted(&later(&node).await).await;
+    // A block from before the lift, that was delayed, is one no more; what it revokes stays revoked.
+    let before = later(&node).await;
+    said(IDP, account("disabled", &at(10))).await;
+    is_revoked(&node, &before).await;
+    node.granted(&later(&node).await).await;
+    // Two block, both must lift.
+    said(IDP, account("disabled", &at(30))).await;
+    said(OTHER_IDP, account("purged", &at(30))).await;
+    said(IDP, account("enabled", &at(31))).await;
+    is_revoked(&node, &later(&node).await).await;
+    said(OTHER_IDP, account("enabled", &at(31))).await;
+    node.granted(&later(&node).await).await;
+}
+
+#[tokio::test]
+async fn an_event_of_the_future_is_refused_and_an_ancient_one_outlasts_nothing() {
+    let node = Node::start().await;
+    let disabled = |claims: &Value| set(&node, &workload(REPORTER), &account("disabled", claims));
+    for wrong in [
+        json!(NOW_SECS + 61),
+        json!(NOW_SECS * 1000),
+        json!(1e300),
+        json!(-1),
+        json!("1800000000"),
+        json!(null),
+        json!([NOW_SECS]),
+    ] {
+        let bad = disabled(&json!({"event_timestamp": wrong}));
+        let text = "events.account-disabled.event_timestamp: must be seconds";
+        send(&node, &bad).await.is_refused(400, "invalid_request", text);
+        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", text);
+    }
+    node.granted(&service_account(&node, "reporter")).await;
+    // Of 1970: it blocks, and the first lift of a later time ends that.
+    is_answered(&send(&node, &disabled(&json!({"event_timestamp": 0}))).await, "accepted");
+    node.advance_secs(10);
+    is_revoked(&node, &service_account(&node, "reporter")).await;
+    let enabled = set(&node, &workload(REPORTER), &account("enabled", &json!({"event_timestamp": 0.5})));
+    is_answered(&send(&node, &enabled).await, "accepted");
+    node.granted(&service_account(&node, "reporter")).await;
+    // What an event does not say happened when the token was issued.
+    let iat = node.now_secs() - 100;
+    is_answered(&send(&node, &with(&disabled(&json!({})), &json!({ "iat": iat }))).await, "accepted");
+    let early =
+        with(&set(&node, &workload(REPORTER), &account("enabled", &json!({}))), &json!({"iat": iat - 1}));
+    is_answered(&send(&node, &early).await, "accepted");
+    node.advance_secs(10);
+    is_revoked(&node, &service_account(&node, "reporter")).await;
+    is_answered(
+        &send(
+            &node,
+            &with(
+                &good(&node),
+                &json!({
+                    "sub_id": workload(REPORTER), "events": account("enabled", &json!({})), "iat": iat + 1,
+                }),
+            ),
+        )
+        .await,
+        "accepted",
+    );
+    node.granted(&service_account(&node, "reporter")).await;
+}
+
+/// Puts this text in the place of `policies/signals.rego`.
+async fn replace_rule(node: &Node, text: &str) {
+    let mut sources = node.get("/v1/sys/policy").await.json()["sources"].clone();
+    for source in sources.as_array_mut().expect("sources") {
+        if source["path"] == "signals.rego" {
+            source["text"] = text.into();
+        }
+    }
+    let applied = node.put("/v1/sys/policy", &json!({ "sources": sources })).await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+}
+
+#[tokio::test]
+async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
+    let node = Node::start().await;
+    // The rule needs to know what changed.
+    let unclear = set(&node, &workload(REPORTER), &json!({(format!("{CAEP}/credential-change")): {}}));
+    send(&node, &unclear).await.is_refused(403, "access_denied", "policy denied: ");
+    let said = set(&node, &workload(REPORTER), &revoked());
+    let everything = r#"{"allow": true, "reason": "", "effects": {uri: {"effect": "none"} | some uri, _ in input.set.events}}"#;
+    for (answer, text) in [
+        (r#"{"allow": false, "reason": "not on a Sunday"}"#, "not on a Sunday"),
+        (r#"{"allow": true, "reason": ""}"#, "no well-formed answer"),
+        (r#"{"allow": true, "reason": "", "effects": {}}"#, "no well-formed answer"),
+        (
+            r#"{"allow": true, "reason": "", "effects": {"x": {"effect": "watermark"}}}"#,
+            "no well-formed answer",
+        ),
+        (r#"{"allow": "true", "reason": "", "effects": {}}"#, "no well-formed answer"),
+        ("1 / 0", "policy"),
+    ] {
+        replace_rule(&node, &format!("package svc.signals\n\nimport rego.v1\n\ndecision := {answer}\n"))
+            .await;
+        send(&node, &said).await.is_refused(403, "access_denied", text);
+        let answer = send_signed(&node, &signed(&node, &said)).await;
+        answer.is_refused(403, "access_denied", text);
+    }
+    // Two rules that contradict each other.
+    let conflict =
+        "package svc.signals\n\nimport rego.v1\n\ndecision := input.set.jti\n\ndecision := input.set.iss\n";
+    replace_rule(&node, conflict).await;
+    send(&node, &said).await.is_refused(403, "access_denied", "policy could not be evaluated");
+    // What policy says has no effect has none.
+    replace_rule(&node, &format!("package svc.signals\n\nimport rego.v1\n\ndecision := {everything}\n"))
+        .await;
+    is_answered(&send(&node, &said).await, "ignored");
+    node.granted(&service_account(&node, "reporter")).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_signals_total{result="denied"} 14"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn without_a_rule_about_signals_none_is_received_and_what_was_revoked_stays_so() {
+    let node = Node::start_with(Setup { without: &["signals.rego"], ..Setup::default() }).await;
+    let text = "the policy has no rule data.svc.signals.decision";
+    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
+    let answer = send_signed(&node, &signed(&node, &good(&node))).await;
+    answer.is_refused(501, "not_implemented", text);
+
+    let node = Node::start().await;
+    let reporter = service_account(&node, "reporter");
+    is_answered(&send(&node, &set(&node, &workload(REPORTER), &revoked())).await, "accepted");
+    let policy = node.get("/v1/sys/policy").await.json();
+    let sources = policy["sources"].as_array().expect("sources").iter();
+    let kept: Vec<_> = sources.filter(|source| source["path"] != "signals.rego").collect();
+    assert_eq!(node.put("/v1/sys/policy", &json!({"sources": kept})).await.status, 200);
+    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
+    is_revoked(&node, &reporter).await;
+}
+
+#[tokio::test]
+async fn without_an_issuer_of_signals_none_is_received() {
+    let node = Node::start_with(Setup { is_without_issuers_of_signals: true, ..Setup::default() }).await;
+    let text = "there is no [[signals]]";
+    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
+    let answer = send_signed(&node, &signed(&node, &good(&node))).await;
+    answer.is_refused(501, "not_implemented", text);
+    node.call("POST", EVENTS, &[], "").await.is_refused(501, "not_implemented", text);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_subjects_in_a_minute_are_more_than_an_issuer_may_revoke() {
+    const SUBJECTS: usize = 100_000;
+    const IN_ONE: usize = 16;
+    let few = "https://few.example";
+    let more_config = format!(
+        "\n[[signals]]\nissuer = \"{few}\"\nrevocations_per_minute = 3\n\
+         \n[limits]\nrequests_per_second_per_caller = 1000000\n"
+    );
+    let node = Node::start_with(Setup { more_config, ..Setup::default() }).await;
+    let of = |first: usize| {
+        let alias = |number| json!({"format": "opaque", "id": format!("subject-{number}")});
+        let identifiers: Vec<Value> = (first..first + IN_ONE).map(alias).collect();
+        set(&node, &json!({"format": "aliases", "identifiers": identifiers}), &revoked())
+    };
+    let sent = stream::iter((0..SUBJECTS).step_by(IN_ONE)).map(|first| {
+        let said = of(first);
+        let node = &node;
+        async move { send(node, &said).await }
+    });
+    let answers: Vec<Answer> = sent.buffer_unordered(32).collect().await;
+    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(accepted, 6_000 / IN_ONE);
+    let refused = answers.iter().find(|answer| answer.status != 202).expect("one");
+    refused.is_refused(429, "access_denied", "the issuer has revoked as much as it may in a minute");
+    assert_eq!(refused.header("retry-after"), Some("60"));
+    assert!(answers.iter().all(|answer| matches!(answer.status, 202 | 429)));
+    let metrics = node.get("/metrics").await.body;
+    for line in [
+        "svc_revocations 6000".to_owned(),
+        format!(r#"svc_signals_total{{result="quota"}} {}"#, SUBJECTS / IN_ONE - accepted),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    }
+    // It is one issuer's: others go on, and each within its own.
+    let theirs = |jti: &str| {
+        with(
+            &set(&node, &json!({"format": "opaque", "id": jti}), &revoked()),
+            &json!({"iss": few, "jti": jti}),
+        )
+    };
+    for jti in ["1", "2", "3"] {
+        is_answered(&send(&node, &theirs(jti)).await, "accepted");
+    }
+    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    // What came before, and what has no effect, takes nothing.
+    is_answered(&send(&node, &theirs("1")).await, "duplicate");
+    let nothing = json!({"jti": "5", "events": {(format!("{CAEP}/session-established")): {}}});
+    is_answered(&send(&node, &with(&theirs("5"), &nothing)).await, "ignored");
+    node.advance_secs(59);
+    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    // A signal that was refused may come again.
+    node.advance_secs(1);
+    is_answered(&send(&node, &theirs("4")).await, "accepted");
+    is_answered(&send(&node, &of(SUBJECTS)).await, "accepted");
+}
