@@ -14,6 +14,8 @@ mod node;
 mod overload;
 mod registry;
 mod report;
+mod revocations;
+mod signals;
 mod tools;
 mod verify;
 mod window;
@@ -93,6 +95,28 @@ enum Command {
         #[command(flatten)]
         size: Size,
     },
+    /// An index of many revocations beside an empty one: memory, start, verifications
+    Revocations {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        #[command(flatten)]
+        size: revocations::Size,
+    },
+    /// How long a signal takes until it is acknowledged, beside the disk's own sync
+    Signals {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        /// Seconds of each measurement
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// Signals in a second
+        #[arg(long, default_value_t = 100.0)]
+        rate: f64,
+    },
     /// Verifications in a second, their latency, and what auditing them costs
     Verify {
         #[command(flatten)]
@@ -132,6 +156,12 @@ fn run(command: &Command) -> Result<bool> {
         Command::Exchange { start, load } => generator(load.cores)?.block_on(exchange::run(start, *load)),
         Command::Tools { start, cores, size } => {
             generator(*cores)?.block_on(tools::run(start, *cores, *size))
+        }
+        Command::Revocations { start, cores, size } => {
+            generator(*cores)?.block_on(revocations::run(start, *cores, *size))
+        }
+        Command::Signals { start, cores, seconds, rate } => {
+            generator(*cores)?.block_on(signals::run(start, *cores, *seconds, *rate))
         }
         Command::Verify { start, cores, seconds } => {
             generator(*cores)?.block_on(verify::run(start, *cores, *seconds))

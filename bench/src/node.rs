@@ -23,12 +23,16 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 /// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
 /// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
-const CALLERS: [(&str, &str); 4] = [
+const CALLERS: [(&str, &str); 5] = [
     ("operator", r#""cluster.admin", "metrics.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
+    (TRANSMITTER, r#""signals.send""#),
 ];
+/// The caller that brings signals, and in whose name.
+const TRANSMITTER: &str = "transmitter";
+pub const SIGNAL_ISSUER: &str = "https://events.example";
 
 /// A node has nothing to do after so many seconds in a row, in each of which it used less than this.
 const QUIET_SECS: u32 = 3;
@@ -81,13 +85,17 @@ impl Start {
     /// Starts a node on an empty data directory, on `core` alone if one is named, and waits until it
     /// is ready.
     pub async fn node(&self, core: Option<usize>) -> Result<Node> {
+        match fs::remove_dir_all(self.dir.join("data")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => self.node_again(core).await,
+        }
+    }
+
+    /// The same on the data directory that an earlier one has left.
+    pub async fn node_again(&self, core: Option<usize>) -> Result<Node> {
         fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
         let place = self.dir.canonicalize()?;
         let program = self.program.canonicalize().with_context(|| self.program.display().to_string())?;
-        match fs::remove_dir_all(place.join("data")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
         if !self.plain && !place.join("pki/ca.pem").exists() {
             make_certificates(&program, &place.join("pki"))?;
         }
@@ -137,7 +145,11 @@ impl Start {
                 file("node-key.pem"),
                 file("ca.pem"),
             );
-            ("production", tls)
+            let signals = format!(
+                "[[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
+                 revocations_per_minute = 1000000\n"
+            );
+            ("production", signals + &tls)
         };
         let https = if self.plain { String::new() } else { format!("https = \"{https}\"\n") };
         // The rate of one caller is out of the way: what is measured is what lies behind it.

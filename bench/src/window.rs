@@ -47,9 +47,21 @@ impl Window {
         connections: usize,
         duration: Duration,
     ) -> Result<Self> {
+        Self::open_expecting((node, target), write, 200, rate, connections, duration).await
+    }
+
+    /// The same where answers should have another status.
+    pub async fn open_expecting(
+        (node, target): (&Node, &Target),
+        write: &Write,
+        expected: u16,
+        rate: f64,
+        connections: usize,
+        duration: Duration,
+    ) -> Result<Self> {
         let before = (node.cpu_secs()?, cpu_secs("self")?);
         let tally = load::open_loop(target, write, connections, rate, duration).await?;
-        Self::after(node, tally, (200, rate), before)
+        Self::after(node, tally, (expected, rate), before)
     }
 
     fn after(
