@@ -516,7 +516,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (29, 29), "{page}");
+        assert_eq!((names, helps.count()), (32, 32), "{page}");
         drop(connection);
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }
