@@ -20,6 +20,16 @@ pub enum Media {
     SecurityEvent,
 }
 
+impl Media {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Form => "application/x-www-form-urlencoded",
+            Self::SecurityEvent => "application/secevent+jwt",
+        }
+    }
+}
+
 /// Reads a body of at most `bytes_max`. What is beyond is left for [`super::leftover`].
 ///
 /// # Errors
@@ -65,15 +75,11 @@ pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
     };
     let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
     let mut parts = text.split(';').map(str::trim);
-    let media = match parts.next() {
-        Some("application/json") => Media::Json,
-        Some("application/x-www-form-urlencoded") => Media::Form,
-        Some("application/secevent+jwt") => Media::SecurityEvent,
-        _ => return Err(unsupported("Content-Type: not supported here")),
+    let name = parts.next();
+    let Some(&media) = accepted.iter().find(|media| Some(media.name()) == name) else {
+        let names = accepted.iter().map(|media| media.name()).collect::<Vec<_>>().join(" or ");
+        return Err(unsupported(&format!("Content-Type: must be {names} here")));
     };
-    if !accepted.contains(&media) {
-        return Err(unsupported("Content-Type: not supported here"));
-    }
     // RFC 8259 §11 knows no parameter; a character set of UTF-8 is what it means anyway.
     match parts.find(|part| !matches!(*part, "" | "charset=utf-8" | "charset=\"utf-8\"")) {
         None => Ok(media),

@@ -219,7 +219,11 @@ async fn a_body_that_is_none_of_the_two_forms_is_refused() {
     send(&node, &wrapped).await.is_refused(400, "invalid_request", "iss");
     for media in ["application/x-www-form-urlencoded", "application/jwt", "text/plain", "application/jose"] {
         let answer = node.call("POST", EVENTS, &[("content-type", media)], token.clone()).await;
-        answer.is_refused(415, "invalid_request", "Content-Type");
+        answer.is_refused(
+            415,
+            "invalid_request",
+            "must be application/json or application/secevent+jwt here",
+        );
     }
     for body in
         [String::new(), good(&node).to_string(), "a.b".to_owned(), format!("{token}\n"), "a".repeat(20_000)]
