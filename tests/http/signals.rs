@@ -132,6 +132,16 @@ async fn a_signal_is_accepted_in_either_form_and_counts_once() {
 }
 
 #[tokio::test]
+async fn of_many_who_bring_one_signal_at_once_one_is_accepted() {
+    let node = Node::start().await;
+    let said = good(&node);
+    let answers = futures::future::join_all((0..32).map(|_| send(&node, &said))).await;
+    let accepted = answers.iter().filter(|answer| answer.json()["status"] == "accepted").count();
+    assert_eq!(accepted, 1);
+    assert!(answers.iter().all(|answer| answer.status == 202));
+}
+
+#[tokio::test]
 async fn a_jti_counts_once_for_each_issuer_also_after_a_restart() {
     let mut node = Node::start().await;
     let first = good(&node);
@@ -739,6 +749,13 @@ async fn a_hundred_thousand_subjects_in_a_minute_are_more_than_an_issuer_may_rev
         is_answered(&send(&node, &theirs(jti)).await, "accepted");
     }
     send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    // An operator lets it go beyond, for once.
+    let more = node.post("/v1/sys/signals/allowance", &json!({"issuer": few, "more": 2})).await;
+    assert_eq!(more.status, 200, "{}", more.body);
+    for jti in ["6", "7"] {
+        is_answered(&send(&node, &theirs(jti)).await, "accepted");
+    }
+    send(&node, &theirs("8")).await.is_refused(429, "access_denied", "revoked as much as it may");
     // What came before, and what has no effect, takes nothing.
     is_answered(&send(&node, &theirs("1")).await, "duplicate");
     let nothing = json!({"jti": "5", "events": {(format!("{CAEP}/session-established")): {}}});
