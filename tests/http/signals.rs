@@ -413,6 +413,65 @@ async fn an_independent_transmitter_revokes_with_either_algorithm() {
     is_err(&send_signed(&node, &token).await, "authentication_failed", "signature");
 }
 
+/// Whether policy's word becomes deed: each example of the two specifications, about a subject whose
+/// credentials can be seen to die, as joserfc signs it; and about its own subject, as an object.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
+    let node = Node::start().await;
+    let mut transmitter = Transmitter::start();
+    let jwks = ResponseTemplate::new(200).set_body_json(&transmitter.jwks);
+    node.cluster.answer_instead("/idp/jwks", jwks).await;
+    let examples: Vec<Value> =
+        serde_json::from_str(include_str!("../vectors/signals/examples.json")).expect("examples");
+    let blocks = examples.iter().filter(|example| example["effect"]["effect"] == "block");
+    let blocks: Vec<&Value> = blocks.collect();
+    assert!(examples.len() >= 36 && blocks.len() >= 4);
+    let is_granted = async |request: &Value| match node.exchange(request).await {
+        answer if answer.status == 200 => true,
+        answer => {
+            answer.is_refused(400, "invalid_request", BAD_SUBJECT);
+            false
+        }
+    };
+    for (number, example) in examples.iter().enumerate() {
+        let (said, effect) = (&example["set"], &example["effect"]["effect"]);
+        let (name, alg) = (format!("e{number}"), if number % 2 == 0 { "RS256" } else { "ES256" });
+        let about = |said: &Value, jti: String| {
+            let sub_id = workload(&format!("wimse://trust.example/ns/demo/sa/{name}"));
+            with(said, &json!({"jti": jti, "iat": node.now_secs(), "sub_id": sub_id}))
+        };
+        let before = service_account(&node, &name);
+        if effect == "lift" {
+            let blocked =
+                blocks.iter().find(|block| block["effect"]["family"] == example["effect"]["family"]);
+            let mut blocked = about(&blocked.expect("its block")["set"], format!("block-{number}"));
+            for claims in blocked["events"].as_object_mut().expect("events").values_mut() {
+                claims["event_timestamp"] = json!(NOW_SECS - 1_000);
+            }
+            is_answered(&send(&node, &blocked).await, "accepted");
+        }
+        let token = transmitter.sign(&json!({"alg": alg, "set": about(said, format!("about-{number}"))}));
+        is_bare(&send_signed(&node, &token).await);
+        node.advance_secs(8);
+        let after = service_account(&node, &name);
+        let found = (is_granted(&before).await, is_granted(&after).await);
+        let expected = match effect.as_str().expect("a word") {
+            "none" => (true, true),
+            "watermark" => (false, true),
+            "block" => (false, false),
+            "lift" => (false, true),
+            other => panic!("{other}"),
+        };
+        assert_eq!(found, expected, "{}", example["name"]);
+        // Of its own subject, which may be one that no credential derives from.
+        let sub_id = &said["sub_id"];
+        let is_usable = sub_id["format"] != "saml_assertion_id"
+            && (sub_id["format"] != "complex" || !sub_id["user"].is_null());
+        let status = if effect != "none" && is_usable { "accepted" } else { "ignored" };
+        is_answered(&send(&node, &with(said, &json!({"jti": format!("own-{number}")}))).await, status);
+    }
+}
+
 #[tokio::test]
 async fn an_issuer_revokes_only_whom_it_speaks_for() {
     let node = Node::start().await;
