@@ -191,13 +191,7 @@ async fn assemble(
         ..client::Limits::default()
     })?;
     let signatures = SignatureCache::default();
-    let own_tokens = OwnTokens::new(own_tokens::Parts {
-        issuer: config.fabric.issuer.clone(),
-        trust_domains: trust_domains(&config),
-        keyring: keyring.clone(),
-        state: state.clone(),
-        signatures: signatures.clone(),
-    });
+    let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
@@ -276,6 +270,16 @@ async fn assemble(
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     })))
+}
+
+fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &SignatureCache) -> OwnTokens {
+    OwnTokens::new(own_tokens::Parts {
+        issuer: config.fabric.issuer.clone(),
+        trust_domains: trust_domains(config),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        signatures: signatures.clone(),
+    })
 }
 
 fn receiver(
