@@ -250,7 +250,7 @@ mod tests {
             "revocations --limit x",
             "signals allow https://a.example",
             "signals allow https://a.example --more -1",
-            "policy eval --point signals --input q.json",
+            "policy eval --point tokens --input q.json",
             "policy rollback x",
             "policy apply",
             "dev --listen here",

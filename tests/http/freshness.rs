@@ -20,7 +20,8 @@ async fn a_token_minted_while_the_revocation_is_being_applied_is_refused() {
     let keys = json!({"keys": [node.cluster.agents.jwk()]});
     let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));
     node.cluster.answer_instead("/agents/jwks", slow).await;
-    let actor = node.cluster.agents.sign(&node.cluster.identifier(ORCHESTRATOR));
+    let actor = with(&node.cluster.identifier(ORCHESTRATOR), &json!({"delegation_depth": 1}));
+    let actor = node.cluster.agents.sign(&actor);
     let request = with(
         &credential(&subject.token, OWN),
         &json!({"audience": FABRIC, "actor_token": actor, "actor_token_type": JWT}),
