@@ -86,7 +86,7 @@ impl Start {
     /// is ready.
     pub async fn node(&self, core: Option<usize>) -> Result<Node> {
         match fs::remove_dir_all(self.dir.join("data")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
             _ => self.node_again(core).await,
         }
     }

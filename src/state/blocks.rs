@@ -37,13 +37,12 @@ pub fn put(
 ) -> Result<(), Corrupt> {
     let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), effect.family.as_bytes());
     let key = [&fact.digest[..], by.as_bytes()].concat();
-    let known = match tables.row(BLOCK, &key)? {
-        Some(row) => decode::<BlockRow>(BLOCK, &row)?,
-        None => {
-            let blocks = count(tables)?.saturating_add(1);
-            tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
-            BlockRow::default()
-        }
+    let known = if let Some(row) = tables.row(BLOCK, &key)? {
+        decode::<BlockRow>(BLOCK, &row)?
+    } else {
+        let blocks = count(tables)?.saturating_add(1);
+        tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        BlockRow::default()
     };
     let at = Some(effect.happened_at_millis);
     let (blocked, lifted) = match effect.kind() {

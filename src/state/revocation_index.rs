@@ -38,8 +38,9 @@ impl When {
     }
 
     fn index(self) -> u64 {
-        let [a, b, c, d, e, f] = self.index;
-        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+        let mut bytes = [0; 8];
+        bytes[2..].copy_from_slice(&self.index);
+        u64::from_be_bytes(bytes)
     }
 
     fn at(self) -> Timestamp {
@@ -81,7 +82,7 @@ impl Default for RevocationIndex {
 
 impl fmt::Debug for RevocationIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RevocationIndex").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("RevocationIndex").field("watermarks", &self.watermarks()).finish_non_exhaustive()
     }
 }
 
@@ -115,7 +116,7 @@ impl RevocationIndex {
 
     /// How many revocations there are.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn watermarks(&self) -> usize {
         self.0.iter().map(|part| read(part).watermarks.len()).sum()
     }
 
@@ -180,8 +181,8 @@ mod tests {
         revocations
     }
 
-    fn here(index: u64) -> Option<LogPosition> {
-        Some(LogPosition { incarnation: Incarnation::from_bytes([1; 16]), index })
+    fn here(index: u64) -> LogPosition {
+        LogPosition { incarnation: Incarnation::from_bytes([1; 16]), index }
     }
 
     impl RevocationIndex {
@@ -196,8 +197,8 @@ mod tests {
         let revocations = index_of("wimse://a.example/x", 10, AT);
         let long_after = AT.plus(Duration::from_secs(3600));
         for (idx, iat, covered) in [
-            (here(9), long_after, true),
-            (here(10), AT.minus(Duration::from_secs(3600)), false),
+            (Some(here(9)), long_after, true),
+            (Some(here(10)), AT.minus(Duration::from_secs(3600)), false),
             (None, AT.minus(Duration::from_secs(3600)), true),
             (None, AT.plus(FOREIGN_CLOCK_MARGIN), true),
             (None, AT.plus(FOREIGN_CLOCK_MARGIN).plus(Duration::from_millis(1)), false),
@@ -215,18 +216,18 @@ mod tests {
         let revocations = index_of("x", 10, AT);
         let elsewhere = |index| Some(LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index });
         assert!(
-            revocations.refuses("x", elsewhere(1_000_000), AT),
+            revocations.refuses("x", elsewSome(here(1_000_000)), AT),
             "a large index of another log is no proof"
         );
-        assert!(!revocations.refuses("x", elsewhere(0), AT.plus(Duration::from_secs(60))));
+        assert!(!revocations.refuses("x", elsewSome(here(0)), AT.plus(Duration::from_secs(60))));
     }
 
     #[test]
     fn an_older_revocation_that_comes_later_takes_nothing_back() {
         let revocations = index_of("x", 10, AT);
         revocations.put(digest("x"), 5, Timestamp::from_secs(0)).expect("fits");
-        assert!(revocations.refuses("x", here(9), AT) && revocations.refuses("x", None, AT));
-        assert_eq!(revocations.len(), 1);
+        assert!(revocations.refuses("x", Some(here(9)), AT) && revocations.refuses("x", None, AT));
+        assert_eq!(revocations.watermarks(), 1);
     }
 
     #[test]
@@ -241,8 +242,8 @@ mod tests {
         let revocations = index_of("x", 10, AT);
         revocations.put(digest("y"), 11, AT).expect("fits");
         revocations.forget(&digest("x"));
-        assert!(!revocations.refuses("x", here(0), AT) && revocations.refuses("y", here(0), AT));
-        assert_eq!(revocations.len(), 1);
+        assert!(!revocations.refuses("x", Some(here(0)), AT) && revocations.refuses("y", Some(here(0)), AT));
+        assert_eq!(revocations.watermarks(), 1);
     }
 
     #[test]
@@ -253,10 +254,10 @@ mod tests {
         revocations.set_block(digest("x"), one, true);
         revocations.set_block(digest("x"), other, true);
         revocations.set_block(digest("x"), one, false);
-        assert!(revocations.refuses("x", here(1_000), much_later), "the other's stands");
-        assert!(!revocations.refuses("y", here(0), AT));
+        assert!(revocations.refuses("x", Some(here(1_000)), much_later), "the other's stands");
+        assert!(!revocations.refuses("y", Some(here(0)), AT));
         revocations.set_block(digest("x"), other, false);
-        assert!(!revocations.refuses("x", here(0), AT));
+        assert!(!revocations.refuses("x", Some(here(0)), AT));
         assert_eq!(revocations.blocks(), 0);
     }
 

@@ -121,7 +121,7 @@ pub fn accept(
     SIGNALS.remember(tables, now, &jti, Vec::new())?;
     for effect in command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
-        take_effect(tables, now, index, effect, note)?;
+        take_effect(tables, now, index, &effect, note)?;
     }
     Ok(Reply::Done { changed: true })
 }
@@ -130,7 +130,7 @@ fn take_effect(
     tables: &mut Tables<'_>,
     now: Timestamp,
     index: u64,
-    effect: command::Effect,
+    effect: &command::Effect,
     (issuer, reason): (&str, &str),
 ) -> Result<(), Corrupt> {
     let kind = effect.kind();
@@ -144,7 +144,7 @@ fn take_effect(
         }
     }
     if kind != EffectKind::Watermark {
-        blocks::put(tables, now, &effect, fact, issuer, reason)?;
+        blocks::put(tables, now, effect, fact, issuer, reason)?;
     }
     Ok(())
 }
