@@ -216,10 +216,10 @@ mod tests {
         let revocations = index_of("x", 10, AT);
         let elsewhere = |index| Some(LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index });
         assert!(
-            revocations.refuses("x", elsewSome(here(1_000_000)), AT),
+            revocations.refuses("x", elsewhere(1_000_000), AT),
             "a large index of another log is no proof"
         );
-        assert!(!revocations.refuses("x", elsewSome(here(0)), AT.plus(Duration::from_secs(60))));
+        assert!(!revocations.refuses("x", elsewhere(0), AT.plus(Duration::from_secs(60))));
     }
 
     #[test]
