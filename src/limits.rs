@@ -83,24 +83,30 @@ pub const DELEGATION_DEPTH_MAX: u32 = 10;
 
 // --- revocations ---------------------------------------------------------------------------------
 
-/// How long a revocation is remembered, by log time: until everything that it could cover is dead. That is
+/// How long a revocation is remembered, in time that has passed: until everything that it could cover is dead. That is
 /// [`CREDENTIAL_AGE_MAX`], which no issuer and no chain goes beyond, and the margins of clocks.
 /// Test: `state::revocations::tests::a_revocation_is_kept_until_what_it_covers_is_dead_and_then_forgotten`. Metric: `svc_revocations`.
 pub const REVOCATION_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
-/// How long it is remembered that a security event token came, by log time: until it would be refused for
+/// How long it is remembered that a security event token came, in time that has passed: until it would be refused for
 /// its age.
 /// Test: `state::signals::tests::a_signal_counts_once_for_as_long_as_it_could_come_again`. Metric: `svc_signals_total{result="duplicate"}`.
 pub const SIGNAL_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
 /// Most revocations that are remembered; a signal that would go beyond it is answered 503.
 /// Test: `state::signals::tests::beyond_its_limit_no_signal_revokes_and_an_operator_still_does`. Metric: `svc_revocations`.
 pub const REVOCATIONS_MAX: u64 = 12_000_000;
+/// Most of them that are of one issuer's signals.
+/// Test: `state::signals::tests::one_issuer_takes_not_all_the_room`. Metric: `svc_signals_total{result="unavailable"}`.
+pub const REVOCATIONS_PER_ISSUER_MAX: u64 = 10_000_000;
 /// How many more an operator may make.
 /// Test: `state::signals::tests::beyond_its_limit_no_signal_revokes_and_an_operator_still_does`. Metric: `svc_revocations`.
 pub const REVOCATIONS_OF_OPERATORS_MAX: u64 = 100_000;
 /// Most blocks, lifted ones that are still remembered among them; a signal beyond it is answered 503.
 /// Test: `state::signals::tests::beyond_its_limit_no_signal_blocks`. Metric: `svc_signals_total{result="unavailable"}`.
 pub const BLOCKS_MAX: u64 = 1_000_000;
-/// Most revocations and blocks that one entry of the log forgets.
+/// Most of them that are of one issuer.
+/// Test: `state::signals::tests::one_issuer_takes_not_all_the_room`. Metric: `svc_signals_total{result="unavailable"}`.
+pub const BLOCKS_PER_ISSUER_MAX: u64 = 500_000;
+/// Most revocations and blocks that one entry of the log forgets, if it does not revoke half as many.
 /// Test: `state::revocations::tests::one_entry_forgets_only_so_many`. Metric: none, the next entry goes on.
 pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
 /// Longest `reason` of an operator's revocation in bytes.
@@ -353,7 +359,7 @@ pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// What the tables of the state may keep in memory of what is on disk, all together.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, the rest is read from disk.
-pub const STATE_CACHE_BYTES: usize = 256 * 1024 * 1024;
+pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// What the tables of the state may keep in memory of what was written last, all together.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, it is written to disk then.
 pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;

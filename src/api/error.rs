@@ -206,6 +206,7 @@ impl Error {
             | E::DelegationDepthExhausted
             | E::ChainTooLong
             | E::LineageTooLong
+            | E::CallerBlocked
             | E::Denied(_)
             | E::NothingGranted
             | E::BlastRadius => Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description),
@@ -322,6 +323,7 @@ impl From<identity::Error> for Error {
             | E::NotAnIdentityToken
             | E::Revoked
             | E::RenewedTooOften
+            | E::CallerBlocked
             | E::Ended => Self::forbidden(description),
             E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Stale(_) | E::Write(_) => {
                 Self::unavailable(description)

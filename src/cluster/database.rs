@@ -230,8 +230,12 @@ impl Database {
     /// [`Corrupt`] if it cannot be opened as it was left.
     pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
         tails::check_for(directory, Corrupt::state)?;
-        let db = DB::open_cf_descriptors_read_only(&options(), directory, families(tables), false)
-            .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
+        let unopened = |error| Corrupt::unopened(&error, Corrupt::state(directory, &error));
+        // One that an earlier version wrote lacks tables, and nothing may be added to it.
+        let there = DB::list_cf(&options(), directory).map_err(unopened)?;
+        let families = families(tables).filter(|family| there.iter().any(|name| name == family.name()));
+        let db =
+            DB::open_cf_descriptors_read_only(&options(), directory, families, false).map_err(unopened)?;
         Ok(Self { db, tables })
     }
 
@@ -533,6 +537,22 @@ mod tests {
         let database = Database::open(directory.path(), TABLES, &["two"]).expect("opens");
         assert!(database.get("two", &[1]).is_err() && database.scan("two", &[], &mut |_, _| true).is_err());
         assert!(database.get("one", &[1]).expect("reads").is_some());
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_without_a_table_is_read_and_taken_over() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), &["one", "two"], &[]).expect("opens");
+        let write = Write::Put { table: "two", key: vec![1], value: b"row".to_vec() };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 7);
+        database.commit(&[write], &Mark { log_id, membership: None }).expect("commits");
+        drop(database);
+        let read = Database::read(directory.path(), TABLES).expect("is read");
+        assert_eq!(read.applied().expect("mark"), Some(log_id));
+        assert!(read.get("two", &[1]).expect("row").is_some() && read.get("three", &[1]).is_err());
+        drop(read);
+        let taken_over = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        assert_eq!(taken_over.get("three", &[1]).expect("reads"), None);
     }
 
     #[test]

@@ -192,6 +192,17 @@ pub enum Write {
     },
 }
 
+/// The leader's time when it proposed a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// What log time is to be: never back, and never further ahead than time has passed.
+    pub time: Timestamp,
+    /// The wall clock as it stands.
+    pub wall: Timestamp,
+    /// What has passed on the boot clock since the batch before; zero for the first of a process.
+    pub elapsed: Duration,
+}
+
 /// What applying one entry comes to.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
@@ -213,7 +224,7 @@ pub trait Machine: Send + Sync + 'static {
     const TABLES_READ_LATER: &'static [&'static str] = &[];
 
     /// Joins encoded commands into one batch, stamped with the leader's time.
-    fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes;
+    fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes;
 
     /// What a batch does. A command that is refused is a reply, never an error.
     ///

@@ -37,7 +37,7 @@ impl Stopping {
 impl Machine for Stopping {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn batch(_now: Timestamp, commands: Vec<Bytes>) -> Bytes {
+    fn batch(_stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
         commands.concat().into()
     }
 

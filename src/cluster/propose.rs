@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::machine::StateMachine;
 use super::types::{Commands, TypeConfig};
-use super::{Machine, network::NoPeers};
+use super::{Machine, Stamp, network::NoPeers};
 use crate::clock::{Clock, Timestamp};
 use crate::limits;
 
@@ -128,7 +128,7 @@ struct Stamps {
 }
 
 impl Stamps {
-    fn next(&mut self) -> Timestamp {
+    fn next(&mut self) -> Stamp {
         let (wall, boot) = (self.clock.now(), self.clock.boot());
         let stamp = match self.last {
             None => wall,
@@ -142,15 +142,16 @@ impl Stamps {
                 }
             }
         };
+        let elapsed = self.last.map_or(Duration::ZERO, |(_, at)| boot.saturating_sub(at));
         self.last = Some((stamp, boot));
-        stamp
+        Stamp { time: stamp, wall, elapsed }
     }
 }
 
-async fn propose_batch<M: Machine>(raft: &Raft<M>, now: Timestamp, batch: Vec<Proposal>) {
+async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Proposal>) {
     let (commands, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|proposal| (proposal.command, proposal.answer)).unzip();
-    let written = raft.client_write(Commands(M::batch(now, commands))).await;
+    let written = raft.client_write(Commands(M::batch(stamp, commands))).await;
     match written {
         Ok(written) => {
             let index = written.log_id.index;
@@ -262,10 +263,25 @@ mod tests {
             // A manual clock has one time for both, so the step is in what was stamped before.
             let clock = Clock::manual(start);
             let last = Some((start.minus(step), clock.boot()));
-            Stamps { clock, last }.next()
+            Stamps { clock, last }.next().time
         };
         assert_eq!(after(limits::CLOCK_STEP_MAX), start);
         let beyond = limits::CLOCK_STEP_MAX + Duration::from_millis(1);
         assert_eq!(after(beyond), start.minus(beyond), "no further than time has passed");
+    }
+
+    #[test]
+    fn a_stamp_tells_the_wall_clock_as_it_stands_and_only_time_that_has_passed() {
+        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
+        let mut stamps = Stamps { clock: clock.clone(), last: None };
+        // A process knows nothing of the time before it.
+        assert_eq!(stamps.next().elapsed, Duration::ZERO);
+        clock.advance(Duration::from_secs(7));
+        let stamp = stamps.next();
+        assert_eq!((stamp.elapsed, stamp.wall), (Duration::from_secs(7), clock.now()));
+        stamps.last = stamps.last.map(|(time, boot)| (time.minus(Duration::from_secs(86_400)), boot));
+        let stamp = stamps.next();
+        assert_eq!((stamp.elapsed, stamp.wall), (Duration::ZERO, clock.now()));
+        assert_eq!(stamp.time, clock.now().minus(Duration::from_secs(86_400)), "log time does not follow");
     }
 }

@@ -15,7 +15,7 @@ struct Rows;
 impl Machine for Rows {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn batch(_now: Timestamp, commands: Vec<Bytes>) -> Bytes {
+    fn batch(_stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
         commands.concat().into()
     }
 

@@ -12,7 +12,7 @@ use super::machine::StateMachine;
 use super::snapshot::Snapshots;
 use super::types::TypeConfig;
 use super::{Applied, Corrupt, Machine, View, Write};
-use crate::clock::Timestamp;
+use crate::cluster::Stamp;
 
 /// A machine without commands: the suite applies none.
 struct Nothing;
@@ -20,7 +20,7 @@ struct Nothing;
 impl Machine for Nothing {
     const TABLES: &'static [&'static str] = &["table"];
 
-    fn batch(_now: Timestamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
+    fn batch(_stamp: Stamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
         bytes::Bytes::new()
     }
 

@@ -50,6 +50,9 @@ pub enum Error {
     /// More than [`crate::limits::LINEAGE_MAX`] facts.
     #[error("the token would derive from too many facts")]
     LineageTooLong,
+    /// The caller is blocked, whoever's credential it brings.
+    #[error("the caller is blocked")]
+    CallerBlocked,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
@@ -98,6 +101,7 @@ impl Error {
             Self::ActorNotNamed | Self::ActorLoop | Self::DelegationDepthExhausted | Self::ChainTooLong => {
                 "delegation"
             }
+            Self::CallerBlocked => "caller_blocked",
             Self::LineageTooLong => "lineage",
             Self::Denied(denial) => match denial.kind {
                 DenialKind::Audience => "audience",

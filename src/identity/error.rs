@@ -19,6 +19,9 @@ pub enum Error {
         /// The rule.
         rule: String,
     },
+    /// The caller is blocked.
+    #[error("the caller is blocked")]
+    CallerBlocked,
     /// There is no such parent, or it is somebody else's: which of the two is not said.
     #[error("on_behalf_of: the caller has had no agent with this agent_id issued")]
     ParentUnknown,

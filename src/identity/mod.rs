@@ -132,6 +132,11 @@ impl Identity {
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
         let moment = self.moment()?;
+        if let Some(Ok(caller)) = caller.id.as_deref().map(str::parse::<WorkloadId>)
+            && self.state.revokes(&fresh, &[lineage::workload(&caller)], Some(moment.position), moment.now)
+        {
+            return Err(Error::CallerBlocked);
+        }
         let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now)?;
         let wanted = match &parent {
             Some(parent) => parent::limit(parent, request, &self.containment)?,

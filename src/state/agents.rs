@@ -10,7 +10,7 @@ use super::command::{Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Re
 use super::owned::Owned;
 use super::revocations::Note;
 use super::tables::{
-    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Tables, decode, eight_bytes,
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
 };
 use super::{Error, Idempotency, State, encryption_keys, revocations};
 use crate::clock::Timestamp;
@@ -150,7 +150,7 @@ pub fn issue(
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn revoke(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     command: &RevokeAgent,
 ) -> Result<Reply, Corrupt> {
@@ -169,8 +169,8 @@ pub fn revoke(
         issuer: String::new(),
         value: command.agent_id.clone(),
     };
-    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller.clone() };
-    revocations::revoke(tables, now, index, &command.digest, note)?;
+    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller.clone(), of_signal: false };
+    revocations::revoke(tables, moment, index, &command.digest, note)?;
     Ok(Reply::Done { changed: true })
 }
 

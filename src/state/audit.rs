@@ -332,7 +332,7 @@ mod tests {
     impl Rows {
         fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
             let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
-            let batch = Replicated::batch(at, commands);
+            let batch = Replicated::batch(crate::cluster::Stamp { time: at, ..Default::default() }, commands);
             let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
             for write in applied.writes {
                 match write {

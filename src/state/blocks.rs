@@ -8,12 +8,11 @@ use prost::Message as _;
 
 use super::command::{BlockRow, Effect, EffectKind, Fact};
 use super::idempotency::digest;
-use super::revocations::forget_later;
-use super::tables::{BLOCK, BLOCKS, META, Tables, decode};
-use crate::clock::Timestamp;
+use super::revocations::{end, kept_until};
+use super::signals::{self, Kept};
+use super::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
-use crate::limits;
 
 /// How many rows there are.
 ///
@@ -23,25 +22,34 @@ pub fn count(tables: &Tables<'_>) -> Result<u64, Corrupt> {
     tables.number(BLOCKS)
 }
 
+/// The key of the row that says whether `issuer` blocks a fact for the sake of `family`.
+#[must_use]
+pub fn key(fact: &Fact, issuer: &str, family: &str) -> Vec<u8> {
+    let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), family.as_bytes());
+    [&fact.digest[..], by.as_bytes()].concat()
+}
+
 /// Blocks a fact, or lifts that.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
 pub fn put(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     effect: &Effect,
     fact: Fact,
     issuer: &str,
     reason: &str,
 ) -> Result<(), Corrupt> {
-    let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), effect.family.as_bytes());
-    let key = [&fact.digest[..], by.as_bytes()].concat();
+    let key = key(&fact, issuer, &effect.family);
     let known = if let Some(row) = tables.row(BLOCK, &key)? {
-        decode::<BlockRow>(BLOCK, &row)?
+        let known = decode::<BlockRow>(BLOCK, &row)?;
+        tables.delete(REVOCATION_END, &end(known.kept_until_millis, &key));
+        known
     } else {
         let blocks = count(tables)?.saturating_add(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        signals::count(tables, issuer, Kept::Block, true)?;
         BlockRow::default()
     };
     let at = Some(effect.happened_at_millis);
@@ -56,11 +64,11 @@ pub fn put(
         issuer: issuer.to_owned(),
         family: effect.family.clone(),
         reason: reason.to_owned(),
-        changed_at_millis: now.millis(),
+        kept_until_millis: kept_until(moment).millis(),
     };
     tables.put(BLOCK, &key, row.encode_to_vec());
     if !is_blocked(&row) {
-        forget_later(tables, now, &key);
+        tables.put(REVOCATION_END, &end(row.kept_until_millis, &key), Vec::new());
     }
     Ok(())
 }
@@ -69,14 +77,14 @@ pub fn put(
 ///
 /// # Errors
 /// [`Corrupt`] if it is not what was written.
-pub fn forget_if_ended(tables: &mut Tables<'_>, now: Timestamp, key: &[u8]) -> Result<(), Corrupt> {
+pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
     let row = decode::<BlockRow>(BLOCK, &row)?;
-    let ends_at = Timestamp::from_millis(row.changed_at_millis).plus(limits::REVOCATION_RETENTION);
-    if !is_blocked(&row) && ends_at < now {
+    if !is_blocked(&row) && row.kept_until_millis < moment.passed.millis() {
         tables.delete(BLOCK, key);
         let blocks = count(tables)?.saturating_sub(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        signals::count(tables, &row.issuer, Kept::Block, false)?;
     }
     Ok(())
 }

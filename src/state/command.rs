@@ -2,11 +2,13 @@
 //!
 //! Fields are only added. A node that meets a version or command it does not know stops.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message as _;
 
 use crate::clock::Timestamp;
-use crate::cluster::Corrupt;
+use crate::cluster::{Corrupt, Stamp};
 
 /// Generated from `proto/command.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
@@ -33,7 +35,7 @@ const VERSION: u32 = 1;
 #[derive(Debug)]
 pub struct Batch {
     /// The leader's time when it was proposed.
-    pub time: Timestamp,
+    pub stamp: Stamp,
     /// The commands, in order, each with the caller's `Idempotency-Key`, if it sent one.
     pub commands: Vec<(Command, Option<Idempotency>)>,
 }
@@ -92,8 +94,15 @@ pub fn encode_once(command: Command, idempotency: Option<Idempotency>) -> Bytes 
 
 /// Joins encoded commands into a batch.
 #[must_use]
-pub fn encode_batch(time: Timestamp, commands: Vec<Bytes>) -> Bytes {
-    proto::Batch { version: VERSION, time_millis: time.millis(), commands }.encode_to_vec().into()
+pub fn encode_batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+    let batch = proto::Batch {
+        version: VERSION,
+        time_millis: stamp.time.millis(),
+        commands,
+        wall_millis: stamp.wall.millis(),
+        elapsed_millis: u64::try_from(stamp.elapsed.as_millis()).unwrap_or(u64::MAX),
+    };
+    batch.encode_to_vec().into()
 }
 
 /// Takes a batch apart.
@@ -112,7 +121,12 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
         Ok((body, command.idempotency))
     };
     let commands = batch.commands.into_iter().map(decode).collect::<Result<_, _>>()?;
-    Ok(Batch { time: Timestamp::from_millis(batch.time_millis), commands })
+    let stamp = Stamp {
+        time: Timestamp::from_millis(batch.time_millis),
+        wall: Timestamp::from_millis(batch.wall_millis),
+        elapsed: Duration::from_millis(batch.elapsed_millis),
+    };
+    Ok(Batch { stamp, commands })
 }
 
 /// Encodes a reply.
@@ -146,6 +160,10 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
 mod tests {
     use super::*;
 
+    fn stamp(time: Timestamp) -> Stamp {
+        Stamp { time, wall: time.plus(Duration::from_millis(1)), elapsed: Duration::from_millis(2) }
+    }
+
     #[test]
     fn a_batch_survives_encoding() {
         let commands = vec![
@@ -155,8 +173,8 @@ mod tests {
                 ..Default::default()
             })),
         ];
-        let batch = decode_batch(&encode_batch(Timestamp::from_secs(9), commands)).expect("decodes");
-        assert_eq!(batch.time, Timestamp::from_secs(9));
+        let batch = decode_batch(&encode_batch(stamp(Timestamp::from_secs(9)), commands)).expect("decodes");
+        assert_eq!(batch.stamp, stamp(Timestamp::from_secs(9)));
         assert!(matches!(
             &batch.commands[..],
             [(Command::RetireSigningKey(_), None), (Command::SpendNonce(_), None)]
@@ -169,7 +187,7 @@ mod tests {
         let refusal = decode_batch(&newer).expect_err("newer").to_string();
         assert!(refusal.contains("too old"), "{refusal}");
         // Field 99 of `Command`, length-delimited, empty.
-        let unknown = encode_batch(Timestamp::default(), vec![Bytes::from_static(&[0x9a, 0x06, 0x00])]);
+        let unknown = encode_batch(Stamp::default(), vec![Bytes::from_static(&[0x9a, 0x06, 0x00])]);
         assert!(decode_batch(&unknown).expect_err("unknown").to_string().contains("not known"));
     }
 
@@ -178,7 +196,8 @@ mod tests {
         let command =
             encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into(), ..Default::default() }));
         assert_eq!(command[..], [42, 3, 10, 1, b'k']);
-        let batch = encode_batch(Timestamp::from_millis(5), vec![command]);
+        let batch =
+            encode_batch(Stamp { time: Timestamp::from_millis(5), ..Stamp::default() }, vec![command]);
         assert_eq!(batch[..], [8, 1, 16, 5, 26, 5, 42, 3, 10, 1, b'k']);
         for reply in [
             Reply::Done { changed: true },

@@ -10,20 +10,21 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::command::{
-    self, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow, Told,
+    self, Batch, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow, Told,
 };
 use super::revocation_index::RevocationIndex;
 use super::signing_keys::SigningKeyFacts;
 use super::tables::{
     self, AUDIT_BLOCK, BLOCK, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, INCARNATION,
-    META, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNING_KEY, TIME, TOOLS, Tables,
+    META, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, TIME, TOOLS,
+    Tables,
 };
 use super::{
     agents, audit, blocks, encryption_keys, idempotency, policies, revocations, signals, signing_keys, spent,
     tools,
 };
 use crate::clock::Timestamp;
-use crate::cluster::{Applied, Corrupt, Machine, View, Write};
+use crate::cluster::{Applied, Corrupt, Machine, Stamp, View, Write};
 use crate::id::Incarnation;
 
 /// The state machine, with what it keeps in memory for readers.
@@ -78,17 +79,6 @@ impl Replicated {
         self.policy.subscribe()
     }
 
-    fn take_revocation(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
-        let (digest, index, at) = revocations::watermark(key, row)?;
-        self.revocations.put(digest, index, at)
-    }
-
-    fn take_block(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
-        let (fact, by, is_blocked) = blocks::standing(key, row)?;
-        self.revocations.set_block(fact, by, is_blocked);
-        Ok(())
-    }
-
     /// The index first: whoever is woken by a change of policy must find it.
     fn replace_index(&self, index: Index) {
         let index = Arc::new(index);
@@ -105,22 +95,23 @@ impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
     // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start. Revocations are read
     // to rebuild the index, which reads each once.
-    const TABLES_READ_LATER: &'static [&'static str] = &[AUDIT_BLOCK, REVOCATION, REVOCATION_END];
+    const TABLES_READ_LATER: &'static [&'static str] = &[AUDIT_BLOCK, REVOCATION, REVOCATION_END, SIGNAL];
 
-    fn batch(now: Timestamp, commands: Vec<Bytes>) -> Bytes {
-        command::encode_batch(now, commands)
+    fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+        command::encode_batch(stamp, commands)
     }
 
     fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
         let batch = command::decode_batch(batch)?;
         let mut tables = Tables::new(view);
-        let now = tables.advance_time(batch.time)?;
+        let moment = tables.advance(&batch.stamp)?;
+        let now = moment.now;
         let mut applied = Applied::default();
-        revocations::forget_ended(&mut tables, now)?;
+        revocations::forget_ended(&mut tables, moment, facts_of(&batch))?;
         for (command, idempotency) in batch.commands {
             let known = match &idempotency {
                 None => None,
-                Some(idempotency) => idempotency::outcome(&tables, now, idempotency, &command)?,
+                Some(idempotency) => idempotency::outcome(&tables, moment.passed, idempotency, &command)?,
             };
             if let Some(reply) = known {
                 applied.replies.push(command::encode_reply(reply));
@@ -128,10 +119,12 @@ impl Machine for Replicated {
             }
             let reply = match command {
                 Command::Bootstrap(command) => bootstrap(&mut tables, &command)?,
-                Command::SpendNonce(command) => spent::spend(&mut tables, now, &command)?,
+                Command::SpendNonce(command) => spent::spend(&mut tables, moment.passed, &command)?,
                 Command::PublishSigningKey(command) => signing_keys::publish(&mut tables, now, &command)?,
                 Command::RetireSigningKey(command) => signing_keys::retire(&mut tables, now, &command.kid)?,
-                Command::TaintSigningKey(command) => signing_keys::taint(&mut tables, now, index, &command)?,
+                Command::TaintSigningKey(command) => {
+                    signing_keys::taint(&mut tables, moment, index, &command)?
+                }
                 Command::PutPolicy(command) => policies::put(&mut tables, now, &command)?,
                 Command::CheckStateHash(command) => {
                     let hash = command.hash.as_ref().try_into();
@@ -142,17 +135,17 @@ impl Machine for Replicated {
                 Command::PutTool(command) => tools::put(&mut tables, now, command)?,
                 Command::DeregisterTool(command) => tools::deregister(&mut tables, &command)?,
                 Command::IssueAgent(command) => agents::issue(&mut tables, now, index, command)?,
-                Command::RevokeAgent(command) => agents::revoke(&mut tables, now, index, &command)?,
+                Command::RevokeAgent(command) => agents::revoke(&mut tables, moment, index, &command)?,
                 Command::RegisterEncryptionKey(command) => {
                     encryption_keys::register(&mut tables, now, command)?
                 }
                 Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
-                Command::AcceptSignal(command) => signals::accept(&mut tables, now, index, command)?,
-                Command::Revoke(command) => revocations::by_operator(&mut tables, now, index, command)?,
+                Command::AcceptSignal(command) => signals::accept(&mut tables, moment, index, command)?,
+                Command::Revoke(command) => revocations::by_operator(&mut tables, moment, index, command)?,
                 Command::AllowRevocations(command) => signals::allow(&mut tables, &command)?,
             };
             if let Some(idempotency) = &idempotency {
-                idempotency::remember(&mut tables, now, idempotency, &reply)?;
+                idempotency::remember(&mut tables, moment.passed, idempotency, &reply)?;
             }
             applied.replies.push(command::encode_reply(Told::first(reply)));
         }
@@ -164,11 +157,13 @@ impl Machine for Replicated {
         let mut index = Index::clone(&self.index.load());
         for write in writes {
             match write {
-                Write::Put { table: REVOCATION, key, value } => self.take_revocation(key, value)?,
+                Write::Put { table: REVOCATION, key, value } => {
+                    take_revocation(&self.revocations, key, value)?
+                }
                 Write::Delete { table: REVOCATION, key } => {
                     self.revocations.forget(&idempotency::digest(key)?);
                 }
-                Write::Put { table: BLOCK, key, value } => self.take_block(key, value)?,
+                Write::Put { table: BLOCK, key, value } => take_block(&self.revocations, key, value)?,
                 Write::Put { table, key, value } => index.put(table, key, value)?,
                 Write::Delete { table, key } => index.delete(table, key),
                 // Only tables that readers do not keep in memory have ranges deleted.
@@ -184,12 +179,13 @@ impl Machine for Replicated {
         for table in [META, SIGNING_KEY, POLICY_HISTORY] {
             visit(view, table, |key, row| index.put(table, key, row))?;
         }
-        // What was revoked stays so: a state that is taken over whole only adds to it.
-        visit(view, REVOCATION, |key, row| self.take_revocation(key, row))?;
-        visit(view, BLOCK, |key, row| self.take_block(key, row))?;
+        let revocations = RevocationIndex::default();
+        visit(view, REVOCATION, |key, row| take_revocation(&revocations, key, row))?;
+        visit(view, BLOCK, |key, row| take_block(&revocations, key, row))?;
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
             return Err(Corrupt::row("the current policy is not there"));
         }
+        self.revocations.replace(revocations);
         self.replace_index(index);
         Ok(())
     }
@@ -238,6 +234,26 @@ impl Index {
             _ => {}
         }
     }
+}
+
+fn take_revocation(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+    let (digest, index, at) = revocations::watermark(key, row)?;
+    revocations.put(digest, index, at)
+}
+
+fn take_block(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+    let (fact, by, is_blocked) = blocks::standing(key, row)?;
+    revocations.set_block(fact, by, is_blocked);
+    Ok(())
+}
+
+/// How many facts a batch may revoke, at the most.
+fn facts_of(batch: &Batch) -> usize {
+    let of = |(command, _): &(Command, _)| match command {
+        Command::AcceptSignal(signal) => signal.effects.len(),
+        _ => 1,
+    };
+    batch.commands.iter().map(of).sum()
 }
 
 /// Every row of a table, until one is refused.

@@ -29,12 +29,11 @@ struct When {
 
 impl When {
     fn new(index: u64, at: Timestamp) -> Result<Self, Corrupt> {
-        let too_large = || Corrupt::row("a revocation has a log index or a time that no log reaches");
+        let too_large = || Corrupt::row("a revocation has a log index that no log reaches");
         let [0, 0, index @ ..] = index.to_be_bytes() else { return Err(too_large()) };
-        // Never earlier than it was: it must not cover less.
-        let at_secs = at.plus(Duration::from_millis(999)).secs();
-        let at_secs = u32::try_from(at_secs.max(0)).map_err(|_| too_large())?.to_be_bytes();
-        Ok(Self { index, at_secs })
+        // Never earlier than it was: it must not cover less. A time that does not fit covers everything.
+        let at_secs = at.plus(Duration::from_millis(999)).secs().max(0);
+        Ok(Self { index, at_secs: u32::try_from(at_secs).unwrap_or(u32::MAX).to_be_bytes() })
     }
 
     fn index(self) -> u64 {
@@ -97,6 +96,14 @@ impl RevocationIndex {
         let known = part.watermarks.entry(digest).or_insert(fresh);
         *known = When { index: known.index.max(fresh.index), at_secs: known.at_secs.max(fresh.at_secs) };
         Ok(())
+    }
+
+    /// Becomes what `other` is, part by part: no reader finds less in between than either holds.
+    pub fn replace(&self, other: Self) {
+        for (part, other) in self.0.iter().zip(other.0) {
+            let other = other.into_inner().unwrap_or_else(PoisonError::into_inner);
+            *part.write().unwrap_or_else(PoisonError::into_inner) = other;
+        }
     }
 
     /// Forgets a revocation.
@@ -262,12 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn an_index_or_a_time_that_no_log_reaches_is_corrupt_and_not_cut_off() {
+    fn an_index_that_no_log_reaches_is_corrupt_and_a_time_that_does_not_fit_covers_everything() {
         let revocations = RevocationIndex::default();
         let most = u64::from_be_bytes([0, 0, 255, 255, 255, 255, 255, 255]);
         revocations.put(digest("x"), most, Timestamp::from_secs(u32::MAX.into())).expect("fits");
         assert!(revocations.put(digest("x"), most + 1, AT).is_err());
-        assert!(revocations.put(digest("x"), 1, Timestamp::from_secs(i64::from(u32::MAX) + 1)).is_err());
+        revocations.put(digest("y"), 1, Timestamp::from_secs(i64::from(u32::MAX) + 1)).expect("fits");
+        assert!(revocations.refuses("y", None, Timestamp::from_secs(u32::MAX.into())));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use prost::Message as _;
 
 use super::command::{self, Command, Fact as FactRow, Refusal, Reply, RevocationRow};
 use super::idempotency::digest;
-use super::tables::{META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
+use super::signals::{self, Kept};
+use super::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
 use super::{Error, Idempotency, State, agents, blocks};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
@@ -26,9 +27,9 @@ pub struct Revoked {
     pub id: Digest128,
     /// The log index of its entry: tokens of this cluster with a smaller `idx` are refused.
     pub index: u64,
-    /// Log time of its entry.
+    /// When that was: the later of log time and of the wall clock of whoever proposed it.
     pub at: Timestamp,
-    /// When it is forgotten, by log time, at the earliest.
+    /// When it is forgotten, at the earliest.
     pub ends_at: Timestamp,
     /// What the digest is of; `None` where only the digest was known.
     pub fact: Option<FactText>,
@@ -96,6 +97,8 @@ pub struct Note {
     pub reason: String,
     /// Whose word it is.
     pub by: String,
+    /// Whether that is the issuer of a signal.
+    pub of_signal: bool,
 }
 
 /// Revokes everything that derives from the fact with this digest and was issued before this entry.
@@ -104,41 +107,61 @@ pub struct Note {
 /// [`Corrupt`] if a row or the digest is not what was written.
 pub fn revoke(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     fact_digest: &[u8],
     note: Note,
 ) -> Result<(), Corrupt> {
     let digest = digest(fact_digest)?;
     if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::note_revoked(tables, now, index, &fact.value, &note.by)?;
+        agents::note_revoked(tables, moment.now, index, &fact.value, &note.by)?;
     }
     let known = tables.row(REVOCATION, digest.as_bytes())?;
     let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
-    if known.is_none() {
+    if let Some(known) = &known {
+        tables.delete(REVOCATION_END, &end(known.kept_until_millis, digest.as_bytes()));
+    } else {
         let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
         tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
     }
+    if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
+        signals::count(tables, &known.by, Kept::Revocation, false)?;
+    }
+    if note.of_signal {
+        signals::count(tables, &note.by, Kept::Revocation, true)?;
+    }
+    let (at_millis, kept_until_millis) = (moment.latest.millis(), kept_until(moment).millis());
     let row = match (note.fact, known) {
         // Whoever knows only the digest takes nothing away from what is known of it.
-        (None, Some(known)) => RevocationRow { index, at_millis: now.millis(), ..known },
+        (None, Some(known)) => {
+            RevocationRow { index, at_millis, kept_until_millis, of_signal: false, ..known }
+        }
         (fact, _) => RevocationRow {
             index,
-            at_millis: now.millis(),
+            at_millis,
+            kept_until_millis,
             fact: fact.map(|fact| FactRow { digest: Bytes::new(), ..fact }),
             reason: note.reason,
             by: note.by,
+            of_signal: note.of_signal,
         },
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
-    forget_later(tables, now, digest.as_bytes());
+    tables.put(REVOCATION_END, &end(kept_until_millis, digest.as_bytes()), Vec::new());
     Ok(())
 }
 
-/// Has a row looked at again when it may have ended: by its key, of a revocation or of a block.
-pub fn forget_later(tables: &mut Tables<'_>, now: Timestamp, key: &[u8]) {
-    let at = now.plus(limits::REVOCATION_RETENTION).millis().to_be_bytes();
-    tables.put(REVOCATION_END, &[&at[..], key].concat(), Vec::new());
+/// Until when, in time that has passed, what is revoked or lifted at this moment is remembered.
+#[must_use]
+pub fn kept_until(moment: Moment) -> Timestamp {
+    moment.passed.plus(limits::REVOCATION_RETENTION)
+}
+
+/// The key under which a row is looked at again when it may have ended: by its own key, of a revocation or of
+/// a block.
+#[must_use]
+pub fn end(kept_until_millis: i64, key: &[u8]) -> Vec<u8> {
+    [&kept_until_millis.to_be_bytes()[..], key].concat()
 }
 
 /// Revokes a fact as an operator, who has some room beyond the limit.
@@ -147,7 +170,7 @@ pub fn forget_later(tables: &mut Tables<'_>, now: Timestamp, key: &[u8]) {
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn by_operator(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     command: command::Revoke,
 ) -> Result<Reply, Corrupt> {
@@ -157,44 +180,50 @@ pub fn by_operator(
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
     let digest = fact.digest.clone();
-    let note = Note { fact: Some(fact), reason: command.reason, by: command.caller };
-    revoke(tables, now, index, &digest, note)?;
+    let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
+    revoke(tables, moment, index, &digest, note)?;
     Ok(Reply::Done { changed: true })
 }
 
-/// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted.
+/// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted: more
+/// than an entry with this many facts can add.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
-pub fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
+pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Result<(), Corrupt> {
+    let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
     let mut ended = Vec::new();
     let from = tables.row(META, FORGOTTEN_UP_TO)?.unwrap_or_default();
     tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
-        let is_due = at_of(key).is_some_and(|at| at < now);
+        let is_due = at_of(key).is_some_and(|at| at < moment.passed);
         if is_due {
             ended.push(key.to_vec());
         }
-        is_due && ended.len() < limits::REVOCATIONS_FORGOTTEN_AT_ONCE
+        is_due && ended.len() < most
     })?;
     let Some(last) = ended.last() else { return Ok(()) };
     tables.put(META, FORGOTTEN_UP_TO, last.clone());
     for key in &ended {
         tables.delete(REVOCATION_END, key);
         match key.get(8..).unwrap_or_default() {
-            revocation if revocation.len() == 16 => forget_if_ended(tables, now, revocation)?,
-            block => blocks::forget_if_ended(tables, now, block)?,
+            revocation if revocation.len() == 16 => forget_if_ended(tables, moment, revocation)?,
+            block => blocks::forget_if_ended(tables, moment, block)?,
         }
     }
     Ok(())
 }
 
 /// It may have been revoked again since.
-fn forget_if_ended(tables: &mut Tables<'_>, now: Timestamp, key: &[u8]) -> Result<(), Corrupt> {
+fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
-    if Revoked::read(key, &row)?.ends_at < now {
+    let row = decode::<RevocationRow>(REVOCATION, &row)?;
+    if row.kept_until_millis < moment.passed.millis() {
         tables.delete(REVOCATION, key);
         let revocations = tables.number(REVOCATIONS)?.saturating_sub(1);
         tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+        if row.of_signal {
+            signals::count(tables, &row.by, Kept::Revocation, false)?;
+        }
     }
     Ok(())
 }

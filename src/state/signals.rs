@@ -3,6 +3,8 @@
 //! Who may say what of whom, and which event does what, was decided before it was proposed; here it is
 //! decided once in the cluster whether it came before and whether its issuer has not revoked too much.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -13,7 +15,7 @@ use super::command::{
 };
 use super::idempotency::digest;
 use super::revocations::{self, Note, fact_row};
-use super::tables::{REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode};
+use super::tables::{BLOCK, Moment, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode};
 use super::{Error, State};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -101,34 +103,31 @@ impl Effect {
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn accept(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     command: AcceptSignal,
 ) -> Result<Reply, Corrupt> {
     let jti = digest(&command.jti)?;
-    if SIGNALS.find(tables, now, &jti)?.is_some() {
+    if SIGNALS.find(tables, moment.passed, &jti)?.is_some() {
         return Ok(Reply::Done { changed: false });
     }
-    let (facts, blocks) = (command.effects.len() as u64, blocks::count(tables)?);
-    let is_full = tables.number(REVOCATIONS)?.saturating_add(facts) > limits::REVOCATIONS_MAX
-        || blocks.saturating_add(facts) > limits::BLOCKS_MAX;
-    if facts > 0 && is_full {
+    if !has_room(tables, &command)? {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
-    if !take_of_quota(tables, now, &command)? {
+    if !take_of_quota(tables, moment, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
-    SIGNALS.remember(tables, now, &jti, Vec::new())?;
+    SIGNALS.remember(tables, moment.passed, &jti, Vec::new())?;
     for effect in command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
-        take_effect(tables, now, index, &effect, note)?;
+        take_effect(tables, moment, index, &effect, note)?;
     }
     Ok(Reply::Done { changed: true })
 }
 
 fn take_effect(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     effect: &command::Effect,
     (issuer, reason): (&str, &str),
@@ -139,33 +138,89 @@ fn take_effect(
         EffectKind::Unspecified => return Err(Corrupt::newer("the log holds an effect that is not known")),
         EffectKind::Lift => {}
         EffectKind::Watermark | EffectKind::Block => {
-            let note = Note { fact: Some(fact.clone()), reason: reason.to_owned(), by: issuer.to_owned() };
-            revocations::revoke(tables, now, index, &fact.digest, note)?;
+            let (reason, by) = (reason.to_owned(), issuer.to_owned());
+            let note = Note { fact: Some(fact.clone()), reason, by, of_signal: true };
+            revocations::revoke(tables, moment, index, &fact.digest, note)?;
         }
     }
     if kind != EffectKind::Watermark {
-        blocks::put(tables, now, effect, fact, issuer, reason)?;
+        blocks::put(tables, moment, effect, fact, issuer, reason)?;
     }
     Ok(())
 }
 
-/// Whether the issuer may revoke so much: first of what it may in this minute, then of what an operator
-/// allowed it beyond.
-fn take_of_quota(tables: &mut Tables<'_>, now: Timestamp, command: &AcceptSignal) -> Result<bool, Corrupt> {
-    let Ok(facts) = u32::try_from(command.effects.len()) else { return Ok(false) };
-    if facts == 0 {
-        return Ok(true);
+/// Whether what a signal adds has room: what is there already needs none, and no issuer takes all of it.
+fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt> {
+    let (mut revocations, mut blocks) = (BTreeSet::new(), BTreeSet::new());
+    for effect in &command.effects {
+        let Some(fact) = &effect.fact else { continue };
+        if effect.kind() != EffectKind::Lift && tables.row(REVOCATION, &fact.digest)?.is_none() {
+            revocations.insert(&fact.digest);
+        }
+        let key = blocks::key(fact, &command.issuer, &effect.family);
+        if effect.kind() != EffectKind::Watermark && tables.row(BLOCK, &key)?.is_none() {
+            blocks.insert(key);
+        }
     }
+    let of_issuer = quota_of(tables, &command.issuer)?;
+    let fits = |new: usize, of_all: u64, most: u64, of_issuer: u64, most_of_issuer: u64| {
+        let new = new as u64;
+        new == 0 || (of_all.saturating_add(new) <= most && of_issuer.saturating_add(new) <= most_of_issuer)
+    };
+    let (all, all_blocks) = (tables.number(REVOCATIONS)?, blocks::count(tables)?);
+    let (most, most_of_issuer) = (limits::REVOCATIONS_MAX, limits::REVOCATIONS_PER_ISSUER_MAX);
+    Ok(fits(revocations.len(), all, most, of_issuer.revocations, most_of_issuer)
+        && fits(
+            blocks.len(),
+            all_blocks,
+            limits::BLOCKS_MAX,
+            of_issuer.blocks,
+            limits::BLOCKS_PER_ISSUER_MAX,
+        ))
+}
+
+/// Whether the issuer may revoke so much: first of what it may in this minute, then of what an operator
+/// allowed it beyond. A signal without effect counts as one; the first in a minute passes however large it
+/// is, or it never would.
+fn take_of_quota(tables: &mut Tables<'_>, moment: Moment, command: &AcceptSignal) -> Result<bool, Corrupt> {
+    let Ok(mut facts) = u32::try_from(command.effects.len().max(1)) else { return Ok(false) };
     let mut row = quota_of(tables, &command.issuer)?;
-    let minute = now.secs().div_euclid(60);
+    let minute = moment.passed.secs().div_euclid(60);
     if row.minute != minute {
-        row = RevocationQuotaRow { minute, used: 0, more: row.more };
+        row = RevocationQuotaRow { minute, used: 0, ..row };
+    }
+    if row.used == 0 {
+        facts = facts.min(command.quota);
     }
     let of_quota = facts.min(command.quota.saturating_sub(row.used));
     let Some(more) = row.more.checked_sub(facts - of_quota) else { return Ok(false) };
     row = RevocationQuotaRow { used: row.used.saturating_add(of_quota), more, ..row };
     tables.put(REVOCATION_QUOTA, command.issuer.as_bytes(), row.encode_to_vec());
     Ok(true)
+}
+
+/// What of an issuer's is counted.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept {
+    /// Revocations.
+    Revocation,
+    /// Blocks.
+    Block,
+}
+
+/// One more, or one less, of what is remembered of an issuer.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn count(tables: &mut Tables<'_>, issuer: &str, kept: Kept, is_more: bool) -> Result<(), Corrupt> {
+    let mut row = quota_of(tables, issuer)?;
+    let number = match kept {
+        Kept::Revocation => &mut row.revocations,
+        Kept::Block => &mut row.blocks,
+    };
+    *number = if is_more { number.saturating_add(1) } else { number.saturating_sub(1) };
+    tables.put(REVOCATION_QUOTA, issuer.as_bytes(), row.encode_to_vec());
+    Ok(())
 }
 
 /// Lets an issuer revoke more than its quota, for once.

@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use super::revocations::Note;
-use super::tables::{REVOCATION, SIGNING_KEY, Tables};
+use super::tables::{Moment, REVOCATION, SIGNING_KEY, Tables};
 use super::{idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -194,7 +194,7 @@ pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Repl
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn taint(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     index: u64,
     command: &TaintSigningKey,
 ) -> Result<Reply, Corrupt> {
@@ -214,10 +214,10 @@ pub fn taint(
     if key.tainted_at.is_some() && is_revoked {
         return Ok(Reply::Done { changed: false });
     }
-    let tainted = SigningKeyFacts { tainted_at: Some(now), ..key.clone() };
+    let tainted = SigningKeyFacts { tainted_at: Some(moment.now), ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     if let Some(digest) = digest {
-        revocations::revoke(tables, now, index, digest.as_bytes(), Note::default())?;
+        revocations::revoke(tables, moment, index, digest.as_bytes(), Note::default())?;
     }
     Ok(Reply::Done { changed: true })
 }

@@ -94,7 +94,7 @@ impl State {
     /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
     pub fn is_spent(&self, nonce: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
         let tables = Tables::new(self.core.view());
-        match known(&tables, self.index().time, &command(nonce, idempotency))? {
+        match known(&tables, tables.passed()?, &command(nonce, idempotency))? {
             Known::KeyReused => Err(Error::IdempotencyKeyReused),
             Known::Spent => Ok(true),
             Known::SpentByThisRequest | Known::Unspent { .. } => Ok(false),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, View, Write};
+use crate::cluster::{Corrupt, Stamp, View, Write};
 
 /// Cluster id, incarnation, log time, the oldest buckets.
 pub const META: &str = "meta";
@@ -90,6 +90,8 @@ pub const CLUSTER_ID: &[u8] = b"cluster_id";
 pub const INCARNATION: &[u8] = b"incarnation";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
+/// Row of [`META`]: time that has passed, milliseconds, 8 bytes ([`Moment::passed`]).
+pub const PASSED: &[u8] = b"passed";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
 /// Row of [`META`]: how many tools there are, 8 bytes.
@@ -102,6 +104,20 @@ pub const BLOCKS: &[u8] = b"blocks";
 pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
 /// Row of [`META`]: how many were dropped because there were too many bytes of them, 8 bytes.
 pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
+
+/// When an entry is applied, by three clocks that all nodes agree on.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Log time.
+    pub now: Timestamp,
+    /// The later of log time and of the wall clock of whoever proposed: no clock that credentials are
+    /// judged by was further ahead.
+    pub latest: Timestamp,
+    /// Where log time would be if it had only ever moved on by what boot clocks counted: what is to be
+    /// remembered for a while is remembered until here, whatever was done to wall clocks. Time in which no
+    /// node ran does not count, so it is late, never early.
+    pub passed: Timestamp,
+}
 
 /// The tables as one entry sees them: what was there, and what the entry has changed so far.
 pub struct Tables<'v> {
@@ -217,15 +233,34 @@ impl<'v> Tables<'v> {
         eight_bytes(key, row)
     }
 
-    /// Moves log time on to `time`, never back. Answers log time.
+    /// Moves time on by what an entry was stamped with.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn advance(&mut self, stamp: &Stamp) -> Result<Moment, Corrupt> {
+        let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
+        let now = timestamp(millis);
+        self.put(META, TIME, millis.to_be_bytes().to_vec());
+        let passed = match self.row(META, PASSED)? {
+            Some(row) => timestamp(eight_bytes(PASSED, row)?).plus(stamp.elapsed),
+            None => now,
+        };
+        let millis = u64::try_from(passed.millis()).unwrap_or(0);
+        self.put(META, PASSED, millis.to_be_bytes().to_vec());
+        Ok(Moment { now, latest: now.max(stamp.wall), passed })
+    }
+
+    /// As [`Moment::passed`], of the last entry.
     ///
     /// # Errors
     /// [`Corrupt`] if the row is not what was written.
-    pub fn advance_time(&mut self, time: Timestamp) -> Result<Timestamp, Corrupt> {
-        let millis = self.number(TIME)?.max(u64::try_from(time.millis()).unwrap_or(0));
-        self.put(META, TIME, millis.to_be_bytes().to_vec());
-        Ok(Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX)))
+    pub fn passed(&self) -> Result<Timestamp, Corrupt> {
+        Ok(timestamp(self.number(PASSED)?))
     }
+}
+
+fn timestamp(millis: u64) -> Timestamp {
+    Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
 }
 
 /// The number in the row under `key`.

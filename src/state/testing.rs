@@ -1,13 +1,14 @@
 //! What the tests of the state share: tables in memory, and a machine over them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::Replicated;
 use super::command::{Command, Reply, Told, decode_reply, encode};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Machine as _, View, Write};
+use crate::cluster::{Corrupt, Machine as _, Stamp, View, Write};
 
 /// Tables in memory, and a machine that writes them as the core does.
 #[derive(Default)]
@@ -17,6 +18,7 @@ pub struct Bench {
     /// What is in the tables.
     pub rows: Rows,
     entries: u64,
+    stamped: Option<Timestamp>,
 }
 
 /// Rows by table and key.
@@ -57,7 +59,15 @@ impl Bench {
 
     /// The same, with whether each is the outcome of an earlier one.
     pub fn told(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
-        let batch = Replicated::batch(at, commands);
+        // Time passes as it is told, and is not undone by a clock that is set back.
+        let elapsed = self.stamped.map_or(Duration::ZERO, |last| at.since(last));
+        self.stamped = self.stamped.max(Some(at));
+        self.stamped_as(Stamp { time: at, wall: at, elapsed }, commands)
+    }
+
+    /// The same, stamped by clocks that do not agree.
+    pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
+        let batch = Replicated::batch(stamp, commands);
         self.entries += 1;
         let applied = self.machine.apply(&self.rows, &batch, self.entries).expect("applies");
         for write in &applied.writes {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cluster::Machine as _;
+use crate::cluster::{Machine as _, Stamp};
 use crate::id::{Incarnation, LogPosition};
 use crate::state::Replicated;
 use crate::state::tables::{BLOCKS, META};
@@ -184,30 +184,109 @@ fn an_issuer_revokes_no_more_in_a_minute_than_its_quota_and_others_are_not_held_
     let rows = bench.rows.0.clone();
     assert_eq!(bench.one(START, three("2")), refused);
     assert_eq!(bench.rows.0, rows, "a refused signal leaves nothing behind");
-    // What has no effect counts for nothing, what came before neither, and another issuer has its own.
-    assert_eq!(bench.one(START, signal_within(5, A, "3", vec![])), DONE);
+    // What came before counts for nothing, and another issuer has its own.
     assert_eq!(bench.one(START, three("1")), AGAIN);
     assert_eq!(bench.one(START, signal_within(5, B, "2", vec![watermark("d"); 5])), DONE);
-    assert_eq!(bench.one(START, signal_within(5, A, "4", vec![watermark("e"); 2])), DONE);
-    assert_eq!(bench.one(START, signal_within(5, A, "5", vec![watermark("f")])), refused);
+    // What has no effect counts too: it is remembered like all others.
+    assert_eq!(bench.one(START, signal_within(5, A, "3", vec![])), DONE);
+    assert_eq!(bench.one(START, signal_within(5, A, "4", vec![watermark("e")])), DONE);
+    assert_eq!(bench.one(START, signal_within(5, A, "5", vec![])), refused);
     assert_eq!(bench.one(START.plus(MINUTE), three("2")), DONE, "the next minute");
-    // A clock that was set back gives no second minute.
+    // A clock that was set back gives no second minute, and takes none away.
     assert_eq!(bench.one(START, three("6")), refused);
+    let stamp = Stamp { time: START, wall: START, elapsed: MINUTE };
+    let told = bench.stamped_as(stamp, vec![command::encode(three("6"))]).remove(0);
+    assert_eq!(told.outcome, DONE, "a minute that has passed, whatever the clock says");
+}
+
+#[test]
+fn a_signal_larger_than_the_quota_passes_as_the_first_of_a_minute() {
+    let mut bench = Bench::default();
+    let large = |jti: &str| signal_within(1, A, jti, vec![watermark("a"), watermark("b")]);
+    assert_eq!(bench.one(START, large("1")), DONE);
+    assert_eq!(bench.one(START, large("2")), Reply::Refused(Refusal::RevocationQuota));
+    assert_eq!(bench.one(START.plus(MINUTE), large("2")), DONE);
+    let never = signal_within(0, A, "3", vec![watermark("a")]);
+    assert_eq!(bench.one(START.plus(MINUTE), never), Reply::Refused(Refusal::RevocationQuota));
 }
 
 #[test]
 fn an_operator_lets_an_issuer_go_beyond_its_quota_for_once() {
     let mut bench = Bench::default();
-    let many = |jti: &str, facts: usize| signal_within(1, A, jti, vec![watermark("a"); facts]);
+    let many = |jti: &str, facts: usize| signal_within(2, A, jti, vec![watermark("a"); facts]);
     let refused = Reply::Refused(Refusal::RevocationQuota);
+    assert_eq!(bench.one(START, many("0", 1)), DONE);
     assert_eq!(bench.one(START, many("1", 11)), refused);
     assert_eq!(bench.one(START, allow(A, 10)), DONE);
     assert_eq!(bench.one(START, allow(A, 10)), AGAIN);
     assert_eq!(bench.one(START, many("1", 12)), refused);
     assert_eq!(bench.one(START, many("1", 11)), DONE);
-    assert_eq!(bench.one(START.plus(MINUTE), many("2", 2)), refused, "it is used up");
+    assert_eq!(bench.one(START, many("2", 1)), refused, "it is used up");
     assert_eq!(bench.one(START, allow(B, 10)), DONE);
-    assert_eq!(bench.one(START.plus(MINUTE), many("2", 2)), refused, "another's");
+    assert_eq!(bench.one(START, many("2", 1)), refused, "another's");
+}
+
+#[test]
+fn one_issuer_takes_not_all_the_room() {
+    let mut bench = Bench::default();
+    let of = |bench: &Bench, issuer: &str| {
+        let row = &bench.rows.0[&(REVOCATION_QUOTA.to_owned(), issuer.as_bytes().to_vec())];
+        let row = RevocationQuotaRow::decode(row.as_slice()).expect("row");
+        (row.revocations, row.blocks)
+    };
+    bench.one(START, signal(A, "1", vec![watermark("a"), block("b", "risk", START)]));
+    bench
+        .one(START, signal(A, "2", vec![watermark("a"), lift("b", "risk", START), lift("c", "risk", START)]));
+    assert_eq!(of(&bench, A), (2, 2), "what is there already counts once");
+    // Whoever revokes a fact last has it.
+    bench.one(START, signal(B, "1", vec![watermark("a")]));
+    assert_eq!((of(&bench, A), of(&bench, B)), ((1, 2), (1, 0)));
+    let key = (REVOCATION_QUOTA.to_owned(), A.as_bytes().to_vec());
+    let full = RevocationQuotaRow {
+        revocations: limits::REVOCATIONS_PER_ISSUER_MAX,
+        blocks: limits::BLOCKS_PER_ISSUER_MAX,
+        ..RevocationQuotaRow::default()
+    };
+    bench.rows.0.insert(key, full.encode_to_vec());
+    let refused = Reply::Refused(Refusal::TooManyRevocations);
+    assert_eq!(bench.one(START, signal(A, "3", vec![watermark("d")])), refused);
+    assert_eq!(bench.one(START, signal(A, "4", vec![lift("d", "risk", START)])), refused);
+    // What is there needs no room: it is revoked again, and lifted.
+    assert_eq!(bench.one(START, signal(A, "5", vec![watermark("b"), lift("b", "risk", START)])), DONE);
+    assert_eq!(bench.one(START, signal(B, "3", vec![watermark("d")])), DONE, "others go on");
+    // And what is forgotten gives it back.
+    let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+    bench.one(later, signal(B, "4", vec![]));
+    assert_eq!(of(&bench, B), (0, 0));
+}
+
+#[test]
+fn no_clock_makes_a_revocation_cover_less() {
+    let mut bench = Bench::default();
+    bench.one(START, signal(A, "1", vec![]));
+    // The wall clock was set an hour ahead and log time does not follow: credentials of that hour are good.
+    let hour = START.plus(Duration::from_secs(3600));
+    let stamp = Stamp { time: START, wall: hour, elapsed: SECOND };
+    bench.stamped_as(stamp, vec![command::encode(signal(A, "2", vec![watermark("alice")]))]);
+    assert!(bench.refuses("alice", hour));
+    // And behind, log time counts.
+    let stamp = Stamp { time: hour, wall: START, elapsed: SECOND };
+    bench.stamped_as(stamp, vec![command::encode(signal(A, "3", vec![watermark("bob")]))]);
+    assert!(bench.refuses("bob", hour));
+}
+
+#[test]
+fn no_clock_makes_a_revocation_or_a_signal_forgotten_before_its_time_has_passed() {
+    let mut bench = Bench::default();
+    bench.one(START, signal(A, "1", vec![watermark("alice")]));
+    // A node that starts with a clock of tomorrow, and is set right.
+    let tomorrow = START.plus(Duration::from_secs(50 * 3600));
+    for wall in [tomorrow, tomorrow.plus(SECOND), START] {
+        let stamp = Stamp { time: wall, wall, elapsed: SECOND };
+        bench.stamped_as(stamp, vec![command::encode(allow(B, 1))]);
+    }
+    assert!(bench.refuses("alice", START), "it was forgotten");
+    assert_eq!(bench.one(tomorrow, signal(A, "1", vec![])), AGAIN, "its token would count again");
 }
 
 #[test]
@@ -217,6 +296,7 @@ fn beyond_its_limit_no_signal_revokes_and_an_operator_still_does() {
     bench.set_number(REVOCATIONS, limits::REVOCATIONS_MAX - 1);
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("b"), watermark("c")])), refused);
+    assert_eq!(bench.one(START, signal(B, "1", vec![watermark("a")])), DONE, "what is there needs no room");
     assert!(!bench.refuses("b", START), "all of it or nothing");
     assert_eq!(bench.one(START, signal(A, "2", vec![watermark("b")])), DONE);
     assert_eq!(bench.one(START, signal(A, "3", vec![watermark("c")])), refused);
@@ -238,6 +318,7 @@ fn beyond_its_limit_no_signal_blocks() {
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(bench.one(START, signal(A, "1", vec![block("a", "risk", START)])), refused);
     assert!(!bench.refuses("a", START));
+    assert_eq!(bench.one(START, signal(A, "2", vec![watermark("a")])), DONE, "a watermark is no block");
 }
 
 #[test]
@@ -246,7 +327,7 @@ fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
     if let Command::AcceptSignal(signal) = &mut command {
         signal.effects[0].kind = 99;
     }
-    let batch = Replicated::batch(START, vec![command::encode(command)]);
+    let batch = Replicated::batch(Stamp { time: START, ..Stamp::default() }, vec![command::encode(command)]);
     let bench = Bench::default();
     let refusal = bench.machine.apply(&bench.rows, &batch, 1).expect_err("stops").to_string();
     assert!(refusal.contains("too old"), "{refusal}");
