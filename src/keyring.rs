@@ -210,9 +210,9 @@ impl Keyring {
         Ok(())
     }
 
-    /// What was asked for stands already: a successor that cannot be published now is published by
-    /// the next rotation, taint or start.
-    async fn ensure_later(&self) {
+    /// Replaces a key of this node that signs no more. What was asked for stands already: a successor that
+    /// cannot be published now is published by the next rotation, taint or start.
+    pub async fn ensure_later(&self) {
         if let Err(error) = self.ensure().await {
             tracing::error!(%error, "publish a successor of the signing key");
         }

@@ -106,6 +106,9 @@ pub const BLOCKS_MAX: u64 = 1_000_000;
 /// Most of them that are of one issuer.
 /// Test: `state::signals::tests::one_issuer_takes_not_all_the_room`. Metric: `svc_signals_total{result="unavailable"}`.
 pub const BLOCKS_PER_ISSUER_MAX: u64 = 500_000;
+/// Most blocks that a page of their list looks at, those that are lifted among them; it is shorter then.
+/// Test: `state::blocks::tests::a_page_looks_at_only_so_many_and_says_where_the_next_begins`. Metric: none, the next page goes on.
+pub const BLOCK_ROWS_SEEN_AT_ONCE: usize = 10_000;
 /// Most revocations and blocks that one entry of the log forgets, if it does not revoke half as many.
 /// Test: `state::revocations::tests::one_entry_forgets_only_so_many`. Metric: none, the next entry goes on.
 pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
@@ -116,6 +119,9 @@ pub const REVOCATION_REASON_BYTES_MAX: usize = 256;
 /// and is not counted.
 /// Test: `http::revocations::a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neither`. Metric: `svc_http_requests_total{status="503"}`.
 pub const AGENT_SCANS_MAX: usize = 1;
+/// Longest count of the agents that a revocation hit; beyond it the answer does not say how many.
+/// Test: `signals::revoke::tests::a_count_that_takes_too_long_is_not_waited_for`. Metric: none, the revocation stands.
+pub const AGENT_COUNT_WAIT: Duration = Duration::from_secs(2);
 /// Most agents, or tools, that such a look reads before other requests have their turn.
 /// Test: `http::revocations::a_dry_run_names_what_a_revocation_hits_page_by_page`. Metric: none, it goes on.
 pub const AGENT_SCAN_ROWS_AT_ONCE: usize = 256;

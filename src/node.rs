@@ -239,6 +239,7 @@ async fn assemble(
         trust_domain: config.fabric.trust_domain.clone(),
         keyring: keyring.clone(),
         state: state.clone(),
+        clock: clock.clone(),
         scans: Revocations::places(),
     };
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);

@@ -278,7 +278,9 @@ impl From<state::Error> for Error {
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
-            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent => Self::not_found(description),
+            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent | E::UnknownBlock => {
+                Self::not_found(description)
+            }
             E::NotTheOwner | E::AgentRevoked | E::AgentEnded => Self::forbidden(description),
             E::PreconditionFailed => {
                 Self::new(StatusCode::PRECONDITION_FAILED, Code::InvalidRequest, description)
@@ -344,11 +346,9 @@ impl From<revoke::Error> for Error {
         let description = error.to_string();
         match error {
             E::Invalid { .. } | E::NotOne => Self::invalid_request(description),
-            E::UnknownAgent | E::UnknownKey => Self::not_found(description),
+            E::UnknownAgent | E::UnknownKey | E::UnknownBlock => Self::not_found(description),
             E::Busy => Self::unavailable(description),
             E::State(error) => error.into(),
-            E::Keyring(error) => error.into(),
-            E::Lost => Self::internal(description),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod agents;
 mod around;
 mod audit;
+mod blocks;
 mod body;
 mod cached;
 pub mod caller;
@@ -208,6 +209,8 @@ fn routes() -> Routes {
         .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
         .row(POST, "/v1/revocations", ClusterAdmin, revocations::revoke)
         .row(GET, "/v1/revocations", ClusterAdmin, revocations::list)
+        .row(GET, "/v1/blocks", ClusterAdmin, blocks::list)
+        .row(DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift)
         .row(POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow)
 }
 

@@ -11,8 +11,8 @@ use utoipa::{Modify, OpenApi};
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
-    App, agents, audit, cached, encryption_keys, exchange, health, jwks, metadata, metrics, revocations,
-    signals, sys_keys, sys_policy, sys_signals, tools, verify,
+    App, agents, audit, blocks, cached, encryption_keys, exchange, health, jwks, metadata, metrics,
+    revocations, signals, sys_keys, sys_policy, sys_signals, tools, verify,
 };
 
 /// Every handler of the route table.
@@ -52,6 +52,8 @@ use super::{
         sys_policy::explain,
         revocations::revoke,
         revocations::list,
+        blocks::list,
+        blocks::lift,
         sys_signals::allow,
     audit::blocks, audit::of_tool, tools::deregister, tools::deregister_mcp, tools::deregister_mcp_by_query, tools::get, tools::get_mcp, tools::list, tools::list_mcp, tools::put, tools::register, tools::register_mcp,
     )

@@ -61,8 +61,8 @@ pub struct RevocationMade {
     revoked_at: String,
     /// The log index of its entry: tokens of this cluster whose `idx` is smaller are refused.
     index: u64,
-    /// How many agents it hit; absent if this node was looking through the agents for others.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How many agents it hit. Null where that cannot be known, as of a signing key or a token, if this node was
+    /// looking through the agents for others, or if counting them took more than two seconds.
     agents: Option<u64>,
 }
 
@@ -85,8 +85,9 @@ pub struct RevocationDryRun {
     /// Of all pages; only on the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<HitCounts>,
-    /// Agents that would be revoked, in the order of their ids; behind all of them come the tools.
-    agents: Vec<String>,
+    /// Agents that would be revoked, in the order of their ids; behind all of them come the tools. Null where they
+    /// cannot be known: nobody keeps a list of what a key has signed, or of who has a token.
+    agents: Option<Vec<String>>,
     /// Tools that the workload has registered. They stay registered: its tokens are refused, not its tools.
     tools: Vec<String>,
 }
@@ -94,8 +95,8 @@ pub struct RevocationDryRun {
 /// How much a revocation would hit. Tokens are not counted: nobody keeps a list of them.
 #[derive(Serialize, ToSchema)]
 pub struct HitCounts {
-    /// Agents.
-    agents: u64,
+    /// Agents that are in force; null where they cannot be known.
+    agents: Option<u64>,
     /// Tools.
     tools: u64,
     /// Streams of signals: none yet.
@@ -180,7 +181,7 @@ pub async fn revoke(
         return said(&parts.uri, &app.revocations, request.fact(), found);
     }
     let made = app.revocations.revoke(&request, caller.id().unwrap_or_default(), idempotency).await?;
-    let answer = made_of(&app.revocations, request.fact(), made);
+    let answer = made_of(&app.revocations, &request, &made);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
     let request_id = super::around::current_request_id();
     // Without what it is: that may be somebody's address.
@@ -203,16 +204,17 @@ fn is_dry_run(query: &paging::Members) -> Result<bool, Error> {
     }
 }
 
-fn made_of(revocations: &Revocations, fact: &Fact, made: revoke::Made) -> RevocationMade {
-    let FactText { kind, issuer, value } = text_of(revocations, fact);
+/// Of the request and of what the log has answered: a retry may come when nothing else is remembered.
+fn made_of(revocations: &Revocations, request: &revoke::Request, made: &revoke::Made) -> RevocationMade {
+    let FactText { kind, issuer, value } = text_of(revocations, request.fact());
     RevocationMade {
-        id: made.revoked.id.to_string(),
+        id: request.fact().digest().to_string(),
         kind,
         issuer: stated(issuer),
         value,
-        reason: stated(made.revoked.reason),
-        revoked_at: made.revoked.at.to_rfc3339(),
-        index: made.revoked.index,
+        reason: stated(request.reason().to_owned()),
+        revoked_at: made.made.at.to_rfc3339(),
+        index: made.made.index,
         agents: made.agents,
     }
 }

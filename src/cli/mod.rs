@@ -4,6 +4,7 @@
 
 mod agent;
 mod audit;
+mod blocks;
 mod config;
 mod dev;
 mod error;
@@ -57,6 +58,10 @@ enum Command {
     Revoke(revoke::Revoke),
     /// List what is revoked.
     Revocations(revoke::Revocations),
+    /// List what is blocked until that is lifted.
+    Blocks(blocks::Blocks),
+    /// Lift a block, of an operator or of an issuer of signals.
+    Unblock(blocks::Unblock),
     /// Say what issuers of signals may do beyond their quota.
     #[command(subcommand)]
     Signals(signals::Command),
@@ -102,6 +107,8 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Agent(command) => agent::run(command, out),
         Command::Revoke(arguments) => revoke::revoke(&arguments, out),
         Command::Revocations(arguments) => revoke::list(&arguments, out),
+        Command::Blocks(arguments) => blocks::list(&arguments, out),
+        Command::Unblock(arguments) => blocks::lift(&arguments, out),
         Command::Signals(command) => signals::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
@@ -205,6 +212,10 @@ mod tests {
             "revoke a@b.example --issuer https://a.example --kind email --reason why --dry-run --yes -o json",
             "revocations",
             "revocations --limit 5 --output json",
+            "blocks",
+            "blocks --limit 5 --output json",
+            "unblock abc",
+            "unblock -- -bc",
             "signals allow https://a.example --more 5",
             "policy eval --point identity --input q.json",
             "policy explain --point identity --input -",
@@ -248,6 +259,8 @@ mod tests {
             "revoke",
             "revoke x --kind person",
             "revocations --limit x",
+            "blocks --limit x",
+            "unblock",
             "signals allow https://a.example",
             "signals allow https://a.example --more -1",
             "policy eval --point tokens --input q.json",

@@ -16,6 +16,8 @@ const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 /// Every how many pages of a dry run a word is said about it.
 const PAGES_PER_WORD: u32 = 50;
+/// The status of a node that cannot look now.
+const BUSY: u16 = 503;
 /// Longest answer to a question on the terminal.
 const ANSWER_BYTES_MAX: u64 = 64;
 /// A SHA-256 thumbprint in base64url (RFC 7638).
@@ -33,7 +35,8 @@ Examples:
   trust-fabric revoke 6fa459ea-ee8a-4ca4-894e-db77e160355e      # the jti of a token
 
 A question is asked on a terminal only: where there is none, and with --yes, it is revoked at once.
-Whoever was revoked gets new tokens where its credentials are still accepted: see to those as well.";
+A signing key of another issuer is blocked: what it signs is refused until `trust-fabric unblock`.
+Whoever else was revoked gets new tokens where its credentials are still accepted: see to those as well.";
 
 /// What is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -112,8 +115,13 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
             return show(&client, &request, arguments.output.format, out).await;
         }
         if !arguments.yes && io::stdin().is_terminal() {
-            let (first, _) = page(&client, &request, "1", None).await?;
-            if !is_confirmed(&first)? {
+            let first = match page(&client, &request, "1", None).await {
+                Ok((first, _)) => Some(first),
+                // It is looking through the agents for somebody else. What is urgent does not wait for that.
+                Err(Error::Answer(admin::Error::Refused { status: BUSY, .. })) => None,
+                Err(error) => return Err(error),
+            };
+            if !is_confirmed(&question(&request, first.as_ref()))? {
                 return Err(Error::NotConfirmed);
             }
         }
@@ -256,19 +264,40 @@ fn what(answer: &Value) -> String {
 }
 
 fn hit(page: &Value) -> String {
-    let count = |name: &str| page["counts"][name].as_u64().unwrap_or_default();
-    let tools = match count("tools") {
+    let tools = match page["counts"]["tools"].as_u64().unwrap_or_default() {
         0 => String::new(),
         tools => format!("; {tools} tools that it registered stay registered"),
     };
     let again = if page["is_revoked"] == true { " (it is revoked already)" } else { "" };
-    format!("{} agents, and every token that derives from it{tools}{again}", count("agents"))
+    let agents = match page["counts"]["agents"].as_u64() {
+        Some(agents) => format!("{agents} agents"),
+        None => "every agent whose last token it made or is: nobody can count them".to_owned(),
+    };
+    format!("{agents}, and every token that derives from it{tools}{again}")
+}
+
+/// What is asked before anything is revoked. Without a page of a dry run it is not said how much that hits.
+fn question(request: &Value, page: Option<&Value>) -> String {
+    let (what, hit) = match page {
+        Some(page) => (what(page), hit(page)),
+        None => (asked(request), "how many agents that hits cannot be told now".to_owned()),
+    };
+    format!("revoke {what}?\n  {hit}\ncannot be undone; revoke? [y/N] ")
+}
+
+/// What a request names.
+fn asked(request: &Value) -> String {
+    let named = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
+    let named: Vec<_> = named.filter(|name| request.get(*name).is_some()).collect();
+    let issuer = text(request, "issuer");
+    let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
+    named.into_iter().map(|name| format!("{name} {}{of}", text(request, name))).collect()
 }
 
 /// Asks on the terminal; whatever is not a yes is a no.
-fn is_confirmed(page: &Value) -> Result<bool, Error> {
+fn is_confirmed(question: &str) -> Result<bool, Error> {
     let mut terminal = io::stderr();
-    write!(terminal, "revoke {}?\n  {}\ncannot be undone; revoke? [y/N] ", what(page), hit(page))?;
+    write!(terminal, "{question}")?;
     terminal.flush()?;
     let mut answer = String::new();
     io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
@@ -277,7 +306,8 @@ fn is_confirmed(page: &Value) -> Result<bool, Error> {
 
 pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), Error> {
     let client = arguments.server.client()?;
-    let (rows, is_more) = super::wait_for(read(&client, arguments.limit.min(limits::ADMIN_ROWS_MAX)))?;
+    let (rows, is_more) =
+        super::wait_for(read(&client, &REVOCATIONS, arguments.limit.min(limits::ADMIN_ROWS_MAX)))?;
     let columns = [
         ("kind", "kind"),
         ("value", "value"),
@@ -294,14 +324,18 @@ pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), E
     Ok(())
 }
 
-/// So many revocations, and whether there are more.
-async fn read(client: &NodeClient, most: usize) -> Result<(Vec<Value>, bool), Error> {
+/// So many rows of a list, and whether there are more.
+pub(super) async fn read(
+    client: &NodeClient,
+    path: &[&str],
+    most: usize,
+) -> Result<(Vec<Value>, bool), Error> {
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     while rows.len() < most {
         let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
         let mut query = vec![("limit", limit.as_str())];
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-        let (page, next) = client.page(&REVOCATIONS, &query).await?;
+        let (page, next) = client.page(path, &query).await?;
         rows.extend(page);
         if next.is_none() {
             return Ok((rows, false));
@@ -350,6 +384,18 @@ mod tests {
             assert!(matches!(said, Err(Error::KindNotTold(_))), "{target}: {said:?}");
         }
         assert!(matches!(told("alice@a.example", false), Err(Error::EmailWithoutIssuer)));
+    }
+
+    #[test]
+    fn a_node_that_cannot_look_now_keeps_nobody_from_being_asked() {
+        let request = json!({"email": "a\u{7}@b.example", "issuer": "https://i.example", "reason": "r"});
+        let asked = question(&request, None);
+        assert!(asked.starts_with("revoke email a") && asked.contains(" of https://i.example?\n"), "{asked}");
+        assert!(asked.contains("cannot be told now") && asked.ends_with("[y/N] "), "{asked}");
+        assert!(!asked.contains('\u{7}'), "{asked:?}");
+        let key = json!({"kind": "key", "value": "k", "counts": {"agents": null, "tools": 0, "streams": 0}});
+        let asked = question(&json!({"key": "k"}), Some(&key));
+        assert!(asked.starts_with("revoke key k?\n") && asked.contains("nobody can count them"), "{asked}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{self, AgentStanding, EncryptionKeyFacts, Idempotency};
+use crate::state::{self, AgentStanding, EncryptionKeyFacts, Idempotency, Registrar};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::subject::Credential;
 
@@ -88,13 +88,16 @@ impl Identity {
         let key = EncryptionKey::from_jwk(key)?;
         let (kid, jwk) = (key.kid().to_owned(), Value::Object(key.jwk().clone()).to_string());
         let agent_id = workload_id.as_str().to_owned();
-        let (is_new, facts) = self.state.register_encryption_key(agent_id, kid, jwk, idempotency).await?;
+        let registrar = Registrar { lineage: agent.lineage().to_vec(), idx: agent.idx(), iat: agent.iat() };
+        let registering = self.state.register_encryption_key(agent_id, kid, jwk, &registrar, idempotency);
+        let (is_new, facts) = registering.await?;
         let jwk = read(&facts)?;
         let EncryptionKeyFacts { kid, registered_at, .. } = facts;
         Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
     }
 
-    /// The keys of an agent, to encrypt to any of them; none if it has registered none.
+    /// The keys of an agent, to encrypt to any of them; none if it has registered none. One that was registered
+    /// with a token that is revoked is not the agent's: whoever stole the token may have registered it.
     ///
     /// # Errors
     /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
@@ -107,7 +110,12 @@ impl Identity {
         if self.state.agent_standing(&fresh, &agent, now)? != AgentStanding::Active {
             return Err(Error::NoAgent);
         }
-        self.state.encryption_keys(workload_id.as_str())?.iter().map(|facts| Ok(read(facts)?)).collect()
+        let keys = self.state.encryption_keys(workload_id.as_str())?;
+        let is_revoked = |registrar: &Registrar| {
+            self.state.revokes(&fresh, &registrar.lineage, registrar.idx, registrar.iat)
+        };
+        let good = keys.iter().filter(|facts| !facts.registrar.as_ref().is_some_and(is_revoked));
+        good.map(|facts| Ok(read(facts)?)).collect()
     }
 }
 

@@ -12,11 +12,12 @@ use tokio::sync::Semaphore;
 pub use self::dry_run::{Counts, DryRun};
 pub use self::request::{Members, Request};
 
+use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, TrustDomain, WorkloadId};
-use crate::keyring::{self, Keyring};
+use crate::keyring::Keyring;
 use crate::limits;
-use crate::state::{self, FactText, Idempotency, IssuedAgent, Revoked, State};
+use crate::state::{self, BlockId, Blocked, FactText, Idempotency, IssuedAgent, Revoked, State, Target};
 use crate::token::lineage::{Fact, SUBJECT};
 
 /// Why nothing was revoked, or nothing is said of what would be.
@@ -39,18 +40,15 @@ pub enum Error {
     /// There is no such signing key of this fabric.
     #[error("there is no signing key with this kid")]
     UnknownKey,
+    /// There is no such block, or it is lifted.
+    #[error("there is no block with this id")]
+    UnknownBlock,
     /// Others look through the agents already.
     #[error("this node is looking through the agents for others: try again")]
     Busy,
     /// It could not be written, or is not known to be.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// The signing key could not be tainted.
-    #[error(transparent)]
-    Keyring(#[from] keyring::Error),
-    /// What was revoked just now is not there.
-    #[error("a revocation is not where it was written")]
-    Lost,
 }
 
 impl From<Corrupt> for Error {
@@ -69,6 +67,8 @@ pub struct Revocations {
     pub keyring: Keyring,
     /// The replicated state.
     pub state: State,
+    /// The time.
+    pub clock: Clock,
     /// Places to look through all agents.
     pub scans: Semaphore,
 }
@@ -77,8 +77,8 @@ pub struct Revocations {
 #[derive(Clone, Debug)]
 pub struct Made {
     /// What the log says of it.
-    pub revoked: Revoked,
-    /// How many agents it hit; `None` if this node had no place to count them.
+    pub made: state::Made,
+    /// How many agents it hit; `None` where that cannot be known, or took too long to count.
     pub agents: Option<u64>,
 }
 
@@ -104,10 +104,10 @@ impl Revocations {
     /// Revokes. `caller` is empty for nobody. In this order, so that a repetition with the same
     /// `Idempotency-Key` completes what was cut off:
     ///
-    /// 1. what is ours is there: an agent, a signing key
-    /// 2. the revocation, through the log
-    /// 3. a signing key of ours signs no more
-    /// 4. the agents that are gone are counted
+    /// 1. the revocation, in one entry of the log: an agent or a signing key of ours must be there, the key
+    ///    signs no more, and a key of somebody else is blocked
+    /// 2. a signing key of this node has a successor
+    /// 3. the agents that are gone are counted
     ///
     /// # Errors
     /// As [`Error`] says. Of [`Error::UnknownAgent`] and [`Error::UnknownKey`] nothing was changed.
@@ -117,14 +117,14 @@ impl Revocations {
         caller: &str,
         idempotency: Option<Idempotency>,
     ) -> Result<Made, Error> {
-        self.check_is_there(request)?;
-        let fact = request.fact();
-        self.state.revoke(fact, request.reason().to_owned(), caller.to_owned(), idempotency).await?;
-        if self.is_own_key(fact) {
-            self.keyring.taint(fact.value(), &self.issuer).await?;
+        let (fact, target) = (request.fact(), self.target(request));
+        let (reason, caller) = (request.reason().to_owned(), caller.to_owned());
+        let revocation = state::Revocation { fact, target, reason, caller };
+        let made = self.state.revoke(revocation, idempotency).await.map_err(not_there)?;
+        if target == Target::OwnKey {
+            self.keyring.ensure_later().await;
         }
-        let revoked = self.state.revocation(fact)?.ok_or(Error::Lost)?;
-        Ok(Made { revoked, agents: self.count(fact).await? })
+        Ok(Made { made, agents: self.count(fact, &made).await? })
     }
 
     /// What revoking this would hit; nothing is changed. `after` is where the page before said that this one
@@ -141,8 +141,33 @@ impl Revocations {
         let after = after.map(dry_run::Place::read).transpose()?;
         self.check_is_there(request)?;
         let _place = self.scans.try_acquire().map_err(|_| Error::Busy)?;
-        let is_revoked = self.is_revoked(request.fact())?;
-        dry_run::look(&self.state, request.fact(), is_revoked, after, limit).await
+        let fact = request.fact();
+        let page = DryRun::new(self.is_revoked(fact)?, self.knows_agents_of(fact));
+        let fresh = self.state.fresh().await?;
+        let now = self.state.not_before_log(self.clock.now());
+        dry_run::Look { state: &self.state, fresh, now, fact }.page(page, after, limit).await
+    }
+
+    /// At most `limit` blocks behind `after`, in the order of their ids, and behind which there may be more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
+    pub fn blocks(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Blocked>, Option<BlockId>), Error> {
+        let after: Option<BlockId> = after.map(str::parse).transpose().map_err(|_| wrong_cursor())?;
+        Ok(self.state.blocks(after, limit)?)
+    }
+
+    /// Lifts a block, whoever blocked it. What was issued before it stays revoked.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBlock`], [`Error::State`].
+    pub async fn lift(&self, id: &str, idempotency: Option<Idempotency>) -> Result<(), Error> {
+        let id: BlockId = id.parse().map_err(|_| Error::UnknownBlock)?;
+        self.state.lift_block(id, idempotency).await.map_err(not_there)
     }
 
     /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are more.
@@ -191,6 +216,26 @@ impl Revocations {
         Ok(())
     }
 
+    fn target(&self, request: &Request) -> Target {
+        let fact = request.fact();
+        if request.names_agent() {
+            Target::Agent
+        } else if self.is_own_key(fact) {
+            Target::OwnKey
+        } else if fact.kind() == KEY {
+            Target::ForeignKey
+        } else {
+            Target::Fact
+        }
+    }
+
+    /// Whether it can be told which agents a fact ends. Nobody keeps a list of the tokens that a key has signed,
+    /// nor of the agents that have them: one whose last token is refused is not renewed.
+    fn knows_agents_of(&self, fact: &Fact) -> bool {
+        let is_own_token = fact.kind() == TOKEN && fact.issuer() == self.issuer;
+        fact.kind() != KEY && !is_own_token
+    }
+
     fn is_own_key(&self, fact: &Fact) -> bool {
         fact.kind() == KEY && fact.issuer() == self.issuer
     }
@@ -204,18 +249,39 @@ impl Revocations {
             let key = index.signing_keys.get(fact.value()).filter(|_| self.is_own_key(fact));
             key.is_some_and(|key| key.tainted_at.is_some())
         };
-        Ok(is_gone_for_ever || self.state.revocation(fact)?.is_some())
+        Ok(is_gone_for_ever
+            || self.state.is_blocked_by_operator(fact)?
+            || self.state.revocation(fact)?.is_some())
     }
 
-    /// A revocation never waits for a place to count.
-    async fn count(&self, fact: &Fact) -> Result<Option<u64>, Error> {
+    /// A revocation never waits for a place to count, nor long for the count.
+    async fn count(&self, fact: &Fact, made: &state::Made) -> Result<Option<u64>, Error> {
         match self.scans.try_acquire() {
-            Ok(_place) => Ok(Some(dry_run::count(&self.state, fact).await?)),
-            Err(_) => Ok(None),
+            Ok(_place) if self.knows_agents_of(fact) => {
+                in_time(dry_run::count(&self.state, fact, made)).await.transpose()
+            }
+            _ => Ok(None),
         }
     }
 }
 
+/// What is counted, unless that takes too long.
+async fn in_time<T>(counting: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limits::AGENT_COUNT_WAIT, counting).await.ok()
+}
+
+/// What the log refuses because it is not there.
+fn not_there(error: state::Error) -> Error {
+    match error {
+        state::Error::UnknownAgent => Error::UnknownAgent,
+        state::Error::UnknownSigningKey => Error::UnknownKey,
+        state::Error::UnknownBlock => Error::UnknownBlock,
+        error => Error::State(error),
+    }
+}
+
+/// The kind of a token.
+const TOKEN: &str = "token";
 /// The kind of a signing key.
 const KEY: &str = "key";
 
@@ -240,6 +306,14 @@ mod tests {
             issued_index: 0,
             issuers: owned(issuers),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_that_takes_too_long_is_not_waited_for() {
+        assert_eq!(in_time(async { 7 }).await, Some(7));
+        let almost = limits::AGENT_COUNT_WAIT - std::time::Duration::from_millis(1);
+        assert_eq!(in_time(tokio::time::sleep(almost)).await, Some(()));
+        assert_eq!(in_time(std::future::pending::<u64>()).await, None);
     }
 
     #[test]

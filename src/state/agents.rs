@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::command::{Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent};
 use super::owned::Owned;
-use super::revocations::Note;
+use super::revocations::{Made, Note};
 use super::tables::{
     AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
 };
@@ -196,7 +196,8 @@ pub fn note_revoked(
     let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
     tables.delete(AGENT_END, &end(ends_at, agent_id));
     tables.put(AGENT_END, &end(last_token_ends_at, agent_id), Vec::new());
-    let row = AgentRow { revoked_at_millis: now.millis(), revoked_by: by.to_owned(), ..row };
+    let (revoked_at_millis, revoked_by) = (now.millis(), by.to_owned());
+    let row = AgentRow { revoked_at_millis, revoked_by, revoked_index: index, ..row };
     tables.put(AGENT, agent_id.as_bytes(), row.encode_to_vec());
     Ok(())
 }
@@ -249,13 +250,49 @@ fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<
 /// the entry that revokes counts as before it.
 fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, Corrupt> {
     for issuer in &agent.issuers {
-        if let Some(row) = tables.row(AGENT_ISSUER_REVOKED, issuer.as_bytes())?
-            && eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)? >= agent.issued_index
-        {
+        if issuer_revoked(tables, issuer)?.is_some_and(|revoked| revoked >= agent.issued_index) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// The log index of the entry that revoked a workload which has agents that it had issued.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn issuer_revoked(tables: &Tables<'_>, workload: &str) -> Result<Option<u64>, Corrupt> {
+    let row = tables.row(AGENT_ISSUER_REVOKED, workload.as_bytes())?;
+    row.map(|row| eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)).transpose()
+}
+
+/// Whether an agent was in force until the entry that made this revocation of `workload`.
+fn was_active(
+    tables: &Tables<'_>,
+    agent: &IssuedAgent,
+    workload: &str,
+    made: &Made,
+) -> Result<bool, Corrupt> {
+    if agent.issued_index > made.index || agent.ends_at <= made.at {
+        return Ok(false);
+    }
+    for id in agent.agent.ancestors.iter().chain([&agent.agent.agent_id]) {
+        // One that is forgotten was revoked before.
+        let Some(row) = find(tables, id)? else { return Ok(false) };
+        if row.revoked_at_millis != 0 && row.revoked_index < made.index {
+            return Ok(false);
+        }
+    }
+    for issuer in &agent.issuers {
+        let revoked = match issuer_revoked(tables, issuer)? {
+            Some(_) if issuer == workload => made.issuer_revoked_before,
+            revoked => revoked.unwrap_or_default(),
+        };
+        if revoked < made.index && revoked >= agent.issued_index.max(1) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Each once; nobody is left out.
@@ -428,6 +465,20 @@ impl State {
         now: Timestamp,
     ) -> Result<AgentStanding, Corrupt> {
         standing(&Tables::new(self.core.view()), now, agent)
+    }
+
+    /// Whether an agent was in force until a revocation of `workload` was made, as far as is remembered: one
+    /// that was revoked or had ended before, or was issued after, was not hit by it.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agent_was_active(
+        &self,
+        agent: &IssuedAgent,
+        workload: &str,
+        made: &Made,
+    ) -> Result<bool, Corrupt> {
+        was_active(&Tables::new(self.core.view()), agent, workload, made)
     }
 }
 

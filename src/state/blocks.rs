@@ -4,15 +4,86 @@
 //! which of them happened last, and of a tie the block. A block does not end by itself; a row that blocks
 //! nothing is forgotten when no signal can come any more that is older than it.
 
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use prost::Message as _;
 
-use super::command::{BlockRow, Effect, EffectKind, Fact};
+use super::command::{BlockRow, Command, Effect, EffectKind, Fact, LiftBlock, Refusal, Reply};
 use super::idempotency::digest;
-use super::revocations::{end, kept_until};
+use super::revocations::{FactText, end, kept_until};
 use super::signals::{self, Kept};
 use super::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
-use crate::cluster::Corrupt;
+use super::{Error, Idempotency, State};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
+use crate::limits;
+use crate::token::lineage;
+
+/// Stands where an issuer's block has its issuer. No issuer is called so.
+const OPERATOR: &str = "";
+/// The family of an operator's blocks: only signing keys are blocked so.
+const KEY: &str = "key";
+
+/// What a block is called: the digest of the fact, and that of the issuer and the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockId([u8; 32]);
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
+    }
+}
+
+impl FromStr for BlockId {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
+        bytes.try_into().map(Self).map_err(|_| Malformed)
+    }
+}
+
+/// It is not the base64url of 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be the base64url of 32 bytes")]
+pub struct Malformed;
+
+/// A block that is not lifted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// What it is called.
+    pub id: BlockId,
+    /// What is blocked.
+    pub fact: FactText,
+    /// The issuer of the signal, or the operator; empty for nobody.
+    pub by: String,
+    /// For the sake of which family of events.
+    pub family: String,
+    /// When it happened, as whoever blocked it says.
+    pub at: Timestamp,
+    /// Why, as whoever blocked it said; may be empty.
+    pub reason: String,
+}
+
+impl Blocked {
+    fn read(key: &[u8], row: BlockRow) -> Result<Self, Corrupt> {
+        let id = key.try_into().map_err(|_| Corrupt::row("the key of a block is not 32 bytes"))?;
+        let Fact { kind, issuer, value, .. } = row.fact.unwrap_or_default();
+        Ok(Self {
+            id: BlockId(id),
+            fact: FactText { kind, issuer, value },
+            by: if row.issuer.is_empty() { row.by } else { row.issuer },
+            family: row.family,
+            at: Timestamp::from_millis(row.blocked_at_millis.unwrap_or_default()),
+            reason: row.reason,
+        })
+    }
+}
 
 /// How many rows there are.
 ///
@@ -20,13 +91,6 @@ use crate::id::{Digest128, DigestKind};
 /// [`Corrupt`] if the row is not what was written.
 pub fn count(tables: &Tables<'_>) -> Result<u64, Corrupt> {
     tables.number(BLOCKS)
-}
-
-/// The key of the row that says whether `issuer` blocks a fact for the sake of `family`.
-#[must_use]
-pub fn key(fact: &Fact, issuer: &str, family: &str) -> Vec<u8> {
-    let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), family.as_bytes());
-    [&fact.digest[..], by.as_bytes()].concat()
 }
 
 /// Blocks a fact, or lifts that.
@@ -41,7 +105,7 @@ pub fn put(
     issuer: &str,
     reason: &str,
 ) -> Result<(), Corrupt> {
-    let key = key(&fact, issuer, &effect.family);
+    let key = key(&fact.digest, issuer, &effect.family);
     let known = if let Some(row) = tables.row(BLOCK, &key)? {
         let known = decode::<BlockRow>(BLOCK, &row)?;
         tables.delete(REVOCATION_END, &end(known.kept_until_millis, &key));
@@ -60,17 +124,69 @@ pub fn put(
     let row = BlockRow {
         blocked_at_millis: blocked,
         lifted_at_millis: lifted,
-        fact: Some(Fact { digest: bytes::Bytes::new(), ..fact }),
+        fact: Some(Fact { digest: Bytes::new(), ..fact }),
         issuer: issuer.to_owned(),
         family: effect.family.clone(),
         reason: reason.to_owned(),
         kept_until_millis: kept_until(moment).millis(),
+        by: String::new(),
     };
     tables.put(BLOCK, &key, row.encode_to_vec());
     if !is_blocked(&row) {
         tables.put(REVOCATION_END, &end(row.kept_until_millis, &key), Vec::new());
     }
     Ok(())
+}
+
+/// Blocks a signing key as an operator, from now on or, if that was lifted in this very moment, from then.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn put_by_operator(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    fact: Fact,
+    reason: &str,
+    by: &str,
+) -> Result<(), Corrupt> {
+    let key = key(&fact.digest, OPERATOR, KEY);
+    let known = tables.row(BLOCK, &key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let lifted_at = known.and_then(|row| row.lifted_at_millis);
+    let effect = Effect {
+        kind: EffectKind::Block.into(),
+        fact: None,
+        family: KEY.to_owned(),
+        happened_at_millis: moment.latest.millis().max(lifted_at.unwrap_or(i64::MIN)),
+    };
+    put(tables, moment, &effect, fact, OPERATOR, reason)?;
+    if let Some(row) = tables.row(BLOCK, &key)? {
+        let row = BlockRow { by: by.to_owned(), ..decode::<BlockRow>(BLOCK, &row)? };
+        tables.put(BLOCK, &key, row.encode_to_vec());
+    }
+    Ok(())
+}
+
+/// Lifts a block as an operator, whoever blocked it. Whoever did may block again, with a later event.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply, Corrupt> {
+    let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
+    let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
+    let kept_until_millis = kept_until(moment).millis();
+    let lifted_at_millis = Some(after.max(moment.latest.millis()));
+    let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
+    tables.put(BLOCK, key, row.encode_to_vec());
+    tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+    Ok(Reply::Done { changed: true })
+}
+
+/// The key of the row that says whether `issuer` blocks the fact with this digest for the sake of `family`.
+#[must_use]
+pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
+    let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), family.as_bytes());
+    [fact, by.as_bytes()].concat()
 }
 
 /// Forgets a row, if it has blocked nothing for long enough.
@@ -103,3 +219,74 @@ pub fn standing(key: &[u8], row: &[u8]) -> Result<(Digest128, Digest128, bool), 
     let row = decode::<BlockRow>(BLOCK, row)?;
     Ok((digest(fact)?, digest(by)?, is_blocked(&row)))
 }
+
+fn list(
+    view: &dyn View,
+    after: Option<BlockId>,
+    limit: usize,
+) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+    // The least key behind another one.
+    let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
+    let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
+    view.scan(BLOCK, &from, &mut |key, row| {
+        if blocked.len() >= limit || seen >= limits::BLOCK_ROWS_SEEN_AT_ONCE {
+            next = last;
+            return false;
+        }
+        seen += 1;
+        let read = decode::<BlockRow>(BLOCK, row).and_then(|row| {
+            let is_blocked = is_blocked(&row);
+            Ok((is_blocked, Blocked::read(key, row)?))
+        });
+        match read {
+            Ok((is_blocked, read)) => {
+                last = Some(read.id);
+                blocked.extend(Some(read).filter(|_| is_blocked));
+            }
+            Err(error) => outcome = Err(error),
+        }
+        outcome.is_ok()
+    })?;
+    outcome.map(|()| (blocked, next))
+}
+
+impl State {
+    /// At most `limit` blocks that are not lifted behind `after`, in the order of their ids, and behind which
+    /// there may be more. There are fewer where many were lifted.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn blocks(
+        &self,
+        after: Option<BlockId>,
+        limit: usize,
+    ) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+        list(self.core.view(), after, limit)
+    }
+
+    /// Whether an operator blocks a signing key.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if its row is not what was written.
+    pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
+        let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, KEY))?;
+        let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+        Ok(row.is_some_and(|row| is_blocked(&row)))
+    }
+
+    /// Lifts a block, whoever blocked it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`], or as [`Error::Write`]
+    /// says.
+    pub async fn lift_block(&self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
+        let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
+        match self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome {
+            Reply::Done { .. } => Ok(()),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -22,10 +22,11 @@ pub use proto::tool_written::How;
 pub use proto::{
     AcceptSignal, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock, AuditBlockRow, AuditHead,
     AuditNodeRow, BlockRow, Bootstrap, CheckStateHash, DeregisterTool, Effect, EncryptionKeyRegistered,
-    EncryptionKeyRow, Fact, Idempotency, IdempotencyRow, IssueAgent, Metadata, NonceRow, PolicyHistoryRow,
-    PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, Refusal, RegisterEncryptionKey,
-    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, SigningKeyRow, SpendNonce,
-    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    EncryptionKeyRow, Fact, Idempotency, IdempotencyRow, IssueAgent, LiftBlock, Metadata, NonceRow,
+    PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, Refusal,
+    RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
+    RevokeAgent, Revoked, SigningKeyRow, SpendNonce, TaintSigningKey, Tool, ToolRow, ToolVersion,
+    ToolWritten,
 };
 
 /// The version of the format that this version writes.
@@ -56,6 +57,8 @@ pub enum Reply {
     Agent(AgentIssued),
     /// An encryption key is there.
     EncryptionKey(EncryptionKeyRegistered),
+    /// An operator's revocation stands.
+    Revoked(Revoked),
 }
 
 /// What a command came to, as it is told to whoever proposed it.
@@ -138,6 +141,7 @@ pub fn encode_reply(reply: Told<Reply>) -> Bytes {
         Reply::Tool(written) => proto::reply::Body::ToolWritten(written),
         Reply::Agent(issued) => proto::reply::Body::AgentIssued(issued),
         Reply::EncryptionKey(registered) => proto::reply::Body::EncryptionKeyRegistered(registered),
+        Reply::Revoked(revoked) => proto::reply::Body::Revoked(revoked),
     };
     proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
@@ -152,6 +156,7 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
         proto::reply::Body::ToolWritten(written) => Reply::Tool(written),
         proto::reply::Body::AgentIssued(issued) => Reply::Agent(issued),
         proto::reply::Body::EncryptionKeyRegistered(registered) => Reply::EncryptionKey(registered),
+        proto::reply::Body::Revoked(revoked) => Reply::Revoked(revoked),
     };
     Some(Told { outcome, is_repeated: reply.repeated })
 }

@@ -2,19 +2,23 @@
 //!
 //! Whether a key is good for anything was decided before; here a key is a name and a text.
 
+use bytes::Bytes;
 use prost::Message as _;
 
 use super::command::{
-    Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey, Reply,
+    Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey,
+    Registrar as RegistrarRow, Reply,
 };
+use super::idempotency::digest;
 use super::tables::{self, ENCRYPTION_KEY, Tables};
 use super::{Error, Idempotency, State, agents};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
+use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::limits;
 
 /// Registers a key of an agent that is in force. The same key again is found as it is, but for its
-/// `alg`: the row says what was said last.
+/// `alg` and for whose word it is: the row says what was said last, and by which token.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -36,6 +40,7 @@ pub fn register(
         kid: command.kid,
         jwk: command.jwk,
         registered_at_millis: same.map_or(now.millis(), |row| row.registered_at_millis),
+        registrar: command.registrar,
     };
     if same != Some(&row) {
         let key = [prefix.as_slice(), row.kid.as_bytes()].concat();
@@ -71,12 +76,62 @@ pub struct EncryptionKeyFacts {
     pub jwk: String,
     /// When it was registered first, in log time.
     pub registered_at: Timestamp,
+    /// The token that registered it last; `None` in logs from before that was kept.
+    pub registrar: Option<Registrar>,
 }
 
-impl From<EncryptionKeyRow> for EncryptionKeyFacts {
-    fn from(row: EncryptionKeyRow) -> Self {
+/// The token that an encryption key was registered with: the key is as good as that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registrar {
+    /// What it derives from, itself among it.
+    pub lineage: Vec<Digest128>,
+    /// Its `idx`.
+    pub idx: Option<LogPosition>,
+    /// Its `iat`.
+    pub iat: Timestamp,
+}
+
+impl From<&Registrar> for RegistrarRow {
+    fn from(registrar: &Registrar) -> Self {
+        let lineage = registrar.lineage.iter();
+        Self {
+            lineage: lineage.map(|digest| Bytes::copy_from_slice(digest.as_bytes())).collect(),
+            incarnation: registrar
+                .idx
+                .map_or_else(Bytes::new, |position| Bytes::copy_from_slice(position.incarnation.as_bytes())),
+            index: registrar.idx.map_or(0, |position| position.index),
+            iat_millis: registrar.iat.millis(),
+        }
+    }
+}
+
+impl TryFrom<RegistrarRow> for Registrar {
+    type Error = Corrupt;
+
+    fn try_from(row: RegistrarRow) -> Result<Self, Corrupt> {
+        let idx = match row.incarnation.as_ref() {
+            [] => None,
+            incarnation => {
+                let incarnation = incarnation.try_into().map(Incarnation::from_bytes);
+                let incarnation = incarnation.map_err(|_| Corrupt::row("an incarnation is not 16 bytes"))?;
+                Some(LogPosition { incarnation, index: row.index })
+            }
+        };
+        Ok(Self {
+            lineage: row.lineage.iter().map(|fact| digest(fact)).collect::<Result<_, _>>()?,
+            idx,
+            iat: Timestamp::from_millis(row.iat_millis),
+        })
+    }
+}
+
+impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
+    type Error = Corrupt;
+
+    fn try_from(row: EncryptionKeyRow) -> Result<Self, Corrupt> {
         let registered_at = Timestamp::from_millis(row.registered_at_millis);
-        Self { kid: row.kid, jwk: row.jwk, registered_at }
+        let registrar = row.registrar.map(TryInto::try_into).transpose()?;
+        Ok(Self { kid: row.kid, jwk: row.jwk, registered_at, registrar })
     }
 }
 
@@ -91,12 +146,15 @@ impl State {
         agent_id: String,
         kid: String,
         jwk: String,
+        registrar: &Registrar,
         idempotency: Option<Idempotency>,
     ) -> Result<(bool, EncryptionKeyFacts), Error> {
-        let command = Command::RegisterEncryptionKey(RegisterEncryptionKey { agent_id, kid, jwk });
+        let registrar = Some(registrar.into());
+        let command = RegisterEncryptionKey { agent_id, kid, jwk, registrar };
+        let command = Command::RegisterEncryptionKey(command);
         match self.propose_once(command, idempotency).await?.outcome {
             Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }) => {
-                Ok((created, row.into()))
+                Ok((created, row.try_into()?))
             }
             _ => Err(Error::Undecodable),
         }
@@ -116,7 +174,7 @@ impl State {
             }
             is_under
         })?;
-        rows.into_iter().map(|row| Ok(row?.into())).collect()
+        rows.into_iter().map(|row| row?.try_into()).collect()
     }
 }
 
@@ -184,8 +242,12 @@ mod tests {
         }
 
         fn register(&mut self, now: Timestamp, agent_id: &str, kid: &str, jwk: &str) -> Reply {
-            let command =
-                RegisterEncryptionKey { agent_id: agent_id.into(), kid: kid.into(), jwk: jwk.into() };
+            let command = RegisterEncryptionKey {
+                agent_id: agent_id.into(),
+                kid: kid.into(),
+                jwk: jwk.into(),
+                registrar: None,
+            };
             let mut tables = Tables::new(self);
             let reply = register(&mut tables, now, command).expect("applies");
             let writes = tables.into_writes();

@@ -84,7 +84,7 @@ fn without_content(reply: &Reply) -> Option<Reply> {
                 row: Some(AgentRow { agent: Some(agent), ..AgentRow::default() }),
             }))
         }
-        Reply::Done { .. } | Reply::EncryptionKey(_) => Some(reply.clone()),
+        Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) => Some(reply.clone()),
     }
 }
 

@@ -143,6 +143,7 @@ impl Machine for Replicated {
                 Command::AcceptSignal(command) => signals::accept(&mut tables, moment, index, command)?,
                 Command::Revoke(command) => revocations::by_operator(&mut tables, moment, index, command)?,
                 Command::AllowRevocations(command) => signals::allow(&mut tables, &command)?,
+                Command::LiftBlock(command) => blocks::lift(&mut tables, moment, &command.id)?,
             };
             if let Some(idempotency) = &idempotency {
                 idempotency::remember(&mut tables, moment.passed, idempotency, &reply)?;

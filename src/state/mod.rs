@@ -30,11 +30,12 @@ use tokio::sync::watch;
 
 pub use agents::{AgentStanding, IssuedAgent};
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
+pub use blocks::{BlockId, Blocked};
 pub use command::{Agent, Metadata, PolicySource, Told};
-pub use encryption_keys::EncryptionKeyFacts;
+pub use encryption_keys::{EncryptionKeyFacts, Registrar};
 pub use machine::{Index, Replicated};
 pub use revocation_index::RevocationIndex;
-pub use revocations::{FactText, Revoked};
+pub use revocations::{FactText, Made, Revocation, Revoked, Target};
 pub use signals::{Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use tools::{ToolPage, ToolQuery};
@@ -114,6 +115,9 @@ pub enum Error {
     /// More revocations than the limit.
     #[error("the cluster remembers as many revocations as it can")]
     TooManyRevocations,
+    /// There is no such block, or it is lifted.
+    #[error("there is no block with this id")]
+    UnknownBlock,
     /// A row is not what was written.
     #[error("a row of the state is damaged")]
     Damaged(#[from] Corrupt),
@@ -146,6 +150,7 @@ impl From<Refusal> for Error {
             Refusal::AuditBlockMissing => Self::AuditBlockMissing,
             Refusal::RevocationQuota => Self::RevocationQuota,
             Refusal::TooManyRevocations => Self::TooManyRevocations,
+            Refusal::UnknownBlock => Self::UnknownBlock,
         }
     }
 }

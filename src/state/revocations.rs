@@ -6,11 +6,11 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::command::{self, Command, Fact as FactRow, Refusal, Reply, RevocationRow};
+use super::command::{self, Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
 use super::idempotency::digest;
 use super::signals::{self, Kept};
 use super::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
-use super::{Error, Idempotency, State, agents, blocks};
+use super::{Error, Idempotency, State, agents, blocks, signing_keys};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::{Digest128, LogPosition};
@@ -48,6 +48,44 @@ pub struct FactText {
     pub issuer: String,
     /// The value.
     pub value: String,
+}
+
+/// What an operator revokes.
+#[derive(Clone, Debug)]
+pub struct Revocation<'r> {
+    /// The fact.
+    pub fact: &'r Fact,
+    /// What it is beside.
+    pub target: Target,
+    /// Why; may be empty.
+    pub reason: String,
+    /// Who asks; empty for nobody.
+    pub caller: String,
+}
+
+/// What a fact is, as far as more is to be done than to refuse what was issued before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Nothing more.
+    Fact,
+    /// Must be an agent that is remembered.
+    Agent,
+    /// A signing key of this fabric, which is tainted in the same entry.
+    OwnKey,
+    /// A signing key of another issuer. Whoever stole it says what time it likes, so that it is blocked in the
+    /// same entry: until that is lifted nothing it signed is accepted.
+    ForeignKey,
+}
+
+/// What the log says of an operator's revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The log index of its entry.
+    pub index: u64,
+    /// Log time of its entry.
+    pub at: Timestamp,
+    /// The log index of the entry that had revoked the same as an issuer of agents before; 0 if none had.
+    pub issuer_revoked_before: u64,
 }
 
 impl Revoked {
@@ -179,10 +217,26 @@ pub fn by_operator(
     if tables.number(REVOCATIONS)? >= most {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
+    if command.blocks && blocks::count(tables)? >= limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX {
+        return Ok(Reply::Refused(Refusal::TooManyRevocations));
+    }
+    if command.must_be_agent && agents::find(tables, &fact.value)?.is_none() {
+        return Ok(Reply::Refused(Refusal::UnknownAgent));
+    }
+    if command.taints {
+        let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
+        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, moment, index, &taint)? {
+            return Ok(refused);
+        }
+    }
+    if command.blocks {
+        blocks::put_by_operator(tables, moment, fact.clone(), &command.reason, &command.caller)?;
+    }
+    let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
     let digest = fact.digest.clone();
     let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
     revoke(tables, moment, index, &digest, note)?;
-    Ok(Reply::Done { changed: true })
+    Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.latest.millis(), issuer_revoked_before }))
 }
 
 /// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted: more
@@ -256,20 +310,31 @@ fn list(
 
 impl State {
     /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
-    /// member can answer from before it.
+    /// member can answer from before it; a repetition, with what it came to the first time.
     ///
     /// # Errors
-    /// [`Error::TooManyRevocations`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
     pub async fn revoke(
         &self,
-        fact: &Fact,
-        reason: String,
-        caller: String,
+        revocation: Revocation<'_>,
         idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
-        let command = command::Revoke { fact: Some(fact_row(fact)), reason, caller };
+    ) -> Result<Made, Error> {
+        let Revocation { fact, target, reason, caller } = revocation;
+        let command = command::Revoke {
+            fact: Some(fact_row(fact)),
+            reason,
+            caller,
+            blocks: target == Target::ForeignKey,
+            must_be_agent: target == Target::Agent,
+            taints: target == Target::OwnKey,
+        };
         match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
-            Reply::Done { .. } => Ok(()),
+            Reply::Revoked(made) => Ok(Made {
+                index: made.index,
+                at: Timestamp::from_millis(made.at_millis),
+                issuer_revoked_before: made.issuer_revoked_before,
+            }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -343,7 +408,8 @@ mod tests {
 
     fn gone(fact: &Fact) -> Command {
         let fact = Some(fact_row(fact));
-        Command::Revoke(command::Revoke { fact, reason: "stolen".to_owned(), caller: "alice".to_owned() })
+        let (reason, caller) = ("stolen".to_owned(), "alice".to_owned());
+        Command::Revoke(command::Revoke { fact, reason, caller, ..command::Revoke::default() })
     }
 
     /// An entry that changes nothing but log time.

@@ -157,7 +157,7 @@ fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt
         if effect.kind() != EffectKind::Lift && tables.row(REVOCATION, &fact.digest)?.is_none() {
             revocations.insert(&fact.digest);
         }
-        let key = blocks::key(fact, &command.issuer, &effect.family);
+        let key = blocks::key(&fact.digest, &command.issuer, &effect.family);
         if effect.kind() != EffectKind::Watermark && tables.row(BLOCK, &key)?.is_none() {
             blocks.insert(key);
         }

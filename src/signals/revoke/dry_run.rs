@@ -4,8 +4,10 @@
 //! costs some microseconds for each that there is, in steps between which other requests have their turn.
 
 use super::{Error, hits, is_workload, wrong_cursor};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{IssuedAgent, State, ToolQuery};
+use crate::state::{AgentStanding, Fresh, IssuedAgent, Made, State, ToolQuery};
 use crate::token::lineage::Fact;
 
 /// What would be hit, or a page of it.
@@ -15,8 +17,8 @@ pub struct DryRun {
     pub is_revoked: bool,
     /// Of all pages; only the first says them.
     pub counts: Option<Counts>,
-    /// Agents that would be revoked, in the order of their ids.
-    pub agents: Vec<String>,
+    /// Agents that would be revoked, in the order of their ids; `None` where that cannot be known.
+    pub agents: Option<Vec<String>>,
     /// Tools that the workload has registered, in the order of their ids. They stay registered.
     pub tools: Vec<String>,
     /// Where the next page begins.
@@ -26,8 +28,8 @@ pub struct DryRun {
 /// How many would be hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Agents.
-    pub agents: u64,
+    /// Agents; `None` where that cannot be known.
+    pub agents: Option<u64>,
     /// Tools.
     pub tools: u64,
 }
@@ -56,10 +58,18 @@ impl Place {
     }
 }
 
-/// How many agents derive from a fact.
-pub(super) async fn count(state: &State, fact: &Fact) -> Result<u64, Error> {
+impl DryRun {
+    /// An empty page. `knows_agents`: whether it can be told which agents would be hit.
+    pub(super) fn new(is_revoked: bool, knows_agents: bool) -> Self {
+        Self { is_revoked, agents: knows_agents.then(Vec::new), ..Self::default() }
+    }
+}
+
+/// How many agents a revocation hit: those that derive from the fact and were in force until it was made.
+pub(super) async fn count(state: &State, fact: &Fact, made: &Made) -> Result<u64, Error> {
     let mut agents = 0_u64;
-    each_agent(state, fact, None, |_| {
+    let was_hit = |agent: &IssuedAgent| state.agent_was_active(agent, fact.value(), made);
+    each_agent(state, fact, None, was_hit, |_| {
         agents = agents.saturating_add(1);
         true
     })
@@ -67,46 +77,77 @@ pub(super) async fn count(state: &State, fact: &Fact) -> Result<u64, Error> {
     Ok(agents)
 }
 
-/// A page of what would be hit.
-pub(super) async fn look(
-    state: &State,
-    fact: &Fact,
-    is_revoked: bool,
-    after: Option<Place>,
-    limit: usize,
-) -> Result<DryRun, Error> {
-    let mut page = DryRun { is_revoked, ..DryRun::default() };
-    let of_workload = if is_workload(fact) { state.tools_of(fact.value())? } else { 0 };
-    let is_first = after.is_none();
-    let tools_after = match after {
-        Some(Place::Tools(id)) => Some(id),
-        Some(Place::Agents(_)) | None => {
-            let from = if let Some(Place::Agents(id)) = after { Some(id) } else { None };
-            let mut agents = 0_u64;
-            each_agent(state, fact, from, |agent| {
-                agents = agents.saturating_add(1);
-                let has_room = page.agents.len() < limit;
-                if has_room {
-                    page.agents.push(agent.agent.agent_id);
-                }
-                // The first page counts them all.
-                has_room || is_first
-            })
-            .await?;
-            if is_first {
-                page.counts = Some(Counts { agents, tools: of_workload });
+/// A look at what revoking a fact would hit now.
+pub(super) struct Look<'l> {
+    pub(super) state: &'l State,
+    pub(super) fresh: Fresh,
+    pub(super) now: Timestamp,
+    pub(super) fact: &'l Fact,
+}
+
+impl Look<'_> {
+    /// Fills a page, from where the one before says that it begins.
+    pub(super) async fn page(
+        self,
+        mut page: DryRun,
+        after: Option<Place>,
+        limit: usize,
+    ) -> Result<DryRun, Error> {
+        let (state, fact) = (self.state, self.fact);
+        let of_workload = if is_workload(fact) { state.tools_of(fact.value())? } else { 0 };
+        let is_first = after.is_none();
+        let tools_after = match after {
+            Some(Place::Tools(id)) => Some(id),
+            Some(Place::Agents(id)) => {
+                page.next = self.add_agents(&mut page, Some(id), limit, false).await?;
+                None
             }
-            let is_more = u64::try_from(page.agents.len()).unwrap_or(u64::MAX) < agents;
-            page.next = page.agents.last().filter(|_| is_more).cloned().map(|id| Place::Agents(id).write());
-            None
+            None => {
+                page.next = self.add_agents(&mut page, None, limit, true).await?;
+                None
+            }
+        };
+        if is_first && let Some(counts) = &mut page.counts {
+            counts.tools = of_workload;
         }
-    };
-    if page.next.is_none() && of_workload > 0 {
-        let room = limit.saturating_sub(page.agents.len());
-        let after = tools_after.filter(|id| !id.is_empty());
-        add_tools(state, fact.value(), after, room, &mut page).await?;
+        if page.next.is_none() && of_workload > 0 {
+            let room = limit.saturating_sub(page.agents.as_ref().map_or(0, Vec::len));
+            let after = tools_after.filter(|id| !id.is_empty());
+            add_tools(state, fact.value(), after, room, &mut page).await?;
+        }
+        Ok(page)
     }
-    Ok(page)
+
+    /// As many agents as there is room for, and where there are more. The first page counts them all.
+    async fn add_agents(
+        &self,
+        page: &mut DryRun,
+        after: Option<String>,
+        limit: usize,
+        is_first: bool,
+    ) -> Result<Option<String>, Error> {
+        let Self { state, fact, .. } = self;
+        let Some(named) = &mut page.agents else {
+            page.counts = is_first.then(Counts::default);
+            return Ok(None);
+        };
+        let mut agents = 0_u64;
+        let is_hit = |agent: &IssuedAgent| {
+            Ok(state.agent_standing(&self.fresh, agent, self.now)? == AgentStanding::Active)
+        };
+        each_agent(state, fact, after, is_hit, |agent| {
+            agents = agents.saturating_add(1);
+            let has_room = named.len() < limit;
+            if has_room {
+                named.push(agent.agent.agent_id);
+            }
+            has_room || is_first
+        })
+        .await?;
+        page.counts = is_first.then_some(Counts { agents: Some(agents), tools: 0 });
+        let is_more = u64::try_from(named.len()).unwrap_or(u64::MAX) < agents;
+        Ok(named.last().filter(|_| is_more).cloned().map(|id| Place::Agents(id).write()))
+    }
 }
 
 /// As many tools as there is room for, and whether there are more.
@@ -137,11 +178,13 @@ async fn add_tools(
     }
 }
 
-/// Visits every agent behind `after` that the fact hits, in the order of ids, until `visit` answers false.
+/// Visits every agent behind `after` that derives from the fact and that `is_hit` takes, in the order of ids,
+/// until `visit` answers false.
 async fn each_agent(
     state: &State,
     fact: &Fact,
     mut after: Option<String>,
+    is_hit: impl Fn(&IssuedAgent) -> Result<bool, Corrupt>,
     mut visit: impl FnMut(IssuedAgent) -> bool,
 ) -> Result<(), Error> {
     if !is_workload(fact) {
@@ -150,7 +193,7 @@ async fn each_agent(
     loop {
         let (agents, next) = state.agents(None, after.as_deref(), limits::AGENT_SCAN_ROWS_AT_ONCE)?;
         for agent in agents.into_iter().filter(|agent| hits(agent, fact)) {
-            if !visit(agent) {
+            if is_hit(&agent)? && !visit(agent) {
                 return Ok(());
             }
         }

@@ -1,0 +1,63 @@
+//! `trust-fabric blocks` and `trust-fabric unblock …`.
+
+use std::io::{self, Write};
+
+use clap::Args;
+
+use super::Error;
+use super::output::{self, Output, printable};
+use super::revoke;
+use super::server::Server;
+use crate::limits;
+
+const BLOCKS: [&str; 2] = ["v1", "blocks"];
+
+#[derive(Debug, Args)]
+pub(super) struct Blocks {
+    /// Most blocks to list.
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What was issued before the block stays revoked. An issuer may block again, with a later event."
+)]
+pub(super) struct Unblock {
+    /// As `blocks` lists it. If it begins with a dash, write -- before it.
+    id: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let limit = arguments.limit.min(limits::ADMIN_ROWS_MAX);
+    let (rows, is_more) = super::wait_for(revoke::read(&client, &BLOCKS, limit))?;
+    let columns = [
+        ("kind", "kind"),
+        ("value", "value"),
+        ("issuer", "issuer"),
+        ("blocked", "blocked_at"),
+        ("by", "by"),
+        ("family", "family"),
+        ("reason", "reason"),
+        ("id", "id"),
+    ];
+    output::list(out, arguments.output, &rows.into(), &columns)?;
+    if is_more {
+        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
+    }
+    Ok(())
+}
+
+pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let path = [BLOCKS.as_slice(), &[&arguments.id]].concat();
+    super::wait_for(async { Ok(client.delete(&path).await?) })?;
+    Ok(writeln!(out, "{} is lifted; what was issued before it stays revoked", printable(&arguments.id))?)
+}
