@@ -261,7 +261,12 @@ mod tests {
     }
 
     fn registered(created: bool, jwk: &str, at: Timestamp) -> Reply {
-        let row = EncryptionKeyRow { kid: "k".into(), jwk: jwk.into(), registered_at_millis: at.millis() };
+        let row = EncryptionKeyRow {
+            kid: "k".into(),
+            jwk: jwk.into(),
+            registered_at_millis: at.millis(),
+            registrar: None,
+        };
         Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) })
     }
 

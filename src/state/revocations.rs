@@ -395,7 +395,7 @@ mod tests {
     use super::*;
     use crate::cluster::Machine as _;
     use crate::state::Replicated;
-    use crate::state::command::{Agent, IssueAgent};
+    use crate::state::command::{Agent, IssueAgent, PublishSigningKey};
     use crate::state::tables::AGENT;
     use crate::state::testing::Bench;
 
@@ -539,5 +539,49 @@ mod tests {
         bench.one(later, gone(&stranger));
         assert!(matches!(bench.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
         assert!(bench.rows.0.keys().any(|(table, _)| table == AGENT));
+    }
+
+    /// A node that stops between two entries would leave a key that is shown as revoked and still signs.
+    #[test]
+    fn a_key_of_ours_is_tainted_by_the_entry_that_notes_it_and_what_is_not_there_is_not_revoked() {
+        let mut bench = Bench::default();
+        let publish = PublishSigningKey { kid: "k".to_owned(), node_id: 1, jwk: "{}".to_owned() };
+        bench.one(START, Command::PublishSigningKey(publish));
+        let key = |kid: &str| Fact::signing_key("https://fabric.example", kid);
+        let taint = |kid: &str| {
+            let fact = Some(fact_row(&key(kid)));
+            let reason = "stolen".to_owned();
+            Command::Revoke(command::Revoke { fact, reason, taints: true, ..command::Revoke::default() })
+        };
+        assert_eq!(bench.one(START, taint("other")), Reply::Refused(Refusal::UnknownSigningKey));
+        let agent = Fact::workload(&"wimse://a.example/agent/mcp/x".parse().expect("an id"));
+        let fact = Some(fact_row(&agent));
+        let unknown = command::Revoke { fact, must_be_agent: true, ..command::Revoke::default() };
+        assert_eq!(bench.one(START, Command::Revoke(unknown)), Reply::Refused(Refusal::UnknownAgent));
+        assert!(bench.revoked().is_empty());
+        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)));
+        assert!(bench.machine.index().signing_keys["k"].tainted_at.is_some());
+        let (revoked, _) = list(&bench.rows, None, 10).expect("list");
+        assert_eq!(
+            (revoked.len(), revoked[0].reason.as_str(), revoked[0].id),
+            (1, "stolen", key("k").digest())
+        );
+        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)), "once more changes nothing");
+    }
+
+    /// The key of a request is kept for a day and up to six hours, the row of a revocation for a day.
+    #[test]
+    fn a_late_retry_is_answered_as_the_first_time_also_when_the_row_is_forgotten() {
+        let mut bench = Bench::default();
+        let key = Idempotency { key: fact("key").digest(), request: fact("request").digest() };
+        let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
+        let first = bench.told(START, gone()).remove(0);
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert!(bench.revoked().is_empty());
+        let again = bench.told(later, gone()).remove(0);
+        assert!(again.is_repeated && !first.is_repeated);
+        assert_eq!(again.outcome, first.outcome);
+        assert!(matches!(first.outcome, Reply::Revoked(command::Revoked { index: 1, .. })));
     }
 }

@@ -1,5 +1,7 @@
 //! `/v1/identity/agent/encryption-key`: the keys to which others encrypt for an agent.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use trust_fabric::limits;
 
@@ -171,6 +173,34 @@ async fn nobody_is_told_to_encrypt_to_an_agent_that_is_unknown_revoked_or_at_its
     assert_eq!(keys_of(&node, &other.id).await.status, 200);
     node.advance_secs(1);
     keys_of(&node, &other.id).await.is_refused(404, "not_found", unknown);
+}
+
+/// Attack: whoever stole a token registers a key of its own, so that it can read what is meant for the agent.
+#[tokio::test]
+async fn a_key_is_as_good_as_the_token_that_registered_it() {
+    let node = Node::start().await;
+    let stolen = agent(&node).await;
+    let bearer = format!("Bearer {}", stolen.token);
+    let renewed =
+        node.call("POST", "/v1/identity/agent/renew", &[("authorization", &bearer)], "").await.json();
+    let good = Agent { id: stolen.id.clone(), token: renewed["token"].as_str().expect("a token").to_owned() };
+    let of = |answer: Answer| -> Vec<Value> {
+        let keys = answer.json()["keys"].as_array().expect("keys").clone();
+        keys.into_iter().map(|key| key["x"].clone()).collect()
+    };
+    for (agent, number) in [(&stolen, 1), (&good, 2)] {
+        assert_eq!(register(&node, agent, &key(number)).await.status, 201);
+    }
+    assert_eq!(of(keys_of(&node, &good.id).await).len(), 2);
+    let payload =
+        URL_SAFE_NO_PAD.decode(stolen.token.split('.').nth(1).expect("a payload")).expect("base64url");
+    let payload: Value = serde_json::from_slice(&payload).expect("claims");
+    let answer = node.post("/v1/revocations", &json!({"jti": payload["jti"]})).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    assert_eq!(of(keys_of(&node, &good.id).await), [key(2)["x"].clone()]);
+    // By a good token it is the agent's own again.
+    assert_eq!(register(&node, &good, &key(1)).await.status, 200);
+    assert_eq!(of(keys_of(&node, &good.id).await).len(), 2);
 }
 
 #[tokio::test]

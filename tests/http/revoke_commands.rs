@@ -197,6 +197,31 @@ async fn the_list_ends_where_it_is_told_to_and_says_that_there_are_more() {
 }
 
 #[tokio::test]
+async fn a_key_of_an_issuer_is_blocked_listed_and_unblocked_by_command() {
+    let node = Node::start().await;
+    let issuer = node.cluster.kubernetes();
+    let revoke = ["revoke", "stolen", "--kind", "key", "--issuer", &issuer];
+    let said = succeed(&node, &[&revoke[..], &["--dry-run"]].concat());
+    assert!(said.contains("nobody can count them"), "{said}");
+    succeed(&node, &revoke);
+    let rows = json_of(&succeed(&node, &["blocks", "-o", "json"]));
+    assert_eq!((rows.as_array().map(Vec::len), &rows[0]["value"]), (Some(1), &json!("stolen")));
+    let table = succeed(&node, &["blocks", "--limit", "1"]);
+    assert!(table.lines().count() == 2 && table.contains("stolen") && table.contains("key"), "{table}");
+    let id = rows[0]["id"].as_str().expect("an id");
+    // An id may begin with a dash.
+    let unblock = ["unblock", "--server", node.base(), "--", id];
+    let lift =
+        || Command::new(env!("CARGO_BIN_EXE_trust-fabric")).args(unblock).output().expect("run the program");
+    let output = lift();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("is lifted"));
+    let output = lift();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no block with this id"));
+    assert_eq!(json_of(&succeed(&node, &["blocks", "-o", "json"])), json!([]));
+}
+
+#[tokio::test]
 async fn an_issuer_is_allowed_more_by_command() {
     let node = Node::start().await;
     let said = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
