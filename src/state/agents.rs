@@ -866,7 +866,8 @@ mod tests {
                 let rows = bench.rows.0.iter().filter(|((table, _), _)| table != REVOCATION);
                 let rows = rows.map(|((table, key), row)| {
                     let agent = (table == AGENT).then(|| decode::<AgentRow>(AGENT, row).expect("a row"));
-                    let agent = agent.map(|agent| AgentRow { issued_index: 0, ..agent }.encode_to_vec());
+                    let agent = agent
+                        .map(|agent| AgentRow { issued_index: 0, revoked_index: 0, ..agent }.encode_to_vec());
                     (table.clone(), key.clone(), agent.unwrap_or_else(|| row.clone()))
                 });
                 rows.collect::<Vec<_>>()
