@@ -234,14 +234,7 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let revocations = Revocations {
-        issuer: config.fabric.issuer.clone(),
-        trust_domain: config.fabric.trust_domain.clone(),
-        keyring: keyring.clone(),
-        state: state.clone(),
-        clock: clock.clone(),
-        scans: Revocations::places(),
-    };
+    let revocations = revocations(&config, &keyring, &state, &clock);
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
@@ -281,6 +274,18 @@ fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &Si
         state: state.clone(),
         signatures: signatures.clone(),
     })
+}
+
+/// What operators revoke.
+fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock) -> Revocations {
+    Revocations {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        clock: clock.clone(),
+        scans: Revocations::places(),
+    }
 }
 
 fn receiver(

@@ -287,11 +287,11 @@ fn question(request: &Value, page: Option<&Value>) -> String {
 
 /// What a request names.
 fn asked(request: &Value) -> String {
-    let named = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
-    let named: Vec<_> = named.filter(|name| request.get(*name).is_some()).collect();
+    let mut names = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
+    let name = names.find(|name| request.get(*name).is_some()).unwrap_or_default();
     let issuer = text(request, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
-    named.into_iter().map(|name| format!("{name} {}{of}", text(request, name))).collect()
+    format!("{name} {}{of}", text(request, name))
 }
 
 /// Asks on the terminal; whatever is not a yes is a no.
