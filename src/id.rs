@@ -156,6 +156,8 @@ pub enum DigestKind {
     Signal = 11,
     /// A family of events; the issuer is that of the signals.
     SignalFamily = 12,
+    /// What a security event token says; the issuer is its subject, as JSON.
+    SignalContent = 13,
 }
 
 /// The first 128 bits of SHA-256 over (kind, issuer, value), each length-prefixed, so that no

@@ -32,8 +32,8 @@ use crate::outbound::client::{self, Client};
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
-use crate::signals::Receiver;
 use crate::signals::revoke::Revocations;
+use crate::signals::{CredentialIssuers, Receiver};
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
@@ -299,6 +299,7 @@ fn receiver(
     Receiver {
         own_issuer: config.fabric.issuer.clone(),
         issuers: config.signals.clone(),
+        credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),
         issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
         state: state.clone(),
         policy: policy.compiled(),

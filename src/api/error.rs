@@ -361,15 +361,20 @@ impl From<signals::Error> for Error {
         let refusal = match &error {
             E::NotConfigured | E::NoRule => Self::not_configured(description),
             E::Json(_) | E::Set(_) | E::Invalid { .. } => Self::invalid_request(description),
-            E::NotItsSpeaker | E::OutsideAuthority { .. } | E::Denied(_) => Self::forbidden(description),
-            E::Quota { retry_after_secs } => Self::too_many_requests(&description, *retry_after_secs),
-            E::TooManyRevocations | E::IssuerUnavailable | E::NoPolicy | E::Write(_) => {
-                Self::unavailable(description)
+            E::NotItsSpeaker | E::SpeakerRevoked | E::OutsideAuthority { .. } | E::Denied(_) => {
+                Self::forbidden(description)
             }
+            E::Quota { retry_after_secs } => Self::too_many_requests(&description, *retry_after_secs),
+            E::PolicyTimedOut(_)
+            | E::Stale(_)
+            | E::TooManyRevocations
+            | E::IssuerUnavailable
+            | E::NoPolicy
+            | E::Write(_) => Self::unavailable(description),
             E::Internal(source) => Self::internal(source),
         };
         let detail = match &error {
-            E::Denied(denial) => denial.detail.clone(),
+            E::Denied(denial) | E::PolicyTimedOut(denial) => denial.detail.clone(),
             _ => None,
         };
         Self { detail: refusal.detail.clone().or(detail), ..refusal }

@@ -15,7 +15,7 @@ use super::cached::NO_STORE;
 use super::caller::{Caller, SendSignals};
 use super::error::{self, Error};
 use crate::limits;
-use crate::signals::{self, Form};
+use crate::signals::{self, Form, Received, Refused};
 
 /// A security event token as a JSON object. Unknown members are ignored. The use-case reads it member by
 /// member, so this is its description only.
@@ -107,17 +107,12 @@ pub async fn receive(
     let form = if is_signed { Form::Signed(&bytes) } else { Form::Object(&bytes) };
     let received = match app.receiver.receive(form, caller.id()).await {
         Ok(received) => received,
-        Err(error) if is_signed => return refusal_of_signed(error),
-        Err(error) => return Err(error.into()),
+        Err(refused) => {
+            log_refused(&refused, caller.id());
+            return if is_signed { refusal_of_signed(refused.error) } else { Err(refused.error.into()) };
+        }
     };
-    tracing::info!(
-        request_id = super::around::current_request_id(),
-        iss = received.iss,
-        jti = received.jti,
-        status = received.status.as_str(),
-        effects = received.effects,
-        "signal received"
-    );
+    log_received(&received, caller.id());
     // RFC 8935 §2.2: "a response with HTTP Status Code 202" and "an empty response body".
     if is_signed {
         return Ok((StatusCode::ACCEPTED, NO_STORE).into_response());
@@ -137,4 +132,57 @@ fn refusal_of_signed(error: signals::Error) -> Result<Response, Error> {
     let answer = SetError { err, description: error::printable(&error.to_string()) };
     let language = [(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"))];
     Ok((StatusCode::BAD_REQUEST, NO_STORE, language, Json(answer)).into_response())
+}
+
+fn log_received(received: &Received, caller: Option<&str>) {
+    let request_id = super::around::current_request_id();
+    let (iss, jti) = (error::printable(&received.iss), error::printable(&received.jti));
+    if received.is_conflict {
+        tracing::warn!(request_id, iss, jti, caller, "a signal reuses a jti for something else");
+    }
+    let judged = received.judged.as_ref();
+    if let Some(judged) = judged.filter(|judged| !judged.unheard.is_empty()) {
+        let members = judged.unheard.join(" ");
+        tracing::warn!(
+            request_id,
+            iss,
+            jti,
+            members,
+            "a signal is about whom no credential here derives from"
+        );
+    }
+    tracing::info!(
+        request_id,
+        iss,
+        jti,
+        caller,
+        status = received.status.as_str(),
+        effects = received.effects,
+        events = judged.map(|judged| judged.events.join(" ")),
+        format = judged.map(|judged| judged.format.as_str()),
+        txn = judged.and_then(|judged| judged.txn.as_deref()).map(error::printable),
+        policy = judged.map(|judged| judged.policy_digest.as_str()),
+        "signal received"
+    );
+}
+
+/// One line for what somebody should look at: who speaks for whom it may not, too much, or with a key that is
+/// not its own. How many there can be is bounded by the caller's rate.
+fn log_refused(refused: &Refused, caller: Option<&str>) {
+    use signals::Error as E;
+    let is_suspect = match &refused.error {
+        E::NotItsSpeaker | E::SpeakerRevoked | E::OutsideAuthority { .. } | E::Quota { .. } => true,
+        E::Set(error) => matches!(error.err(), "authentication_failed" | "invalid_key" | "invalid_issuer"),
+        _ => false,
+    };
+    if is_suspect {
+        tracing::warn!(
+            request_id = super::around::current_request_id(),
+            iss = error::printable(&refused.iss),
+            jti = error::printable(&refused.jti),
+            caller,
+            reason = error::printable(&refused.error.to_string()),
+            "signal refused"
+        );
+    }
 }

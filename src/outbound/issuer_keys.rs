@@ -158,6 +158,14 @@ impl IssuerKeys {
         self.known(source, kid, algorithm)
     }
 
+    /// Whether the keys of `iss` are those of a fetch that began at `boot` or later ([`Clock::boot`]): then a key
+    /// that is not among them is not there.
+    #[must_use]
+    pub fn is_known_since(&self, iss: &str, boot: Duration) -> bool {
+        let fetched = self.by_iss.get(iss).and_then(|source| source.current.load_full());
+        fetched.is_some_and(|fetched| fetched.at >= boot)
+    }
+
     /// The answer from what is known now.
     fn known(
         &self,

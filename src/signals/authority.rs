@@ -4,7 +4,7 @@
 //! Identifiers are compared byte for byte, an email address too, as they stand in credentials: a prefix of
 //! a subject is another subject.
 
-use super::Error;
+use super::{CredentialIssuers, Error};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::token::lineage::Fact;
 use crate::token::subject_id::{Complex, SubjectId};
@@ -26,33 +26,85 @@ pub struct Parties<'a> {
     pub iss: &'a str,
     /// Our own `iss`.
     pub own_issuer: &'a str,
+    /// Whose credentials are accepted here.
+    pub known: &'a CredentialIssuers,
+}
+
+/// What a subject is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// What is revoked, each once: the narrowest that is named.
+    pub revoked: Vec<Fact>,
+    /// What is blocked and let go, each once: the same, but an account does not end with one session.
+    pub blocked: Vec<Fact>,
+    /// The members that name what no credential derives from that is accepted here.
+    pub unheard: Vec<String>,
+}
+
+impl Facts {
+    fn put(list: &mut Vec<Fact>, fact: Fact) {
+        // Two aliases may be one fact.
+        if !list.contains(&fact) {
+            list.push(fact);
+        }
+    }
 }
 
 impl Authority {
-    /// The facts that `subject` is, each once. None of them, if its format names nothing that a credential derives
-    /// from here: then nothing can be revoked, and nobody is wronged.
+    /// The facts that `subject` is. None of them, if it names nothing that a credential derives from here:
+    /// then nothing can be revoked, and nobody is wronged.
     ///
     /// # Errors
     /// [`Error::OutsideAuthority`] with the member that names what the issuer does not speak for;
     /// [`Error::Invalid`] for a subject of our own that is no workload identifier.
-    pub fn facts(&self, subject: &SubjectId, parties: Parties<'_>) -> Result<Vec<Fact>, Error> {
-        let mut facts = Vec::new();
-        self.collect(subject, "sub_id", parties, &mut facts)?;
-        Ok(facts)
+    pub fn facts(&self, subject: &SubjectId, parties: Parties<'_>) -> Result<Facts, Error> {
+        let mut found = Facts::default();
+        let SubjectId::Complex(complex) = subject else {
+            self.collect(subject, "sub_id", parties, &mut found)?;
+            found.blocked.clone_from(&found.revoked);
+            return Ok(found);
+        };
+        // A session that is one token is the narrowest.
+        let session = complex.session.as_ref().filter(|session| matches!(session, SubjectId::JwtId { .. }));
+        if let Some(session) = session {
+            self.collect(session, "sub_id.session", parties, &mut found)?;
+        }
+        let mut account = Facts::default();
+        let principal = principal(complex, session.is_some());
+        if let Some((member, subject)) = principal {
+            self.collect(subject, &format!("sub_id.{member}"), parties, &mut account)?;
+            if member == "application" {
+                put_client(subject, parties, &mut account.revoked);
+            }
+        }
+        found.unheard.append(&mut account.unheard);
+        match (session.is_some(), principal.is_some()) {
+            (true, false) => found.blocked.clone_from(&found.revoked),
+            (true, true) => found.blocked = account.revoked,
+            (false, _) => {
+                found.blocked.clone_from(&account.revoked);
+                found.revoked = account.revoked;
+            }
+        }
+        Ok(found)
     }
 
+    /// Adds to what is revoked.
     fn collect(
         &self,
         subject: &SubjectId,
         path: &str,
         parties: Parties<'_>,
-        facts: &mut Vec<Fact>,
+        found: &mut Facts,
     ) -> Result<(), Error> {
         let outside = |member: &str| Err(Error::OutsideAuthority { field: format!("{path}.{member}") });
-        let mut put = |fact: Fact| {
-            // Two aliases may be one fact.
-            if !facts.contains(&fact) {
-                facts.push(fact);
+        let Facts { revoked, unheard, .. } = found;
+        // What names a subject of an issuer whose credentials are not accepted here.
+        let mut put_of = |iss: &str, fact: Fact| {
+            if parties.known.contains(iss) {
+                Facts::put(revoked, fact);
+            } else {
+                unheard.push(path.to_owned());
             }
         };
         match subject {
@@ -60,7 +112,7 @@ impl Authority {
                 if !self.trust_domains.contains(id.trust_domain()) {
                     return outside(subject.format());
                 }
-                put(Fact::workload(id));
+                Facts::put(revoked, Fact::workload(id));
             }
             SubjectId::Email(address) => {
                 // No credential of our own has an address.
@@ -69,7 +121,11 @@ impl Authority {
                 if issuers.peek().is_none() {
                     return outside("email");
                 }
-                issuers.for_each(|iss| put(Fact::email(iss, address)));
+                let mut believed = issuers.filter(|iss| parties.known.believes_email_of(iss)).peekable();
+                if believed.peek().is_none() {
+                    unheard.push(path.to_owned());
+                }
+                believed.for_each(|iss| Facts::put(revoked, Fact::email(iss, address)));
             }
             SubjectId::IssSub { iss, .. } | SubjectId::JwtId { iss, .. } if !self.speaks_for(iss) => {
                 return outside("iss");
@@ -79,22 +135,18 @@ impl Authority {
                     field: format!("{path}.sub"),
                     rule: "must be a workload identifier, as every subject of this fabric is",
                 })?;
-                put(Fact::workload(&id));
+                Facts::put(revoked, Fact::workload(&id));
             }
-            SubjectId::IssSub { iss, sub } => put(Fact::subject(iss, sub)),
-            SubjectId::JwtId { iss, jti } => put(Fact::token(iss, jti)),
-            SubjectId::Opaque(id) => put(Fact::subject(parties.iss, id)),
-            SubjectId::Complex(complex) => {
-                if let Some((member, subject)) = principal(complex) {
-                    self.collect(subject, &format!("{path}.{member}"), parties, facts)?;
-                }
-            }
+            SubjectId::IssSub { iss, sub } => put_of(iss, Fact::subject(iss, sub)),
+            SubjectId::JwtId { iss, jti } => put_of(iss, Fact::token(iss, jti)),
+            SubjectId::Opaque(id) => put_of(parties.iss, Fact::subject(parties.iss, id)),
             SubjectId::Aliases(aliases) => {
                 for (at, alias) in aliases.iter().enumerate() {
-                    self.collect(alias, &format!("{path}.identifiers[{at}]"), parties, facts)?;
+                    self.collect(alias, &format!("{path}.identifiers[{at}]"), parties, found)?;
                 }
             }
-            SubjectId::Unusable { .. } => {}
+            // A complex one stands at the top only, and was taken apart there.
+            SubjectId::Complex(_) | SubjectId::Unusable { .. } => {}
         }
         Ok(())
     }
@@ -104,22 +156,36 @@ impl Authority {
     }
 }
 
-/// Which member of a complex subject is acted on. A session that is one token is the narrowest; else the
-/// user, whatever device or tenant it is in; else the application. If the member cannot be acted on, no
-/// wider one is taken in its place.
-fn principal(complex: &Complex) -> Option<(&'static str, &SubjectId)> {
-    let session = complex.session.as_ref().filter(|session| matches!(session, SubjectId::JwtId { .. }));
-    let session = session.map(|session| ("session", session));
+/// Which member of a complex subject is the account that is acted on: the user, whatever device or tenant it
+/// is in; else the application; else, if no session is acted on, the device. If the member cannot be acted on,
+/// no wider one is taken in its place.
+fn principal(complex: &Complex, has_session: bool) -> Option<(&'static str, &SubjectId)> {
     let user = complex.user.as_ref().map(|user| ("user", user));
     let application = complex.application.as_ref().map(|application| ("application", application));
-    session.or(user).or(application)
+    let device = complex.device.as_ref().filter(|_| !has_session).map(|device| ("device", device));
+    user.or(application).or(device)
+}
+
+/// An application that is an OAuth client stands in credentials as that.
+fn put_client(application: &SubjectId, parties: Parties<'_>, revoked: &mut Vec<Fact>) {
+    let (iss, client_id) = match application {
+        SubjectId::IssSub { iss, sub } => (iss.as_str(), sub),
+        SubjectId::Opaque(id) => (parties.iss, id),
+        _ => return,
+    };
+    if parties.known.contains(iss) {
+        Facts::put(revoked, Fact::client(iss, client_id));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::token::issuer::{Issuer, IssuerKind, KeySource};
 
     const OWN: &str = "https://fabric.example";
     const IDP: &str = "https://idp.example";
@@ -134,9 +200,28 @@ mod tests {
         }
     }
 
-    fn facts_of(authority: &Authority, subject: &Value) -> Result<Vec<Fact>, Error> {
+    /// Credentials of both are accepted, but only the addresses of the first are believed.
+    fn known() -> CredentialIssuers {
+        let issuer = |iss: &str, verified_email| Issuer {
+            iss: iss.to_owned(),
+            kind: IssuerKind::Spiffe,
+            keys: KeySource::Discovery,
+            algorithms: Vec::new(),
+            audiences: Vec::new(),
+            trust_domains: Vec::new(),
+            max_credential_age: Duration::ZERO,
+            verified_email,
+        };
+        CredentialIssuers::new(OWN, &[issuer(IDP, true), issuer(OTHER, false)])
+    }
+
+    fn found(authority: &Authority, subject: &Value, known: &CredentialIssuers) -> Result<Facts, Error> {
         let subject = SubjectId::read(subject, "sub_id").expect("well formed");
-        authority.facts(&subject, Parties { iss: IDP, own_issuer: OWN })
+        authority.facts(&subject, Parties { iss: IDP, own_issuer: OWN, known })
+    }
+
+    fn facts_of(authority: &Authority, subject: &Value) -> Result<Vec<Fact>, Error> {
+        found(authority, subject, &known()).map(|found| found.revoked)
     }
 
     fn facts(subject: &Value) -> Vec<Fact> {
@@ -163,7 +248,8 @@ mod tests {
             (json!({"format": "uri", "uri": CART}), vec![workload(CART)]),
             (
                 json!({"format": "email", "email": "A@b.example"}),
-                vec![Fact::email(IDP, "A@b.example"), Fact::email(OTHER, "A@b.example")],
+                // Nobody believes the other's addresses.
+                vec![Fact::email(IDP, "A@b.example")],
             ),
             (json!({"format": "iss_sub", "iss": OTHER, "sub": "7"}), vec![Fact::subject(OTHER, "7")]),
             (json!({"format": "opaque", "id": "7"}), vec![Fact::subject(IDP, "7")]),
@@ -217,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_complex_subject_the_session_is_taken_then_the_user_then_the_application() {
+    fn of_a_complex_subject_the_session_is_taken_then_the_user_the_application_and_the_device() {
         let session = json!({"format": "jwt_id", "iss": IDP, "jti": "t"});
         let user = json!({"format": "iss_sub", "iss": IDP, "sub": "7"});
         let application = json!({"format": "uri", "uri": CART});
@@ -234,7 +320,8 @@ mod tests {
             // A session that is no token names nothing.
             (json!({"session": device, "user": user}), vec![Fact::subject(IDP, "7")]),
             (json!({"session": device}), vec![]),
-            (json!({"device": device}), vec![]),
+            // Of CAEP's own device-compliance example: the last resort.
+            (json!({"device": device, "tenant": device}), vec![Fact::subject(IDP, "device")]),
             (json!({"tenant": device, "org_unit": device, "group": device}), vec![]),
             // A user that is known by a telephone number only is not the whole application.
             (
@@ -266,5 +353,50 @@ mod tests {
         let account = json!({"format": "account", "uri": "acct:a@b.example"});
         assert_eq!(facts(&account), []);
         assert_eq!(facts_of(&Authority::default(), &account).ok(), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_no_accepted_credential_can_carry_is_no_fact_and_is_named() {
+        let nobody = CredentialIssuers::new(OWN, &[]);
+        let user = json!({"format": "iss_sub", "iss": OTHER, "sub": "7"});
+        for (subject, path) in [
+            (json!({"format": "email", "email": "a@b.example"}), "sub_id"),
+            (json!({"format": "opaque", "id": "7"}), "sub_id"),
+            (user.clone(), "sub_id"),
+            (json!({"format": "jwt_id", "iss": IDP, "jti": "t"}), "sub_id"),
+            (json!({"format": "complex", "user": user}), "sub_id.user"),
+            (json!({"format": "complex", "application": user}), "sub_id.application"),
+        ] {
+            let found = found(&authority(), &subject, &nobody).expect("within its authority");
+            assert_eq!(found, Facts { unheard: vec![path.to_owned()], ..Facts::default() }, "{subject}");
+        }
+        let doubted = Authority { subject_issuers: vec![OTHER.to_owned()], ..Authority::default() };
+        let email = json!({"format": "email", "email": "a@b.example"});
+        assert_eq!(found(&doubted, &email, &known()).map(|found| found.unheard.len()).ok(), Some(1));
+    }
+
+    #[test]
+    fn a_session_narrows_what_is_revoked_and_not_what_is_blocked() {
+        let session = json!({"format": "jwt_id", "iss": IDP, "jti": "t"});
+        let user = json!({"format": "iss_sub", "iss": IDP, "sub": "7"});
+        let of = |subject: Value| found(&authority(), &subject, &known()).expect("within its authority");
+        let both = of(json!({"format": "complex", "session": session, "user": user}));
+        assert_eq!(
+            (both.revoked, both.blocked),
+            (vec![Fact::token(IDP, "t")], vec![Fact::subject(IDP, "7")])
+        );
+        let alone = of(json!({"format": "complex", "session": session, "device": user}));
+        assert_eq!(alone.blocked, [Fact::token(IDP, "t")]);
+        assert_eq!(alone.revoked, alone.blocked);
+    }
+
+    #[test]
+    fn an_application_is_revoked_as_the_client_that_it_is_too() {
+        let application = json!({"format": "iss_sub", "iss": OTHER, "sub": "app"});
+        let found = facts(&json!({"format": "complex", "application": application}));
+        assert_eq!(found, [Fact::subject(OTHER, "app"), Fact::client(OTHER, "app")]);
+        // A user is no client.
+        let user = facts(&json!({"format": "complex", "user": application}));
+        assert_eq!(user, [Fact::subject(OTHER, "app")]);
     }
 }

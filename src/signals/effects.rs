@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Error;
+use super::{Error, Facts};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::signals::{EventEffect, Permit};
 use crate::state::Effect;
-use crate::token::lineage::Fact;
 use crate::token::set::Set;
 
-/// What a signal does. Nothing, if no event of it has an effect or its subject is no fact.
+/// What a signal that comes at `now` does. Nothing, if no event of it has an effect or its subject is no fact.
 ///
 /// # Errors
 /// [`Error::Invalid`] if that is more than one entry of the log takes.
-pub fn effects(set: &Set, permit: &Permit, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
+pub fn effects(set: &Set, permit: &Permit, facts: &Facts, now: Timestamp) -> Result<Vec<Effect>, Error> {
     let (mut is_watermark, mut blocks, mut lifts) = (false, Latest::default(), Latest::default());
     for event in &set.events {
         // Contract §6: "with a later event time"; an event that states none happened when it was said.
@@ -26,19 +25,26 @@ pub fn effects(set: &Set, permit: &Permit, facts: &[Fact]) -> Result<Vec<Effect>
             None | Some(EventEffect::None) => {}
             Some(EventEffect::Watermark) => is_watermark = true,
             Some(EventEffect::Block { family }) => blocks.put(family, happened_at),
-            Some(EventEffect::Lift { family }) => lifts.put(family, happened_at),
+            Some(EventEffect::Lift { family }) => {
+                // One of the future would outlast a block that comes after it.
+                lifts.put(family, happened_at.min(now));
+            }
         }
     }
-    // A block refuses what was issued before, too.
-    is_watermark &= blocks.0.is_empty();
-    let of_each = usize::from(is_watermark) + blocks.0.len() + lifts.0.len();
-    if facts.len().saturating_mul(of_each) > limits::SIGNAL_EFFECTS_MAX {
+    let of_each = blocks.0.len() + lifts.0.len();
+    let count = facts.revoked.len() * usize::from(is_watermark) + facts.blocked.len() * of_each;
+    if count > limits::SIGNAL_EFFECTS_MAX {
         let rule = "must not do more than 512 things to the subjects that sub_id names";
         return Err(Error::Invalid { field: "events".to_owned(), rule });
     }
-    let mut effects = Vec::with_capacity(facts.len() * of_each);
-    for fact in facts {
-        effects.extend(is_watermark.then(|| Effect::Watermark(fact.clone())));
+    let mut effects = Vec::with_capacity(count);
+    if is_watermark {
+        // A block refuses what was issued before, too.
+        let is_blocked = |fact| !blocks.0.is_empty() && facts.blocked.contains(fact);
+        let watermarks = facts.revoked.iter().filter(|fact| !is_blocked(fact));
+        effects.extend(watermarks.cloned().map(Effect::Watermark));
+    }
+    for fact in &facts.blocked {
         effects.extend(blocks.0.iter().map(|(family, happened_at)| Effect::Block {
             fact: fact.clone(),
             family: (*family).to_owned(),
@@ -93,6 +99,7 @@ mod tests {
     use super::*;
     use crate::policy::signals::Question;
     use crate::policy::{Bundle, Source};
+    use crate::token::lineage::Fact;
     use crate::token::set::Event;
     use crate::token::subject_id::SubjectId;
 
@@ -138,7 +145,8 @@ mod tests {
 
     fn effects_of(set: &Set, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
         let permit = obedient().decide_signal(&Question { set: set.asked(), caller: None, is_signed: true });
-        effects(set, &permit.expect("permitted"), facts)
+        let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), unheard: Vec::new() };
+        effects(set, &permit.expect("permitted"), &facts, at(100))
     }
 
     fn done(events: &[(&Value, Option<i64>)], facts: &[Fact]) -> Vec<Effect> {
@@ -182,6 +190,14 @@ mod tests {
             done(&[(&risk, None), (&watermark, None)], &one),
             [Effect::Watermark(fact("a")), lift("a", "risk", 100)]
         );
+    }
+
+    #[test]
+    fn a_lift_of_the_future_happened_when_it_came() {
+        let lifted = json!({"effect": "lift", "family": "account"});
+        assert_eq!(done(&[(&lifted, Some(130))], &[fact("a")]), [lift("a", "account", 100)]);
+        let blocked = json!({"effect": "block", "family": "account"});
+        assert_eq!(done(&[(&blocked, Some(130))], &[fact("a")]), [block("a", "account", 130)]);
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub enum Error {
     /// issuer: which of the two is not said.
     #[error("iss: the caller may not send unsigned signals in the name of this issuer")]
     NotItsSpeaker,
+    /// The caller may say it in this issuer's name, but is blocked, or was revoked since.
+    #[error("iss: the caller is revoked")]
+    SpeakerRevoked,
     /// The subject is not the issuer's to revoke.
     #[error("{field}: the issuer has no authority over this subject")]
     OutsideAuthority {
@@ -41,6 +44,12 @@ pub enum Error {
     /// Policy says no.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
+    /// Policy did not answer in time, which says nothing about the signal.
+    #[error("policy did not answer in time")]
+    PolicyTimedOut(Denial),
+    /// This node does not know whom it may hear.
+    #[error(transparent)]
+    Stale(#[from] state::Stale),
     /// The issuer has revoked as much as it may.
     #[error("the issuer has revoked as much as it may in a minute; an operator can allow it more")]
     Quota {
@@ -64,6 +73,17 @@ pub enum Error {
     Internal(#[source] state::Error),
 }
 
+/// A signal that was not accepted, for the answer and the log.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: Error,
+    /// The issuer it names, if it came so far.
+    pub iss: String,
+    /// Its `jti`, if its sender was verified.
+    pub jti: String,
+}
+
 impl Error {
     /// The label of the metric.
     #[must_use]
@@ -71,12 +91,15 @@ impl Error {
         match self {
             Self::NotConfigured | Self::NoRule => "not_configured",
             Self::Json(_) | Self::Set(_) | Self::Invalid { .. } => "invalid",
-            Self::NotItsSpeaker | Self::OutsideAuthority { .. } => "outside_authority",
+            Self::NotItsSpeaker | Self::SpeakerRevoked | Self::OutsideAuthority { .. } => "outside_authority",
             Self::Denied(_) => "denied",
             Self::Quota { .. } => "quota",
-            Self::TooManyRevocations | Self::IssuerUnavailable | Self::NoPolicy | Self::Write(_) => {
-                "unavailable"
-            }
+            Self::PolicyTimedOut(_)
+            | Self::Stale(_)
+            | Self::TooManyRevocations
+            | Self::IssuerUnavailable
+            | Self::NoPolicy
+            | Self::Write(_) => "unavailable",
             Self::Internal(_) => "error",
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::authority::Authority;
 use crate::id::WorkloadId;
-use crate::token::issuer::KeySource;
+use crate::token::issuer::{Issuer, KeySource};
 use crate::token::jws::Algorithm;
 
 /// One issuer of signals.
@@ -71,5 +71,31 @@ impl SignalIssuers {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Whose credentials are accepted here: what others name, no credential derives from.
+#[derive(Clone, Debug, Default)]
+pub struct CredentialIssuers(BTreeMap<String, bool>);
+
+impl CredentialIssuers {
+    /// This fabric and the configured issuers.
+    #[must_use]
+    pub fn new(own_issuer: &str, issuers: &[Issuer]) -> Self {
+        let of_others = issuers.iter().map(|issuer| (issuer.iss.clone(), issuer.verified_email));
+        // No credential of our own has an address.
+        Self(of_others.chain([(own_issuer.to_owned(), false)]).collect())
+    }
+
+    /// Whether credentials of `iss` are accepted.
+    #[must_use]
+    pub fn contains(&self, iss: &str) -> bool {
+        self.0.contains_key(iss)
+    }
+
+    /// Whether the addresses in them are believed.
+    #[must_use]
+    pub fn believes_email_of(&self, iss: &str) -> bool {
+        self.0.get(iss).copied().unwrap_or(false)
     }
 }

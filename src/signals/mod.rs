@@ -14,19 +14,21 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use authority::{Authority, Parties};
-pub use error::Error;
-pub use issuers::{Duplicate, SignalIssuer, SignalIssuers};
+pub use authority::{Authority, Facts, Parties};
+pub use error::{Error, Refused};
+pub use issuers::{CredentialIssuers, Duplicate, SignalIssuer, SignalIssuers};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
+use crate::id::Digest128;
 use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Permit, Question};
-use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, Signal, State};
+use crate::policy::{Bundle, Denial, DenialKind, Point};
+use crate::state::{self, Again, Fresh, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
-use crate::token::set::{self, Rules, Set};
+use crate::token::lineage::Fact;
+use crate::token::set::{self, Rules, Sent, Set};
 
 /// Everything that the receipt of signals needs.
 pub struct Receiver {
@@ -36,6 +38,8 @@ pub struct Receiver {
     pub issuers: SignalIssuers,
     /// Their keys.
     pub issuer_keys: IssuerKeys,
+    /// Whose credentials are accepted here.
+    pub credential_issuers: CredentialIssuers,
     /// The replicated state.
     pub state: State,
     /// The current policy, compiled.
@@ -89,6 +93,32 @@ pub struct Received {
     pub jti: String,
     /// How much it revokes, blocks or lifts.
     pub effects: usize,
+    /// It is a duplicate by its `jti`, and says something else.
+    pub is_conflict: bool,
+    /// What was judged of it; `None` of a duplicate.
+    pub judged: Option<Judged>,
+}
+
+/// What the log says of a signal that was judged.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The types of its events.
+    pub events: Vec<String>,
+    /// The format of its subject.
+    pub format: String,
+    /// `txn`.
+    pub txn: Option<String>,
+    /// Digest of the policy that permitted it.
+    pub policy_digest: String,
+    /// The members of `sub_id` that name what no credential derives from that is accepted here.
+    pub unheard: Vec<String>,
+}
+
+/// Who a token is from, as far as is known.
+#[derive(Default)]
+struct Named {
+    iss: String,
+    jti: String,
 }
 
 impl Receiver {
@@ -96,26 +126,51 @@ impl Receiver {
     /// lets it speak for every issuer. Answers once no node of the cluster accepts what it revokes.
     ///
     /// # Errors
-    /// As [`Error`] says. A refused signal changes nothing, and may come again.
-    pub async fn receive(&self, form: Form<'_>, caller: Option<&str>) -> Result<Received, Error> {
-        let received = self.judge(form, caller).await;
-        let result = received.as_ref().map_or_else(Error::label, |received| received.status.as_str());
+    /// As [`Refused`] says. A refused signal changes nothing, and may come again.
+    pub async fn receive(&self, form: Form<'_>, caller: Option<&str>) -> Result<Received, Refused> {
+        let mut named = Named::default();
+        let received = self.judge(form, caller, &mut named).await;
+        let result = match &received {
+            Ok(received) if received.is_conflict => "conflict",
+            Ok(received) => received.status.as_str(),
+            Err(error) => error.label(),
+        };
         self.metrics.signal(result);
-        received
+        received.map_err(|error| Refused { error, iss: named.iss, jti: named.jti })
     }
 
-    async fn judge(&self, form: Form<'_>, caller: Option<&str>) -> Result<Received, Error> {
-        self.configured()?;
-        let (issuer, set) = match form {
-            Form::Object(object) => self.vouched_for(object, caller)?,
-            Form::Signed(token) => self.signed(token).await?,
+    async fn judge(
+        &self,
+        form: Form<'_>,
+        caller: Option<&str>,
+        named: &mut Named,
+    ) -> Result<Received, Error> {
+        if self.issuers.is_empty() {
+            return Err(Error::NotConfigured);
+        }
+        // Before anything is looked up (design §4): whoever was revoked before this came may not send it.
+        let fresh = self.state.fresh().await.map_err(|error| self.refusal(error))?;
+        let (issuer, sent) = match form {
+            Form::Object(object) => self.vouched_for(&fresh, object, caller, named)?,
+            Form::Signed(token) => self.signed(&fresh, token, named).await?,
         };
+        named.jti.clone_from(&sent.jti);
+        // Contract §6: "`jti` seen before from this `iss`: 202 `duplicate`, under the same promise", whatever
+        // the rules have become meanwhile.
+        let (iss, jti, content) = (sent.iss.clone(), sent.jti.clone(), sent.content);
+        if let Some(again) = self.again(&iss, &jti, &content).await? {
+            return Ok(duplicate(iss, jti, again));
+        }
+        let now = self.clock.now();
+        let set = sent.judge(&rules(issuer, now))?;
+        self.configured()?;
         // Contract §6: "An issuer may revoke only subjects it has authority over." Asked also for what has
         // no effect: it must not be passed on as that issuer's word either.
-        let parties = Parties { iss: &issuer.iss, own_issuer: &self.own_issuer };
+        let own_issuer = self.own_issuer.as_str();
+        let parties = Parties { iss: &issuer.iss, own_issuer, known: &self.credential_issuers };
         let facts = issuer.authority.facts(&set.subject, parties)?;
         let permit = self.decide(&set, caller, matches!(form, Form::Signed(_)))?;
-        let effects = effects::effects(&set, &permit, &facts)?;
+        let effects = effects::effects(&set, &permit, &facts, now)?;
 
         let count = effects.len();
         let signal = Signal {
@@ -124,21 +179,36 @@ impl Receiver {
             quota: issuer.revocations_per_minute,
             effects,
             reason: effects::reason(&set),
+            content,
         };
-        let is_new = self.state.accept_signal(signal).await.map_err(|error| self.refusal(error))?;
-        let status = match (is_new, count) {
-            (false, _) => Status::Duplicate,
-            (true, 0) => Status::Ignored,
-            (true, _) => Status::Accepted,
+        if !self.state.accept_signal(signal).await.map_err(|error| self.refusal(error))? {
+            // Another brought it meanwhile.
+            let again = self.again(&iss, &jti, &content).await?;
+            return Ok(duplicate(iss, jti, again.unwrap_or(Again::Same)));
+        }
+        let judged = Judged {
+            events: set.events.iter().map(|event| event.uri.clone()).collect(),
+            format: set.subject.format().to_owned(),
+            txn: set.txn,
+            policy_digest: permit.policy_digest().to_owned(),
+            unheard: facts.unheard,
         };
-        Ok(Received { status, iss: set.iss, jti: set.jti, effects: count })
+        Ok(Received {
+            status: if count == 0 { Status::Ignored } else { Status::Accepted },
+            iss,
+            jti,
+            effects: count,
+            is_conflict: false,
+            judged: Some(judged),
+        })
     }
 
-    /// The policy, if anything can be received by it.
+    async fn again(&self, iss: &str, jti: &str, content: &Digest128) -> Result<Option<Again>, Error> {
+        self.state.knows_signal(iss, jti, content).await.map_err(|error| self.refusal(error))
+    }
+
+    /// The policy, if signals can be received by it.
     fn configured(&self) -> Result<Guard<Option<Arc<Bundle>>>, Error> {
-        if self.issuers.is_empty() {
-            return Err(Error::NotConfigured);
-        }
         let policy = self.policy.load();
         match policy.as_ref() {
             None => Err(Error::NoPolicy),
@@ -148,44 +218,65 @@ impl Receiver {
     }
 
     /// "A plain JSON SET is accepted only from an mTLS caller allowed to speak for that `iss` (or with TLS
-    /// off)" (contract §6).
-    fn vouched_for(&self, object: &[u8], caller: Option<&str>) -> Result<(&SignalIssuer, Set), Error> {
+    /// off)" (contract §6). One that was blocked, or revoked after it was said, may not.
+    fn vouched_for(
+        &self,
+        fresh: &Fresh,
+        object: &[u8],
+        caller: Option<&str>,
+        named: &mut Named,
+    ) -> Result<(&SignalIssuer, Sent), Error> {
         let value = json::parse(object)?;
-        let issuer = self.issuers.of(Set::stated_issuer(&value)?).ok_or(Error::NotItsSpeaker)?;
-        let is_speaker = caller.is_none_or(|caller| issuer.callers.iter().any(|id| id.as_str() == caller));
-        if !is_speaker {
+        Set::stated_issuer(&value)?.clone_into(&mut named.iss);
+        let issuer = self.issuers.of(&named.iss).ok_or(Error::NotItsSpeaker)?;
+        let speaker = caller.map(|caller| issuer.callers.iter().find(|id| id.as_str() == caller));
+        if speaker == Some(None) {
             return Err(Error::NotItsSpeaker);
         }
-        Ok((issuer, Set::from_json(value, &self.rules(issuer))?))
+        let sent = Sent::vouched(value, &rules(issuer, self.clock.now()))?;
+        if let Some(id) = speaker.flatten()
+            && self.state.revokes(fresh, &[Fact::workload(id).digest()], None, sent.iat)
+        {
+            return Err(Error::SpeakerRevoked);
+        }
+        Ok((issuer, sent))
     }
 
-    /// "A signed one is checked against that issuer's keys."
-    async fn signed(&self, token: &[u8]) -> Result<(&SignalIssuer, Set), Error> {
+    /// "A signed one is checked against that issuer's keys", and none of them may be revoked.
+    async fn signed(
+        &self,
+        fresh: &Fresh,
+        token: &[u8],
+        named: &mut Named,
+    ) -> Result<(&SignalIssuer, Sent), Error> {
         let not_text = || set::Error::from(crate::token::Error::NotCompact);
         let text = std::str::from_utf8(token).map_err(|_| not_text())?;
         let token = Compact::parse(text).map_err(set::Error::from)?;
-        let issuer = self.issuers.of(&Set::unverified_issuer(&token)?).ok_or(set::Error::Issuer)?;
+        named.iss = Set::unverified_issuer(&token)?;
+        let issuer = self.issuers.of(&named.iss).ok_or(set::Error::Issuer)?;
         let header = token.header();
         // An algorithm that its issuer does not use is no reason to ask for a key.
         if !issuer.algorithms.contains(&header.algorithm) {
             return Err(set::Error::Key(crate::token::Error::AlgorithmNotAllowed).into());
         }
+        let asked_at = self.clock.boot();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await;
         let key = key.map_err(|error| match error {
+            // Its source may not be asked again yet, and may have the key by now: no last word.
+            issuer_keys::Error::Key(crate::token::Error::UnknownKey)
+                if issuer.keys.is_some() && !self.issuer_keys.is_known_since(&issuer.iss, asked_at) =>
+            {
+                Error::IssuerUnavailable
+            }
             issuer_keys::Error::Key(error) => set::Error::from(error).into(),
             issuer_keys::Error::Unavailable => Error::IssuerUnavailable,
         })?;
-        let set = Set::verify(&token, &key, &self.rules(issuer))?;
-        Ok((issuer, set))
-    }
-
-    fn rules<'a>(&self, issuer: &'a SignalIssuer) -> Rules<'a> {
-        Rules {
-            audiences: &issuer.audiences,
-            algorithms: &issuer.algorithms,
-            iss: &issuer.iss,
-            now: self.clock.now(),
+        let sent = Sent::verify(&token, &key, &rules(issuer, self.clock.now()))?;
+        let kid = Fact::signing_key(&issuer.iss, key.kid().unwrap_or(key.thumbprint()));
+        if self.state.revokes(fresh, &[kid.digest()], None, sent.iat) {
+            return Err(set::Error::Key(crate::token::Error::Revoked).into());
         }
+        Ok((issuer, sent))
     }
 
     fn decide(&self, set: &Set, caller: Option<&str>, is_signed: bool) -> Result<Permit, Error> {
@@ -194,7 +285,10 @@ impl Receiver {
         let decision = policy.decide_signal(&Question { set: set.asked(), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Signals.as_str(), result);
-        decision.map_err(Error::Denied)
+        decision.map_err(|denial| match denial.kind {
+            DenialKind::TimedOut => Error::PolicyTimedOut(denial),
+            _ => Error::Denied(denial),
+        })
     }
 
     fn refusal(&self, error: state::Error) -> Error {
@@ -206,7 +300,17 @@ impl Receiver {
             }
             state::Error::TooManyRevocations => Error::TooManyRevocations,
             state::Error::Write(error) => Error::Write(error),
+            state::Error::Stale(error) => Error::Stale(error),
             other => Error::Internal(other),
         }
     }
+}
+
+fn rules(issuer: &SignalIssuer, now: Timestamp) -> Rules<'_> {
+    Rules { audiences: &issuer.audiences, algorithms: &issuer.algorithms, iss: &issuer.iss, now }
+}
+
+fn duplicate(iss: String, jti: String, again: Again) -> Received {
+    let is_conflict = again == Again::Other;
+    Received { status: Status::Duplicate, iss, jti, effects: 0, is_conflict, judged: None }
 }

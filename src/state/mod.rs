@@ -36,7 +36,7 @@ pub use encryption_keys::{EncryptionKeyFacts, Registrar};
 pub use machine::{Index, Replicated};
 pub use revocation_index::RevocationIndex;
 pub use revocations::{FactText, Made, Revocation, Revoked, Target};
-pub use signals::{Effect, Signal};
+pub use signals::{Again, Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use tools::{ToolPage, ToolQuery};
 

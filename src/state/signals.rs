@@ -40,6 +40,17 @@ pub struct Signal {
     pub effects: Vec<Effect>,
     /// What the issuer says of the cause; empty for nothing.
     pub reason: String,
+    /// Digest of the subject and the events.
+    pub content: Digest128,
+}
+
+/// What a token that comes again says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// The same, as far as is known.
+    Same,
+    /// Something else, under a `jti` that was used up.
+    Other,
 }
 
 /// What an event does to a fact (contract §6).
@@ -69,15 +80,19 @@ pub enum Effect {
 
 impl Signal {
     fn into_command(self) -> AcceptSignal {
-        let jti = Digest128::of(DigestKind::Signal, self.issuer.as_bytes(), self.jti.as_bytes());
         AcceptSignal {
-            jti: Bytes::copy_from_slice(jti.as_bytes()),
+            jti: Bytes::copy_from_slice(key_of(&self.issuer, &self.jti).as_bytes()),
             issuer: self.issuer,
             quota: self.quota,
             effects: self.effects.into_iter().map(Effect::into_row).collect(),
             reason: self.reason,
+            content: Bytes::copy_from_slice(self.content.as_bytes()),
         }
     }
+}
+
+fn key_of(issuer: &str, jti: &str) -> Digest128 {
+    Digest128::of(DigestKind::Signal, issuer.as_bytes(), jti.as_bytes())
 }
 
 impl Effect {
@@ -117,7 +132,12 @@ pub fn accept(
     if !take_of_quota(tables, moment, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
-    SIGNALS.remember(tables, moment.passed, &jti, Vec::new())?;
+    let row = if command.content.is_empty() {
+        Vec::new()
+    } else {
+        [digest(&command.content)?.as_bytes(), &index.to_be_bytes()[..]].concat()
+    };
+    SIGNALS.remember(tables, moment.passed, &jti, row)?;
     for effect in command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
         take_effect(tables, moment, index, &effect, note)?;
@@ -245,7 +265,43 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
     )
 }
 
+/// Whether a token came before, what it says compared with this one, and the log index of its entry; 0 for one
+/// that an older version took up, whose content is not known either.
+fn find(
+    tables: &Tables<'_>,
+    jti: &Digest128,
+    content: &Digest128,
+) -> Result<Option<(Again, u64)>, Corrupt> {
+    let Some(row) = SIGNALS.find(tables, tables.passed()?, jti)? else { return Ok(None) };
+    if row.is_empty() {
+        return Ok(Some((Again::Same, 0)));
+    }
+    let (known, index) = row.split_at_checked(16).ok_or_else(|| Corrupt::row("a signal's row is short"))?;
+    let index = index.try_into().map_err(|_| Corrupt::row("a signal's row has no log index"))?;
+    let again = if digest(known)? == *content { Again::Same } else { Again::Other };
+    Ok(Some((again, u64::from_be_bytes(index))))
+}
+
 impl State {
+    /// Whether a signal came before. What is known is answered under the promise that the first was: only
+    /// when no member can answer from before it.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], or as [`Error::Write`] says.
+    pub async fn knows_signal(
+        &self,
+        issuer: &str,
+        jti: &str,
+        content: &Digest128,
+    ) -> Result<Option<Again>, Error> {
+        let found = find(&Tables::new(self.core.view()), &key_of(issuer, jti), content)?;
+        let Some((again, index)) = found else { return Ok(None) };
+        // A row can be read a moment before what it does is known in memory.
+        self.core.until_applied(index).await;
+        self.core.barrier(self.core.applied()).await?;
+        Ok(Some(again))
+    }
+
     /// Accepts a signal. Whether it is new: one that came before changes nothing. Either way it is answered
     /// only when no member can answer from before it.
     ///

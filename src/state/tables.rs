@@ -46,7 +46,8 @@ pub const REVOCATION_END: &str = "revocation_end";
 pub const REVOCATION_QUOTA: &str = "revocation_quota";
 /// Blocks, by (digest of the fact, digest of issuer and family).
 pub const BLOCK: &str = "block";
-/// Security event tokens that came, by (bucket, digest); rows are empty.
+/// Security event tokens that came, by (bucket, digest): the digest of what each says, 16 bytes, and its log
+/// index, 8; empty if an older version wrote it.
 pub const SIGNAL: &str = "signal";
 /// Blocks of audit entries, by number.
 pub const AUDIT_BLOCK: &str = "audit_block";

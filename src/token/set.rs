@@ -12,6 +12,7 @@ use super::key_set::VerifyingKey;
 use super::subject;
 use super::subject_id::{self, SubjectId};
 use crate::clock::Timestamp;
+use crate::id::{Digest128, DigestKind};
 use crate::policy::signals::AskedSet;
 use crate::{json, limits};
 
@@ -43,8 +44,24 @@ pub struct Event {
     pub uri: String,
     /// What it says, as it was sent.
     pub claims: Map<String, Value>,
-    /// `event_timestamp`, to the millisecond, if it is there: not ahead of us, but as old as it likes.
+    /// `event_timestamp`, else the `toe` of the token (RFC 8417 §2.2), to the millisecond, if one is there:
+    /// not ahead of us, but as old as it likes.
     pub happened_at: Option<Timestamp>,
+}
+
+/// A token whose sender was verified, or is vouched for. Nothing else of it is judged yet.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// `iss`: the one of the rules.
+    pub iss: String,
+    /// `jti`, up to `OPAQUE_BYTES_MAX` bytes.
+    pub jti: String,
+    /// `iat`, of any time.
+    pub iat: Timestamp,
+    /// Digest of `sub_id` and `events`: of two tokens of one `jti` it tells whether they say the same.
+    pub content: Digest128,
+    is_signed: bool,
+    others: Map<String, Value>,
 }
 
 /// What a token is judged by.
@@ -131,35 +148,23 @@ const TYP: &str = "secevent+jwt";
 const URI_RULE: &str = "must be a string of 1 to 2048 bytes";
 const OPAQUE_RULE: &str = "must be a string of 1 to 256 bytes";
 
-impl Set {
-    /// Reads a token that is not signed: the caller vouches for it. In this order:
-    ///
-    /// 1. `iss` is the one of the rules
-    /// 2. `aud` is one string, and it names us
-    /// 3. `iat` is at most 60 s ahead and 24 h old
-    /// 4. `jti`, `txn`, `sub_id`, and `events`, at least one and at most `SET_EVENTS_MAX`
-    ///
-    /// Other members are ignored.
+impl Sent {
+    /// Takes up a token that is not signed: `iss` is the one of the rules, which the caller speaks for.
     ///
     /// # Errors
-    /// As [`Error`] says, by the first check that fails.
-    pub fn from_json(value: Value, rules: &Rules<'_>) -> Result<Self, Error> {
-        let mut members = object(value)?;
-        if !members.get("aud").is_none_or(Value::is_string) {
-            return Err(invalid("aud", URI_RULE));
-        }
-        read(&mut members, rules)
+    /// As [`Error`] says: for `iss`, and for `jti` and `iat`, if they are not of their type.
+    pub fn vouched(value: Value, rules: &Rules<'_>) -> Result<Self, Error> {
+        Self::read(object(value)?, false, rules)
     }
 
-    /// Verifies a signed token, in this order:
+    /// Verifies who signed a token, in this order:
     ///
     /// 1. `typ` is `secevent+jwt`
     /// 2. `alg` is in the issuer's list
     /// 3. the key is the one `kid` names
     /// 4. signature
     /// 5. no `sub` and no `exp`
-    /// 6. what [`Set::from_json`] checks, but `aud` may be an array of which one names us, and there is
-    ///    exactly one event
+    /// 6. `iss` is the one of the rules; `jti` and `iat` are of their type
     ///
     /// `key` is one of the keys of the issuer that the rules name; size, form and header were checked by
     /// [`Compact::parse`].
@@ -179,19 +184,85 @@ impl Set {
         subject::check_key_name(header, key)?;
         let signed = token.verify(key)?;
         let payload = json::parse(signed.payload()).map_err(|_| super::Error::PayloadMalformed)?;
-        let mut members = object(payload)?;
+        let members = object(payload)?;
         // SSF 1.0 §4.1.2, §4.1.7: neither may be there, so that nobody takes it for an ID token.
         for name in ["sub", "exp"] {
             if members.contains_key(name) {
                 return Err(invalid(name, "must not be in a security event token"));
             }
         }
-        let set = read(&mut members, rules)?;
+        Self::read(members, true, rules)
+    }
+
+    fn read(mut members: Map<String, Value>, is_signed: bool, rules: &Rules<'_>) -> Result<Self, Error> {
+        let iss = text(&mut members, "iss", limits::URI_BYTES_MAX, URI_RULE)?;
+        if iss != rules.iss {
+            return Err(Error::Issuer);
+        }
+        let jti = text(&mut members, "jti", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)?;
+        let iat = members.remove("iat").and_then(|value| claims::numeric_date("iat", &value).ok());
+        let iat = iat.ok_or_else(|| invalid("iat", "must be a whole number of seconds since 1970"))?;
+        let said = |name| members.get(name).map(Value::to_string).unwrap_or_default();
+        let content =
+            Digest128::of(DigestKind::SignalContent, said("sub_id").as_bytes(), said("events").as_bytes());
+        Ok(Self { iss, jti, iat, content, is_signed, others: members })
+    }
+
+    /// Judges the rest, in this order:
+    ///
+    /// 1. `aud` names us; of a token that is not signed it is one string, else it may be an array
+    /// 2. `iat` is at most 60 s ahead and 24 h old
+    /// 3. `txn`, `sub_id`, `toe`, and `events`, at least one and at most `SET_EVENTS_MAX`; exactly one of a
+    ///    signed token
+    ///
+    /// Other members are ignored.
+    ///
+    /// # Errors
+    /// As [`Error`] says, by the first check that fails.
+    pub fn judge(self, rules: &Rules<'_>) -> Result<Set, Error> {
+        let Self { iss, jti, iat, is_signed, others: mut members, content: _ } = self;
+        if !is_signed && !members.get("aud").is_none_or(Value::is_string) {
+            return Err(invalid("aud", URI_RULE));
+        }
+        let aud = audiences(members.remove("aud"))?;
+        if !aud.iter().any(|aud| rules.audiences.contains(aud)) {
+            return Err(Error::Audience);
+        }
+        check_age(iat, rules.now)?;
+        let has_txn = members.contains_key("txn");
+        let txn =
+            has_txn.then(|| text(&mut members, "txn", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)).transpose()?;
+        let sub_id = members.remove("sub_id").ok_or_else(|| invalid("sub_id", "must be an object"))?;
+        let subject = SubjectId::read(&sub_id, "sub_id")?;
+        let toe = members.get("toe").map(|value| happened_at(value, rules.now)).transpose();
+        let toe = toe.map_err(|rule| invalid("toe", rule))?;
+        let mut events = events(members.remove("events"), rules.now)?;
         // CAEP interoperability profile: exactly one event in a SET.
-        if set.events.len() != 1 {
+        if is_signed && events.len() != 1 {
             return Err(invalid("events", "must be one event in a signed token"));
         }
-        Ok(set)
+        for event in &mut events {
+            event.happened_at = event.happened_at.or(toe);
+        }
+        Ok(Set { iss, jti, iat, aud, txn, subject, sub_id, events })
+    }
+}
+
+impl Set {
+    /// Reads a token that is not signed: as [`Sent::vouched`] and [`Sent::judge`] say.
+    ///
+    /// # Errors
+    /// As [`Error`] says, by the first check that fails.
+    pub fn from_json(value: Value, rules: &Rules<'_>) -> Result<Self, Error> {
+        Sent::vouched(value, rules)?.judge(rules)
+    }
+
+    /// Verifies a signed token: as [`Sent::verify`] and [`Sent::judge`] say.
+    ///
+    /// # Errors
+    /// As [`Error`] says, by the first check that fails.
+    pub fn verify(token: &Compact<'_>, key: &VerifyingKey, rules: &Rules<'_>) -> Result<Self, Error> {
+        Sent::verify(token, key, rules)?.judge(rules)
     }
 
     /// Who a signed token says it is from, unverified: good for choosing the rules and the key, for
@@ -244,26 +315,6 @@ fn object(value: Value) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// What both forms have in common.
-fn read(members: &mut Map<String, Value>, rules: &Rules<'_>) -> Result<Set, Error> {
-    let iss = text(members, "iss", limits::URI_BYTES_MAX, URI_RULE)?;
-    if iss != rules.iss {
-        return Err(Error::Issuer);
-    }
-    let aud = audiences(members.remove("aud"))?;
-    if !aud.iter().any(|aud| rules.audiences.contains(aud)) {
-        return Err(Error::Audience);
-    }
-    let iat = issued_at(members.remove("iat").as_ref(), rules.now)?;
-    let jti = text(members, "jti", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)?;
-    let has_txn = members.contains_key("txn");
-    let txn = has_txn.then(|| text(members, "txn", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)).transpose()?;
-    let sub_id = members.remove("sub_id").ok_or_else(|| invalid("sub_id", "must be an object"))?;
-    let subject = SubjectId::read(&sub_id, "sub_id")?;
-    let events = events(members.remove("events"), rules.now)?;
-    Ok(Set { iss, jti, iat, aud, txn, subject, sub_id, events })
-}
-
 fn text(
     members: &mut Map<String, Value>,
     name: &str,
@@ -288,16 +339,14 @@ fn audiences(value: Option<Value>) -> Result<Vec<String>, Error> {
     }
 }
 
-fn issued_at(value: Option<&Value>, now: Timestamp) -> Result<Timestamp, Error> {
-    let iat = value.and_then(|value| claims::numeric_date("iat", value).ok());
-    let iat = iat.ok_or_else(|| invalid("iat", "must be a whole number of seconds since 1970"))?;
+fn check_age(iat: Timestamp, now: Timestamp) -> Result<(), Error> {
     if iat > now.plus(limits::SET_IAT_AHEAD_MAX) {
         return Err(invalid("iat", "must be at most 60 s ahead of this receiver's clock"));
     }
     if iat < now.minus(limits::SET_AGE_MAX) {
         return Err(invalid("iat", "must be at most 24 h old"));
     }
-    Ok(iat)
+    Ok(())
 }
 
 fn events(value: Option<Value>, now: Timestamp) -> Result<Vec<Event>, Error> {

@@ -38,9 +38,19 @@ fn signal(issuer: &str, jti: &str, effects: Vec<Effect>) -> Command {
 }
 
 fn signal_within(quota: u32, issuer: &str, jti: &str, effects: Vec<Effect>) -> Command {
-    let signal =
-        Signal { issuer: issuer.to_owned(), jti: jti.to_owned(), quota, effects, reason: String::new() };
+    let signal = Signal {
+        issuer: issuer.to_owned(),
+        jti: jti.to_owned(),
+        quota,
+        effects,
+        reason: String::new(),
+        content: content("a"),
+    };
     Command::AcceptSignal(signal.into_command())
+}
+
+fn content(said: &str) -> Digest128 {
+    Digest128::of(DigestKind::SignalContent, said.as_bytes(), b"")
 }
 
 fn allow(issuer: &str, more: u32) -> Command {
