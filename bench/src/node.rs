@@ -146,7 +146,9 @@ impl Start {
                 file("ca.pem"),
             );
             let signals = format!(
-                "[[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
+                "[[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
+                 keys_url = \"{SIGNAL_ISSUER}/keys\"\ntrust_domains = [\"events.example\"]\n\
+                 [[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
                  revocations_per_minute = 1000000\n"
             );
             ("production", signals + &tls)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::check::Checker;
 use super::keys::{self, Keys, Mode};
 use super::{edge, issuers};
-use crate::id::WorkloadId;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::signals::{Authority, SignalIssuer};
 use crate::token::issuer::KeySource;
@@ -44,6 +44,8 @@ impl Section<'_> {
         let trust_domains =
             checker.keep(&self.key("trust_domains"), issuers::trust_domains(&self.keys.trust_domains));
         let subject_issuers = checker.keep(&self.key("subject_issuers"), self.subject_issuers());
+        let reach = self.reach(trust_domains.as_deref(), subject_issuers.as_deref());
+        checker.keep(&self.key("subject_issuers"), reach)?;
         let quota = checker.keep(&self.key("revocations_per_minute"), self.revocations_per_minute());
         Some(SignalIssuer {
             iss: iss?,
@@ -118,6 +120,30 @@ impl Section<'_> {
                 Err(format!("{unknown:?}: {rule}"))
             }
             None => Ok(stated.clone()),
+        }
+    }
+
+    /// One that could revoke nobody, because credentials of none of whom it speaks for are accepted, would be
+    /// answered `ignored` for ever.
+    fn reach(
+        &self,
+        trust_domains: Option<&[TrustDomain]>,
+        subject_issuers: Option<&[String]>,
+    ) -> Result<(), &'static str> {
+        let (Some(trust_domains), Some(subject_issuers)) = (trust_domains, subject_issuers) else {
+            return Ok(());
+        };
+        let is_heard = |iss: &str| {
+            let mut configured = self.all.issuers.iter().filter_map(|issuer| issuer.issuer.as_deref());
+            self.own_issuer == Some(iss) || configured.any(|configured| configured == iss)
+        };
+        let own_name = self.keys.issuer.as_deref();
+        if trust_domains.is_empty()
+            && !subject_issuers.iter().map(String::as_str).chain(own_name).any(is_heard)
+        {
+            Err("names nobody whose credentials are accepted: needs one of [[issuers]], or trust_domains")
+        } else {
+            Ok(())
         }
     }
 

@@ -123,12 +123,79 @@ async fn a_signal_is_accepted_in_either_form_and_counts_once() {
     let metrics = node.get("/metrics").await.body;
     for line in [
         r#"svc_signals_total{result="accepted"} 2"#,
-        r#"svc_signals_total{result="duplicate"} 5"#,
+        r#"svc_signals_total{result="duplicate"} 4"#,
+        r#"svc_signals_total{result="conflict"} 1"#,
         "svc_revocations 1",
         "svc_blocks 0",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
+}
+
+#[tokio::test]
+async fn what_came_before_is_a_duplicate_whatever_the_rules_have_become() {
+    let node = Node::start().await;
+    let said = good(&node);
+    is_answered(&send(&node, &said).await, "accepted");
+    // Now it is for another, of the future, about whom its issuer does not speak for, and policy says no.
+    replace_rule(&node, "package svc.signals\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n").await;
+    let elsewhere = json!({
+        "aud": TOOL, "iat": NOW_SECS + 9_999, "sub_id": workload("wimse://elsewhere.example/a"), "events": {},
+    });
+    for changes in [json!({}), elsewhere] {
+        let again = with(&said, &changes);
+        is_answered(&send(&node, &again).await, "duplicate");
+        is_bare(&send_signed(&node, &signed(&node, &again)).await);
+        // Only who may say it learns that.
+        let forged = node.cluster.other_idp.sign_as(&header(&node), &again);
+        is_err(&send_signed(&node, &forged).await, "authentication_failed", "signature");
+    }
+    send(&node, &good(&node)).await.is_refused(403, "access_denied", "policy denied");
+    // Two days later, too late for a first time.
+    node.advance_secs(25 * 3600);
+    is_answered(&send(&node, &said).await, "duplicate");
+}
+
+#[tokio::test]
+async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
+    let node = secure().await;
+    let (gateway, second) = (node.certified("gateway"), node.certified("second"));
+    let blocked = with(
+        &set(
+            &node,
+            &workload(&format!("spiffe://{}/second", crate::support::TRUST_DOMAIN)),
+            &account("disabled", &json!({})),
+        ),
+        &json!({}),
+    );
+    let theirs = || with(&good(&node), &json!({"iss": OTHER_IDP}));
+    is_answered(&send_over(&node, &second, &theirs()).await, "accepted");
+    is_answered(&send_over(&node, &gateway, &blocked).await, "accepted");
+    send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "iss: the caller is revoked");
+    is_answered(&send_over(&node, &gateway, &good(&node)).await, "accepted");
+
+    let node = Node::start().await;
+    let token = signed(&node, &good(&node));
+    let kid = header(&node)["kid"].clone();
+    let revoked = json!({"issuer": IDP, "kid": kid, "reason": "stolen"});
+    let answer = node.post("/v1/revocations", &revoked).await;
+    assert!(matches!(answer.status, 200..=202), "{}", answer.body);
+    is_err(&send_signed(&node, &token).await, "invalid_key", "");
+    let other =
+        node.cluster.other_idp.sign_as(&header(&node), &with(&good(&node), &json!({"iss": OTHER_IDP})));
+    is_bare(&send_signed(&node, &other).await);
+}
+
+#[tokio::test]
+async fn an_unknown_key_is_no_last_word_while_its_source_may_not_be_asked() {
+    let node = Node::start().await;
+    is_bare(&send_signed(&node, &signed(&node, &good(&node))).await);
+    let fresh = with(&header(&node), &json!({"kid": "rotated"}));
+    let token = node.cluster.idp.sign_as(&fresh, &good(&node));
+    node.advance_secs(10);
+    send_signed(&node, &token).await.is_refused(503, "server_error", "keys of the issuer");
+    node.advance_secs(30);
+    is_err(&send_signed(&node, &token).await, "invalid_key", "key");
 }
 
 #[tokio::test]
@@ -466,7 +533,7 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
         // Of its own subject, which may be one that no credential derives from.
         let sub_id = &said["sub_id"];
         let is_usable = sub_id["format"] != "saml_assertion_id"
-            && (sub_id["format"] != "complex" || !sub_id["user"].is_null());
+            && (sub_id["format"] != "complex" || !(sub_id["user"].is_null() && sub_id["device"].is_null()));
         let status = if effect != "none" && is_usable { "accepted" } else { "ignored" };
         is_answered(&send(&node, &with(said, &json!({"jti": format!("own-{number}")}))).await, status);
     }
@@ -580,7 +647,7 @@ async fn what_has_no_effect_is_answered_so_and_remembered() {
         ),
         (json!({"format": "phone_number", "phone_number": "+12065550100"}), revoked()),
         (json!({"format": "account", "uri": "acct:a@b.example"}), revoked()),
-        (json!({"format": "complex", "device": {"format": "opaque", "id": "d"}}), revoked()),
+        (json!({"format": "complex", "tenant": {"format": "opaque", "id": "d"}}), revoked()),
     ] {
         let said = set(&node, &sub_id, &events);
         is_answered(&send(&node, &said).await, "ignored");
@@ -769,7 +836,9 @@ async fn a_hundred_thousand_subjects_in_a_minute_are_more_than_an_issuer_may_rev
     const IN_ONE: usize = 16;
     let few = "https://few.example";
     let more_config = format!(
-        "\n[[signals]]\nissuer = \"{few}\"\nrevocations_per_minute = 3\n\
+        "\n[[issuers]]\nissuer = \"{few}\"\nsubject = \"opaque\"\nkeys_file = \"few.json\"\n\
+         trust_domains = [\"few.example\"]\n\
+         [[signals]]\nissuer = \"{few}\"\nrevocations_per_minute = 3\n\
          \n[limits]\nrequests_per_second_per_caller = 1000000\n"
     );
     let node = Node::start_with(Setup { more_config, ..Setup::default() }).await;

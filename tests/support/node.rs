@@ -478,6 +478,20 @@ issuer = "spiffe://endpoint.example"
 kind = "spiffe"
 bundle_endpoint = "{server}/bundle"
 trust_domains = ["endpoint.example"]
+
+[[issuers]]
+issuer = "{IDP}"
+subject = "opaque"
+keys_url = "{server}/idp/jwks"
+trust_domains = ["idp.example"]
+verified_email = true
+
+[[issuers]]
+issuer = "{OTHER_IDP}"
+subject = "opaque"
+keys_url = "{server}/other-idp/jwks"
+trust_domains = ["other-idp.example"]
+verified_email = true
 {signals}{more}"#,
         data = data.display(),
         policies = policies.display(),

@@ -7,6 +7,7 @@ const SIGNALS: &str = r#"
 [[signals]]
 issuer = "https://idp.example.com"
 keys_url = "https://idp.example.com/keys"
+trust_domains = ["trust.example.com"]
 "#;
 
 #[test]
@@ -16,7 +17,7 @@ fn an_issuer_of_signals_has_what_it_states_and_defaults_for_the_rest() {
     assert_eq!(issuer.keys, Some(KeySource::Url("https://idp.example.com/keys".to_owned())));
     assert_eq!(issuer.algorithms, crate::token::issuer::ALGORITHMS_DEFAULT);
     assert_eq!(issuer.audiences, ["https://trust.example.com"]);
-    assert!(issuer.callers.is_empty() && issuer.authority.trust_domains.is_empty());
+    assert!(issuer.callers.is_empty());
     assert_eq!(issuer.authority.subject_issuers, ["https://idp.example.com"]);
     assert_eq!(issuer.revocations_per_minute, limits::REVOCATIONS_PER_MINUTE);
     assert!(config.signals.of("https://idp.example.com/").is_none());
@@ -59,7 +60,9 @@ fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
         (keys, "keys_file = \"k\"\naudiences = [\"\"]", "signals[0].audiences"),
         (keys, "callers = [\"idp\"]", "signals[0].callers"),
         (keys, "callers = [\"wimse://trust.example.com/idp\"]", "signals[0].callers"),
-        (keys, "keys_file = \"k\"\ntrust_domains = [\"Trust\"]", "signals[0].trust_domains"),
+        ("[\"trust.example.com\"]", "[\"Trust\"]", "signals[0].trust_domains"),
+        // Nobody's credentials that are accepted here: it could revoke nobody.
+        ("[\"trust.example.com\"]", "[]", "signals[0].subject_issuers"),
         // An issuer that nobody knows would be one whose subjects are never revoked.
         (
             keys,

@@ -344,3 +344,15 @@ fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
     let refusal = bench.machine.apply(&bench.rows, &batch, 1).expect_err("stops").to_string();
     assert!(refusal.contains("too old"), "{refusal}");
 }
+
+#[test]
+fn what_comes_again_is_compared_with_what_came_first() {
+    let mut bench = Bench::default();
+    assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
+    let found = |jti: &str, said: &str| {
+        find(&Tables::new(&bench.rows), START, &key_of(A, jti), &content(said)).expect("readable")
+    };
+    assert_eq!(found("1", "a"), Some((Again::Same, 1)));
+    assert_eq!(found("1", "b"), Some((Again::Other, 1)));
+    assert_eq!(found("2", "a"), None);
+}

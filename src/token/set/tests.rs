@@ -89,7 +89,18 @@ fn reads_a_token_whole() {
     let least = unsigned(least).expect("good");
     assert_eq!((least.txn, least.events[0].happened_at), (None, None));
     // RFC 8417 §2: other members mean nothing here.
-    assert!(unsigned(with(&good(), &json!({"toe": "x", "unknown": [1], "sub": "x", "exp": 1}))).is_ok());
+    assert!(unsigned(with(&good(), &json!({"unknown": [1], "sub": "x", "exp": 1}))).is_ok());
+}
+
+#[test]
+fn the_time_of_an_event_is_its_own_else_that_of_the_token() {
+    let at = |changes: Value| unsigned(with(&good(), &changes)).expect("good").events[0].happened_at;
+    let toe = NOW_SECS - 500;
+    assert_eq!(at(json!({"toe": toe, "events": {REVOKED: {}}})), Some(Timestamp::from_secs(toe)));
+    assert_eq!(at(json!({"toe": toe})), Some(Timestamp::from_secs(NOW_SECS - 20)));
+    for wrong in [json!("x"), json!(NOW_SECS + 61), json!(NOW_SECS * 1000), json!(-1)] {
+        assert_eq!(fault(refusal(&json!({"toe": wrong}))), "toe");
+    }
 }
 
 #[test]
