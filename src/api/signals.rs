@@ -69,7 +69,8 @@ pub enum SignalRefusal {
 /// Receives a security event token.
 ///
 /// The JSON object is taken from a client certificate that is configured to speak for `iss`; a signed token
-/// from any caller, and checked against the keys of `iss`.
+/// from any caller, and checked against the keys of `iss`. `jti` stands in for an `Idempotency-Key`, which is not
+/// read: what came before is answered `duplicate`.
 #[utoipa::path(
     post,
     path = "/v1/signals/events",

@@ -177,7 +177,7 @@ async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
     let node = Node::start().await;
     let token = signed(&node, &good(&node));
     let kid = header(&node)["kid"].clone();
-    let revoked = json!({"issuer": IDP, "kid": kid, "reason": "stolen"});
+    let revoked = json!({"issuer": IDP, "key": kid, "reason": "stolen"});
     let answer = node.post("/v1/revocations", &revoked).await;
     assert!(matches!(answer.status, 200..=202), "{}", answer.body);
     is_err(&send_signed(&node, &token).await, "invalid_key", "");
