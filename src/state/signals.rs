@@ -267,11 +267,7 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
 
 /// Whether a token came before, what it says compared with this one, and the log index of its entry; 0 for one
 /// that an older version took up, whose content is not known either.
-fn find(
-    tables: &Tables<'_>,
-    jti: &Digest128,
-    content: &Digest128,
-) -> Result<Option<(Again, u64)>, Corrupt> {
+fn find(tables: &Tables<'_>, jti: &Digest128, content: &Digest128) -> Result<Option<(Again, u64)>, Corrupt> {
     let Some(row) = SIGNALS.find(tables, tables.passed()?, jti)? else { return Ok(None) };
     if row.is_empty() {
         return Ok(Some((Again::Same, 0)));

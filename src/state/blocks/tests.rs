@@ -44,6 +44,7 @@ fn disabled(sub: &str, happened_at: Timestamp) -> Command {
         quota: 1000,
         effects: vec![effect],
         reason: String::new(),
+        ..AcceptSignal::default()
     })
 }
 

@@ -350,7 +350,7 @@ fn what_comes_again_is_compared_with_what_came_first() {
     let mut bench = Bench::default();
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
     let found = |jti: &str, said: &str| {
-        find(&Tables::new(&bench.rows), START, &key_of(A, jti), &content(said)).expect("readable")
+        find(&Tables::new(&bench.rows), &key_of(A, jti), &content(said)).expect("readable")
     };
     assert_eq!(found("1", "a"), Some((Again::Same, 1)));
     assert_eq!(found("1", "b"), Some((Again::Other, 1)));
