@@ -37,7 +37,9 @@ pub struct Facts {
     pub revoked: Vec<Fact>,
     /// What is blocked and let go, each once: the same, but an account does not end with one session.
     pub blocked: Vec<Fact>,
-    /// The members that name what no credential derives from that is accepted here.
+    /// The members that name what no credential is accepted of here, for the log. They are revoked all the
+    /// same: an actor that another issuer names, or a token from before the configuration was changed, may
+    /// derive from them.
     pub unheard: Vec<String>,
 }
 
@@ -51,8 +53,7 @@ impl Facts {
 }
 
 impl Authority {
-    /// The facts that `subject` is. None of them, if it names nothing that a credential derives from here:
-    /// then nothing can be revoked, and nobody is wronged.
+    /// The facts that `subject` is; none, if it is of a format that no credential derives from.
     ///
     /// # Errors
     /// [`Error::OutsideAuthority`] with the member that names what the issuer does not speak for;
@@ -99,13 +100,11 @@ impl Authority {
     ) -> Result<(), Error> {
         let outside = |member: &str| Err(Error::OutsideAuthority { field: format!("{path}.{member}") });
         let Facts { revoked, unheard, .. } = found;
-        // What names a subject of an issuer whose credentials are not accepted here.
         let mut put_of = |iss: &str, fact: Fact| {
-            if parties.known.contains(iss) {
-                Facts::put(revoked, fact);
-            } else {
+            if !parties.known.contains(iss) {
                 unheard.push(path.to_owned());
             }
+            Facts::put(revoked, fact);
         };
         match subject {
             SubjectId::SpiffeId(id) | SubjectId::Uri(id) => {
@@ -121,11 +120,14 @@ impl Authority {
                 if issuers.peek().is_none() {
                     return outside("email");
                 }
-                let mut believed = issuers.filter(|iss| parties.known.believes_email_of(iss)).peekable();
-                if believed.peek().is_none() {
+                let mut is_believed = false;
+                for iss in issuers {
+                    is_believed |= parties.known.believes_email_of(iss);
+                    Facts::put(revoked, Fact::email(iss, address));
+                }
+                if !is_believed {
                     unheard.push(path.to_owned());
                 }
-                believed.for_each(|iss| Facts::put(revoked, Fact::email(iss, address)));
             }
             SubjectId::IssSub { iss, .. } | SubjectId::JwtId { iss, .. } if !self.speaks_for(iss) => {
                 return outside("iss");
@@ -173,9 +175,7 @@ fn put_client(application: &SubjectId, parties: Parties<'_>, revoked: &mut Vec<F
         SubjectId::Opaque(id) => (parties.iss, id),
         _ => return,
     };
-    if parties.known.contains(iss) {
-        Facts::put(revoked, Fact::client(iss, client_id));
-    }
+    Facts::put(revoked, Fact::client(iss, client_id));
 }
 
 #[cfg(test)]
@@ -248,8 +248,7 @@ mod tests {
             (json!({"format": "uri", "uri": CART}), vec![workload(CART)]),
             (
                 json!({"format": "email", "email": "A@b.example"}),
-                // Nobody believes the other's addresses.
-                vec![Fact::email(IDP, "A@b.example")],
+                vec![Fact::email(IDP, "A@b.example"), Fact::email(OTHER, "A@b.example")],
             ),
             (json!({"format": "iss_sub", "iss": OTHER, "sub": "7"}), vec![Fact::subject(OTHER, "7")]),
             (json!({"format": "opaque", "id": "7"}), vec![Fact::subject(IDP, "7")]),
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_accepted_credential_can_carry_is_no_fact_and_is_named() {
+    fn what_no_accepted_credential_is_of_is_named_and_revoked_all_the_same() {
         let nobody = CredentialIssuers::new(OWN, &[]);
         let user = json!({"format": "iss_sub", "iss": OTHER, "sub": "7"});
         for (subject, path) in [
@@ -368,7 +367,8 @@ mod tests {
             (json!({"format": "complex", "application": user}), "sub_id.application"),
         ] {
             let found = found(&authority(), &subject, &nobody).expect("within its authority");
-            assert_eq!(found, Facts { unheard: vec![path.to_owned()], ..Facts::default() }, "{subject}");
+            assert_eq!(found.unheard, [path], "{subject}");
+            assert!(!found.revoked.is_empty() && !found.blocked.is_empty(), "{subject}");
         }
         let doubted = Authority { subject_issuers: vec![OTHER.to_owned()], ..Authority::default() };
         let email = json!({"format": "email", "email": "a@b.example"});

@@ -159,7 +159,7 @@ impl Machine for Replicated {
         for write in writes {
             match write {
                 Write::Put { table: REVOCATION, key, value } => {
-                    take_revocation(&self.revocations, key, value)?
+                    take_revocation(&self.revocations, key, value)?;
                 }
                 Write::Delete { table: REVOCATION, key } => {
                     self.revocations.forget(&idempotency::digest(key)?);
