@@ -371,7 +371,7 @@ pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
 pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
 /// What the log may keep in memory of what is in its database, beside its newest entries.
 /// Test: none, the library keeps to it. Metric: none, it is written to disk then.
-pub const LOG_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
+pub const LOG_WRITE_BUFFERS_BYTES: usize = 16 * 1024 * 1024;
 /// How long a spent nonce is remembered, by log time: until no credential that could present it
 /// again is alive.
 /// Test: `state::machine::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.
