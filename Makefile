@@ -64,9 +64,10 @@ attack: build ## attack a node of this build over the wire while a good client g
 	@scripts/bench.sh attacks
 
 .PHONY: bench
-bench: build ## connections, overload, exchanges, verifications and 50 000 tools; for a quiet machine (10 minutes)
+bench: build ## load, verifications, 50 000 tools, signals, 500 000 revocations; for a quiet machine (12 minutes)
 	@cargo build $(PROFILE) --workspace
-	@scripts/bench.sh connections overload exchange verify "tools --tools 50000 --seconds 2"
+	@scripts/bench.sh connections overload exchange verify "tools --tools 50000 --seconds 2" \
+		signals "revocations --revocations 500000 --seconds 1"
 
 .PHONY: clean
 clean: ## remove builds and the Python environment; broker data stays
