@@ -186,6 +186,38 @@ async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
     is_bare(&send_signed(&node, &other).await);
 }
 
+/// A certificate goes on being valid: what it asks for is refused, until the block is lifted.
+#[tokio::test]
+async fn a_caller_that_is_blocked_is_issued_nothing_by_its_certificate() {
+    let node = secure().await;
+    let (gateway, second) = (node.certified("gateway"), node.certified("second"));
+    let exchange = service_account(&node, "reporter");
+    let agent = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
+    let ask = async |path: &str, request: &Value| {
+        let json = [("content-type", "application/json")];
+        node.call_over(&second, "POST", path, &json, request.to_string()).await
+    };
+    let sub = workload(&format!("spiffe://{}/second", crate::support::TRUST_DOMAIN));
+    let said = |kind: &str, at: i64| {
+        let happened = json!({"event_timestamp": node.now_secs() + at});
+        set(&node, &sub, &account(kind, &happened))
+    };
+    for path in ["/v1/exchange/token", "/v1/identity/agent"] {
+        let request = if path.ends_with("token") { &exchange } else { &agent };
+        assert_eq!(ask(path, request).await.status, 200, "{path}");
+    }
+    is_answered(&send_over(&node, &gateway, &said("disabled", -2)).await, "accepted");
+    for path in ["/v1/exchange/token", "/v1/identity/agent"] {
+        let request = if path.ends_with("token") { &exchange } else { &agent };
+        ask(path, request).await.is_refused(403, "access_denied", "the caller is blocked");
+    }
+    is_answered(&send_over(&node, &gateway, &said("enabled", -1)).await, "accepted");
+    for path in ["/v1/exchange/token", "/v1/identity/agent"] {
+        let request = if path.ends_with("token") { &exchange } else { &agent };
+        assert_eq!(ask(path, request).await.status, 200, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn an_unknown_key_is_no_last_word_while_its_source_may_not_be_asked() {
     let node = Node::start().await;
