@@ -185,6 +185,10 @@ async fn assemble(
     core.background.spawn(policy.clone().follow());
     core.background.spawn(compare_state_hashes(state.clone()));
     let audit = core.start_audit(&config, &clock, metrics)?;
+    // Ready from its first connection on, if that can be.
+    if let Err(error) = state.fresh().await {
+        tracing::warn!(%error, "this node starts without a lease");
+    }
 
     let outbound = Client::new(client::Limits {
         allow_loopback_http: config.outbound.allow_loopback_http,

@@ -152,8 +152,13 @@ impl Node {
         self.base = format!("http://{plain}");
         self.tls_base = tls.map(|tls| format!("https://{tls}"));
         // The policy is compiled beside the listener; the state says when it is there.
-        while self.get("/readyz").await.status != 200 {
-            tokio::task::yield_now().await;
+        loop {
+            match self.get("/readyz").await.status {
+                200 => break,
+                // Whoever asks too often while the clock stands still would ask for ever.
+                429 => panic!("the node was asked too often before it was ready"),
+                _ => tokio::task::yield_now().await,
+            }
         }
     }
 
