@@ -11,6 +11,7 @@ use super::App;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::revocations::stated;
 use super::{idempotency, paging};
 use crate::signals::revoke;
 use crate::signals::revoke::Revocations;
@@ -67,7 +68,6 @@ pub async fn list(
 
 fn row_of(revocations: &Revocations, blocked: Blocked) -> Block {
     let Blocked { id, fact, by, family, at, reason } = blocked;
-    let stated = |text: String| Some(text).filter(|text| !text.is_empty());
     Block {
         id: id.to_string(),
         kind: revocations.kind(&fact).to_owned(),

@@ -248,7 +248,8 @@ fn text_of(revocations: &Revocations, fact: &Fact) -> FactText {
     FactText { kind: revocations.kind(&text).to_owned(), ..text }
 }
 
-fn stated(text: String) -> Option<String> {
+/// A text, unless it is empty.
+pub(super) fn stated(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 

@@ -1,12 +1,12 @@
 //! `trust-fabric blocks` and `trust-fabric unblock …`.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::Args;
 
 use super::Error;
-use super::output::{self, Output, printable};
-use super::revoke;
+use super::output::{Output, printable};
+use super::pages;
 use super::server::Server;
 use crate::limits;
 
@@ -35,9 +35,6 @@ pub(super) struct Unblock {
 }
 
 pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
-    let limit = arguments.limit.min(limits::ADMIN_ROWS_MAX);
-    let (rows, is_more) = super::wait_for(revoke::read(&client, &BLOCKS, limit))?;
     let columns = [
         ("kind", "kind"),
         ("value", "value"),
@@ -48,11 +45,7 @@ pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error>
         ("reason", "reason"),
         ("id", "id"),
     ];
-    output::list(out, arguments.output, &rows.into(), &columns)?;
-    if is_more {
-        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
-    }
-    Ok(())
+    pages::list(&arguments.server, &BLOCKS, arguments.limit, (arguments.output, &columns), out)
 }
 
 pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error> {

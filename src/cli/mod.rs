@@ -11,6 +11,7 @@ mod error;
 mod health;
 mod keys;
 mod output;
+mod pages;
 mod pki;
 mod policy;
 mod revoke;

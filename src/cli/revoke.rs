@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 use super::output::{self, Format, Output, printable};
+use super::pages;
 use super::server::Server;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -305,9 +306,6 @@ fn is_confirmed(question: &str) -> Result<bool, Error> {
 }
 
 pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
-    let (rows, is_more) =
-        super::wait_for(read(&client, &REVOCATIONS, arguments.limit.min(limits::ADMIN_ROWS_MAX)))?;
     let columns = [
         ("kind", "kind"),
         ("value", "value"),
@@ -317,35 +315,7 @@ pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), E
         ("reason", "reason"),
         ("id", "id"),
     ];
-    output::list(out, arguments.output, &rows.into(), &columns)?;
-    if is_more {
-        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
-    }
-    Ok(())
-}
-
-/// So many rows of a list, and whether there are more.
-pub(super) async fn read(
-    client: &NodeClient,
-    path: &[&str],
-    most: usize,
-) -> Result<(Vec<Value>, bool), Error> {
-    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
-    while rows.len() < most {
-        let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
-        let mut query = vec![("limit", limit.as_str())];
-        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-        let (page, next) = client.page(path, &query).await?;
-        rows.extend(page);
-        if next.is_none() {
-            return Ok((rows, false));
-        }
-        if next == cursor {
-            return Err(Error::Answer(admin::Error::Foreign(client.server().clone())));
-        }
-        cursor = next;
-    }
-    Ok((rows, true))
+    pages::list(&arguments.server, &REVOCATIONS, arguments.limit, (arguments.output, &columns), out)
 }
 
 fn text(answer: &Value, name: &str) -> String {

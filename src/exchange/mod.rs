@@ -22,7 +22,7 @@ pub use narrow::{Grant, narrow};
 pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind, LogPosition, TrustDomain, WorkloadId};
+use crate::id::{Digest128, DigestKind, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
@@ -36,7 +36,7 @@ use crate::token::issuer::Issuers;
 use crate::token::jws::Compact;
 use crate::token::signature_cache::SignatureCache;
 use crate::token::subject::{self, Credential, Kind};
-use crate::token::{self, CertificateDigest, lineage};
+use crate::token::{self, CertificateDigest};
 
 /// Everything an exchange needs.
 pub struct Exchange {
@@ -105,7 +105,9 @@ impl Exchange {
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
         let log_now = self.state.not_before_log(now);
-        if caller.id.as_deref().is_some_and(|id| self.is_blocked(&fresh, id, position, now)) {
+        if let Some(id) = caller.id.as_deref()
+            && self.state.is_blocked_caller(&fresh, (self.own_tokens.issuer(), id), position, now)
+        {
             return Err(Error::CallerBlocked);
         }
 
@@ -140,15 +142,6 @@ impl Exchange {
             jti: claims.jti,
             sub: claims.sub,
         })
-    }
-
-    /// Whether whoever calls is blocked. A watermark does not reach a certificate: nobody can tell when what it
-    /// stands for was issued.
-    fn is_blocked(&self, fresh: &Fresh, id: &str, position: LogPosition, now: Timestamp) -> bool {
-        let client = lineage::client(self.own_tokens.issuer(), id);
-        let workload = id.parse::<WorkloadId>().ok().map(|id| lineage::workload(&id));
-        let facts: Vec<_> = workload.into_iter().chain([client]).collect();
-        self.state.revokes(fresh, &facts, Some(position), now)
     }
 
     async fn subject(

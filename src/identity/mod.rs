@@ -132,8 +132,8 @@ impl Identity {
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
         let moment = self.moment()?;
-        if let Some(Ok(caller)) = caller.id.as_deref().map(str::parse::<WorkloadId>)
-            && self.state.revokes(&fresh, &[lineage::workload(&caller)], Some(moment.position), moment.now)
+        if let Some(id) = caller.id.as_deref()
+            && self.state.is_blocked_caller(&fresh, (&self.issuer, id), moment.position, moment.now)
         {
             return Err(Error::CallerBlocked);
         }

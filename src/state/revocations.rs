@@ -13,9 +13,9 @@ use super::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Table
 use super::{Error, Idempotency, State, agents, blocks, signing_keys};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
-use crate::id::{Digest128, LogPosition};
+use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
-use crate::token::lineage::{Fact, SUBJECT};
+use crate::token::lineage::{self, Fact, SUBJECT};
 
 /// Row of the meta table: below this key of [`REVOCATION_END`] nothing is left.
 const FORGOTTEN_UP_TO: &[u8] = b"revocations_forgotten_up_to";
@@ -350,6 +350,21 @@ impl State {
         iat: Timestamp,
     ) -> bool {
         self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
+    }
+
+    /// Whether a caller is blocked by whose certificate it comes, on a node that has applied `position`. A
+    /// watermark does not reach a certificate: nobody can tell when what it stands for was issued.
+    #[must_use]
+    pub fn is_blocked_caller(
+        &self,
+        fresh: &Fresh,
+        (issuer, id): (&str, &str),
+        position: LogPosition,
+        now: Timestamp,
+    ) -> bool {
+        let workload = id.parse::<WorkloadId>().ok().map(|id| lineage::workload(&id));
+        let facts: Vec<_> = workload.into_iter().chain([lineage::client(issuer, id)]).collect();
+        self.revokes(fresh, &facts, Some(position), now)
     }
 
     /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are

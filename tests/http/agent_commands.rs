@@ -2,35 +2,19 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Node, OWN, credential};
-
-/// What a command wrote, and whether it succeeded.
-fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_trust-fabric"))
-        .arg("agent")
-        .args(arguments)
-        .args(["--server", node.base()])
-        .output()
-        .expect("run the program");
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
-    (output.status.success(), text(&output.stdout), text(&output.stderr))
-}
+use crate::support::{Node, OWN, credential, program};
 
 #[track_caller]
 fn succeed(node: &Node, arguments: &[&str]) -> String {
-    let (success, out, err) = run(node, arguments);
-    assert!(success, "{arguments:?}: {err}");
-    out
+    program::succeed(node, &[&["agent"], arguments].concat())
 }
 
 #[track_caller]
 fn fail(node: &Node, arguments: &[&str], text: &str) {
-    let (success, out, err) = run(node, arguments);
-    assert!(!success && err.contains(text), "{arguments:?}: {out}{err}");
+    program::fail(node, &[&["agent"], arguments].concat(), &[text]);
 }
 
 const LEAST: [&str; 7] = ["issue", "--name", "planner", "--platform", "mcp", "--capability", "db.read"];

@@ -5,33 +5,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::support::program::{fail, run, succeed};
 use crate::support::python::python;
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, REPORTER, credential, with};
-
-/// What a command wrote, and whether it succeeded. It has no terminal.
-fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_trust-fabric"))
-        .args(arguments)
-        .args(["--server", node.base()])
-        .stdin(Stdio::null())
-        .output()
-        .expect("run the program");
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
-    (output.status.success(), text(&output.stdout), text(&output.stderr))
-}
-
-#[track_caller]
-fn succeed(node: &Node, arguments: &[&str]) -> String {
-    let (success, out, err) = run(node, arguments);
-    assert!(success, "{arguments:?}: {err}");
-    out
-}
-
-#[track_caller]
-fn fail(node: &Node, arguments: &[&str], texts: &[&str]) {
-    let (success, out, err) = run(node, arguments);
-    assert!(!success && texts.iter().all(|text| err.contains(text)), "{arguments:?}: {out}{err}");
-}
 
 fn json_of(text: &str) -> Value {
     trust_fabric::json::parse(text.as_bytes()).expect("JSON")

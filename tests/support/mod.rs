@@ -6,6 +6,7 @@ pub mod certificates;
 mod description;
 mod issuer;
 mod node;
+pub mod program;
 pub mod python;
 pub mod raw;
 mod signer;

@@ -1,0 +1,53 @@
+//! Lists that a node answers page by page: so many rows of them, as a table or as JSON.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::Error;
+use super::output::{self, Output};
+use super::server::Server;
+use crate::limits;
+use crate::outbound::admin::{self, NodeClient};
+
+/// Writes the first `most` rows of the list at `path`, and says if there are more. `columns` are headings and
+/// the members below them.
+pub(super) fn list(
+    server: &Server,
+    path: &[&str],
+    most: usize,
+    (output, columns): (Output, &[(&str, &str)]),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let client = server.client()?;
+    let (rows, is_more) = super::wait_for(read(&client, path, most.min(limits::ADMIN_ROWS_MAX)))?;
+    output::list(out, output, &rows.into(), columns)?;
+    if is_more {
+        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
+    }
+    Ok(())
+}
+
+/// So many rows of a list, and whether there are more.
+pub(super) async fn read(
+    client: &NodeClient,
+    path: &[&str],
+    most: usize,
+) -> Result<(Vec<Value>, bool), Error> {
+    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    while rows.len() < most {
+        let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let (page, next) = client.page(path, &query).await?;
+        rows.extend(page);
+        if next.is_none() {
+            return Ok((rows, false));
+        }
+        if next == cursor {
+            return Err(Error::Answer(admin::Error::Foreign(client.server().clone())));
+        }
+        cursor = next;
+    }
+    Ok((rows, true))
+}
