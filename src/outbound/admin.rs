@@ -8,9 +8,10 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use reqwest::header::{self, HeaderValue};
-use reqwest::{Certificate, Identity, Method, StatusCode, Url, redirect};
+use reqwest::{Certificate, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde_json::Value;
 
+use super::events::{Event, Parser};
 use crate::{json, limits};
 
 /// Why there is no answer that can be used.
@@ -72,6 +73,12 @@ pub enum Error {
     /// What should be a bearer token cannot be sent as one.
     #[error("this is no token")]
     NoToken,
+    /// The live feed fell silent.
+    #[error("{0} has said nothing for {secs} s", secs = limits::EVENTS_SILENCE_MAX.as_secs())]
+    Silent(Url),
+    /// What should be the id of an event cannot be sent as one.
+    #[error("this is no id of an event")]
+    NoEventId,
     /// The node said no.
     #[error("{description}")]
     Refused {
@@ -159,6 +166,14 @@ impl NodeClient {
     /// As [`Error`] says.
     pub async fn get(&self, path: &[&str]) -> Result<Value, Error> {
         self.send(Asked { path, ..Asked::default() }).await
+    }
+
+    /// `GET` of the path with these segments, with a query.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn get_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Error> {
+        self.send(Asked { path, query, ..Asked::default() }).await
     }
 
     /// `GET` of a list, page by page, to its end: the rows of all.
@@ -258,7 +273,40 @@ impl NodeClient {
     /// # Errors
     /// As [`Error`] says.
     pub async fn delete(&self, path: &[&str]) -> Result<(), Error> {
-        self.send(Asked { method: Method::DELETE, path, ..Asked::default() }).await.map(drop)
+        self.delete_with(path, &[]).await
+    }
+
+    /// `DELETE` of the path with these segments, with a query.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn delete_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<(), Error> {
+        self.send(Asked { method: Method::DELETE, path, query, ..Asked::default() }).await.map(drop)
+    }
+
+    /// Begins to read the live feed, from behind `after` on if it is given.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn events(&self, query: &[(&str, &str)], after: Option<&str>) -> Result<Events, Error> {
+        let asked = Asked { path: &["v1", "events"], query, ..Asked::default() };
+        let mut request = self.request(&asked)?.timeout(limits::EVENTS_REQUEST_MAX);
+        if let Some(after) = after {
+            let after = HeaderValue::try_from(after).map_err(|_| Error::NoEventId)?;
+            request = request.header("last-event-id", after);
+        }
+        let sent = tokio::time::timeout(limits::ADMIN_TIMEOUT, request.send()).await;
+        let answer = sent.map_err(|_| Error::TimedOut(self.server.clone()))?;
+        let answer = answer.map_err(|error| self.reason(&error))?;
+        if answer.status() != StatusCode::OK {
+            self.read(answer).await?;
+            return Err(Error::Foreign(self.server.clone()));
+        }
+        let media = answer.headers().get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
+        if !media.is_some_and(|media| media.starts_with("text/event-stream")) {
+            return Err(Error::Foreign(self.server.clone()));
+        }
+        Ok(Events { client: self.clone(), answer, parser: Parser::default() })
     }
 
     async fn send(&self, asked: Asked<'_>) -> Result<Value, Error> {
@@ -266,36 +314,44 @@ impl NodeClient {
     }
 
     async fn answer(&self, asked: Asked<'_>) -> Result<Answer, Error> {
-        let Asked { method, path, query, body, bearer } = asked;
+        let answer = self.request(&asked)?.send().await.map_err(|error| self.reason(&error))?;
+        self.read(answer).await
+    }
+
+    fn request(&self, asked: &Asked<'_>) -> Result<RequestBuilder, Error> {
         let mut url = self.server.clone();
         // Each segment is encoded, so what an operator types cannot become another path.
-        url.path_segments_mut().map_err(|()| Error::Foreign(self.server.clone()))?.extend(path);
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
+        url.path_segments_mut().map_err(|()| Error::Foreign(self.server.clone()))?.extend(asked.path);
+        if !asked.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(asked.query);
         }
-        let mut request = self.http.request(method, url);
-        if let Some(bearer) = bearer {
+        let mut request = self.http.request(asked.method.clone(), url);
+        if let Some(bearer) = asked.bearer {
             let value = HeaderValue::try_from(format!("Bearer {bearer}")).map_err(|_| Error::NoToken)?;
             request = request.header(header::AUTHORIZATION, value);
         }
-        if let Some(body) = body {
+        if let Some(body) = asked.body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
-        let reason = |error: reqwest::Error| {
-            let server = self.server.clone();
-            if error.is_timeout() {
-                Error::TimedOut(server)
-            } else if let Some(reason) = tls_reason(&error) {
-                Error::Handshake { server, reason }
-            } else {
-                Error::Unreachable(server)
-            }
-        };
-        let mut answer = request.send().await.map_err(reason)?;
+        Ok(request)
+    }
+
+    fn reason(&self, error: &reqwest::Error) -> Error {
+        let server = self.server.clone();
+        if error.is_timeout() {
+            Error::TimedOut(server)
+        } else if let Some(reason) = tls_reason(error) {
+            Error::Handshake { server, reason }
+        } else {
+            Error::Unreachable(server)
+        }
+    }
+
+    async fn read(&self, mut answer: Response) -> Result<Answer, Error> {
         let status = answer.status();
         let next = answer.headers().get(header::LINK).and_then(next_cursor);
         let mut text = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(reason)? {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| self.reason(&error))? {
             if text.len() + chunk.len() > limits::ADMIN_ANSWER_BYTES_MAX {
                 return Err(Error::Foreign(self.server.clone()));
             }
@@ -313,6 +369,39 @@ impl NodeClient {
             None => format!("answered with status {status}"),
         };
         Err(Error::Refused { status: status.as_u16(), description, answer })
+    }
+}
+
+/// The live feed of a node, over one request.
+#[derive(Debug)]
+pub struct Events {
+    client: NodeClient,
+    answer: Response,
+    parser: Parser,
+}
+
+impl Events {
+    /// The next event; `None` when the node has ended it.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if the connection broke, [`Error::Silent`], [`Error::Foreign`].
+    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+        let server = || self.client.server.clone();
+        loop {
+            if let Some(event) = self.parser.pop() {
+                return Ok(Some(event));
+            }
+            let chunk = tokio::time::timeout(limits::EVENTS_SILENCE_MAX, self.answer.chunk()).await;
+            let chunk = chunk.map_err(|_| Error::Silent(server()))?;
+            let Some(chunk) = chunk.map_err(|error| self.client.reason(&error))? else { return Ok(None) };
+            self.parser.push(&chunk).map_err(|_| Error::Foreign(server()))?;
+        }
+    }
+
+    /// The last id that was told, to go on from there.
+    #[must_use]
+    pub fn last_id(&self) -> Option<&str> {
+        self.parser.last_id()
     }
 }
 
@@ -408,6 +497,7 @@ fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     use serde_json::json;
@@ -715,6 +805,70 @@ mod tests {
         let outcome = client.get(&["x"]).await;
         assert!(matches!(outcome, Err(Error::TimedOut(_))), "{outcome:?}");
         assert!(outcome.is_err_and(|error| error.to_string().ends_with("within 20 s")));
+    }
+
+    /// A node that answers one request with this text, and then neither says anything nor ends it.
+    async fn that_says(text: &'static str) -> (Events, tokio::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = format!("http://{}", listener.local_addr().expect("address"));
+        let client = NodeClient::new(&address).expect("client");
+        let answering = async {
+            let (mut stream, _) = listener.accept().await.expect("accepted");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a request"));
+            }
+            let head = String::from_utf8(head).expect("a head");
+            assert!(head.starts_with("GET /v1/events?types=tool%2Ckey HTTP/1.1"), "{head}");
+            assert!(head.contains("last-event-id: a-1-0"), "{head}");
+            let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n";
+            stream.write_all([answer, text].concat().as_bytes()).await.expect("answered");
+            stream
+        };
+        let asked = client.events(&[("types", "tool,key")], Some("a-1-0"));
+        let (events, stream) = tokio::join!(asked, answering);
+        (events.expect("a feed"), stream)
+    }
+
+    #[tokio::test]
+    async fn a_feed_that_falls_silent_is_given_up() {
+        let (mut events, node) = that_says("id: a-2-0\nevent: tool\ndata: {}\n\n: ping\n\n").await;
+        let event = events.next().await.expect("no error").expect("an event");
+        assert_eq!((event.kind.as_str(), event.data.as_str()), ("tool", "{}"));
+        assert_eq!(events.last_id(), Some("a-2-0"));
+        tokio::time::pause();
+        let now = || tokio::time::sleep(Duration::ZERO).deadline();
+        let begun = now();
+        let silent = events.next().await.expect_err("silence");
+        assert!(silent.to_string().ends_with("has said nothing for 45 s"), "{silent}");
+        assert!(now() - begun >= limits::EVENTS_SILENCE_MAX);
+        drop(node);
+    }
+
+    #[tokio::test]
+    async fn a_feed_ends_with_what_its_node_says_and_a_refusal_says_why() {
+        let (mut events, node) = that_says("id: a-2-0\nevent: tool\ndata: {}\n\ndata: half").await;
+        drop(node);
+        assert!(events.next().await.expect("no error").is_some());
+        assert_eq!(events.next().await.expect("no error"), None);
+        let (mut long, _node) =
+            that_says(Box::leak("x".repeat(limits::EVENT_BYTES_MAX + 1).into_boxed_str())).await;
+        assert!(matches!(long.next().await, Err(Error::Foreign(_))));
+        let server = MockServer::start().await;
+        let refusal = json!({"error": "access_denied", "error_description": "too many read"});
+        for (answer, said) in [
+            (ResponseTemplate::new(429).set_body_json(refusal), "too many read"),
+            (ResponseTemplate::new(200).set_body_json(json!({})), "does not answer like a node"),
+            (ResponseTemplate::new(204), "does not answer like a node"),
+        ] {
+            server.reset().await;
+            Mock::given(method("GET")).and(path("/v1/events")).respond_with(answer).mount(&server).await;
+            let client = NodeClient::new(&server.uri()).expect("client");
+            let refused = client.events(&[], None).await.expect_err("refused").to_string();
+            assert!(refused.contains(said), "{refused}");
+        }
+        let client = NodeClient::new(&server.uri()).expect("client");
+        assert!(matches!(client.events(&[], Some("a\nb")).await, Err(Error::NoEventId)));
     }
 
     #[test]

@@ -1,50 +1,62 @@
-//! One GET with every limit on it.
+//! The client of what this product calls by itself: one request with every limit on it.
+//!
+//! No redirect is followed, no proxy is taken from the environment, nothing is decompressed, no cookie is kept. Whom
+//! it may call says the [`Guard`], of the URL before the call and of each address when it connects.
 
+use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::redirect;
-use reqwest::{StatusCode, Url};
+use chrono::DateTime;
+use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::{RequestBuilder, Response, StatusCode, Url, redirect};
 
+use super::address::{Calls, Kind};
+use super::guard::{Guard, PushUrl, Refused, UrlError};
+use super::places::Places;
+use super::resolve::{Guarded, Lookup, Machine};
 use crate::limits;
 
-/// Why nothing was fetched.
+/// Why there is no answer that can be used. Without addresses: who asked for the call may read it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not an absolute URL, or one with a user name, password or fragment.
-    #[error("address is not an absolute URL without user name and fragment")]
-    AddressMalformed,
-    /// Not HTTPS, and not plain HTTP to an allowed loopback host.
-    #[error("address is neither https nor allowed loopback http")]
-    AddressNotAllowed,
+    /// The URL is not one that may be called.
+    #[error("address {0}")]
+    Url(#[from] UrlError),
+    /// The host's name leads to no address that may be called. What it leads to is for the operator.
+    #[error("address of the host is not one that this node may call")]
+    AddressRefused(Kind),
     /// The client could not be built from the machine's certificates.
     #[error("http client could not be prepared")]
     Unprepared,
     /// No connection, or it broke.
-    #[error("source could not be reached")]
+    #[error("host could not be reached")]
     Unreachable,
     /// Not complete in time.
-    #[error("source did not answer in time")]
+    #[error("host did not answer in time")]
     TimedOut,
-    /// The source answered with a redirect, which is never followed.
-    #[error("source answered with a redirect")]
+    /// The host answered with a redirect, which is never followed.
+    #[error("host answered with a redirect")]
     Redirected,
-    /// Any other answer than 200.
-    #[error("source answered with status {0}")]
+    /// Any other answer than 200 where a document was fetched.
+    #[error("host answered with status {0}")]
     Status(u16),
-    /// The document is larger than the limit.
-    #[error("document is too large")]
+    /// The answer is larger than the limit.
+    #[error("answer is too large")]
     TooLarge,
 }
 
 /// What one client may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Total time of one fetch, connecting and reading included.
+    /// Total time of one fetch, waiting for a place, connecting and reading included.
     pub timeout: Duration,
     /// Largest document.
     pub bytes_max: usize,
-    /// Whether plain HTTP to `localhost`, `127.0.0.1` and `[::1]` is allowed.
-    pub allow_loopback_http: bool,
+    /// Total time of one push, in the same way.
+    pub push_timeout: Duration,
+    /// Largest answer to a push.
+    pub answer_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -52,182 +64,183 @@ impl Default for Limits {
         Self {
             timeout: limits::FETCH_TIMEOUT,
             bytes_max: limits::FETCH_BYTES_MAX,
-            allow_loopback_http: false,
+            push_timeout: limits::PUSH_TIMEOUT,
+            answer_bytes_max: limits::PUSH_ANSWER_BYTES_MAX,
         }
     }
 }
 
-/// The HTTP client.
+/// What a receiver says to a push.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushAnswer {
+    /// HTTP status, never one of a redirect.
+    pub status: u16,
+    /// How long it asks not to be called (RFC 9110 §10.2.3).
+    pub retry_after: Option<Duration>,
+    /// Not decompressed.
+    pub body: Vec<u8>,
+}
+
+/// The HTTP client. Cheap to clone; clones share connections and places.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: reqwest::Client,
+    guard: Guard,
     limits: Limits,
+    /// Pushes and fetches have nothing in common: a connection that one may open is none that the other may use, and
+    /// receivers that do not answer take no place of issuers' keys.
+    pushes: Line,
+    fetches: Line,
+}
+
+/// Connections, and how many calls may be under way.
+#[derive(Clone, Debug)]
+struct Line {
+    http: reqwest::Client,
+    places: Places,
 }
 
 impl Client {
-    /// A client with its own connection pool.
+    /// A client with its own connections.
     ///
     /// # Errors
     /// [`Error::Unprepared`].
-    pub fn new(limits: Limits) -> Result<Self, Error> {
-        let http = reqwest::Client::builder()
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .timeout(limits.timeout)
-            .connect_timeout(limits.timeout)
-            .build()
-            .map_err(|_| Error::Unprepared)?;
-        Ok(Self { http, limits })
+    pub fn new(limits: Limits, guard: Guard) -> Result<Self, Error> {
+        Self::with_lookups(limits, guard, || Arc::new(Machine::new()))
     }
 
-    /// The document at `address`.
+    fn with_lookups(
+        limits: Limits,
+        guard: Guard,
+        lookup: impl Fn() -> Arc<dyn Lookup>,
+    ) -> Result<Self, Error> {
+        let line = |calls| Line::new(Guarded { guard: guard.clone(), calls, lookup: lookup() });
+        let (pushes, fetches) = (line(Calls::Push)?, line(Calls::Keys)?);
+        Ok(Self { guard, limits, pushes, fetches })
+    }
+
+    /// What says whom this client may call.
+    #[must_use]
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// The document at `address`, which issuers' keys may be fetched from.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn fetch(&self, address: &str) -> Result<Vec<u8>, Error> {
-        let url = allowed(address, self.limits.allow_loopback_http)?;
-        let mut answer = self.http.get(url).send().await.map_err(|error| reason(&error))?;
-        if answer.status().is_redirection() {
-            return Err(Error::Redirected);
-        }
-        if answer.status() != StatusCode::OK {
-            return Err(Error::Status(answer.status().as_u16()));
-        }
-        let mut document = Vec::new();
-        // The stated length is not believed: what counts is what arrives.
-        while let Some(chunk) = answer.chunk().await.map_err(|error| reason(&error))? {
-            if document.len() + chunk.len() > self.limits.bytes_max {
-                return Err(Error::TooLarge);
-            }
-            document.extend_from_slice(&chunk);
-        }
-        Ok(document)
+        let url = self.guard.checked(address, Calls::Keys)?;
+        let within = self.limits.timeout;
+        self.fetches
+            .call(&url, within, async {
+                let answer = send(self.fetches.http.get(url.clone())).await?;
+                if answer.status() != StatusCode::OK {
+                    return Err(Error::Status(answer.status().as_u16()));
+                }
+                read(answer, self.limits.bytes_max).await
+            })
+            .await
     }
+
+    /// Pushes a security event token (RFC 8935 §2). Every answer but a redirect is one.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn push(&self, url: &PushUrl, body: String) -> Result<PushAnswer, Error> {
+        // By these rules, should another guard have made the URL.
+        self.guard.judge(url.url(), Calls::Push)?;
+        let request = self.pushes.http.post(url.url().clone());
+        let request = request
+            .header(header::CONTENT_TYPE, "application/secevent+jwt")
+            .header(header::ACCEPT, "application/json")
+            .body(body);
+        let within = self.limits.push_timeout;
+        self.pushes
+            .call(url.url(), within, async {
+                let answer = send(request).await?;
+                let (status, retry_after) = (answer.status().as_u16(), retry_after(answer.headers()));
+                let body = read(answer, self.limits.answer_bytes_max).await?;
+                Ok(PushAnswer { status, retry_after, body })
+            })
+            .await
+    }
+}
+
+impl Line {
+    fn new(resolver: Guarded) -> Result<Self, Error> {
+        let http = reqwest::Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .referer(false)
+            .no_gzip()
+            .no_brotli()
+            .no_deflate()
+            .no_zstd()
+            .retry(reqwest::retry::never())
+            .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
+            .pool_max_idle_per_host(limits::OUTBOUND_IDLE_PER_HOST_MAX)
+            .pool_idle_timeout(limits::OUTBOUND_IDLE_MAX)
+            .dns_resolver(Arc::new(resolver))
+            .build()
+            .map_err(|_| Error::Unprepared)?;
+        Ok(Self { http, places: Places::new(limits::OUTBOUND_PER_HOST_MAX, limits::OUTBOUND_CALLS_MAX) })
+    }
+
+    /// `call`, when there is a place for the host of `url`; all of it `within` its time.
+    async fn call<T>(
+        &self,
+        url: &Url,
+        within: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let in_turn = async {
+            let _place = self.places.take(url.host_str().unwrap_or_default()).await;
+            call.await
+        };
+        tokio::time::timeout(within, in_turn).await.unwrap_or(Err(Error::TimedOut))
+    }
+}
+
+async fn send(request: RequestBuilder) -> Result<Response, Error> {
+    let answer = request.send().await.map_err(|error| reason(&error))?;
+    if answer.status().is_redirection() { Err(Error::Redirected) } else { Ok(answer) }
+}
+
+async fn read(mut answer: Response, bytes_max: usize) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    // The stated length is not believed: what counts is what arrives.
+    while let Some(chunk) = answer.chunk().await.map_err(|error| reason(&error))? {
+        if body.len() + chunk.len() > bytes_max {
+            return Err(Error::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 fn reason(error: &reqwest::Error) -> Error {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(Refused(kind)) = error.downcast_ref() {
+            return Error::AddressRefused(*kind);
+        }
+        cause = error.source();
+    }
     if error.is_timeout() { Error::TimedOut } else { Error::Unreachable }
 }
 
-/// The address as a URL that may be fetched. Hosts are compared after parsing, never as text.
-fn allowed(address: &str, allow_loopback_http: bool) -> Result<Url, Error> {
-    let url = Url::parse(address).map_err(|_| Error::AddressMalformed)?;
-    if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-        return Err(Error::AddressMalformed);
+/// In seconds, or as a date, which is read against the answer's own: its clock may differ from ours.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let stated = text(header::RETRY_AFTER)?;
+    if stated.bytes().all(|byte| byte.is_ascii_digit()) && !stated.is_empty() {
+        // A number that has no place in 32 bits is as good as the largest that has.
+        return Some(Duration::from_secs(stated.parse::<u32>().unwrap_or(u32::MAX).into()));
     }
-    let loopback = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    match url.scheme() {
-        "https" if url.has_host() => Ok(url),
-        "http" if allow_loopback_http && loopback => Ok(url),
-        _ => Err(Error::AddressNotAllowed),
-    }
+    let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
+    let wait = date(stated)?.signed_duration_since(date(text(header::DATE)?)?);
+    Some(wait.to_std().unwrap_or_default())
 }
 
 #[cfg(test)]
-mod tests {
-    use wiremock::matchers::{method, path};
-    use wiremock::{Mock, MockServer, ResponseTemplate};
-
-    use super::*;
-
-    fn client(limits: Limits) -> Client {
-        Client::new(Limits { allow_loopback_http: true, ..limits }).expect("client")
-    }
-
-    async fn answering(answer: ResponseTemplate) -> MockServer {
-        let server = MockServer::start().await;
-        Mock::given(method("GET")).respond_with(answer).mount(&server).await;
-        server
-    }
-
-    #[test]
-    fn allows_https_and_only_exact_loopback_hosts_over_http() {
-        assert!(allowed("https://issuer.example/keys", false).is_ok());
-        for loopback in ["http://localhost:1/", "http://127.0.0.1/", "http://[::1]:8/"] {
-            assert!(allowed(loopback, true).is_ok(), "{loopback}");
-            assert_eq!(allowed(loopback, false), Err(Error::AddressNotAllowed), "{loopback}");
-        }
-        for foreign in [
-            "http://localhost.evil.example/",
-            "http://127.0.0.1.nip.io/",
-            "http://localhost./",
-            "http://issuer.example/",
-            "http://0.0.0.0/",
-            "http://[::ffff:127.0.0.1]/",
-            "ftp://localhost/",
-            "file:///etc/passwd",
-        ] {
-            assert_eq!(allowed(foreign, true), Err(Error::AddressNotAllowed), "{foreign}");
-        }
-        for malformed in [
-            "keys",
-            "https://a@b.example/",
-            "http://127.0.0.1@evil.example/",
-            "https://b.example/#x",
-            "https://",
-        ] {
-            assert_eq!(allowed(malformed, true), Err(Error::AddressMalformed), "{malformed}");
-        }
-    }
-
-    #[tokio::test]
-    async fn never_follows_a_redirect() {
-        let target = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
-        for status in [301, 302, 303, 307, 308] {
-            let answer = ResponseTemplate::new(status).insert_header("location", target.uri().as_str());
-            let source = answering(answer).await;
-            let outcome = client(Limits::default()).fetch(&source.uri()).await;
-            assert_eq!(outcome, Err(Error::Redirected), "{status}");
-        }
-        assert!(target.received_requests().await.expect("recorded").is_empty());
-    }
-
-    #[tokio::test]
-    async fn stops_reading_a_document_beyond_the_limit() {
-        let source = answering(ResponseTemplate::new(200).set_body_bytes(vec![b' '; 1025])).await;
-        let limits = Limits { bytes_max: 1024, ..Limits::default() };
-        assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TooLarge));
-        let limits = Limits { bytes_max: 1025, ..Limits::default() };
-        assert_eq!(client(limits).fetch(&source.uri()).await.map(|document| document.len()), Ok(1025));
-    }
-
-    #[tokio::test]
-    async fn gives_up_on_a_slow_source() {
-        let slow = ResponseTemplate::new(200).set_delay(Duration::from_secs(30));
-        let source = answering(slow).await;
-        let limits = Limits { timeout: Duration::from_millis(50), ..Limits::default() };
-        assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TimedOut));
-    }
-
-    #[tokio::test]
-    async fn takes_nothing_but_200() {
-        for status in [201, 204, 206, 304, 404, 500] {
-            let source = answering(ResponseTemplate::new(status)).await;
-            let outcome = client(Limits::default()).fetch(&source.uri()).await;
-            let expected = if status == 304 { Error::Redirected } else { Error::Status(status) };
-            assert_eq!(outcome, Err(expected), "{status}");
-        }
-    }
-
-    #[tokio::test]
-    async fn says_that_a_source_hung_up_or_is_gone() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let address = format!("http://{}", listener.local_addr().expect("address"));
-        let client = client(Limits::default());
-        let hang_up = async { drop((listener.accept().await.expect("accepted"), listener)) };
-        let (outcome, ()) = tokio::join!(client.fetch(&address), hang_up);
-        assert_eq!(outcome, Err(Error::Unreachable));
-    }
-
-    #[tokio::test]
-    async fn fetches_a_document() {
-        let source = MockServer::start().await;
-        Mock::given(path("/keys"))
-            .respond_with(ResponseTemplate::new(200).set_body_string("{}"))
-            .mount(&source)
-            .await;
-        let address = format!("{}/keys", source.uri());
-        assert_eq!(client(Limits::default()).fetch(&address).await, Ok(b"{}".to_vec()));
-    }
-}
+mod tests;

@@ -276,6 +276,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::outbound::client::Limits;
+    use crate::outbound::guard::{Guard, Rules};
     use crate::token::signing::SigningKey;
 
     const ES256: Algorithm = Algorithm::Es256;
@@ -288,6 +289,12 @@ mod tests {
             jwk
         };
         json!({"keys": kids.iter().map(key).collect::<Vec<_>>()})
+    }
+
+    /// A client that may fetch from this machine.
+    fn local(limits: Limits) -> Client {
+        let rules = Rules { allow_loopback_http: true, ..Rules::default() };
+        Client::new(limits, Guard::new(rules)).expect("client")
     }
 
     /// `iss`, and where its keys are.
@@ -315,9 +322,7 @@ mod tests {
             let server = MockServer::start().await;
             let issuer = issuer_at(&server.uri());
             let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-            let limits =
-                Limits { allow_loopback_http: true, timeout: Duration::from_secs(1), ..Limits::default() };
-            let client = Client::new(limits).expect("client");
+            let client = local(Limits { timeout: Duration::from_secs(1), ..Limits::default() });
             let keys = keys_of(std::slice::from_ref(&issuer), client, &clock);
             Self { server, clock, keys, iss: issuer.0 }
         }
@@ -510,7 +515,7 @@ mod tests {
             issuer(&format!("https://{name}"), KeySource::Url(format!("{}/{name}", server.uri())))
         };
         let (a, b) = (at("a"), at("b"));
-        let client = Client::new(Limits { allow_loopback_http: true, ..Limits::default() }).expect("client");
+        let client = local(Limits::default());
         let keys = keys_of(&[a, b], client, &Clock::manual(Timestamp::from_secs(1)));
         let key_a = keys.key_for("https://a", Some("k"), ES256).await.expect("key");
         let key_b = keys.key_for("https://b", Some("k"), ES256).await.expect("key");
@@ -551,7 +556,7 @@ mod tests {
         write!(file, "{}", jwks(&["a"])).expect("written");
         let iss = "https://issuer.example";
         let clock = Clock::manual(Timestamp::from_secs(1));
-        let client = Client::new(Limits::default()).expect("client");
+        let client = local(Limits::default());
         let keys = keys_of(&[issuer(iss, KeySource::File(file.path().to_owned()))], client, &clock);
         assert!(keys.key_for(iss, Some("a"), ES256).await.is_ok());
         std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");

@@ -1,8 +1,13 @@
-//! The only HTTP client: what this product fetches from others. Today: issuers' keys.
+//! The only HTTP client: issuers' keys, which this product fetches, and events, which it pushes.
 //!
 //! No address ever comes out of a token. Redirects are not followed, no proxy is taken from the
-//! environment, and every answer has a limit in time and size.
+//! environment, every address is judged when it is connected to, and every answer has a limit in time and size.
 
+pub mod address;
 pub mod admin;
 pub mod client;
+pub mod events;
+pub mod guard;
 pub mod issuer_keys;
+mod places;
+mod resolve;

@@ -1,0 +1,324 @@
+//! Against listeners of this machine: what arrives at them, and what they may answer.
+
+mod hostile;
+mod names;
+
+use std::io;
+use std::net::{IpAddr, TcpListener as StdListener};
+
+use futures::FutureExt as _;
+use futures::future::{self, BoxFuture};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use wiremock::matchers::{method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::*;
+use crate::outbound::guard::Rules;
+
+/// Long enough for a machine that is busy, and no part of what is tried.
+const AMPLE: Duration = Duration::from_secs(30);
+/// For what never ends.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn rules() -> Rules {
+    Rules { allow_loopback_http: true, ..Rules::default() }
+}
+
+/// Fetches and pushes to this machine.
+fn client(limits: Limits) -> Client {
+    Client::new(limits, Guard::new(rules())).expect("client")
+}
+
+fn patient() -> Limits {
+    Limits { timeout: AMPLE, push_timeout: AMPLE, ..Limits::default() }
+}
+
+async fn answering(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(method("GET")).respond_with(answer.clone()).mount(&server).await;
+    Mock::given(method("POST")).respond_with(answer).mount(&server).await;
+    server
+}
+
+async fn push(client: &Client, address: &str) -> Result<PushAnswer, Error> {
+    let url = client.guard().push_url(address).expect("url");
+    client.push(&url, "a.b.c".to_owned()).await
+}
+
+/// A listener at each of the addresses, on one port that is free at all of them.
+fn listeners<const N: usize>(addresses: [&str; N]) -> ([StdListener; N], u16) {
+    loop {
+        let port =
+            StdListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("bound").port();
+        let bound: Vec<_> =
+            addresses.iter().filter_map(|address| StdListener::bind((*address, port)).ok()).collect();
+        let Ok(bound) = <[StdListener; N]>::try_from(bound) else { continue };
+        for socket in &bound {
+            socket.set_nonblocking(true).expect("nonblocking");
+        }
+        return (bound, port);
+    }
+}
+
+/// How many connections have arrived: the system knows at once.
+fn arrived(listener: &StdListener) -> usize {
+    std::iter::from_fn(|| listener.accept().ok()).count()
+}
+
+/// Reads the head of a request, and what has come with it.
+async fn head(socket: &mut TcpStream) -> io::Result<String> {
+    let (mut read, mut buffer) = (Vec::new(), [0; 1024]);
+    while !read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let count = socket.read(&mut buffer).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        read.extend_from_slice(&buffer[..count]);
+    }
+    Ok(String::from_utf8_lossy(&read).into_owned())
+}
+
+// --- redirects -----------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn never_follows_a_redirect() {
+    let target = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
+    let port = target.address().port();
+    let locations = [
+        target.uri(),
+        format!("//127.0.0.1:{port}/"),
+        "/again".to_owned(),
+        "https://169.254.169.254/".to_owned(),
+    ];
+    for status in [300, 301, 302, 303, 304, 305, 307, 308] {
+        for location in &locations {
+            let answer = ResponseTemplate::new(status)
+                .insert_header("location", location.as_str())
+                .insert_header("refresh", format!("0; url={location}").as_str());
+            let source = answering(answer).await;
+            let client = client(patient());
+            assert_eq!(client.fetch(&source.uri()).await, Err(Error::Redirected), "{status}");
+            assert_eq!(push(&client, &source.uri()).await, Err(Error::Redirected), "{status}");
+            assert_eq!(source.received_requests().await.expect("recorded").len(), 2);
+        }
+    }
+    assert!(target.received_requests().await.expect("recorded").is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_only_looks_like_a_redirect_leads_nowhere() {
+    let target = answering(ResponseTemplate::new(200)).await;
+    let page = format!("<meta http-equiv=\"refresh\" content=\"0; url={}\">", target.uri());
+    let answer = ResponseTemplate::new(200)
+        .insert_header("location", target.uri().as_str())
+        .insert_header("content-type", "text/html")
+        .set_body_string(page);
+    let source = answering(answer).await;
+    assert_eq!(push(&client(patient()), &source.uri()).await.map(|answer| answer.status), Ok(200));
+    assert!(target.received_requests().await.expect("recorded").is_empty());
+}
+
+// --- what is sent, and what is answered ----------------------------------------------------------
+
+#[tokio::test]
+async fn a_push_is_what_rfc_8935_says_and_nothing_more() {
+    let server = answering(ResponseTemplate::new(202)).await;
+    let answer = push(&client(patient()), &format!("{}/events?a=b", server.uri())).await;
+    assert_eq!(answer, Ok(PushAnswer { status: 202, retry_after: None, body: Vec::new() }));
+    let requests = server.received_requests().await.expect("recorded");
+    let [request] = requests.as_slice() else { panic!("{requests:?}") };
+    assert_eq!((request.method.as_str(), request.body.as_slice()), ("POST", b"a.b.c".as_slice()));
+    assert_eq!((request.url.path(), request.url.query()), ("/events", Some("a=b")));
+    let mut headers: Vec<_> =
+        request.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
+    headers.sort_unstable();
+    let host = server.address().to_string();
+    let expected = [
+        ("accept", "application/json"),
+        ("content-length", "5"),
+        ("content-type", "application/secevent+jwt"),
+        ("host", &host),
+    ];
+    assert_eq!(headers, expected);
+}
+
+#[tokio::test]
+async fn every_status_but_a_redirect_is_an_answer_to_a_push() {
+    for status in [200, 202, 204, 400, 401, 403, 429, 500, 503] {
+        let body = if status == 204 { "" } else { "{\"err\":\"invalid_key\"}" };
+        let server = answering(ResponseTemplate::new(status).set_body_string(body)).await;
+        let answer = push(&client(patient()), &server.uri()).await.expect("answer");
+        assert_eq!((answer.status, answer.body.as_slice()), (status, body.as_bytes()));
+    }
+}
+
+#[test]
+fn how_long_to_wait_is_read_in_both_forms() {
+    let date = Some("Sun, 22 Nov 2026 06:00:00 GMT");
+    for (stated, date, expected) in [
+        ("0", None, Some(0)),
+        ("120", None, Some(120)),
+        ("99999999999999999999", None, Some(u32::MAX.into())),
+        ("Sun, 22 Nov 2026 06:01:30 GMT", date, Some(90)),
+        // It is over.
+        ("Sun, 22 Nov 2026 05:00:00 GMT", date, Some(0)),
+        ("Sun, 22 Nov 2026 06:01:30 GMT", None, None),
+        ("-1", date, None),
+        ("1.5", date, None),
+        ("", date, None),
+        ("soon", date, None),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::RETRY_AFTER, stated.parse().expect("value"));
+        date.map(|date| headers.insert(header::DATE, date.parse().expect("value")));
+        assert_eq!(retry_after(&headers), expected.map(Duration::from_secs), "{stated}");
+    }
+}
+
+#[tokio::test]
+async fn takes_nothing_but_200_as_a_document() {
+    for status in [201, 204, 206, 404, 500] {
+        let source = answering(ResponseTemplate::new(status)).await;
+        let outcome = client(patient()).fetch(&source.uri()).await;
+        assert_eq!(outcome, Err(Error::Status(status)), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn fetches_a_document() {
+    let source = MockServer::start().await;
+    Mock::given(path("/keys"))
+        .respond_with(ResponseTemplate::new(200).set_body_string("{}"))
+        .mount(&source)
+        .await;
+    let address = format!("{}/keys", source.uri());
+    assert_eq!(client(patient()).fetch(&address).await, Ok(b"{}".to_vec()));
+}
+
+#[tokio::test]
+async fn stops_reading_a_document_beyond_the_limit() {
+    let source = answering(ResponseTemplate::new(200).set_body_bytes(vec![b' '; 1025])).await;
+    let limits = Limits { bytes_max: 1024, ..patient() };
+    assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TooLarge));
+    let limits = Limits { bytes_max: 1025, ..patient() };
+    assert_eq!(client(limits).fetch(&source.uri()).await.map(|document| document.len()), Ok(1025));
+}
+
+#[tokio::test]
+async fn an_answer_to_a_push_is_read_to_the_limit_and_no_further() {
+    for (length, outcome) in
+        [(limits::PUSH_ANSWER_BYTES_MAX, Ok(202)), (limits::PUSH_ANSWER_BYTES_MAX + 1, Err(Error::TooLarge))]
+    {
+        let server = answering(ResponseTemplate::new(202).set_body_bytes(vec![b' '; length])).await;
+        assert_eq!(push(&client(patient()), &server.uri()).await.map(|answer| answer.status), outcome);
+    }
+}
+
+// --- times and places ----------------------------------------------------------------------------
+
+/// A name that nobody ever answers for.
+struct Silence;
+
+impl Lookup for Silence {
+    fn addresses(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_takes_no_connection_is_given_up() {
+    let silent = || -> Arc<dyn Lookup> { Arc::new(Silence) };
+    let client = Client::with_lookups(Limits::default(), Guard::new(rules()), silent).expect("client");
+    let a_moment = Duration::from_millis(100);
+    let early = limits::OUTBOUND_CONNECT_TIMEOUT.saturating_sub(a_moment);
+    let still_waiting = tokio::time::timeout(early, push(&client, "https://receiver.example/")).await;
+    assert!(still_waiting.is_err());
+    let late = limits::OUTBOUND_CONNECT_TIMEOUT + a_moment;
+    let given_up = tokio::time::timeout(late, push(&client, "https://receiver.example/")).await;
+    assert_eq!(given_up.expect("in time"), Err(Error::TimedOut));
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_delays_no_other() {
+    let ([dead], port) = listeners(["127.0.0.1"]);
+    let alive = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
+    let client = client(patient());
+    let dead_url = format!("http://127.0.0.1:{port}/");
+    let unanswered =
+        future::join_all((0..2 * limits::OUTBOUND_PER_HOST_MAX).map(|_| push(&client, &dead_url)));
+    let other = format!("http://localhost:{}/", alive.address().port());
+    let others = async {
+        for _ in 0..3 {
+            assert_eq!(push(&client, &other).await.map(|answer| answer.status), Ok(200));
+            // Fetches have places of their own, to the same host too.
+            assert_eq!(client.fetch(&alive.uri()).await, Ok(b"{}".to_vec()));
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = unanswered => panic!("answered"),
+        () = others => {}
+    }
+    assert_eq!(arrived(&dead), limits::OUTBOUND_PER_HOST_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_place_is_part_of_the_time() {
+    let silent = || -> Arc<dyn Lookup> { Arc::new(Silence) };
+    let client = Client::with_lookups(
+        Limits { push_timeout: SHORT, ..Limits::default() },
+        Guard::new(rules()),
+        silent,
+    )
+    .expect("client");
+    let count = limits::OUTBOUND_PER_HOST_MAX + 1;
+    let calls = future::join_all((0..count).map(|_| push(&client, "https://receiver.example/")));
+    // One that had waited without its time would need as long again.
+    let outcomes = tokio::time::timeout(SHORT + SHORT / 2, calls).await.expect("in time");
+    assert!(outcomes.into_iter().all(|outcome| outcome == Err(Error::TimedOut)));
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_and_few_are_kept() {
+    const CALLS: usize = limits::OUTBOUND_IDLE_PER_HOST_MAX + 2;
+    const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = format!("http://{}/", listener.local_addr().expect("address"));
+    let client = client(patient());
+    // All are open at once before the first is answered.
+    let receiver = async {
+        let mut sockets = Vec::new();
+        for _ in 0..CALLS {
+            let (mut socket, _) = listener.accept().await.expect("accepted");
+            head(&mut socket).await.expect("request");
+            sockets.push(socket);
+        }
+        for socket in &mut sockets {
+            socket.write_all(ACCEPTED).await.expect("answered");
+        }
+        sockets
+    };
+    let pushes = future::join_all((0..CALLS).map(|_| push(&client, &address)));
+    let (outcomes, mut sockets) = tokio::join!(pushes, receiver);
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    for _ in limits::OUTBOUND_IDLE_PER_HOST_MAX..CALLS {
+        let ended = sockets.iter_mut().map(|socket| Box::pin(socket.read_u8()));
+        let (outcome, index, _) = future::select_all(ended).await;
+        assert!(outcome.is_err(), "closed");
+        sockets.swap_remove(index);
+    }
+    // The next push comes over one of those that are left.
+    let answer_again = async {
+        let requests = sockets.iter_mut().map(|socket| {
+            Box::pin(async {
+                head(socket).await.expect("request");
+                socket.write_all(ACCEPTED).await.expect("answered");
+            })
+        });
+        future::select_all(requests).await;
+    };
+    let (outcome, ()) = tokio::join!(push(&client, &address), answer_again);
+    assert_eq!(outcome.map(|answer| answer.status), Ok(202));
+    assert!(listener.accept().now_or_never().is_none());
+}

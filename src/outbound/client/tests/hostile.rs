@@ -1,0 +1,131 @@
+//! Receivers that answer in order to do harm: each is given up, and soon.
+
+use super::*;
+
+/// A receiver that reads one request and then does what it wants; what comes of a push to it.
+async fn pushed_to<F: Future<Output = io::Result<()>>>(
+    limits: Limits,
+    answer: impl FnOnce(TcpStream) -> F,
+) -> Result<PushAnswer, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = format!("http://{}/", listener.local_addr().expect("address"));
+    let client = client(limits);
+    let receiver = async {
+        let (mut socket, _) = listener.accept().await.expect("accepted");
+        head(&mut socket).await.expect("request");
+        // It is told when the other side is gone.
+        let _ = answer(socket).await;
+        future::pending().await
+    };
+    tokio::select! {
+        outcome = push(&client, &address) => outcome,
+        never = receiver => never,
+    }
+}
+
+/// Writes this again and again.
+async fn without_end(mut socket: TcpStream, begin: &str, again: &[u8]) -> io::Result<()> {
+    socket.write_all(begin.as_bytes()).await?;
+    loop {
+        socket.write_all(again).await?;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_never_ends_its_answer_is_given_up() {
+    let limits = Limits { push_timeout: SHORT, answer_bytes_max: usize::MAX, ..Limits::default() };
+    for begin in [
+        "",
+        "HTTP/1.1 202 Accepted\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-length: 1\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
+    ] {
+        let silent = async |mut socket: TcpStream| {
+            socket.write_all(begin.as_bytes()).await?;
+            future::pending().await
+        };
+        assert_eq!(pushed_to(limits, silent).await, Err(Error::TimedOut), "{begin:?}");
+    }
+    for (begin, again) in [
+        // One byte at a time, by each way to say how long it will be.
+        ("HTTP/1.1 202 Accepted\r\ncontent-length: 1000000000\r\n\r\n", "a"),
+        ("HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
+        ("HTTP/1.1 202 Accepted\r\nconnection: close\r\n\r\n", "a"),
+        // Answers that announce another one.
+        ("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
+        ("", "HTTP/1.1 100 Continue\r\n\r\n"),
+    ] {
+        let outcome = pushed_to(limits, |socket| without_end(socket, begin, again.as_bytes())).await;
+        assert_eq!(outcome, Err(Error::TimedOut), "{begin:?} {again:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_an_answer_without_an_end_no_more_is_read_than_the_limit() {
+    let ten_megabytes = vec![b'a'; 10_000_000];
+    for begin in [
+        "HTTP/1.1 202 Accepted\r\ncontent-length: 10000000\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\nconnection: close\r\n\r\n",
+        // What is stated is not believed.
+        "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 1000000000000000\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\nfffffff\r\n",
+    ] {
+        let outcome = pushed_to(patient(), |socket| without_end(socket, begin, &ten_megabytes)).await;
+        assert_eq!(outcome, Err(Error::TooLarge), "{begin:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_http_is_none() {
+    for answer in [
+        "SSH-2.0-OpenSSH_9.9\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-length: 100\r\n\r\nhalf",
+        "HTTP/1.1 202 Accepted\r\ncontent-length: -1\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-length: 18446744073709551616\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\na",
+        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
+        "HTTP/1.1 9999 Odd\r\n\r\n",
+        "",
+    ] {
+        let then_gone = async |mut socket: TcpStream| socket.write_all(answer.as_bytes()).await;
+        assert_eq!(pushed_to(patient(), then_gone).await, Err(Error::Unreachable), "{answer:?}");
+    }
+    let headers = |socket| without_end(socket, "HTTP/1.1 202 Accepted\r\n", b"a: b\r\n");
+    assert_eq!(pushed_to(patient(), headers).await, Err(Error::Unreachable));
+    let header = |socket| without_end(socket, "HTTP/1.1 202 Accepted\r\na: ", b"bbbbbbbb");
+    assert_eq!(pushed_to(patient(), header).await, Err(Error::Unreachable));
+}
+
+#[tokio::test]
+async fn what_is_compressed_stays_compressed() {
+    // The beginning of a gzip stream that would become a gigabyte.
+    let bomb: Vec<u8> = [0x1f, 0x8b, 0x08].into_iter().chain(std::iter::repeat_n(0, 1000)).collect();
+    for encoding in ["gzip", "deflate", "br", "zstd", "gzip, gzip, gzip"] {
+        let answer = ResponseTemplate::new(202)
+            .insert_header("content-encoding", encoding)
+            .set_body_bytes(bomb.clone());
+        let server = answering(answer).await;
+        assert_eq!(push(&client(patient()), &server.uri()).await.map(|answer| answer.body), Ok(bomb.clone()));
+    }
+}
+
+#[tokio::test]
+async fn gives_up_on_a_slow_source() {
+    let source = answering(ResponseTemplate::new(200).set_delay(AMPLE)).await;
+    let limits = Limits { timeout: SHORT, ..Limits::default() };
+    assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TimedOut));
+}
+
+#[tokio::test]
+async fn says_that_a_source_hung_up_or_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = format!("http://{}", listener.local_addr().expect("address"));
+    let client = client(patient());
+    let hang_up = async { drop((listener.accept().await.expect("accepted"), listener)) };
+    let (outcome, ()) = tokio::join!(client.fetch(&address), hang_up);
+    assert_eq!(outcome, Err(Error::Unreachable));
+    assert_eq!(client.fetch(&address).await, Err(Error::Unreachable));
+}
