@@ -1,16 +1,18 @@
 //! `/v1/sys/keys…`: the signing keys of the cluster, their rotation and their taint.
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::App;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::{App, paging};
 use crate::clock::Timestamp;
+use crate::keyring;
 use crate::state::SigningKeyFacts;
+use crate::token::signing::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.
 #[derive(Serialize, ToSchema)]
@@ -19,6 +21,8 @@ pub struct SigningKey {
     kid: String,
     /// The node that holds the private half.
     node_id: u64,
+    /// `ES256` of a key for tokens, `RS256` of one for security event tokens
+    algorithm: &'static str,
     /// `pending`, `active`, `retired`, `dead` or `tainted`
     state: &'static str,
     /// Whether this node signs with it now.
@@ -60,18 +64,18 @@ pub struct Tainted {
 )]
 pub async fn list(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Json<Vec<SigningKey>> {
     let now = app.key_time();
-    let signing = app.keyring.signing_key(now).ok().map(|key| key.kid().to_owned());
-    let keys =
-        app.state.index().signing_keys.values().map(|key| describe(key, now, signing.as_deref())).collect();
+    let signing = SigningAlgorithm::ALL.map(|algorithm| app.keyring.signing_kid(algorithm, now));
+    let keys = app.state.index().signing_keys.values().map(|key| describe(key, now, &signing)).collect();
     Json(keys)
 }
 
-fn describe(key: &SigningKeyFacts, now: Timestamp, signing: Option<&str>) -> SigningKey {
+fn describe(key: &SigningKeyFacts, now: Timestamp, signing: &[Option<String>]) -> SigningKey {
     SigningKey {
         kid: key.kid.clone(),
         node_id: key.node_id,
+        algorithm: key.algorithm.as_str(),
         state: key.state(now).as_str(),
-        signs: signing == Some(&key.kid),
+        signs: signing.iter().flatten().any(|kid| *kid == key.kid),
         published_at: key.published_at.to_rfc3339(),
         usable_from: key.usable_from.to_rfc3339(),
         retired_at: key.retired_at.map(Timestamp::to_rfc3339),
@@ -84,17 +88,28 @@ fn describe(key: &SigningKeyFacts, now: Timestamp, signing: Option<&str>) -> Sig
     post,
     path = "/v1/sys/keys/rotate",
     operation_id = "rotateSigningKey",
+    params(
+        ("algorithm" = Option<String>, Query, description = "Which key: `ES256` (default) for tokens, `RS256` for security event tokens"),
+    ),
     responses(
         (status = 200, description = "It was rotated", body = Rotated),
-        (status = 409, description = "No successor is old enough", body = error::Body),
+        (status = 400, description = "There is no such algorithm", body = error::Body),
+        (status = 409, description = "No successor is old enough, or the node has no such keys", body = error::Body),
         (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
-pub async fn rotate(caller: Caller<ClusterAdmin>, State(app): State<App>) -> Result<Json<Rotated>, Error> {
+pub async fn rotate(
+    caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Result<Json<Rotated>, Error> {
+    let query = paging::Members::read(query, &["algorithm"])?;
+    let algorithm = query.value("algorithm").map_or(Ok(SigningAlgorithm::Es256), str::parse);
+    let algorithm = algorithm.map_err(|error| Error::invalid_request(format!("algorithm: {error}")))?;
     let now = app.key_time();
-    let retired = app.keyring.rotate(now).await?;
-    let active = app.keyring.signing_key(now)?.kid().to_owned();
-    tracing::info!(retired, active, caller = caller.id(), "signing key rotated");
+    let retired = app.keyring.rotate(algorithm, now).await?;
+    let active = app.keyring.signing_kid(algorithm, now).ok_or(keyring::Error::NoUsableKey(algorithm))?;
+    tracing::info!(retired, active, %algorithm, caller = caller.id(), "signing key rotated");
     Ok(Json(Rotated { retired, active }))
 }
 

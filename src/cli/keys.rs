@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::output::{self, Output, printable};
 use super::server::Server;
+use crate::token::signing::SigningAlgorithm;
 
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 
@@ -22,6 +23,9 @@ pub(super) enum Command {
     },
     /// Retire the key that signs now in favour of its successor, which must be ten minutes old.
     Rotate {
+        /// Which key: ES256 signs tokens, RS256 the security events that are sent to others.
+        #[arg(long, default_value_t = SigningAlgorithm::Es256)]
+        algorithm: SigningAlgorithm,
         #[command(flatten)]
         server: Server,
     },
@@ -42,6 +46,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let columns = [
                 ("kid", "kid"),
                 ("node", "node_id"),
+                ("algorithm", "algorithm"),
                 ("state", "state"),
                 ("signs", "signs"),
                 ("published", "published_at"),
@@ -51,10 +56,11 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             ];
             output::list(out, output, &keys, &columns)?;
         }
-        Command::Rotate { server } => {
+        Command::Rotate { algorithm, server } => {
             let client = server.client()?;
             let path = ["v1", "sys", "keys", "rotate"];
-            let rotated = super::wait_for(async { Ok(client.post(&path, &json!({})).await?) })?;
+            let query = [("algorithm", algorithm.as_str())];
+            let rotated = super::wait_for(async { Ok(client.post_with(&path, &query, &json!({})).await?) })?;
             writeln!(out, "{} is retired, {} signs", text(&rotated, "retired"), text(&rotated, "active"))?;
         }
         Command::Taint { kid, server } => {

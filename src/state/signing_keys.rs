@@ -10,10 +10,11 @@ use prost::Message as _;
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use super::revocations::Note;
 use super::tables::{Moment, REVOCATION, SIGNING_KEY, Tables};
-use super::{idempotency, revocations};
+use super::{feed, idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
+use crate::token::signing::SigningAlgorithm;
 
 /// A signing key as the log knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct SigningKeyFacts {
     pub node_id: u64,
     /// The public half, a JWK as JSON (RFC 7517).
     pub jwk: String,
+    /// By what it signs, and so for what it is good.
+    pub algorithm: SigningAlgorithm,
     /// When it was published.
     pub published_at: Timestamp,
     /// From when it may sign.
@@ -100,13 +103,14 @@ impl SigningKeyFacts {
     /// From its row.
     ///
     /// # Errors
-    /// [`Corrupt`] if the key of the row is not a `kid`.
+    /// [`Corrupt`] if the key of the row is not a `kid`, or the row names another algorithm than ours.
     pub fn from_row(kid: &[u8], row: SigningKeyRow) -> Result<Self, Corrupt> {
         let instant = |millis: i64| (millis != 0).then(|| Timestamp::from_millis(millis));
         Ok(Self {
             kid: String::from_utf8(kid.to_vec()).map_err(|_| Corrupt::row("a kid is not UTF-8"))?,
             node_id: row.node_id,
             jwk: row.jwk,
+            algorithm: read_algorithm(&row.algorithm)?,
             published_at: Timestamp::from_millis(row.published_at_millis),
             usable_from: Timestamp::from_millis(row.usable_from_millis),
             retired_at: instant(row.retired_at_millis),
@@ -123,14 +127,36 @@ impl SigningKeyFacts {
             usable_from_millis: self.usable_from.millis(),
             retired_at_millis: millis(self.retired_at),
             tainted_at_millis: millis(self.tainted_at),
+            algorithm: write_algorithm(self.algorithm),
         }
         .encode_to_vec()
     }
 }
 
+fn tell(tables: &mut Tables<'_>, now: Timestamp, kid: &str, what: &str) -> Result<(), Corrupt> {
+    feed::note(tables, now, feed::Note { kind: "key", subject: kid, target: "", detail: what })
+}
+
+/// An algorithm as it is in the log: ES256 has no name there, so that logs and rows from before there
+/// was another one mean what they meant.
+#[must_use]
+pub fn write_algorithm(algorithm: SigningAlgorithm) -> String {
+    match algorithm {
+        SigningAlgorithm::Es256 => String::new(),
+        SigningAlgorithm::Rs256 => algorithm.as_str().to_owned(),
+    }
+}
+
+fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
+    SigningAlgorithm::ALL
+        .into_iter()
+        .find(|algorithm| write_algorithm(*algorithm) == text)
+        .ok_or_else(|| Corrupt::row("a signing key is of an unknown algorithm"))
+}
+
 /// Publishes a key. It may sign once it is [`limits::KEY_PUBLISH_AHEAD`] old, so that whoever
-/// caches the JWKS knows it by then; the very first key of a cluster may sign at once, because
-/// nobody can have cached anything.
+/// caches the JWKS knows it by then; the very first key of its algorithm in a cluster may sign at once,
+/// because nobody can have cached the keys of anything it would verify.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
@@ -143,28 +169,32 @@ pub fn publish(
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });
     }
-    let (forgettable, kept): (Vec<_>, Vec<_>) = known.into_iter().partition(|key| key.forgettable(now));
-    if kept.len() >= limits::SIGNING_KEYS_MAX {
+    if known.iter().filter(|key| !key.forgettable(now)).count() >= limits::SIGNING_KEYS_MAX {
         return Ok(Reply::Refused(Refusal::TooManySigningKeys));
     }
-    let first_ever = kept.is_empty() && forgettable.is_empty();
-    for key in forgettable {
+    let algorithm = read_algorithm(&command.algorithm)?;
+    let alike: Vec<_> = known.into_iter().filter(|key| key.algorithm == algorithm).collect();
+    let first_ever = alike.is_empty();
+    // Only those of the same algorithm: where the last key of one is gone, the next is not the first.
+    for key in alike.into_iter().filter(|key| key.forgettable(now)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
     let facts = SigningKeyFacts {
         kid: command.kid.clone(),
         node_id: command.node_id,
         jwk: command.jwk.clone(),
+        algorithm,
         published_at: now,
         usable_from: if first_ever { now } else { now.plus(limits::KEY_PUBLISH_AHEAD) },
         retired_at: None,
         tainted_at: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
+    tell(tables, now, &facts.kid, "published")?;
     Ok(Reply::Done { changed: true })
 }
 
-/// Retires a key, if its node has another one that may sign.
+/// Retires a key, if its node has another one of its algorithm that may sign.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
@@ -177,13 +207,16 @@ pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Repl
         return Ok(Reply::Done { changed: false });
     }
     let successor = known.iter().any(|other| {
-        other.kid != kid && other.node_id == key.node_id && other.state(now) == SigningKeyState::Active
+        other.kid != kid
+            && (other.node_id, other.algorithm) == (key.node_id, key.algorithm)
+            && other.state(now) == SigningKeyState::Active
     });
     if !successor {
         return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
     }
     let retired = SigningKeyFacts { retired_at: Some(now), ..key.clone() };
     tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
+    tell(tables, now, kid, "retired")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -213,6 +246,9 @@ pub fn taint(
     };
     if key.tainted_at.is_some() && is_revoked {
         return Ok(Reply::Done { changed: false });
+    }
+    if key.tainted_at.is_none() {
+        tell(tables, moment.now, &command.kid, "tainted")?;
     }
     let tainted = SigningKeyFacts { tainted_at: Some(moment.now), ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());

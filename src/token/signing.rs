@@ -1,10 +1,16 @@
-//! Our own ES256 signing keys: made, stored and used. Whether a key may sign now is decided from the
-//! replicated log, not here (contract §3, Keys).
+//! Our own signing keys, ES256 for tokens and RS256 for security event tokens: made, stored and used.
+//! Whether a key may sign now is decided from the replicated log, not here (contract §3, Keys).
 
 use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
+use aws_lc_rs::encoding::{AsDer as _, Pkcs8V1Der};
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use aws_lc_rs::rsa::{KeySize, PublicKeyComponents};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -18,9 +24,9 @@ pub enum Error {
     /// The cryptographic library made no key.
     #[error("signing key could not be generated")]
     Generation,
-    /// The stored bytes are not a PKCS#8 key on P-256.
-    #[error("stored signing key is not a P-256 key in PKCS#8")]
-    StoredKeyMalformed,
+    /// The stored bytes are not a key of the kind that was asked for.
+    #[error("stored signing key is not {0} in PKCS#8")]
+    StoredKeyMalformed(&'static str),
     /// The cryptographic library made no signature.
     #[error("signature could not be made")]
     Signature,
@@ -28,6 +34,53 @@ pub enum Error {
     #[error("claims could not be encoded")]
     Encoding(#[source] serde_json::Error),
 }
+
+/// What one of our keys signs by. A key of one algorithm never does what those of the other are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SigningAlgorithm {
+    /// Tokens: [`SigningKey`].
+    Es256,
+    /// Security event tokens: [`SetSigningKey`].
+    Rs256,
+}
+
+impl SigningAlgorithm {
+    /// Every one of them.
+    pub const ALL: [Self; 2] = [Self::Es256, Self::Rs256];
+
+    /// As `alg` names it (RFC 7518 §3.1).
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Es256 => "ES256",
+            Self::Rs256 => "RS256",
+        }
+    }
+}
+
+/// Text that names no algorithm of our keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be ES256 or RS256")]
+pub struct UnknownAlgorithm;
+
+impl FromStr for SigningAlgorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == text).ok_or(UnknownAlgorithm)
+    }
+}
+
+impl fmt::Display for SigningAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Of an ES256 key that cannot be read.
+const NOT_P256: Error = Error::StoredKeyMalformed("a P-256 key");
+/// Of an RS256 key that cannot be read.
+const NOT_RSA: Error = Error::StoredKeyMalformed("an RSA key of 2048 bits or more");
 
 /// An ES256 key pair with everything a signature needs, prepared once.
 pub struct SigningKey {
@@ -51,8 +104,7 @@ impl SigningKey {
     /// # Errors
     /// [`Error::StoredKeyMalformed`].
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der)
-            .map_err(|_| Error::StoredKeyMalformed)?;
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der).map_err(|_| NOT_P256)?;
         Self::prepare(pair)
     }
 
@@ -64,8 +116,8 @@ impl SigningKey {
             .strip_prefix(&[4])
             .filter(|coordinates| coordinates.len() == 64)
             .and_then(|coordinates| coordinates.split_at_checked(32))
-            .ok_or(Error::StoredKeyMalformed)?;
-        let mut public_jwk = json!({
+            .ok_or(NOT_P256)?;
+        let public_jwk = json!({
             "kty": "EC",
             "crv": "P-256",
             "use": "sig",
@@ -73,10 +125,7 @@ impl SigningKey {
             "x": URL_SAFE_NO_PAD.encode(x),
             "y": URL_SAFE_NO_PAD.encode(y),
         });
-        let kid = key_set::thumbprint(&public_jwk).map_err(|_| Error::StoredKeyMalformed)?;
-        if let Some(members) = public_jwk.as_object_mut() {
-            members.insert("kid".to_owned(), kid.clone().into());
-        }
+        let (kid, public_jwk) = named(public_jwk).ok_or(NOT_P256)?;
         Ok(Self { pair, kid, public_jwk })
     }
 
@@ -105,23 +154,10 @@ impl SigningKey {
     /// # Errors
     /// [`Error::Encoding`] or [`Error::Signature`].
     pub fn sign(&self, claims: &impl Serialize, typ: &str) -> Result<String, Error> {
-        #[derive(Serialize)]
-        struct Header<'h> {
-            alg: &'static str,
-            typ: &'h str,
-            kid: &'h str,
-        }
-        let header = Header { alg: "ES256", typ, kid: &self.kid };
-        let header = serde_json::to_vec(&header).map_err(Error::Encoding)?;
-        let payload = serde_json::to_vec(claims).map_err(Error::Encoding)?;
-        let mut text = URL_SAFE_NO_PAD.encode(header);
-        text.push('.');
-        URL_SAFE_NO_PAD.encode_string(payload, &mut text);
+        let input = signing_input(SigningAlgorithm::Es256, &self.kid, typ, claims)?;
         let signature =
-            self.pair.sign(&SystemRandom::new(), text.as_bytes()).map_err(|_| Error::Signature)?;
-        text.push('.');
-        URL_SAFE_NO_PAD.encode_string(signature, &mut text);
-        Ok(text)
+            self.pair.sign(&SystemRandom::new(), input.as_bytes()).map_err(|_| Error::Signature)?;
+        Ok(compact(input, signature.as_ref()))
     }
 }
 
@@ -130,6 +166,187 @@ impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SigningKey").field("kid", &self.kid).finish_non_exhaustive()
     }
+}
+
+/// An RS256 key pair with everything a signature needs, prepared once.
+pub struct SetSigningKey {
+    pair: RsaKeyPair,
+    kid: String,
+    public_jwk: Value,
+}
+
+impl SetSigningKey {
+    /// A new key of 2048 bits from the library's randomness. It takes a tenth of a second, now and then many:
+    /// two primes have to be found.
+    ///
+    /// # Errors
+    /// [`Error::Generation`].
+    pub fn generate() -> Result<Self, Error> {
+        let pair = RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| Error::Generation)?;
+        Self::prepare(pair)
+    }
+
+    /// The key that [`SetSigningKey::to_pkcs8`] stored.
+    ///
+    /// # Errors
+    /// [`Error::StoredKeyMalformed`], also of a key that is too weak to be trusted.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
+        Self::prepare(RsaKeyPair::from_pkcs8(der).map_err(|_| NOT_RSA)?)
+    }
+
+    fn prepare(pair: RsaKeyPair) -> Result<Self, Error> {
+        let public = PublicKeyComponents::<Vec<u8>>::from(pair.public_key());
+        let public_jwk = json!({
+            "kty": "RSA",
+            "use": "sig",
+            "alg": "RS256",
+            "n": URL_SAFE_NO_PAD.encode(public.n),
+            "e": URL_SAFE_NO_PAD.encode(public.e),
+        });
+        let (kid, public_jwk) = named(public_jwk).ok_or(NOT_RSA)?;
+        Ok(Self { pair, kid, public_jwk })
+    }
+
+    /// The private key in PKCS#8 DER, for a file only its owner can read.
+    ///
+    /// # Errors
+    /// [`Error::Generation`].
+    pub fn to_pkcs8(&self) -> Result<Vec<u8>, Error> {
+        let document: Pkcs8V1Der<'_> = self.pair.as_der().map_err(|_| Error::Generation)?;
+        Ok(document.as_ref().to_vec())
+    }
+
+    /// `kid`: the RFC 7638 thumbprint of the public half.
+    #[must_use]
+    pub fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    /// The public half as a JWK with `kid`, `use` and `alg`.
+    #[must_use]
+    pub fn public_jwk(&self) -> &Value {
+        &self.public_jwk
+    }
+
+    /// A compact JWS over `claims` with the header `{alg, typ, kid}`. The same claims give the same text
+    /// (RFC 8017 §8.2: nothing of the signature is random).
+    ///
+    /// # Errors
+    /// [`Error::Encoding`] or [`Error::Signature`].
+    pub fn sign(&self, claims: &impl Serialize, typ: &str) -> Result<String, Error> {
+        let input = signing_input(SigningAlgorithm::Rs256, &self.kid, typ, claims)?;
+        let mut signature = vec![0; self.pair.public_modulus_len()];
+        self.pair
+            .sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), input.as_bytes(), &mut signature)
+            .map_err(|_| Error::Signature)?;
+        Ok(compact(input, &signature))
+    }
+}
+
+/// Never the private half.
+impl fmt::Debug for SetSigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SetSigningKey").field("kid", &self.kid).finish_non_exhaustive()
+    }
+}
+
+/// A key pair of either kind, as it lies in a file.
+#[derive(Clone, Debug)]
+pub enum StoredKey {
+    /// For tokens.
+    Tokens(Arc<SigningKey>),
+    /// For security event tokens.
+    Sets(Arc<SetSigningKey>),
+}
+
+impl StoredKey {
+    /// The key that [`StoredKey::to_pkcs8`] stored: PKCS#8 says of which kind it is.
+    ///
+    /// # Errors
+    /// [`Error::StoredKeyMalformed`].
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
+        if let Ok(key) = SigningKey::from_pkcs8(der) {
+            return Ok(Self::Tokens(Arc::new(key)));
+        }
+        let key = SetSigningKey::from_pkcs8(der);
+        let key =
+            key.map_err(|_| Error::StoredKeyMalformed("a P-256 key or an RSA key of 2048 bits or more"))?;
+        Ok(Self::Sets(Arc::new(key)))
+    }
+
+    /// The private key in PKCS#8 DER, for a file only its owner can read.
+    ///
+    /// # Errors
+    /// [`Error::Generation`].
+    pub fn to_pkcs8(&self) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Tokens(key) => key.to_pkcs8(),
+            Self::Sets(key) => key.to_pkcs8(),
+        }
+    }
+
+    /// By what it signs.
+    #[must_use]
+    pub const fn algorithm(&self) -> SigningAlgorithm {
+        match self {
+            Self::Tokens(_) => SigningAlgorithm::Es256,
+            Self::Sets(_) => SigningAlgorithm::Rs256,
+        }
+    }
+
+    /// `kid`: the RFC 7638 thumbprint of the public half.
+    #[must_use]
+    pub fn kid(&self) -> &str {
+        match self {
+            Self::Tokens(key) => key.kid(),
+            Self::Sets(key) => key.kid(),
+        }
+    }
+
+    /// The public half as a JWK with `kid`, `use` and `alg`.
+    #[must_use]
+    pub fn public_jwk(&self) -> &Value {
+        match self {
+            Self::Tokens(key) => key.public_jwk(),
+            Self::Sets(key) => key.public_jwk(),
+        }
+    }
+}
+
+/// Its RFC 7638 thumbprint, and the key with that as its `kid`. `None` for a key that nobody should trust.
+fn named(mut public_jwk: Value) -> Option<(String, Value)> {
+    let kid = key_set::thumbprint(&public_jwk).ok()?;
+    public_jwk.as_object_mut()?.insert("kid".to_owned(), kid.clone().into());
+    Some((kid, public_jwk))
+}
+
+/// Header and claims as they are signed (RFC 7515 §5.1).
+fn signing_input(
+    algorithm: SigningAlgorithm,
+    kid: &str,
+    typ: &str,
+    claims: &impl Serialize,
+) -> Result<String, Error> {
+    #[derive(Serialize)]
+    struct Header<'h> {
+        alg: &'static str,
+        typ: &'h str,
+        kid: &'h str,
+    }
+    let header = Header { alg: algorithm.as_str(), typ, kid };
+    let header = serde_json::to_vec(&header).map_err(Error::Encoding)?;
+    let payload = serde_json::to_vec(claims).map_err(Error::Encoding)?;
+    let mut input = URL_SAFE_NO_PAD.encode(header);
+    input.push('.');
+    URL_SAFE_NO_PAD.encode_string(payload, &mut input);
+    Ok(input)
+}
+
+/// What was signed, and the signature (RFC 7515 §7.1).
+fn compact(mut input: String, signature: &[u8]) -> String {
+    input.push('.');
+    URL_SAFE_NO_PAD.encode_string(signature, &mut input);
+    input
 }
 
 #[cfg(test)]
@@ -141,42 +358,130 @@ impl SigningKey {
 
 #[cfg(test)]
 mod tests {
+    use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
+
     use super::*;
+    use crate::token::Error as Refusal;
     use crate::token::jws::Compact;
     use crate::token::key_set::{KeySet, VerifyingKey};
 
-    #[test]
-    fn a_stored_key_signs_as_the_key_it_was() {
-        let key = SigningKey::generate().expect("key");
-        let stored = SigningKey::from_pkcs8(&key.to_pkcs8().expect("stored")).expect("read");
-        assert_eq!((stored.kid(), stored.public_jwk()), (key.kid(), key.public_jwk()));
-        let token = stored.sign(&json!({"sub": "x"}), "at+jwt").expect("signed");
-        let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
-        let compact = Compact::parse(&token).expect("compact");
-        assert_eq!(compact.header().kid.as_deref(), Some(key.kid()));
-        assert_eq!(compact.header().typ.as_deref(), Some("at+jwt"));
-        assert!(compact.verify(&public).is_ok());
+    /// A key of each kind.
+    fn keys() -> [StoredKey; 2] {
+        [
+            StoredKey::Tokens(Arc::new(SigningKey::generate().expect("key"))),
+            StoredKey::Sets(Arc::new(SetSigningKey::generate().expect("key"))),
+        ]
+    }
+
+    fn signed(key: &StoredKey, claims: &Value, typ: &str) -> String {
+        match key {
+            StoredKey::Tokens(key) => key.sign(claims, typ),
+            StoredKey::Sets(key) => key.sign(claims, typ),
+        }
+        .expect("signed")
     }
 
     #[test]
-    fn refuses_stored_bytes_that_are_no_key() {
-        assert!(matches!(SigningKey::from_pkcs8(b"not a key"), Err(Error::StoredKeyMalformed)));
-        let mut der = SigningKey::generate().expect("key").to_pkcs8().expect("stored");
-        der.truncate(der.len() - 1);
-        assert!(matches!(SigningKey::from_pkcs8(&der), Err(Error::StoredKeyMalformed)));
+    fn a_stored_key_signs_as_the_key_it_was() {
+        for key in keys() {
+            let stored = StoredKey::from_pkcs8(&key.to_pkcs8().expect("stored")).expect("read");
+            assert_eq!((stored.kid(), stored.public_jwk()), (key.kid(), key.public_jwk()));
+            assert_eq!(stored.algorithm(), key.algorithm());
+            let token = signed(&stored, &json!({"sub": "x"}), "at+jwt");
+            let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
+            let compact = Compact::parse(&token).expect("compact");
+            assert_eq!(compact.header().kid.as_deref(), Some(key.kid()));
+            assert_eq!(compact.header().typ.as_deref(), Some("at+jwt"));
+            assert_eq!(compact.header().algorithm.to_string(), key.algorithm().as_str());
+            assert!(!compact.header().has_other_members);
+            assert!(compact.verify(&public).is_ok());
+        }
+    }
+
+    #[test]
+    fn refuses_stored_bytes_that_are_no_key_or_one_of_another_kind() {
+        for key in keys() {
+            let mut der = key.to_pkcs8().expect("stored");
+            assert_eq!(SigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Es256);
+            assert_eq!(SetSigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Rs256);
+            der.truncate(der.len() - 1);
+            for bytes in [der.as_slice(), b"not a key", b""] {
+                assert!(matches!(SigningKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
+                assert!(matches!(SetSigningKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
+                assert!(matches!(StoredKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
+            }
+        }
     }
 
     #[test]
     fn the_public_jwk_has_no_private_member_and_names_itself_by_thumbprint() {
-        let key = SigningKey::generate().expect("key");
-        let set = KeySet::from_jwks(&[key.public_jwk().clone()]).expect("public only");
-        assert_eq!(set.len(), 1);
-        assert_eq!(key_set::thumbprint(key.public_jwk()).as_deref(), Ok(key.kid()));
+        let [tokens, sets] = keys();
+        let set = KeySet::from_jwks(&[tokens.public_jwk().clone(), sets.public_jwk().clone()]);
+        assert_eq!(set.expect("public only").len(), 2);
+        for (key, members) in [
+            (tokens, ["alg", "crv", "kid", "kty", "use", "x", "y"].as_slice()),
+            (sets, &["alg", "e", "kid", "kty", "n", "use"]),
+        ] {
+            assert_eq!(key_set::thumbprint(key.public_jwk()).as_deref(), Ok(key.kid()));
+            let jwk = key.public_jwk().as_object().expect("object");
+            assert_eq!(jwk.keys().collect::<Vec<_>>(), members);
+            assert_eq!((&jwk["use"], &jwk["alg"]), (&json!("sig"), &json!(key.algorithm().as_str())));
+        }
+    }
+
+    #[test]
+    fn a_signature_of_events_is_the_same_each_time_and_that_of_2048_bits_by_pkcs1_with_sha256() {
+        let key = SetSigningKey::generate().expect("key");
+        let claims = json!({"jti": "1-2-3", "events": {}});
+        let first = key.sign(&claims, "secevent+jwt").expect("signed");
+        assert_eq!(key.sign(&claims, "secevent+jwt").expect("signed"), first);
+        let (input, signature) = first.rsplit_once('.').expect("three parts");
+        let (header, _) = input.split_once('.').expect("three parts");
+        let header = URL_SAFE_NO_PAD.decode(header).expect("base64url");
+        let expected = format!(r#"{{"alg":"RS256","typ":"secevent+jwt","kid":"{}"}}"#, key.kid());
+        assert_eq!(String::from_utf8_lossy(&header), expected);
+        // By the library itself and the members of the JWK, without any reader of ours.
+        let member = |name: &str| {
+            URL_SAFE_NO_PAD.decode(key.public_jwk()[name].as_str().expect("text")).expect("base64url")
+        };
+        let public = RsaPublicKeyComponents { n: member("n"), e: member("e") };
+        assert_eq!((public.n.len() * 8, public.n[0] >> 7, public.e.as_slice()), (2048, 1, &[1, 0, 1][..]));
+        let signature = URL_SAFE_NO_PAD.decode(signature).expect("base64url");
+        assert!(public.verify(&RSA_PKCS1_2048_8192_SHA256, input.as_bytes(), &signature).is_ok());
+        let other = format!("{input}A");
+        assert!(public.verify(&RSA_PKCS1_2048_8192_SHA256, other.as_bytes(), &signature).is_err());
+    }
+
+    #[test]
+    fn a_key_of_events_verifies_by_no_other_algorithm_than_its_own() {
+        let key = SetSigningKey::generate().expect("key");
+        let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
+        for alg in ["RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"] {
+            assert!(!public.fits(alg.parse().expect("an algorithm")), "{alg}");
+        }
+        let token = key.sign(&json!({}), "secevent+jwt").expect("signed");
+        let (_, rest) = token.split_once('.').expect("three parts");
+        let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"PS256","kid":"{}"}}"#, key.kid()));
+        let text = format!("{header}.{rest}");
+        let refused = Compact::parse(&text).expect("compact").verify(&public).err();
+        assert_eq!(refused, Some(Refusal::AlgorithmNotAllowed));
+    }
+
+    #[test]
+    fn only_the_two_algorithms_have_a_name() {
+        for algorithm in SigningAlgorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        for text in ["", "es256", "RS384", "none", "HS256", "RS256 "] {
+            assert_eq!(text.parse::<SigningAlgorithm>(), Err(UnknownAlgorithm), "{text}");
+        }
     }
 
     #[test]
     fn debug_shows_the_kid_only() {
-        let key = SigningKey::generate().expect("key");
-        assert_eq!(format!("{key:?}"), format!("SigningKey {{ kid: {:?}, .. }}", key.kid()));
+        let [tokens, sets] = keys();
+        let shown = |name: &str, kid: &str| format!("{name} {{ kid: {kid:?}, .. }}");
+        assert_eq!(format!("{tokens:?}"), format!("Tokens({})", shown("SigningKey", tokens.kid())));
+        assert_eq!(format!("{sets:?}"), format!("Sets({})", shown("SetSigningKey", sets.kid())));
     }
 }
