@@ -1,13 +1,15 @@
 //! The registry of tools as replicated state.
 //!
 //! What a tool may be was decided before it was proposed; here is decided who may change which state
-//! of it. Tools are not kept in memory: whoever registers them must not decide how much a node needs.
+//! of it. Whoever registers tools must not decide how much memory a node needs: readers find them in
+//! [`super::resident`], which is bounded, or in the database.
 
 use prost::Message as _;
 
 use super::command::{
     Command, DeregisterTool, How, PutTool, Refusal, Reply, Told, Tool, ToolRow, ToolVersion, ToolWritten,
 };
+use super::feed::{self, Note};
 use super::owned::Owned;
 use super::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
 use super::{Error, Idempotency, State};
@@ -56,7 +58,11 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
-pub fn deregister(tables: &mut Tables<'_>, command: &DeregisterTool) -> Result<Reply, Corrupt> {
+pub fn deregister(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: &DeregisterTool,
+) -> Result<Reply, Corrupt> {
     let Some(there) = row_of(tables, &command.tool_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownTool));
     };
@@ -78,6 +84,7 @@ pub fn deregister(tables: &mut Tables<'_>, command: &DeregisterTool) -> Result<R
     let tools = tools.ok_or_else(|| Corrupt::row("there are fewer tools than none"))?;
     tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
     Owned::Tools.remove(tables, &there.registered_by)?;
+    tell(tables, now, &there, "deregistered")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -99,6 +106,7 @@ fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String)
         updated_at_millis: now.millis(),
     };
     put_row(tables, &row);
+    tell(tables, now, &row, "registered")?;
     Ok(written(How::Registered, row))
 }
 
@@ -116,7 +124,14 @@ fn replace(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, there: ToolRow) 
         ..there
     };
     put_row(tables, &row);
+    tell(tables, now, &row, "replaced")?;
     Ok(written(How::Replaced, row))
+}
+
+fn tell(tables: &mut Tables<'_>, now: Timestamp, row: &ToolRow, what: &str) -> Result<(), Corrupt> {
+    let Some(tool) = &row.tool else { return Ok(()) };
+    let target = tool.resource_uri.as_deref().unwrap_or_default();
+    feed::note(tables, now, Note { kind: "tool", subject: &tool.tool_id, target, detail: what })
 }
 
 fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {
@@ -175,29 +190,39 @@ fn tool(view: &dyn View, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
     row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
 }
 
+/// For each tool that a page of a protocol may have, so many of all are looked at before the list of those
+/// that take it: most take the same few protocols, and what lies together is read at once.
+const SEEN_FOR_EACH: usize = 2;
+
 fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     // The first key that is greater.
     let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
     let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, query };
+    let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
+    let mut seen = 0;
+    let mut rest = None;
     let mut outcome = Ok(true);
-    match query.protocol {
-        None => view.scan(TOOL, &after, &mut |_, row| {
-            outcome = page.take(row);
-            matches!(outcome, Ok(true))
-        })?,
-        Some(protocol) => {
-            let prefix = protocol_key(protocol, "");
-            view.scan(TOOL_OF_PROTOCOL, &[&prefix[..], &after].concat(), &mut |key, _| {
-                let Some(tool_id) = key.strip_prefix(&prefix[..]) else { return false };
-                outcome = match view.get(TOOL, tool_id) {
-                    // Deregistered since the scan began.
-                    Ok(None) => Ok(true),
-                    Ok(Some(row)) => page.take(&row),
-                    Err(error) => Err(error),
-                };
-                matches!(outcome, Ok(true))
-            })?;
+    view.scan(TOOL, &after, &mut |tool_id, row| {
+        if seen_max == Some(seen) {
+            rest = Some(tool_id.to_vec());
+            return false;
         }
+        seen += 1;
+        outcome = page.take(row);
+        matches!(outcome, Ok(true))
+    })?;
+    if let (Some(protocol), Some(rest)) = (query.protocol, rest) {
+        let prefix = protocol_key(protocol, "");
+        view.scan(TOOL_OF_PROTOCOL, &[&prefix[..], &rest].concat(), &mut |key, _| {
+            let Some(tool_id) = key.strip_prefix(&prefix[..]) else { return false };
+            outcome = match view.get(TOOL, tool_id) {
+                // Deregistered since the scan began.
+                Ok(None) => Ok(true),
+                Ok(Some(row)) => page.take(&row),
+                Err(error) => Err(error),
+            };
+            matches!(outcome, Ok(true))
+        })?;
     }
     outcome?;
     Ok(page.page)
@@ -271,7 +296,7 @@ impl State {
     /// # Errors
     /// [`Error::Damaged`].
     pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
-        Ok(tool(self.core.view(), tool_id)?)
+        Ok(tool(&self.core.machine().resident().over(self.core.view()), tool_id)?)
     }
 
     /// How many tools a caller has registered.
@@ -287,7 +312,7 @@ impl State {
     /// # Errors
     /// [`Error::Damaged`].
     pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
-        Ok(page(self.core.view(), query)?)
+        Ok(page(&self.core.machine().resident().over(self.core.view()), query)?)
     }
 }
 
@@ -366,8 +391,12 @@ mod tests {
             self.one(START, Command::DeregisterTool(command))
         }
 
+        fn takes(&self, tool_id: &str, protocol: &str) -> bool {
+            self.rows.0.contains_key(&(TOOL_OF_PROTOCOL.to_owned(), protocol_key(protocol, tool_id)))
+        }
+
         fn ids(&self, query: ToolQuery<'_>) -> (Vec<String>, Option<String>) {
-            let page = page(&self.rows, query).expect("page");
+            let page = page(&self.machine.resident().over(&self.rows), query).expect("page");
             let ids = page.rows.into_iter().map(|row| row.tool.expect("a tool").tool_id);
             (ids.collect(), page.next)
         }
@@ -488,16 +517,82 @@ mod tests {
         assert_eq!(bench.machine.index().tools, 0);
     }
 
+    fn of_protocol(tool_id: &str, protocol: &str) -> PutTool {
+        PutTool { tool: Some(tool(tool_id, "n", &[protocol])), ..new(tool_id, "n") }
+    }
+
     #[test]
     fn a_list_of_a_protocol_has_no_tool_that_no_longer_takes_it() {
         let mut bench = Bench::default();
-        let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..new("t", "one") };
-        bench.put_tool(only_http);
-        // As a reader finds it that began before the tool was replaced.
-        bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", "t")), Vec::new());
+        // So many that they are not looked at one by one.
+        for id in ["a", "b", "c", "t"] {
+            bench.put_tool(of_protocol(id, "http"));
+        }
+        // As a reader finds it that began before the tool was replaced, or deregistered.
+        for id in ["s", "t"] {
+            bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", id)), Vec::new());
+        }
         bench.put_tool(new("u", "one"));
         let mcp = ToolQuery { protocol: Some("mcp"), limit: 1, after: None };
         assert_eq!(bench.ids(mcp), (vec!["u".to_owned()], None));
+    }
+
+    #[test]
+    fn the_pages_of_a_protocol_have_each_of_its_tools_once_however_many_lie_between() {
+        let mut bench = Bench::default();
+        for at in 0..120u32 {
+            let protocol = if (at < 20 && at % 2 == 0) || at % 31 == 0 { "mcp" } else { "http" };
+            bench.put_tool(of_protocol(&format!("t{at:03}"), protocol));
+        }
+        for protocol in ["mcp", "http", "a2a"] {
+            let every = ToolQuery { limit: 1000, protocol: Some(protocol), after: None };
+            let expected: Vec<String> = bench.ids(ToolQuery { protocol: None, ..every }).0;
+            let expected: Vec<String> = expected.into_iter().filter(|id| bench.takes(id, protocol)).collect();
+            for limit in [1, 2, 3, 7, 200] {
+                let (mut ids, mut after) = (Vec::new(), None::<String>);
+                loop {
+                    let (page, next) = bench.ids(ToolQuery { limit, after: after.as_deref(), ..every });
+                    assert!(page.len() == limit || next.is_none(), "{page:?}");
+                    ids.extend(page);
+                    after = next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+                assert_eq!(ids, expected, "{protocol}, {limit} at a time");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_of_a_rare_protocol_does_not_look_at_every_tool() {
+        struct Counted<'v>(&'v dyn View, std::cell::Cell<usize>);
+        impl View for Counted<'_> {
+            fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+                self.1.set(self.1.get() + 1);
+                self.0.get(table, key)
+            }
+            fn scan(
+                &self,
+                table: &str,
+                from: &[u8],
+                visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+            ) -> Result<(), Corrupt> {
+                self.0.scan(table, from, &mut |key, row| {
+                    self.1.set(self.1.get() + 1);
+                    visit(key, row)
+                })
+            }
+        }
+        let mut bench = Bench::default();
+        for at in 0..500 {
+            bench.put_tool(of_protocol(&format!("t{at:03}"), "http"));
+        }
+        bench.put_tool(of_protocol("z", "mcp"));
+        let view = Counted(&bench.rows, std::cell::Cell::new(0));
+        let query = ToolQuery { limit: 10, protocol: Some("mcp"), after: None };
+        assert_eq!(page(&view, query).expect("page").rows.len(), 1);
+        assert!(view.1.get() < 30, "{} rows", view.1.get());
     }
 
     #[test]
@@ -505,8 +600,7 @@ mod tests {
         let mut bench = Bench::default();
         // One id begins another, and one protocol's name another's.
         for (id, protocol) in [("b", "mcp"), ("a", "mc"), ("ab", "mcp"), ("a!", "mcp"), ("~", "mcp")] {
-            let command = PutTool { tool: Some(tool(id, "n", &[protocol])), ..new(id, "n") };
-            bench.put_tool(command);
+            bench.put_tool(of_protocol(id, protocol));
         }
         let mut query = ToolQuery { limit: 2, ..ToolQuery::default() };
         let (first, next) = bench.ids(query);
@@ -593,7 +687,7 @@ mod tests {
         let one_by_one: Vec<Reply> =
             commands().into_iter().map(|command| apart.one(START, command)).collect();
         assert_eq!(replies, one_by_one);
-        assert_eq!(together.rows.0, apart.rows.0);
+        assert_eq!(together.rows.without_events(), apart.rows.without_events());
         let restarted = Replicated::default();
         restarted.rebuild(&together.rows).expect("rebuilds");
         assert_eq!(restarted.index().tools, 2);

@@ -1,0 +1,326 @@
+//! Rows that lie next to each other in a table, packed into as few bytes as can be read fast.
+//!
+//! A leaf is `[crc32c of the rest: 4, big endian][length of its rows: 4, big endian][its rows]`. Its rows are
+//! `[length of the key][length of the row][key][row]`, in the order of keys. What is packed never leaves
+//! memory, so the format may change.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::cluster::Corrupt;
+
+/// Of zstd: rows that differ in little are found to be alike at any level, and this one is read fastest.
+const COMPRESSION_LEVEL: i32 = -1;
+const HEADER_BYTES: usize = 8;
+
+thread_local! {
+    /// A thread that reads is not to make one for each leaf, nor to wait for another's.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// How the rows of a table are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// As they are: for rows that have nothing in common.
+    Plain,
+    /// With zstd, all rows of a leaf together.
+    Compressed,
+}
+
+impl Packing {
+    /// Bytes of rows beyond which a leaf is split: more take longer to read, fewer have less in common.
+    #[must_use]
+    pub const fn full(self) -> usize {
+        match self {
+            Self::Plain => 2 * 1024,
+            Self::Compressed => 6 * 1024,
+        }
+    }
+}
+
+/// A packed leaf. It never changes: whoever reads it holds up nobody.
+#[derive(Clone)]
+pub struct Leaf(Arc<[u8]>);
+
+impl Leaf {
+    /// Bytes of it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Its rows, for [`rows`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not what was packed.
+    pub fn unpack(&self, packing: Packing) -> Result<Cow<'_, [u8]>, Corrupt> {
+        let damaged = || Corrupt::row("rows in memory are damaged");
+        let (checksum, rest) = self.0.split_first_chunk().ok_or_else(damaged)?;
+        if u32::from_be_bytes(*checksum) != crc32c::crc32c(rest) {
+            return Err(damaged());
+        }
+        let (length, packed) = rest.split_first_chunk().ok_or_else(damaged)?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| damaged())?;
+        let rows = match packing {
+            Packing::Plain => Cow::Borrowed(packed),
+            Packing::Compressed => Cow::Owned(decompressed(packed, length).map_err(|_| damaged())?),
+        };
+        if rows.len() == length { Ok(rows) } else { Err(damaged()) }
+    }
+}
+
+fn decompressed(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let decompressor = match decompressor {
+            Some(decompressor) => decompressor,
+            None => decompressor.insert(Decompressor::new()?),
+        };
+        decompressor.decompress(packed, length)
+    })
+}
+
+/// Packs leaves.
+#[derive(Default)]
+pub struct Packer {
+    compressor: Option<Compressor<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl Packer {
+    /// A leaf of `rows`, which [`frame`] has made.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if they cannot be packed.
+    pub fn pack(&mut self, packing: Packing, rows: &[u8]) -> Result<Leaf, Corrupt> {
+        let unpacked = |error: &dyn std::fmt::Display| {
+            Corrupt::row(format_args!("pack {} bytes of rows in memory: {error}", rows.len()))
+        };
+        let length = u32::try_from(rows.len()).map_err(|error| unpacked(&error))?;
+        let compressed = match packing {
+            Packing::Plain => rows,
+            Packing::Compressed => {
+                let compressor = match &mut self.compressor {
+                    Some(compressor) => compressor,
+                    none => {
+                        none.insert(Compressor::new(COMPRESSION_LEVEL).map_err(|error| unpacked(&error))?)
+                    }
+                };
+                self.scratch.clear();
+                self.scratch.reserve(zstd::zstd_safe::compress_bound(rows.len()));
+                compressor.compress_to_buffer(rows, &mut self.scratch).map_err(|error| unpacked(&error))?;
+                &self.scratch
+            }
+        };
+        let mut leaf = Vec::with_capacity(HEADER_BYTES + compressed.len());
+        leaf.extend_from_slice(&[0; 4]);
+        leaf.extend_from_slice(&length.to_be_bytes());
+        leaf.extend_from_slice(compressed);
+        let checksum = crc32c::crc32c(&leaf[4..]);
+        leaf[..4].copy_from_slice(&checksum.to_be_bytes());
+        Ok(Leaf(leaf.into()))
+    }
+}
+
+/// Adds a row to those of a leaf.
+pub fn frame(rows: &mut Vec<u8>, key: &[u8], row: &[u8]) {
+    for length in [key.len(), row.len()] {
+        let mut bytes = [0; 10];
+        let mut left = &mut bytes[..];
+        // Ten bytes are enough for any length.
+        let _ = prost::encode_length_delimiter(length, &mut left);
+        let unused = left.len();
+        rows.extend_from_slice(&bytes[..bytes.len() - unused]);
+    }
+    rows.extend_from_slice(key);
+    rows.extend_from_slice(row);
+}
+
+/// The rows of a leaf, in the order of keys, each with its key.
+#[must_use]
+pub fn rows(unpacked: &[u8]) -> Rows<'_> {
+    Rows(unpacked)
+}
+
+/// What [`rows`] answers.
+pub struct Rows<'r>(&'r [u8]);
+
+impl Rows<'_> {
+    /// Bytes of the rows that are still to come.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<'r> Iterator for Rows<'r> {
+    type Item = Result<(&'r [u8], &'r [u8]), Corrupt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let row = split_row(self.0);
+        self.0 = row.map_or(&[], |(_, _, rest)| rest);
+        Some(row.map(|(key, row, _)| (key, row)).ok_or_else(|| Corrupt::row("rows in memory are damaged")))
+    }
+}
+
+fn split_row(mut framed: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let key_length = prost::decode_length_delimiter(&mut framed).ok()?;
+    let row_length = prost::decode_length_delimiter(&mut framed).ok()?;
+    let (key, rest) = framed.split_at_checked(key_length)?;
+    let (row, rest) = rest.split_at_checked(row_length)?;
+    Some((key, row, rest))
+}
+
+/// `rows` in parts of at most five eighths of `full`, if they are more than that: what comes next goes to
+/// either part. A row that is larger is a part by itself.
+///
+/// # Errors
+/// [`Corrupt`] if they are not what [`frame`] has made.
+pub fn parts(framed: &[u8], full: usize) -> Result<Vec<&[u8]>, Corrupt> {
+    if framed.len() <= full {
+        return Ok(if framed.is_empty() { Vec::new() } else { vec![framed] });
+    }
+    let (mut parts, mut begin, mut end) = (Vec::new(), 0, 0);
+    let mut rows = rows(framed);
+    while let Some(row) = rows.next() {
+        row?;
+        let behind = framed.len() - rows.left();
+        if end > begin && behind - begin > full / 8 * 5 {
+            parts.push(&framed[begin..end]);
+            begin = end;
+        }
+        end = behind;
+    }
+    parts.push(&framed[begin..end]);
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PACKINGS: [Packing; 2] = [Packing::Plain, Packing::Compressed];
+
+    impl Leaf {
+        /// One whose checksum fits whatever it holds.
+        fn sealed(length: u32, packed: &[u8]) -> Self {
+            let rest = [&length.to_be_bytes()[..], packed].concat();
+            Self([&crc32c::crc32c(&rest).to_be_bytes()[..], &rest].concat().into())
+        }
+
+        /// The same with one bit turned.
+        pub fn damaged(&self, bit: usize) -> Self {
+            let mut bytes = self.0.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            Self(bytes.into())
+        }
+    }
+
+    fn framed<'r>(rows: impl IntoIterator<Item = (&'r Vec<u8>, &'r Vec<u8>)>) -> Vec<u8> {
+        let mut framed = Vec::new();
+        rows.into_iter().for_each(|(key, row)| frame(&mut framed, key, row));
+        framed
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_packed_unpacks_to_the_same_rows(
+            table in btree_map(vec(any::<u8>(), 0..300), vec(any::<u8>(), 0..600), 0..20),
+        ) {
+            let bytes = framed(&table);
+            for packing in PACKINGS {
+                let leaf = Packer::default().pack(packing, &bytes).expect("packs");
+                let unpacked = leaf.unpack(packing).expect("unpacks");
+                let read: Result<Vec<_>, _> = rows(&unpacked).collect();
+                let read: Vec<_> = read.expect("rows");
+                prop_assert!(read.iter().copied().eq(table.iter().map(|(key, row)| (&key[..], &row[..]))));
+            }
+        }
+
+        #[test]
+        fn parts_have_every_row_in_order_and_are_small_or_one_row(
+            table in btree_map(vec(any::<u8>(), 1..9), (0usize..900).prop_map(|length| vec![7; length]), 1..60),
+        ) {
+            let (full, bytes) = (800, framed(&table));
+            let parts = parts(&bytes, full).expect("parts");
+            prop_assert_eq!(parts.concat(), bytes.clone());
+            prop_assert_eq!(parts.len() == 1, bytes.len() <= full || table.len() == 1);
+            for part in &parts {
+                let is_small = part.len() <= if parts.len() == 1 { full } else { full / 8 * 5 };
+                prop_assert!(is_small || rows(part).count() == 1, "{}", part.len());
+            }
+        }
+
+        #[test]
+        fn what_nobody_framed_or_packed_is_corrupt_or_read_and_never_a_panic(
+            bytes in vec(any::<u8>(), 0..60),
+            length in any::<u32>(),
+        ) {
+            for row in rows(&bytes) {
+                let _ = row.map_err(|error| error.to_string());
+            }
+            let _ = parts(&bytes, 8);
+            for packing in PACKINGS {
+                // The length is small or it would be allocated.
+                let _ = Leaf::sealed(length % 4096, &bytes).unpack(packing).map(|rows| rows.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_with_any_one_bit_turned_or_cut_anywhere_is_corrupt() {
+        let bytes =
+            framed([(&b"key".to_vec(), &b"a row".repeat(9)), (&b"key two".to_vec(), &b"a row".repeat(8))]);
+        for packing in PACKINGS {
+            let leaf = Packer::default().pack(packing, &bytes).expect("packs");
+            assert!(leaf.unpack(packing).is_ok());
+            for bit in 0..leaf.bytes() * 8 {
+                assert!(leaf.damaged(bit).unpack(packing).is_err(), "{packing:?}, bit {bit}");
+            }
+            for length in 0..leaf.bytes() {
+                assert!(
+                    Leaf(leaf.0[..length].into()).unpack(packing).is_err(),
+                    "{packing:?}, {length} bytes"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_is_not_as_long_as_it_says_is_corrupt() {
+        let bytes = framed([(&b"key".to_vec(), &b"a row".repeat(9))]);
+        let mut packed = Vec::with_capacity(1024);
+        Compressor::new(1).expect("made").compress_to_buffer(&bytes, &mut packed).expect("compresses");
+        for (packing, packed) in [(Packing::Plain, &bytes), (Packing::Compressed, &packed)] {
+            let length = u32::try_from(bytes.len()).expect("short");
+            assert!(Leaf::sealed(length, packed).unpack(packing).is_ok());
+            for wrong in [0, length - 1, length + 1, length + 1000] {
+                assert!(Leaf::sealed(wrong, packed).unpack(packing).is_err(), "{packing:?}, {wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_alike_take_a_fifth_of_their_bytes() {
+        let table: Vec<(Vec<u8>, Vec<u8>)> = (0..14u64)
+            .map(|number| {
+                let id = format!("tool-{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let text =
+                    format!("{id}, reports of shard {number}: ") + &"answers a question in SQL. ".repeat(14);
+                (id.into_bytes(), text.into_bytes())
+            })
+            .collect();
+        let bytes = framed(table.iter().map(|(key, row)| (key, row)));
+        let leaf = Packer::default().pack(Packing::Compressed, &bytes).expect("packs");
+        assert!(leaf.bytes() * 5 < bytes.len(), "{} of {}", leaf.bytes(), bytes.len());
+    }
+}
