@@ -7,12 +7,13 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::command::{Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent};
+use super::events::SecurityEvent;
 use super::owned::Owned;
 use super::revocations::{Made, Note};
 use super::tables::{
     AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
 };
-use super::{Error, Idempotency, State, encryption_keys, revocations};
+use super::{Error, Idempotency, State, encryption_keys, feed, outbox, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::WorkloadId;
@@ -140,6 +141,7 @@ pub fn issue(
     tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
     tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
     tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
+    feed::note(tables, now, feed::Note::of_agent(&id, &row.issued_by, "issued"))?;
     Ok(Reply::Agent(AgentIssued { row: Some(row) }))
 }
 
@@ -152,7 +154,7 @@ pub fn revoke(
     tables: &mut Tables<'_>,
     moment: Moment,
     index: u64,
-    command: &RevokeAgent,
+    command: RevokeAgent,
 ) -> Result<Reply, Corrupt> {
     let Some(row) = find(tables, &command.agent_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownAgent));
@@ -167,10 +169,13 @@ pub fn revoke(
         digest: command.digest.clone(),
         kind: lineage::SUBJECT.to_owned(),
         issuer: String::new(),
-        value: command.agent_id.clone(),
+        value: command.agent_id,
     };
-    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller.clone(), of_signal: false };
+    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
     revocations::revoke(tables, moment, index, &command.digest, note)?;
+    if let Some(event) = command.event {
+        outbox::append(tables, moment, event)?;
+    }
     Ok(Reply::Done { changed: true })
 }
 
@@ -199,7 +204,7 @@ pub fn note_revoked(
     let (revoked_at_millis, revoked_by) = (now.millis(), by.to_owned());
     let row = AgentRow { revoked_at_millis, revoked_by, revoked_index: index, ..row };
     tables.put(AGENT, agent_id.as_bytes(), row.encode_to_vec());
-    Ok(())
+    feed::note(tables, now, feed::Note::of_agent(agent_id, by, "revoked"))
 }
 
 /// The row of an agent, whatever it is good for.
@@ -406,7 +411,8 @@ impl State {
         }
     }
 
-    /// Revokes an agent, for ever, and all that derives from it. Whether that changed anything.
+    /// Revokes an agent, for ever, and all that derives from it; `event` is what streams are told of it. Whether
+    /// that changed anything.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
@@ -416,6 +422,7 @@ impl State {
         agent_id: &WorkloadId,
         caller: String,
         is_operator: bool,
+        event: Option<SecurityEvent>,
         idempotency: Option<Idempotency>,
     ) -> Result<bool, Error> {
         let command = RevokeAgent {
@@ -423,6 +430,7 @@ impl State {
             digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
             caller,
             is_operator,
+            event: event.map(Into::into),
         };
         match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
             Reply::Done { changed } => Ok(changed),
@@ -511,6 +519,7 @@ mod tests {
             digest: Bytes::copy_from_slice(digest.as_bytes()),
             caller: caller.to_owned(),
             is_operator,
+            event: None,
         })
     }
 
@@ -861,11 +870,12 @@ mod tests {
             for command in commands(round) {
                 apart.one(at, command);
             }
-            // A revocation names the entry it came with, and so does an agent.
+            // A revocation names the entry it came with, and so do an agent and what the live feed tells.
             let without_entries = |bench: &Bench| {
-                let rows = bench.rows.0.iter().filter(|((table, _), _)| table != REVOCATION);
+                let rows = bench.rows.without_events();
+                let rows = rows.into_iter().filter(|((table, _), _)| table != REVOCATION);
                 let rows = rows.map(|((table, key), row)| {
-                    let agent = (table == AGENT).then(|| decode::<AgentRow>(AGENT, row).expect("a row"));
+                    let agent = (table == AGENT).then(|| decode::<AgentRow>(AGENT, &row).expect("a row"));
                     let agent = agent
                         .map(|agent| AgentRow { issued_index: 0, revoked_index: 0, ..agent }.encode_to_vec());
                     (table.clone(), key.clone(), agent.unwrap_or_else(|| row.clone()))

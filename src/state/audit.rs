@@ -115,7 +115,8 @@ impl State {
     /// # Errors
     /// [`Corrupt`] if the row is not what was written.
     pub fn audit_head(&self, tool: &Digest128) -> Result<Option<AuditHash>, Corrupt> {
-        let row = self.core.view().get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.core.node_id()))?;
+        let view = self.core.machine().resident().over(self.core.view());
+        let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.core.node_id()))?;
         row.map(|row| hash(&row)).transpose()
     }
 

@@ -17,7 +17,7 @@ use super::idempotency::digest;
 use super::revocations::{FactText, end, kept_until};
 use super::signals::{self, Kept};
 use super::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
-use super::{Error, Idempotency, State};
+use super::{Error, Idempotency, State, feed};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -179,6 +179,10 @@ pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply
     let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+    let fact = row.fact.unwrap_or_default();
+    let note =
+        feed::Note { kind: "revocation", subject: &fact.value, target: &fact.issuer, detail: "block lifted" };
+    feed::note(tables, moment.now, note)?;
     Ok(Reply::Done { changed: true })
 }
 

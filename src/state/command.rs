@@ -20,13 +20,15 @@ pub use proto::command::Body as Command;
 pub use proto::effect::Kind as EffectKind;
 pub use proto::tool_written::How;
 pub use proto::{
-    AcceptSignal, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock, AuditBlockRow, AuditHead,
-    AuditNodeRow, BlockRow, Bootstrap, CheckStateHash, DeregisterTool, Effect, EncryptionKeyRegistered,
-    EncryptionKeyRow, Fact, Idempotency, IdempotencyRow, IssueAgent, LiftBlock, Metadata, NonceRow,
-    PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, Refusal,
-    RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
-    RevokeAgent, Revoked, SigningKeyRow, SpendNonce, TaintSigningKey, Tool, ToolRow, ToolVersion,
-    ToolWritten,
+    AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock,
+    AuditBlockRow, AuditHead, AuditNodeRow, BlockRow, Bootstrap, ChangeStreamSubject, CheckStateHash,
+    CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered,
+    EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow, IssueAgent, LiftBlock, Metadata,
+    NonceRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool,
+    Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
+    RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, SpendNonce, Stream, StreamCursorRow,
+    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    UpdateStream, VerifyStream,
 };
 
 /// The version of the format that this version writes.
@@ -59,6 +61,8 @@ pub enum Reply {
     EncryptionKey(EncryptionKeyRegistered),
     /// An operator's revocation stands.
     Revoked(Revoked),
+    /// A stream is as it was asked to be.
+    Stream(StreamWritten),
 }
 
 /// What a command came to, as it is told to whoever proposed it.
@@ -142,6 +146,7 @@ pub fn encode_reply(reply: Told<Reply>) -> Bytes {
         Reply::Agent(issued) => proto::reply::Body::AgentIssued(issued),
         Reply::EncryptionKey(registered) => proto::reply::Body::EncryptionKeyRegistered(registered),
         Reply::Revoked(revoked) => proto::reply::Body::Revoked(revoked),
+        Reply::Stream(written) => proto::reply::Body::StreamWritten(written),
     };
     proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
@@ -157,6 +162,7 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
         proto::reply::Body::AgentIssued(issued) => Reply::Agent(issued),
         proto::reply::Body::EncryptionKeyRegistered(registered) => Reply::EncryptionKey(registered),
         proto::reply::Body::Revoked(revoked) => Reply::Revoked(revoked),
+        proto::reply::Body::StreamWritten(written) => Reply::Stream(written),
     };
     Some(Told { outcome, is_repeated: reply.repeated })
 }
@@ -212,6 +218,93 @@ mod tests {
             for told in [Told::first(reply.clone()), Told::repeated(reply.clone())] {
                 assert_eq!(decode_reply(&encode_reply(told.clone())), Some(told));
             }
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_streams_on_disk_do_not_change() {
+        let event = SecurityEvent {
+            event_type: "t".into(),
+            sub_id: "{}".into(),
+            claims: "{}".into(),
+            txn: String::new(),
+        };
+        let event_bytes = [10, 1, b't', 18, 2, b'{', b'}', 26, 2, b'{', b'}'];
+        let id = |index, number| Some(EventId { index, number });
+        let s = || "s".to_owned();
+        let stream = || Some(Stream { stream_id: s(), endpoint_url: "u".into(), ..Stream::default() });
+        let cursor = StreamCursorRow {
+            next: id(1, 2),
+            done: id(3, 0).into_iter().collect(),
+            delivered: 4,
+            ..Default::default()
+        };
+        let letter = DeadLetter { id: id(1, 0), err: "e".into(), ..DeadLetter::default() };
+        let signal = AcceptSignal { events: vec![event.clone()], subject: s(), ..AcceptSignal::default() };
+        let status = SetStreamStatus {
+            stream_id: s(),
+            status: StreamStatus::StreamDisabled.into(),
+            reason: "r".into(),
+            by_transmitter: true,
+        };
+        let advance =
+            AdvanceStream { stream_id: s(), version: 3, cursor: Some(cursor), dead_letters: vec![letter] };
+        let change = ChangeStreamSubject { stream_id: s(), sub_id: "{}".into(), removed: true };
+        for (command, bytes) in [
+            (Command::AcceptSignal(signal), [&[114, 16, 58, 11][..], &event_bytes, &[66, 1, b's']].concat()),
+            (
+                Command::Revoke(Revoke { event: Some(event.clone()), ..Revoke::default() }),
+                [&[122, 13, 58, 11][..], &event_bytes].concat(),
+            ),
+            (
+                Command::RevokeAgent(RevokeAgent { event: Some(event), ..RevokeAgent::default() }),
+                [&[90, 13, 42, 11][..], &event_bytes].concat(),
+            ),
+            (
+                Command::CreateStream(CreateStream { stream: stream() }),
+                vec![146, 1, 8, 10, 6, 10, 1, b's', 50, 1, b'u'],
+            ),
+            (
+                Command::UpdateStream(UpdateStream { stream: stream(), revision: 9 }),
+                vec![154, 1, 10, 10, 6, 10, 1, b's', 50, 1, b'u', 16, 9],
+            ),
+            (Command::SetStreamStatus(status), vec![162, 1, 10, 10, 1, b's', 16, 2, 26, 1, b'r', 32, 1]),
+            (Command::ChangeStreamSubject(change), vec![170, 1, 9, 10, 1, b's', 18, 2, b'{', b'}', 24, 1]),
+            (
+                Command::VerifyStream(VerifyStream { stream_id: s(), state: "x".into() }),
+                vec![178, 1, 6, 10, 1, b's', 18, 1, b'x'],
+            ),
+            (Command::DeleteStream(DeleteStream { stream_id: s() }), vec![186, 1, 3, 10, 1, b's']),
+            (
+                Command::AdvanceStream(advance),
+                [
+                    &[194, 1, 28, 10, 1, b's', 16, 3][..],
+                    &[26, 12, 10, 4, 8, 1, 16, 2, 18, 2, 8, 3, 32, 4],
+                    &[34, 7, 10, 2, 8, 1, 18, 1, b'e'],
+                ]
+                .concat(),
+            ),
+        ] {
+            assert_eq!(encode(command.clone())[..], bytes[..], "{command:?}");
+        }
+    }
+
+    #[test]
+    fn replies_about_streams_survive_encoding() {
+        let row = StreamRow { stream: Some(Stream::default()), revision: 1, ..StreamRow::default() };
+        let refusals = [
+            Refusal::UnknownStream,
+            Refusal::TooManyStreams,
+            Refusal::StreamChanged,
+            Refusal::StreamNotEnabled,
+            Refusal::VerifiedTooOften,
+            Refusal::TooManySubjects,
+        ];
+        assert_eq!(refusals.map(i32::from), [22, 23, 24, 25, 26, 27]);
+        let refusals = refusals.into_iter().map(Reply::Refused);
+        for reply in refusals.chain([Reply::Stream(StreamWritten { row: Some(row) })]) {
+            let told = Told::first(reply);
+            assert_eq!(decode_reply(&encode_reply(told.clone())), Some(told));
         }
     }
 }

@@ -9,6 +9,7 @@ use super::command::{
     Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey,
     Registrar as RegistrarRow, Reply,
 };
+use super::feed::{self, Note};
 use super::idempotency::digest;
 use super::tables::{self, ENCRYPTION_KEY, Tables};
 use super::{Error, Idempotency, State, agents};
@@ -47,6 +48,10 @@ pub fn register(
         tables.put(ENCRYPTION_KEY, &key, row.encode_to_vec());
     }
     let created = same.is_none();
+    if created {
+        let note = Note::of_agent(&command.agent_id, "", "encryption key registered");
+        feed::note(tables, now, note)?;
+    }
     Ok(Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }))
 }
 

@@ -8,8 +8,8 @@ use prost::Message as _;
 
 use super::bucket::Bucketed;
 use super::command::{
-    self, Agent, AgentIssued, AgentRow, Command, How, Idempotency, IdempotencyRow, Refusal, Reply, Told,
-    ToolRow, ToolWritten,
+    self, Agent, AgentIssued, AgentRow, Command, How, Idempotency, IdempotencyRow, Refusal, Reply, Stream,
+    StreamRow, StreamWritten, Told, ToolRow, ToolWritten,
 };
 use super::tables::{IDEMPOTENCY, Tables, decode};
 use crate::clock::Timestamp;
@@ -84,16 +84,29 @@ fn without_content(reply: &Reply) -> Option<Reply> {
                 row: Some(AgentRow { agent: Some(agent), ..AgentRow::default() }),
             }))
         }
+        Reply::Stream(written) => {
+            let row = written.row.as_ref()?;
+            let stream_id = row.stream.as_ref()?.stream_id.clone();
+            let stream = Some(Stream { stream_id, ..Stream::default() });
+            let row = StreamRow { stream, removed_subjects: Vec::new(), ..row.clone() };
+            Some(Reply::Stream(StreamWritten { row: Some(row) }))
+        }
         Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) => Some(reply.clone()),
     }
 }
 
 /// The same key and request bring the same entry.
 fn with_content(mut reply: Reply, command: &Command) -> Reply {
-    if let (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) =
-        (&mut reply, command)
-    {
-        row.tool.clone_from(&command.tool);
+    match (&mut reply, command) {
+        (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) => {
+            row.tool.clone_from(&command.tool);
+        }
+        (Reply::Stream(StreamWritten { row: Some(row) }), Command::CreateStream(command)) => {
+            // A retry draws another id: the first one's is what is there.
+            let stream_id = row.stream.take().unwrap_or_default().stream_id;
+            row.stream = command.stream.clone().map(|stream| Stream { stream_id, ..stream });
+        }
+        _ => {}
     }
     reply
 }

@@ -9,15 +9,22 @@ mod blocks;
 mod bucket;
 pub mod command;
 mod encryption_keys;
+mod events;
+mod feed;
 mod idempotency;
+mod leaf;
+mod leaves;
 mod machine;
+mod outbox;
 mod owned;
 mod policies;
+mod resident;
 mod revocation_index;
 mod revocations;
 mod signals;
 mod signing_keys;
 mod spent;
+mod streams;
 mod tables;
 #[cfg(test)]
 mod testing;
@@ -33,17 +40,24 @@ pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use blocks::{BlockId, Blocked};
 pub use command::{Agent, Metadata, PolicySource, Told};
 pub use encryption_keys::{EncryptionKeyFacts, Registrar};
+pub use events::{EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION};
+pub use feed::FeedEvent;
 pub use machine::{Index, Replicated};
+pub use outbox::OutboxEvent;
 pub use revocation_index::RevocationIndex;
 pub use revocations::{FactText, Made, Revocation, Revoked, Target};
 pub use signals::{Again, Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
+pub use streams::{
+    DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
+};
 pub use tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
 pub use crate::cluster::{Fresh, Stale};
 use crate::id::{Digest128, Incarnation, LogPosition};
+use crate::token::signing::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
 
 /// Why a proposal did not come to anything.
@@ -118,6 +132,24 @@ pub enum Error {
     /// There is no such block, or it is lifted.
     #[error("there is no block with this id")]
     UnknownBlock,
+    /// There is no such stream.
+    #[error("there is no stream with this stream_id")]
+    UnknownStream,
+    /// More streams than the limit, of all or of the caller.
+    #[error("the cluster has too many streams, or too many of this caller")]
+    TooManyStreams,
+    /// Somebody else changed the stream, or moved it on, meanwhile.
+    #[error("the stream was changed by someone else")]
+    StreamChanged,
+    /// It is paused or disabled.
+    #[error("stream_id: the stream is not enabled")]
+    StreamNotEnabled,
+    /// The stream was verified a moment ago.
+    #[error("the stream was verified less than a minute ago")]
+    VerifiedTooOften,
+    /// More subjects are taken out of the stream than the limit.
+    #[error("the stream is without as many subjects as it can be")]
+    TooManySubjects,
     /// A row is not what was written.
     #[error("a row of the state is damaged")]
     Damaged(#[from] Corrupt),
@@ -151,6 +183,12 @@ impl From<Refusal> for Error {
             Refusal::RevocationQuota => Self::RevocationQuota,
             Refusal::TooManyRevocations => Self::TooManyRevocations,
             Refusal::UnknownBlock => Self::UnknownBlock,
+            Refusal::UnknownStream => Self::UnknownStream,
+            Refusal::TooManyStreams => Self::TooManyStreams,
+            Refusal::StreamChanged => Self::StreamChanged,
+            Refusal::StreamNotEnabled => Self::StreamNotEnabled,
+            Refusal::VerifiedTooOften => Self::VerifiedTooOften,
+            Refusal::TooManySubjects => Self::TooManySubjects,
         }
     }
 }
@@ -246,12 +284,18 @@ impl State {
         self.propose(Command::Bootstrap(command)).await.map(drop)
     }
 
-    /// Publishes a signing key of this node.
+    /// Publishes a signing key of this node. `jwk` is its public half.
     ///
     /// # Errors
     /// [`Error::TooManySigningKeys`], or as [`Error::Write`] says.
-    pub async fn publish_signing_key(&self, kid: String, jwk: String) -> Result<(), Error> {
-        let command = command::PublishSigningKey { kid, node_id: self.core.node_id(), jwk };
+    pub async fn publish_signing_key(
+        &self,
+        kid: String,
+        jwk: String,
+        algorithm: SigningAlgorithm,
+    ) -> Result<(), Error> {
+        let (node_id, algorithm) = (self.core.node_id(), signing_keys::write_algorithm(algorithm));
+        let command = command::PublishSigningKey { kid, node_id, jwk, algorithm };
         self.propose(Command::PublishSigningKey(command)).await.map(drop)
     }
 

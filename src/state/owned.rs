@@ -1,4 +1,4 @@
-//! How many tools and agents each caller has in the cluster, so that none of them fills it alone.
+//! How many tools, agents and streams each caller has in the cluster, so that none of them fills it alone.
 //!
 //! One small row per caller that has any; a row of none is not there.
 
@@ -12,6 +12,8 @@ pub enum Owned {
     Tools,
     /// Agents that the caller had issued.
     Agents,
+    /// Streams that the caller created.
+    Streams,
 }
 
 impl Owned {
@@ -53,6 +55,7 @@ impl Owned {
         let what: &[u8] = match self {
             Self::Tools => b"tools",
             Self::Agents => b"agents",
+            Self::Streams => b"streams",
         };
         [what, &[0], caller.as_bytes()].concat()
     }

@@ -3,6 +3,7 @@
 use prost::Message as _;
 
 use super::command::{PolicyHistoryRow, PolicyRow, PutPolicy, Refusal, Reply};
+use super::feed::{self, Note};
 use super::tables::{CURRENT_POLICY, META, POLICY, POLICY_HISTORY, Tables};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -36,6 +37,8 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
     };
     tables.put(POLICY_HISTORY, &number.to_be_bytes(), change.encode_to_vec());
     forget_the_oldest(tables)?;
+    let (subject, target) = (command.digest.as_str(), command.applied_by.as_str());
+    feed::note(tables, now, Note { kind: "cluster", subject, target, detail: "policy applied" })?;
     Ok(Reply::Done { changed: true })
 }
 

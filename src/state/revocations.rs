@@ -7,10 +7,11 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::command::{self, Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
+use super::events::SecurityEvent;
 use super::idempotency::digest;
 use super::signals::{self, Kept};
 use super::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
-use super::{Error, Idempotency, State, agents, blocks, signing_keys};
+use super::{Error, Idempotency, State, agents, blocks, feed, outbox, signing_keys};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::{Digest128, LogPosition, WorkloadId};
@@ -61,6 +62,8 @@ pub struct Revocation<'r> {
     pub reason: String,
     /// Who asks; empty for nobody.
     pub caller: String,
+    /// What streams are told of it; `None` if it concerns nobody they know.
+    pub event: Option<SecurityEvent>,
 }
 
 /// What a fact is, as far as more is to be done than to refuse what was issued before.
@@ -234,8 +237,18 @@ pub fn by_operator(
     }
     let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
     let digest = fact.digest.clone();
+    let told = feed::Note {
+        kind: "revocation",
+        subject: &fact.value,
+        target: &fact.issuer,
+        detail: &command.reason,
+    };
+    feed::note(tables, moment.now, told)?;
     let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
     revoke(tables, moment, index, &digest, note)?;
+    if let Some(event) = command.event {
+        outbox::append(tables, moment, event)?;
+    }
     Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.latest.millis(), issuer_revoked_before }))
 }
 
@@ -320,7 +333,7 @@ impl State {
         revocation: Revocation<'_>,
         idempotency: Option<Idempotency>,
     ) -> Result<Made, Error> {
-        let Revocation { fact, target, reason, caller } = revocation;
+        let Revocation { fact, target, reason, caller, event } = revocation;
         let command = command::Revoke {
             fact: Some(fact_row(fact)),
             reason,
@@ -328,6 +341,7 @@ impl State {
             blocks: target == Target::ForeignKey,
             must_be_agent: target == Target::Agent,
             taints: target == Target::OwnKey,
+            event: event.map(Into::into),
         };
         match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
             Reply::Revoked(made) => Ok(Made {
@@ -560,7 +574,12 @@ mod tests {
     #[test]
     fn a_key_of_ours_is_tainted_by_the_entry_that_notes_it_and_what_is_not_there_is_not_revoked() {
         let mut bench = Bench::default();
-        let publish = PublishSigningKey { kid: "k".to_owned(), node_id: 1, jwk: "{}".to_owned() };
+        let publish = PublishSigningKey {
+            kid: "k".to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm: String::new(),
+        };
         bench.one(START, Command::PublishSigningKey(publish));
         let key = |kid: &str| Fact::signing_key("https://fabric.example", kid);
         let taint = |kid: &str| {

@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::blocks;
 use super::bucket::Bucketed;
 use super::command::{
     self, AcceptSignal, AllowRevocations, Command, EffectKind, Refusal, Reply, RevocationQuotaRow,
 };
+use super::events::SecurityEvent;
 use super::idempotency::digest;
 use super::revocations::{self, Note, fact_row};
 use super::tables::{BLOCK, Moment, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode};
-use super::{Error, State};
+use super::{Error, State, blocks, feed, outbox};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
@@ -42,6 +42,10 @@ pub struct Signal {
     pub reason: String,
     /// Digest of the subject and the events.
     pub content: Digest128,
+    /// What of it is passed on to streams, in this order.
+    pub events: Vec<SecurityEvent>,
+    /// Whom it is about, as text, for the live feed.
+    pub subject: String,
 }
 
 /// What a token that comes again says.
@@ -87,6 +91,8 @@ impl Signal {
             effects: self.effects.into_iter().map(Effect::into_row).collect(),
             reason: self.reason,
             content: Bytes::copy_from_slice(self.content.as_bytes()),
+            events: self.events.into_iter().map(Into::into).collect(),
+            subject: self.subject,
         }
     }
 }
@@ -111,8 +117,8 @@ impl Effect {
     }
 }
 
-/// Accepts a signal: its `jti` is spent and all of its effects stand, or nothing of it. What came before
-/// changes nothing.
+/// Accepts a signal: its `jti` is spent, all of its effects stand and its events are on their way, or nothing of
+/// it. What came before changes nothing.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -138,11 +144,28 @@ pub fn accept(
         [digest(&command.content)?.as_bytes(), &index.to_be_bytes()[..]].concat()
     };
     SIGNALS.remember(tables, moment.passed, &jti, row)?;
-    for effect in command.effects {
+    for effect in &command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
-        take_effect(tables, moment, index, &effect, note)?;
+        take_effect(tables, moment, index, effect, note)?;
     }
+    tell(tables, moment, command)?;
     Ok(Reply::Done { changed: true })
+}
+
+/// Tells streams what is passed on to them, and the live feed of all of it.
+fn tell(tables: &mut Tables<'_>, moment: Moment, command: AcceptSignal) -> Result<(), Corrupt> {
+    let detail = match command.effects.len() {
+        1 => "1 effect".to_owned(),
+        effects => format!("{effects} effects"),
+    };
+    let note =
+        feed::Note { kind: "signal", subject: &command.subject, target: &command.issuer, detail: &detail };
+    feed::note(tables, moment.now, note)?;
+    if !command.effects.is_empty() {
+        let note = feed::Note { kind: "revocation", detail: &command.reason, ..note };
+        feed::note(tables, moment.now, note)?;
+    }
+    command.events.into_iter().try_for_each(|event| outbox::append(tables, moment, event))
 }
 
 fn take_effect(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
+use super::events::EventId;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Stamp, View, Write};
 
@@ -33,7 +34,7 @@ pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
 pub const AGENT_ISSUER_REVOKED: &str = "agent_issuer_revoked";
 /// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
-/// How many tools and agents a caller has, by (what, 0, who): 8 bytes.
+/// How many tools, agents and streams a caller has, by (what, 0, who): 8 bytes.
 pub const OWNED: &str = "owned";
 /// Encryption keys of agents, by (`agent_id`, 0, `kid`).
 pub const ENCRYPTION_KEY: &str = "encryption_key";
@@ -57,6 +58,17 @@ pub const AUDIT_TRAIL: &str = "audit_trail";
 pub const AUDIT_HEAD: &str = "audit_head";
 /// The last block of each node, by its id.
 pub const AUDIT_NODE: &str = "audit_node";
+
+/// Streams, by `stream_id`.
+pub const STREAM: &str = "stream";
+/// Where each stream stands, by `stream_id`.
+pub const STREAM_CURSOR: &str = "stream_cursor";
+/// Events that a stream's receiver refused for good, by (`stream_id`, 0, event id).
+pub const DEAD_LETTER: &str = "dead_letter";
+/// Security events for streams, by event id.
+pub const OUTBOX: &str = "outbox";
+/// What the live feed tells, by event id.
+pub const FEED: &str = "feed";
 
 /// Every table.
 pub const ALL: &[&str] = &[
@@ -83,6 +95,11 @@ pub const ALL: &[&str] = &[
     AUDIT_TRAIL,
     AUDIT_HEAD,
     AUDIT_NODE,
+    STREAM,
+    STREAM_CURSOR,
+    DEAD_LETTER,
+    OUTBOX,
+    FEED,
 ];
 
 /// Row of [`META`]: 16 bytes.
@@ -106,6 +123,9 @@ pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
 /// Row of [`META`]: how many were dropped because there were too many bytes of them, 8 bytes.
 pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 
+/// Row of [`META`]: how many streams there are, 8 bytes.
+pub const STREAMS: &[u8] = b"streams";
+
 /// When an entry is applied, by three clocks that all nodes agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -125,13 +145,34 @@ pub struct Tables<'v> {
     view: &'v dyn View,
     changed: BTreeMap<(&'static str, Vec<u8>), Option<Vec<u8>>>,
     writes: Vec<Write>,
+    next_event: EventId,
 }
 
 impl<'v> Tables<'v> {
-    /// Over what was applied before.
+    /// Over what was applied before, to be read.
     #[must_use]
     pub fn new(view: &'v dyn View) -> Self {
-        Self { view, changed: BTreeMap::new(), writes: Vec::new() }
+        Self::of_entry(view, 0)
+    }
+
+    /// Over what was applied before, for the entry with this log index.
+    #[must_use]
+    pub fn of_entry(view: &'v dyn View, index: u64) -> Self {
+        let next_event = EventId { index, number: 0 };
+        Self { view, changed: BTreeMap::new(), writes: Vec::new(), next_event }
+    }
+
+    /// The id of the next thing that this entry tells. All of its commands count on.
+    #[must_use]
+    pub fn next_event(&self) -> EventId {
+        self.next_event
+    }
+
+    /// Takes that id.
+    pub fn take_event(&mut self) -> EventId {
+        let taken = self.next_event;
+        self.next_event = taken.next();
+        taken
     }
 
     /// The changes, in order.
@@ -205,7 +246,20 @@ impl<'v> Tables<'v> {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<(), Corrupt> {
-        self.view.scan(table, from, &mut |key, _| visit(key))
+        self.earlier_rows(table, from, &mut |key, _| visit(key))
+    }
+
+    /// The same with what is under each key.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn earlier_rows(
+        &self,
+        table: &'static str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.view.scan(table, from, visit)
     }
 
     /// Writes a row.
@@ -220,8 +274,12 @@ impl<'v> Tables<'v> {
         self.writes.push(Write::Delete { table, key: key.to_vec() });
     }
 
-    /// Removes rows that this entry neither reads nor writes: those that have expired.
+    /// Removes rows from `from` on, which is before `to`. This entry does not look for them again, but those that
+    /// it has written are gone for it too.
     pub fn delete_range(&mut self, table: &'static str, from: Vec<u8>, to: Vec<u8>) {
+        for (_, row) in self.changed.range_mut((table, from.clone())..(table, to.clone())) {
+            *row = None;
+        }
         self.writes.push(Write::DeleteRange { table, from, to });
     }
 

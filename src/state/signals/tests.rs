@@ -45,6 +45,8 @@ fn signal_within(quota: u32, issuer: &str, jti: &str, effects: Vec<Effect>) -> C
         effects,
         reason: String::new(),
         content: content("a"),
+        events: Vec::new(),
+        subject: String::new(),
     };
     Command::AcceptSignal(signal.into_command())
 }
