@@ -7,8 +7,12 @@
 mod authority;
 mod effects;
 mod error;
+pub mod feed;
 mod issuers;
+pub mod passed_on;
 pub mod revoke;
+pub mod streams;
+pub mod transmit;
 
 use std::sync::Arc;
 
@@ -29,6 +33,7 @@ use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
 use crate::token::set::{self, Rules, Sent, Set};
+use crate::token::subject_id;
 
 /// Everything that the receipt of signals needs.
 pub struct Receiver {
@@ -163,6 +168,7 @@ impl Receiver {
         }
         let now = self.clock.now();
         let set = sent.judge(&rules(issuer, now))?;
+        let events = passed_on::events(&set)?;
         self.configured()?;
         // Contract §6: "An issuer may revoke only subjects it has authority over." Asked also for what has
         // no effect: it must not be passed on as that issuer's word either.
@@ -180,6 +186,8 @@ impl Receiver {
             effects,
             reason: effects::reason(&set),
             content,
+            events,
+            subject: subject_id::text(&set.sub_id),
         };
         if !self.state.accept_signal(signal).await.map_err(|error| self.refusal(error))? {
             // Another brought it meanwhile.

@@ -17,7 +17,9 @@ use crate::cluster::Corrupt;
 use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
-use crate::state::{self, BlockId, Blocked, FactText, Idempotency, IssuedAgent, Revoked, State, Target};
+use crate::state::{
+    self, BlockId, Blocked, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent, State, Target,
+};
 use crate::token::lineage::{Fact, SUBJECT};
 
 /// Why nothing was revoked, or nothing is said of what would be.
@@ -119,7 +121,8 @@ impl Revocations {
     ) -> Result<Made, Error> {
         let (fact, target) = (request.fact(), self.target(request));
         let (reason, caller) = (request.reason().to_owned(), caller.to_owned());
-        let revocation = state::Revocation { fact, target, reason, caller };
+        let event = SecurityEvent::revoked(fact, "admin", &reason, self.clock.now());
+        let revocation = state::Revocation { fact, target, reason, caller, event };
         let made = self.state.revoke(revocation, idempotency).await.map_err(not_there)?;
         if target == Target::OwnKey {
             self.keyring.ensure_later().await;

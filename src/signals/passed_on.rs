@@ -1,0 +1,71 @@
+//! What of a signal is passed on to streams: its events of the types that we know, about the same subject.
+//!
+//! We say it in our own name, so that a subject is named as others can know it. Pure.
+
+use serde_json::Value;
+
+use super::Error;
+use crate::limits;
+use crate::state::SecurityEvent;
+use crate::token::set::{Event, Set};
+use crate::token::subject_id;
+
+/// The types of events that streams deliver: all of CAEP 1.0, and those of RISC 1.0.
+pub const EVENTS_SUPPORTED: [&str; 22] = [
+    "https://schemas.openid.net/secevent/caep/event-type/session-revoked",
+    "https://schemas.openid.net/secevent/caep/event-type/token-claims-change",
+    "https://schemas.openid.net/secevent/caep/event-type/credential-change",
+    "https://schemas.openid.net/secevent/caep/event-type/assurance-level-change",
+    "https://schemas.openid.net/secevent/caep/event-type/device-compliance-change",
+    "https://schemas.openid.net/secevent/caep/event-type/session-established",
+    "https://schemas.openid.net/secevent/caep/event-type/session-presented",
+    "https://schemas.openid.net/secevent/caep/event-type/risk-level-change",
+    "https://schemas.openid.net/secevent/risc/event-type/account-credential-change-required",
+    "https://schemas.openid.net/secevent/risc/event-type/account-purged",
+    "https://schemas.openid.net/secevent/risc/event-type/account-disabled",
+    "https://schemas.openid.net/secevent/risc/event-type/account-enabled",
+    "https://schemas.openid.net/secevent/risc/event-type/identifier-changed",
+    "https://schemas.openid.net/secevent/risc/event-type/identifier-recycled",
+    "https://schemas.openid.net/secevent/risc/event-type/credential-compromise",
+    "https://schemas.openid.net/secevent/risc/event-type/opt-in",
+    "https://schemas.openid.net/secevent/risc/event-type/opt-out-initiated",
+    "https://schemas.openid.net/secevent/risc/event-type/opt-out-cancelled",
+    "https://schemas.openid.net/secevent/risc/event-type/opt-out-effective",
+    "https://schemas.openid.net/secevent/risc/event-type/recovery-activated",
+    "https://schemas.openid.net/secevent/risc/event-type/recovery-information-changed",
+    "https://schemas.openid.net/secevent/risc/event-type/sessions-revoked",
+];
+
+/// What of a signal is passed on, in the order of its events. What it says is not changed.
+///
+/// # Errors
+/// [`Error::Invalid`] if a subject, or an event that is passed on, is larger than streams take.
+pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
+    let is_supported = |event: &&Event| EVENTS_SUPPORTED.contains(&event.uri.as_str());
+    let supported: Vec<&Event> = set.events.iter().filter(is_supported).collect();
+    if supported.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sub_id = subject_id::passed_on(&set.sub_id, Some(&set.iss));
+    if sub_id.to_string().len() > limits::EVENT_SUBJECT_BYTES_MAX {
+        let rule = "must be at most 8192 bytes as JSON, to be passed on";
+        return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
+    }
+    let event = |event: &Event| {
+        if Value::Object(event.claims.clone()).to_string().len() > limits::EVENT_CLAIMS_BYTES_MAX {
+            let name = event.uri.rsplit('/').next().unwrap_or_default();
+            let rule = "must be at most 8192 bytes as JSON, to be passed on";
+            return Err(Error::Invalid { field: format!("events.{name}"), rule });
+        }
+        Ok(SecurityEvent {
+            event_type: event.uri.clone(),
+            sub_id: sub_id.clone(),
+            claims: event.claims.clone(),
+            txn: set.txn.clone(),
+        })
+    };
+    supported.into_iter().map(event).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What streams are told of a signal.
+
+use serde_json::json;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::token::subject_id::SubjectId;
+
+const SESSION_REVOKED: &str = EVENTS_SUPPORTED[0];
+const RISK: &str = EVENTS_SUPPORTED[7];
+
+fn set(sub_id: &Value, events: &[(&str, &Value)]) -> Set {
+    let event = |(uri, claims): &(&str, &Value)| Event {
+        uri: (*uri).to_owned(),
+        claims: claims.as_object().expect("object").clone(),
+        happened_at: None,
+    };
+    Set {
+        iss: "https://idp.example".to_owned(),
+        jti: "1".to_owned(),
+        iat: Timestamp::from_secs(100),
+        aud: vec!["https://fabric.example".to_owned()],
+        txn: Some("t-1".to_owned()),
+        subject: SubjectId::read(sub_id, "sub_id").expect("a subject"),
+        sub_id: sub_id.clone(),
+        events: events.iter().map(event).collect(),
+    }
+}
+
+fn alice() -> Value {
+    json!({"format": "opaque", "id": "alice"})
+}
+
+/// Claims that take so many bytes.
+fn claims(bytes: usize) -> Value {
+    let empty = json!({"a": ""}).to_string().len();
+    json!({"a": "x".repeat(bytes - empty)})
+}
+
+#[test]
+fn each_event_that_is_known_is_passed_on_as_it_was_said() {
+    let said = json!({"event_timestamp": 1.5, "reason_admin": {"en": "left"}, "extra": [null]});
+    let nothing = json!({});
+    let set = set(&alice(), &[(RISK, &said), ("urn:other", &nothing), (SESSION_REVOKED, &nothing)]);
+    let sub_id = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
+    let told = |event_type: &str, claims: &Value| SecurityEvent {
+        event_type: event_type.to_owned(),
+        sub_id: sub_id.clone(),
+        claims: claims.as_object().expect("object").clone(),
+        txn: Some("t-1".to_owned()),
+    };
+    assert_eq!(events(&set).expect("is passed on"), [told(RISK, &said), told(SESSION_REVOKED, &nothing)]);
+}
+
+#[test]
+fn what_is_about_streams_themselves_or_not_known_is_not_passed_on() {
+    for uri in [
+        "https://schemas.openid.net/secevent/ssf/event-type/verification",
+        "https://schemas.openid.net/secevent/ssf/event-type/stream-updated",
+        "https://schemas.openid.net/secevent/caep/event-type/session-revoked/",
+        "https://schemas.openid.net/secevent/CAEP/event-type/session-revoked",
+    ] {
+        assert_eq!(events(&set(&alice(), &[(uri, &json!({}))])).expect("is accepted"), [], "{uri}");
+    }
+}
+
+#[test]
+fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
+    let most = limits::EVENT_CLAIMS_BYTES_MAX;
+    assert_eq!(most, 8192, "as the refusal says");
+    let (full, more) = (claims(most), claims(most + 1));
+    assert!(events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &full)])).is_ok());
+    let refusal = events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
+    assert_eq!(
+        refusal.to_string(),
+        "events.risk-level-change: must be at most 8192 bytes as JSON, to be passed on"
+    );
+    // What is not passed on may be as large as the signal itself.
+    assert_eq!(events(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
+}
+
+#[test]
+fn a_subject_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
+    let most = limits::EVENT_SUBJECT_BYTES_MAX;
+    assert_eq!(most, 8192, "as the refusal says");
+    let iss_sub = |sub: usize| json!({"format": "iss_sub", "iss": "i".repeat(2048), "sub": "s".repeat(sub)});
+    let two = |sub: usize| json!({"format": "aliases", "identifiers": [iss_sub(2048), iss_sub(sub)]});
+    let nothing = json!({});
+    let about = |sub_id: &Value, uri: &str| events(&set(sub_id, &[(uri, &nothing)]));
+    let spare = most - two(0).to_string().len();
+    assert!(about(&two(spare), SESSION_REVOKED).is_ok());
+    let refusal = about(&two(spare + 1), SESSION_REVOKED).expect_err("refused");
+    assert_eq!(refusal.to_string(), "sub_id: must be at most 8192 bytes as JSON, to be passed on");
+    assert_eq!(about(&two(spare + 1), "urn:other").expect("is accepted"), []);
+    // Members that its format does not have are not passed on, and count for nothing.
+    let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(most)});
+    assert!(about(&wordy, SESSION_REVOKED).is_ok());
+}
+
+#[test]
+fn the_types_that_are_passed_on_are_each_there_once() {
+    let types: std::collections::BTreeSet<&str> = EVENTS_SUPPORTED.into();
+    assert_eq!(types.len(), EVENTS_SUPPORTED.len());
+    assert_eq!(types.iter().filter(|uri| uri.contains("/caep/event-type/")).count(), 8);
+    assert_eq!(SESSION_REVOKED, crate::state::SESSION_REVOKED);
+}

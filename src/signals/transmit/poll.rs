@@ -1,0 +1,421 @@
+//! Streams that are polled (RFC 8936): what was received is written down, and what is open is given, the same
+//! again until it is acknowledged.
+//!
+//! Nothing is remembered of a poll but the cursor in the log and signed tokens that make a repetition cheap, so
+//! any node answers any poll.
+
+mod look;
+mod request;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use request::{Refused, Request};
+
+use self::look::Found;
+use super::progress;
+use super::sets::{self, SetMaker};
+use crate::clock::Clock;
+use crate::limits;
+use crate::state::{
+    self, EventId, Fresh, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor, StreamStatus,
+};
+use crate::telemetry::Metrics;
+
+/// Why a poll was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A member of the request is not what it must be.
+    #[error("{field}: {rule}")]
+    Invalid {
+        /// Which.
+        field: &'static str,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// There is no such stream, or it is somebody else's: which of the two is not said.
+    #[error("there is no stream with this stream_id")]
+    UnknownStream,
+    /// The stream is not polled.
+    #[error("stream_id: the stream is delivered by push")]
+    DeliveredByPush,
+    /// Whoever asks was revoked.
+    #[error("the caller is blocked")]
+    CallerBlocked,
+    /// Others advance the same stream, or look through the outbox and sign.
+    #[error("too many polls at once, try again soon")]
+    Busy,
+    /// A token could not be made.
+    #[error(transparent)]
+    Set(#[from] sets::Error),
+    /// The state refused, or could not be read or written.
+    #[error(transparent)]
+    State(#[from] state::Error),
+}
+
+/// Who polls.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'c> {
+    /// Its identifier; `None` for nobody, whom only development mode lets in.
+    pub id: Option<&'c str>,
+    /// Whether it may see what others own.
+    pub is_operator: bool,
+}
+
+/// What a poll is answered.
+#[derive(Clone, Debug, Default)]
+pub struct Polled {
+    /// The tokens by `jti`, in the order of their events.
+    pub sets: Vec<(String, Arc<str>)>,
+    /// Whether there are more; `None` where nobody looked.
+    pub more_available: Option<bool>,
+}
+
+/// What polls are answered by.
+pub struct Poller {
+    /// Makes the tokens.
+    sets: SetMaker,
+    state: State,
+    clock: Clock,
+    metrics: Metrics,
+    /// Ends every wait.
+    shutdown: CancellationToken,
+    waiting: Semaphore,
+    looking: Semaphore,
+}
+
+/// Open events that are to be given.
+#[derive(Default)]
+struct Taken {
+    events: Vec<OutboxEvent>,
+    bytes: usize,
+    has_more: bool,
+    /// How many rows come before the first of them; all that were looked at, if there is none.
+    rows_before: usize,
+}
+
+impl Poller {
+    /// `shutdown` ends every wait.
+    #[must_use]
+    pub fn new(
+        sets: SetMaker,
+        state: State,
+        clock: Clock,
+        metrics: Metrics,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            sets,
+            state,
+            clock,
+            metrics,
+            shutdown,
+            waiting: Semaphore::new(limits::POLLS_WAITING_MAX),
+            looking: Semaphore::new(limits::POLL_LOOKS_MAX),
+        }
+    }
+
+    /// Answers a poll: first what it says became of tokens is in the log, then it is given what is open. If that
+    /// is nothing, it waits for something, if it may.
+    ///
+    /// # Errors
+    /// As [`Error`] says. What was acknowledged may be in the log already; to say it again does no harm.
+    pub async fn poll(&self, stream_id: &str, asking: Asking<'_>, request: Request) -> Result<Polled, Error> {
+        let began = self.clock.boot();
+        // Before anything is looked up (design §4): every signal that was answered is seen by this poll.
+        let fresh = self.state.fresh().await?;
+        self.check(&fresh, asking)?;
+        let stream = self.stream(stream_id, asking)?;
+        let Request { events_max, returns_immediately, acknowledged, refused } = request;
+        // Not kept while it waits.
+        self.record(&stream, acknowledged, refused).await?;
+        let wait_from = (!returns_immediately).then_some(began);
+        let answer = self.answer(stream_id, asking, events_max, wait_from).await?;
+        self.metrics.polled_sets("returned", answer.sets.len());
+        Ok(answer)
+    }
+
+    /// Whoever is blocked hears nothing of others.
+    fn check(&self, fresh: &Fresh, asking: Asking<'_>) -> Result<(), Error> {
+        if let (Some(id), Some(position)) = (asking.id, self.state.position())
+            && self.state.is_blocked_caller(fresh, (self.sets.issuer(), id), position, self.clock.now())
+        {
+            return Err(Error::CallerBlocked);
+        }
+        Ok(())
+    }
+
+    /// "A stream answers only its creator and operators" (contract §2).
+    fn stream(&self, stream_id: &str, asking: Asking<'_>) -> Result<Arc<Stream>, Error> {
+        let stream = self.state.stream(stream_id).ok_or(Error::UnknownStream)?;
+        if !asking.is_operator && asking.id.unwrap_or_default() != stream.config.owner {
+            return Err(Error::UnknownStream);
+        }
+        if stream.config.endpoint_url.is_some() {
+            return Err(Error::DeliveredByPush);
+        }
+        Ok(stream)
+    }
+
+    fn cursor(&self, stream: &Stream) -> Result<Arc<StreamCursor>, Error> {
+        self.state.stream_cursor(&stream.config.stream_id).ok_or(Error::UnknownStream)
+    }
+
+    /// Writes down what became of tokens. A cursor is replaced only as it was read: of two pollers that do so at
+    /// once, one looks again.
+    async fn record(
+        &self,
+        stream: &Stream,
+        acknowledged: BTreeSet<String>,
+        refused: BTreeMap<String, Refused>,
+    ) -> Result<(), Error> {
+        let stream_id = &stream.config.stream_id;
+        let id_of = |jti: String| self.sets.id_of(&jti, stream_id);
+        let acknowledged: BTreeSet<EventId> = acknowledged.into_iter().filter_map(id_of).collect();
+        let refused = refused.into_iter().filter_map(|(jti, refused)| Some((id_of(jti)?, refused)));
+        let refused: BTreeMap<EventId, Refused> = refused.collect();
+        if acknowledged.is_empty() && refused.is_empty() {
+            return Ok(());
+        }
+        unless_overtaken(|| self.advance(stream, &acknowledged, &refused)).await
+    }
+
+    async fn advance(
+        &self,
+        stream: &Stream,
+        acknowledged: &BTreeSet<EventId>,
+        refused: &BTreeMap<EventId, Refused>,
+    ) -> Result<(), Error> {
+        let stream_id = &stream.config.stream_id;
+        let cursor = self.cursor(stream)?;
+        let (advanced, dead) = self.advanced(stream, &cursor, acknowledged, refused).await?;
+        let delivered = advanced.delivered.saturating_sub(cursor.delivered);
+        if delivered == 0 && dead.is_empty() {
+            return Ok(());
+        }
+        self.state.advance_stream(stream_id, advanced, dead.clone()).await?;
+        self.metrics.polled_sets("acknowledged", usize::try_from(delivered).unwrap_or(usize::MAX));
+        self.metrics.polled_sets("refused", dead.len());
+        for letter in &dead {
+            log_refused(stream_id, letter);
+        }
+        Ok(())
+    }
+
+    /// The cursor behind what became of tokens, and the letters of those that were refused.
+    async fn advanced(
+        &self,
+        stream: &Stream,
+        cursor: &StreamCursor,
+        acknowledged: &BTreeSet<EventId>,
+        refused: &BTreeMap<EventId, Refused>,
+    ) -> Result<(StreamCursor, Vec<NewDeadLetter>), Error> {
+        let last = acknowledged.last().copied().max(refused.keys().last().copied());
+        let Some(last) = last.filter(|last| *last >= cursor.next) else {
+            return Ok((cursor.clone(), Vec::new()));
+        };
+        // What is done behind them is passed with them, up to what stays open.
+        let furthest = cursor.done.last().copied().max(Some(last));
+        let _place = place_to_look(&self.looking).await?;
+        let (mut found, mut letters) = (Found::from(cursor), BTreeMap::new());
+        let (mut seen, mut stays_open) = (0, false);
+        let mut take = |_, event: OutboxEvent| {
+            seen += 1;
+            let id = event.id;
+            if let Some(refused) = refused.get(&id) {
+                letters.insert(id, letter(event, refused));
+            } else if !acknowledged.contains(&id) && !cursor.done.contains(&id) {
+                stays_open = true;
+            }
+            // What is open is among these, and what is done already.
+            let is_enough =
+                Some(id) >= furthest || (stays_open && id >= last) || seen >= 2 * limits::STREAM_WINDOW;
+            if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        look::look(&self.state, stream, &mut found, &mut take).await.map_err(state::Error::from)?;
+        let dead: BTreeSet<EventId> =
+            progress::open(cursor, &found.matching).filter(|id| letters.contains_key(id)).collect();
+        let advanced = progress::with_dead_letters(cursor, &found.matching, found.up_to, acknowledged, &dead);
+        letters.retain(|id, _| dead.contains(id));
+        Ok((advanced, letters.into_values().collect()))
+    }
+
+    /// What is open; if that is nothing, it waits for something, unless there is no time from which to wait.
+    async fn answer(
+        &self,
+        stream_id: &str,
+        asking: Asking<'_>,
+        events_max: usize,
+        wait_from: Option<Duration>,
+    ) -> Result<Polled, Error> {
+        let mut end = self.state.outbox_end();
+        let mut before: Option<(Arc<Stream>, u64, Found)> = None;
+        loop {
+            // What is appended from here on wakes this poll, whether it is looked at now or not.
+            end.mark_unchanged();
+            // As it is now: it may have been paused, changed or deleted while this poll waited.
+            let stream = self.stream(stream_id, asking)?;
+            if events_max == 0 || stream.status != StreamStatus::Enabled {
+                return Ok(Polled::default());
+            }
+            let cursor = self.cursor(&stream)?;
+            // What was looked at before had nothing to give, and has not got any since.
+            let is_same = |(known, version, _): &(Arc<Stream>, u64, Found)| {
+                Arc::ptr_eq(known, &stream) && *version == cursor.version
+            };
+            let found = before.take().filter(is_same);
+            let mut found = found.map_or_else(|| Found::from(&cursor), |(.., found)| found);
+
+            let place = place_to_look(&self.looking).await?;
+            let taken = self.take(&stream, &cursor, &mut found, events_max).await?;
+            let sets = self.sign(&stream, &taken.events).await?;
+            drop(place);
+            self.pass(&stream, &cursor, &found, taken.rows_before).await;
+            if let Some(began) = wait_from.filter(|_| sets.is_empty() && found.is_at_end)
+                && self.wait(&mut end, began).await
+            {
+                before = Some((stream, cursor.version, found));
+                self.check(&self.state.fresh().await?, asking)?;
+                continue;
+            }
+            let more_available = Some(taken.has_more || !found.is_at_end);
+            return Ok(Polled { sets, more_available });
+        }
+    }
+
+    /// Open events from where `found` ends on.
+    async fn take(
+        &self,
+        stream: &Stream,
+        cursor: &StreamCursor,
+        found: &mut Found,
+        events_max: usize,
+    ) -> Result<Taken, Error> {
+        let (mut taken, mut first_at) = (Taken::default(), None);
+        // How many can be open, as `progress::open` has it.
+        let places = limits::STREAM_WINDOW.saturating_sub(cursor.done.len()).max(1);
+        let mut take = |rows, event: OutboxEvent| {
+            if cursor.done.contains(&event.id) {
+                return ControlFlow::Continue(());
+            }
+            let is_full =
+                taken.events.len() >= events_max.min(places) || taken.bytes >= limits::POLL_ANSWER_BYTES_FULL;
+            if is_full {
+                taken.has_more = true;
+                return ControlFlow::Break(());
+            }
+            first_at.get_or_insert(rows);
+            taken.bytes = taken.bytes.saturating_add(bytes_of(&event));
+            taken.events.push(event);
+            ControlFlow::Continue(())
+        };
+        look::look(&self.state, stream, found, &mut take).await.map_err(state::Error::from)?;
+        taken.rows_before = first_at.unwrap_or(found.rows);
+        Ok(taken)
+    }
+
+    /// Lets the cursor pass what the stream is not for, so that it is not looked at again and again; not for a few
+    /// rows, which cost less than a write. Nobody depends on it: what could not be written is passed later.
+    async fn pass(&self, stream: &Stream, cursor: &StreamCursor, found: &Found, rows_before: usize) {
+        if rows_before < limits::POLL_ROWS_PASSED_MIN {
+            return;
+        }
+        let stream_id = &stream.config.stream_id;
+        let passed = progress::advance(cursor, &found.matching, found.up_to, &BTreeSet::new());
+        match self.state.advance_stream(stream_id, passed, Vec::new()).await {
+            Ok(()) | Err(state::Error::StreamChanged | state::Error::UnknownStream) => {}
+            Err(error) => tracing::warn!(%error, stream_id, "let a stream pass what it is not for"),
+        }
+    }
+
+    async fn sign(&self, stream: &Stream, events: &[OutboxEvent]) -> Result<Vec<(String, Arc<str>)>, Error> {
+        let now = self.state.not_before_log(self.clock.now());
+        let incarnation = self.sets.incarnation()?;
+        let mut sets = Vec::with_capacity(events.len());
+        for event in events {
+            let jti = SetMaker::jti(incarnation, &stream.config.stream_id, event.id);
+            sets.push((jti, self.sets.make(stream, event, now)?));
+            // A signature takes the better part of a millisecond.
+            tokio::task::yield_now().await;
+        }
+        Ok(sets)
+    }
+
+    /// Whether something was appended in time.
+    async fn wait(&self, end: &mut watch::Receiver<EventId>, began: Duration) -> bool {
+        let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
+        tokio::select! {
+            appended = appended(&self.waiting, &self.metrics, end, left) => appended,
+            () = self.shutdown.cancelled() => false,
+        }
+    }
+}
+
+async fn place_to_look(places: &Semaphore) -> Result<SemaphorePermit<'_>, Error> {
+    let place = tokio::time::timeout(limits::POLL_LOOK_WAIT, places.acquire()).await;
+    place.ok().and_then(Result::ok).ok_or(Error::Busy)
+}
+
+/// Tries again while others are faster, so often and no more.
+async fn unless_overtaken<F>(attempt: impl Fn() -> F) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    for _ in 0..limits::POLL_ADVANCES_MAX {
+        match attempt().await {
+            Err(Error::State(state::Error::StreamChanged)) => tokio::task::yield_now().await,
+            Err(Error::State(state::Error::UnknownStream)) => return Err(Error::UnknownStream),
+            outcome => return outcome,
+        }
+    }
+    Err(Error::Busy)
+}
+
+/// Waits until something is appended, no longer than `left`. Who comes when as many wait as may does not wait.
+async fn appended(
+    places: &Semaphore,
+    metrics: &Metrics,
+    end: &mut watch::Receiver<EventId>,
+    left: Duration,
+) -> bool {
+    let Ok(_place) = places.try_acquire() else { return false };
+    let _counted = metrics.poll_waits();
+    matches!(tokio::time::timeout(left, end.changed()).await, Ok(Ok(())))
+}
+
+fn letter(event: OutboxEvent, refused: &Refused) -> NewDeadLetter {
+    NewDeadLetter {
+        id: event.id,
+        err: refused.err.clone(),
+        description: refused.description.clone(),
+        event_type: event.event.event_type,
+        sub_id: event.event.sub_id.to_string(),
+    }
+}
+
+/// How many of these there can be is bounded by the events of the stream.
+fn log_refused(stream_id: &str, letter: &NewDeadLetter) {
+    tracing::warn!(
+        stream_id,
+        event = %letter.id,
+        event_type = letter.event_type,
+        err = letter.err,
+        description = letter.description,
+        "a receiver refused a security event"
+    );
+}
+
+/// About how long an event's token is.
+fn bytes_of(event: &OutboxEvent) -> usize {
+    let text = |value: &serde_json::Value| value.to_string().len();
+    let claims = event.event.claims.iter().map(|(name, value)| name.len() + text(value));
+    text(&event.event.sub_id).saturating_add(claims.sum())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! Polls over a real core: what is given, what is written down, and how much of it at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures::FutureExt as _;
+use futures::future::join_all;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::cluster;
+use crate::id::Digest128;
+use crate::keyring::Keyring;
+use crate::state::{DeadLetter, Replicated, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
+use crate::token::signing::SetSigningKey;
+
+const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+const OTHER: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
+const NOBODY: Asking<'_> = Asking { id: None, is_operator: true };
+
+/// A core with one stream that is for one type of events, and a poller over it.
+struct Bench {
+    place: TempDir,
+    state: State,
+    poller: Poller,
+    metrics: Metrics,
+    stream_id: String,
+    signals: AtomicUsize,
+    tasks: tokio::task::JoinSet<()>,
+    closed: cluster::Closed,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+async fn start() -> Bench {
+    let place = tempfile::tempdir().expect("directory");
+    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+    let options = cluster::Options {
+        data: place.path().to_owned(),
+        node_id: 1,
+        drawn_disk_id: [7; 16],
+        heartbeat: Duration::from_millis(20),
+        clock: clock.clone(),
+        log_bytes_max: limits::LOG_BYTES_MAX,
+    };
+    let started = cluster::start(options, Replicated::default(), |writer| {
+        std::thread::spawn(writer);
+        Ok(())
+    });
+    let started = started.await.expect("starts");
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(started.proposer);
+    tasks.spawn(started.renewal);
+    let state = State::new(started.handle);
+    state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
+    state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
+    let make: crate::keyring::MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
+    let keyring = Keyring::open(&place.path().join("keys"), state.clone(), Some(make)).expect("opens");
+    keyring.ensure().await.expect("keys");
+    let metrics = Metrics::new().expect("metrics");
+    let sets = SetMaker::new("https://fabric.example".to_owned(), keyring, state.clone());
+    let poller = Poller::new(sets, state.clone(), clock, metrics.clone(), CancellationToken::new());
+    let stream_id = "5".repeat(32);
+    let config = StreamConfig {
+        stream_id: stream_id.clone(),
+        owner: "spiffe://trust.example/receiver".to_owned(),
+        aud: "https://receiver.example".to_owned(),
+        events_requested: vec![WANTED.to_owned()],
+        events_delivered: vec![WANTED.to_owned()],
+        endpoint_url: None,
+        description: None,
+    };
+    state.create_stream(config, None).await.expect("created");
+    let (signals, closed) = (AtomicUsize::new(0), started.closed);
+    Bench { place, state, poller, metrics, stream_id, signals, tasks, closed }
+}
+
+fn event(event_type: &str, claims: Map<String, Value>) -> SecurityEvent {
+    let sub_id = json!({"format": "email", "email": "a@b.example"});
+    SecurityEvent { event_type: event_type.to_owned(), sub_id, claims, txn: None }
+}
+
+fn at_once(more: &Value) -> Value {
+    let mut value = json!({"returnImmediately": true});
+    for (name, member) in more.as_object().expect("object") {
+        value[name] = member.clone();
+    }
+    value
+}
+
+impl Bench {
+    /// Closes the databases: a process that ends while they are open may be aborted by them.
+    async fn end(self) {
+        let Self { place, state, poller, mut tasks, closed, .. } = self;
+        drop(poller);
+        tasks.shutdown().await;
+        state.core().shutdown().await.expect("shuts down");
+        drop(state);
+        closed.wait().await;
+        drop(place);
+    }
+
+    async fn append(&self, events: Vec<SecurityEvent>) {
+        let jti = self.signals.fetch_add(1, Ordering::Relaxed).to_string();
+        let signal = Signal {
+            issuer: "https://idp.example".to_owned(),
+            jti,
+            quota: u32::MAX,
+            effects: Vec::new(),
+            reason: String::new(),
+            content: Digest128::from_bytes([0; 16]),
+            events,
+            subject: "a@b.example".to_owned(),
+        };
+        assert!(self.state.accept_signal(signal).await.expect("accepted"));
+    }
+
+    /// So many in one entry.
+    async fn append_many(&self, event_type: &str, count: usize) {
+        self.append(vec![event(event_type, Map::new()); count]).await;
+    }
+
+    async fn polled(&self, request: &Value) -> Result<Polled, Error> {
+        self.poller.poll(&self.stream_id, NOBODY, Request::read(request).expect("a request")).await
+    }
+
+    async fn poll(&self, more: &Value) -> Polled {
+        self.polled(&at_once(more)).await.expect("polled")
+    }
+
+    fn cursor(&self) -> StreamCursor {
+        StreamCursor::clone(&self.state.stream_cursor(&self.stream_id).expect("a cursor"))
+    }
+
+    fn dead_letters(&self) -> Vec<DeadLetter> {
+        self.state.dead_letters(&self.stream_id, None, 100).expect("rows").0
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.metrics.render().expect("page").lines().any(|shown| shown == line)
+    }
+}
+
+fn jtis(polled: &Polled) -> Vec<&str> {
+    polled.sets.iter().map(|(jti, _)| jti.as_str()).collect()
+}
+
+/// What a token says happened.
+fn events(set: &str) -> Value {
+    let payload = set.split('.').nth(1).expect("three parts");
+    let payload = URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    crate::json::parse(&payload).expect("JSON")["events"].clone()
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_is_not_given_again_and_the_rest_is_the_same() {
+    let bench = start().await;
+    bench.append_many(WANTED, 5).await;
+    bench.append_many(OTHER, 2).await;
+    let first = bench.poll(&json!({"maxEvents": 3})).await;
+    assert_eq!((first.sets.len(), first.more_available), (3, Some(true)));
+    let again = bench.poll(&json!({"maxEvents": 3})).await;
+    assert_eq!(again.sets, first.sets, "text by text");
+    let all = bench.poll(&json!({})).await;
+    assert_eq!((&all.sets[..3], all.sets.len(), all.more_available), (&first.sets[..], 5, Some(false)));
+    // The second and the fourth, and what is nothing of this stream.
+    let others = bench.stream_id.replace('5', "6");
+    let strange = jtis(&all)[0].replace(&bench.stream_id, &others);
+    let ack = [jtis(&all)[1], jtis(&all)[3], &strange, "", "x", &jtis(&all)[0].to_uppercase()];
+    let left = bench.poll(&json!({"ack": ack})).await;
+    assert_eq!(jtis(&left), [jtis(&all)[0], jtis(&all)[2], jtis(&all)[4]]);
+    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (2, 2));
+    let version = bench.cursor().version;
+    bench.poll(&json!({"ack": ack})).await;
+    assert_eq!(bench.cursor().version, version, "what is known already is not written");
+    let none = bench.poll(&json!({"ack": jtis(&all), "maxEvents": 0})).await;
+    assert_eq!((none.sets.len(), none.more_available), (0, None));
+    assert!(bench.poll(&json!({})).await.sets.is_empty());
+    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (5, 0));
+    assert!(bench.shows(r#"svc_polled_sets_total{result="acknowledged"} 5"#));
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn what_is_refused_is_a_dead_letter_once_and_not_given_again() {
+    let bench = start().await;
+    bench.append_many(WANTED, 3).await;
+    let all = bench.poll(&json!({})).await;
+    let said = json!({"err": "invalid_key", "description": "who\u{7}?"});
+    let errors = json!({jtis(&all)[1]: said, "x": said});
+    let left = bench.poll(&json!({"setErrs": errors, "ack": [jtis(&all)[0]]})).await;
+    assert_eq!(jtis(&left), [jtis(&all)[2]]);
+    bench.poll(&json!({"setErrs": errors})).await;
+    let letters = bench.dead_letters();
+    let [letter] = letters.as_slice() else { panic!("{letters:?}") };
+    assert_eq!((letter.err.as_str(), letter.description.as_str()), ("invalid_key", "who??"));
+    assert_eq!((letter.event_type.as_str(), letter.sub_id.contains("a@b.example")), (WANTED, true));
+    let cursor = bench.cursor();
+    assert_eq!((cursor.delivered, cursor.dead_letters, cursor.done.len()), (1, 1, 0));
+    // What was acknowledged is not refused any more.
+    bench.poll(&json!({"setErrs": {jtis(&all)[0]: said}})).await;
+    assert_eq!(bench.dead_letters().len(), 1);
+    assert!(bench.shows(r#"svc_polled_sets_total{result="refused"} 1"#));
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn several_that_acknowledge_at_once_are_all_heard() {
+    let bench = start().await;
+    bench.append_many(WANTED, 60).await;
+    let all = bench.poll(&json!({})).await;
+    let polls = jtis(&all).into_iter().map(|jti| {
+        let request = at_once(&json!({"ack": [jti], "maxEvents": 0}));
+        let bench = &bench;
+        // Who was overtaken too often says it again.
+        async move { while matches!(bench.polled(&request).await, Err(Error::Busy)) {} }
+    });
+    join_all(polls).await;
+    let cursor = bench.cursor();
+    assert_eq!((cursor.delivered, cursor.done.len()), (60, 0));
+    assert!(bench.poll(&json!({})).await.sets.is_empty());
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn whoever_never_acknowledges_is_given_the_same_window_and_nothing_beyond() {
+    let bench = start().await;
+    let window = limits::STREAM_WINDOW;
+    bench.append_many(WANTED, window + 50).await;
+    let first = bench.poll(&json!({})).await;
+    assert_eq!((first.sets.len(), first.more_available), (limits::POLL_EVENTS_MAX, Some(true)));
+    for _ in 0..5 {
+        assert_eq!(bench.poll(&json!({})).await.sets, first.sets);
+    }
+    // All but the first are acknowledged, page by page.
+    let oldest = jtis(&first)[0].to_owned();
+    let mut given = first;
+    while given.sets.len() > 1 {
+        given = bench.poll(&json!({"ack": &jtis(&given)[1..]})).await;
+        assert_eq!(jtis(&given)[0], oldest);
+    }
+    let cursor = bench.cursor();
+    assert_eq!((cursor.done.len(), given.more_available), (window - 1, Some(true)));
+    let rest = bench.poll(&json!({"ack": [oldest]})).await;
+    assert_eq!((rest.sets.len(), rest.more_available), (50, Some(false)));
+    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (window as u64, 0));
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn large_events_come_in_several_answers() {
+    let bench = start().await;
+    let large = || {
+        let text = "a".repeat(limits::EVENT_CLAIMS_BYTES_MAX - 100);
+        event(WANTED, json!({ "reason": text }).as_object().cloned().expect("object"))
+    };
+    let most = limits::POLL_EVENTS_MAX;
+    bench.append((0..most).map(|_| large()).collect()).await;
+    let first = bench.poll(&json!({})).await;
+    let said = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_CLAIMS_BYTES_MAX);
+    assert!((said..said + 5).contains(&first.sets.len()), "{}", first.sets.len());
+    assert_eq!(first.more_available, Some(true));
+    let second = bench.poll(&json!({"ack": jtis(&first)})).await;
+    assert_eq!((first.sets.len() + second.sets.len(), second.more_available), (most, Some(false)));
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_for_little_passes_the_rest_once() {
+    let bench = start().await;
+    let few = limits::POLL_ROWS_PASSED_MIN - 1;
+    let start = bench.cursor();
+    bench.append_many(OTHER, few).await;
+    assert!(bench.poll(&json!({})).await.sets.is_empty());
+    assert_eq!(bench.cursor(), start, "no write for a few rows");
+    bench.append_many(OTHER, 1).await;
+    assert_eq!(bench.poll(&json!({})).await.more_available, Some(false));
+    let passed = bench.cursor();
+    assert!(passed.next > start.next, "{passed:?}");
+    assert_eq!((passed.version, passed.delivered), (start.version + 1, 0));
+    bench.poll(&json!({})).await;
+    assert_eq!(bench.cursor(), passed, "once");
+    // Nothing is passed behind what is open.
+    bench.append_many(WANTED, 1).await;
+    bench.append_many(OTHER, 2 * few).await;
+    let open = bench.poll(&json!({})).await;
+    assert_eq!((open.sets.len(), &bench.cursor()), (1, &passed));
+    bench.poll(&json!({"ack": jtis(&open)})).await;
+    assert_eq!(bench.cursor().delivered, 1);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_it_is_then() {
+    let bench = start().await;
+    bench.append_many(OTHER, 3).await;
+    let asked = json!({});
+    let mut waiting = Box::pin(bench.polled(&asked));
+    let until_it_waits = async |waiting: &mut std::pin::Pin<Box<_>>| {
+        while !bench.shows("svc_polls_waiting 1") {
+            assert!(futures::poll!(&mut *waiting).is_pending());
+            tokio::task::yield_now().await;
+        }
+    };
+    until_it_waits(&mut waiting).await;
+    bench.append_many(OTHER, 1).await;
+    assert!(futures::poll!(&mut waiting).is_pending(), "not for what it is not for");
+    bench.append_many(WANTED, 1).await;
+    let woken = waiting.await.expect("polled");
+    assert_eq!((woken.sets.len(), woken.more_available), (1, Some(false)));
+    bench.poll(&json!({"ack": jtis(&woken)})).await;
+
+    let mut waiting = Box::pin(bench.polled(&asked));
+    until_it_waits(&mut waiting).await;
+    bench.state.pause_stream(&bench.stream_id, "for a test".to_owned()).await.expect("paused");
+    bench.append_many(WANTED, 1).await;
+    let woken = waiting.await.expect("polled");
+    assert_eq!((woken.sets.len(), woken.more_available), (0, None), "paused meanwhile");
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_we_paused_is_told_so_when_it_is_enabled_again() {
+    let bench = start().await;
+    bench.append_many(WANTED, 1).await;
+    bench.state.pause_stream(&bench.stream_id, "it is behind".to_owned()).await.expect("paused");
+    bench.append_many(WANTED, 1).await;
+    let paused = bench.poll(&json!({})).await;
+    assert_eq!((paused.sets.len(), paused.more_available), (0, None));
+    let enabled = bench.state.set_stream_status(&bench.stream_id, StreamStatus::Enabled, String::new()).await;
+    enabled.expect("enabled");
+    // What was held, and then what became of the stream, which is not among what it delivers.
+    let given = bench.poll(&json!({})).await;
+    let events = given.sets.iter().map(|(_, set)| events(set)).collect::<Vec<_>>();
+    let [_, _, told] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(told[STREAM_UPDATED]["status"], "enabled", "{told}");
+    assert!(events[..2].iter().all(|event| event.get(WANTED).is_some()), "{events:?}");
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_stops_answers_polls_that_wait() {
+    let bench = start().await;
+    let asked = json!({});
+    let mut waiting = Box::pin(bench.polled(&asked));
+    while !bench.shows("svc_polls_waiting 1") {
+        assert!(futures::poll!(&mut waiting).is_pending());
+        tokio::task::yield_now().await;
+    }
+    bench.poller.shutdown.cancel();
+    let stopped = waiting.await.expect("polled");
+    assert_eq!((stopped.sets.len(), stopped.more_available), (0, Some(false)));
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_waits_until_something_is_appended_and_no_longer_than_it_may() {
+    let (metrics, places) = (Metrics::new().expect("metrics"), Semaphore::new(1));
+    let (sender, mut end) = watch::channel(EventId::default());
+    let (longest, almost) = (limits::POLL_WAIT_MAX, limits::POLL_WAIT_MAX.mul_f64(0.999));
+    let waiting = tokio::time::timeout(almost, appended(&places, &metrics, &mut end, longest)).await;
+    assert!(waiting.is_err(), "it still waits");
+    assert!(!appended(&places, &metrics, &mut end, longest).await, "no longer");
+    let append = async {
+        tokio::task::yield_now().await;
+        sender.send_replace(EventId { index: 1, number: 0 });
+    };
+    let (woken, ()) = tokio::join!(appended(&places, &metrics, &mut end, longest), append);
+    assert!(woken);
+    // What came since it began to look.
+    sender.send_replace(EventId { index: 2, number: 0 });
+    assert!(appended(&places, &metrics, &mut end, Duration::ZERO).await);
+    drop(sender);
+    assert!(!appended(&places, &metrics, &mut end, longest).await, "the node is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn beyond_so_many_that_wait_a_poll_is_answered_at_once() {
+    let metrics = Metrics::new().expect("metrics");
+    let places = Semaphore::new(limits::POLLS_WAITING_MAX);
+    let (_sender, end) = watch::channel(EventId::default());
+    let wait = async || appended(&places, &metrics, &mut end.clone(), limits::POLL_WAIT_MAX).await;
+    let mut waiting: Vec<_> = (0..limits::POLLS_WAITING_MAX).map(|_| Box::pin(wait())).collect();
+    assert!(waiting.iter_mut().all(|wait| wait.now_or_never().is_none()));
+    assert_eq!(wait().now_or_never(), Some(false));
+    let page = metrics.render().expect("page");
+    assert!(page.contains(&format!("svc_polls_waiting {}", limits::POLLS_WAITING_MAX)), "{page}");
+    waiting.pop();
+    assert!(wait().now_or_never().is_none(), "there is room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_polls_look_at_once_and_who_waits_too_long_is_told() {
+    let places = Semaphore::new(limits::POLL_LOOKS_MAX);
+    let mut looking = Vec::new();
+    for _ in 0..limits::POLL_LOOKS_MAX {
+        looking.push(place_to_look(&places).now_or_never().expect("no wait").expect("a place"));
+    }
+    let mut waiting = Box::pin(place_to_look(&places));
+    assert!((&mut waiting).now_or_never().is_none());
+    looking.pop();
+    let taken = waiting.await.expect("its turn has come");
+    let almost = limits::POLL_LOOK_WAIT.mul_f64(0.999);
+    assert!(tokio::time::timeout(almost, place_to_look(&places)).await.is_err(), "it still waits");
+    assert!(matches!(place_to_look(&places).await, Err(Error::Busy)));
+    drop((taken, looking));
+}
+
+#[tokio::test]
+async fn a_poll_that_others_overtake_tries_so_often_and_no_more() {
+    let overtaken_until = async |last: usize| {
+        let attempts = AtomicUsize::new(0);
+        let outcome = unless_overtaken(async || {
+            let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
+            if attempt < last { Err(state::Error::StreamChanged.into()) } else { Ok(()) }
+        });
+        let outcome = outcome.await;
+        (outcome, attempts.into_inner())
+    };
+    let most = limits::POLL_ADVANCES_MAX;
+    assert!(matches!(overtaken_until(1).await, (Ok(()), 1)));
+    let (outcome, attempts) = overtaken_until(most).await;
+    assert_eq!((outcome.is_ok(), attempts), (true, most));
+    let (outcome, attempts) = overtaken_until(most + 1).await;
+    assert_eq!((matches!(outcome, Err(Error::Busy)), attempts), (true, most));
+    let gone = unless_overtaken(async || Err(state::Error::UnknownStream.into())).await;
+    assert!(matches!(gone, Err(Error::UnknownStream)));
+}

@@ -1,0 +1,120 @@
+//! A receiver that hands each push to the test, and answers when the test does.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// Listens for pushes.
+pub struct Receiver {
+    /// Where.
+    pub url: String,
+    arrivals: mpsc::UnboundedReceiver<Arrived>,
+    _listening: JoinSet<()>,
+}
+
+/// A push that waits for its answer. Dropped: the connection is closed without one.
+pub struct Arrived {
+    /// What its token says; nobody has verified it.
+    pub claims: Value,
+    answer: oneshot::Sender<String>,
+}
+
+impl Receiver {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let url = format!("http://{}/events", listener.local_addr().expect("address"));
+        let (arrived, arrivals) = mpsc::unbounded_channel();
+        let mut listening = JoinSet::new();
+        listening.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                connections.spawn(serve(connection, arrived.clone()));
+            }
+        });
+        Self { url, arrivals, _listening: listening }
+    }
+
+    /// The next push.
+    pub async fn next(&mut self) -> Arrived {
+        let next = tokio::time::timeout(std::time::Duration::from_secs(60), self.arrivals.recv()).await;
+        next.expect("a push comes").expect("listening")
+    }
+
+    /// Whether no push waits for the test.
+    pub fn is_idle(&mut self) -> bool {
+        self.arrivals.try_recv().is_err()
+    }
+
+    /// Closes the connections of the pushes that wait.
+    pub fn forget(&mut self) {
+        while self.arrivals.try_recv().is_ok() {}
+    }
+}
+
+impl Arrived {
+    pub fn jti(&self) -> String {
+        self.claims["jti"].as_str().expect("jti").to_owned()
+    }
+
+    /// The address of its subject, or nothing.
+    pub fn subject(&self) -> String {
+        self.claims["sub_id"]["email"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Where its event is in the log: later is more.
+    pub fn number(&self) -> u64 {
+        let jti = self.jti();
+        let mut parts = jti.rsplit('-').skip(1).map(|part| part.parse::<u64>().expect("a number"));
+        let number = parts.next().expect("number");
+        parts.next().expect("index") * 1_000_000 + number
+    }
+
+    pub fn answer(self, status: u16, body: &str) {
+        self.answer_with(status, "", body);
+    }
+
+    pub fn answer_with(self, status: u16, headers: &str, body: &str) {
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status} x\r\n{headers}content-length: {length}\r\n\r\n{body}");
+        // Whoever has given up does not wait for it.
+        drop(self.answer.send(answer));
+    }
+}
+
+async fn serve(connection: TcpStream, arrived: mpsc::UnboundedSender<Arrived>) {
+    let mut connection = BufReader::new(connection);
+    loop {
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            if connection.read_line(&mut head).await.unwrap_or_default() == 0 {
+                return;
+            }
+        }
+        for line in head.lines() {
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().expect("length");
+            }
+        }
+        assert!(head.contains("content-type: application/secevent+jwt\r\n"), "{head}");
+        let mut body = vec![0; length];
+        if connection.read_exact(&mut body).await.is_err() {
+            return;
+        }
+        let token = String::from_utf8(body).expect("text");
+        let claims =
+            URL_SAFE_NO_PAD.decode(token.split('.').nth(1).expect("three parts")).expect("base64url");
+        let (answer, answered) = oneshot::channel();
+        let claims = crate::json::parse(&claims).expect("JSON");
+        if arrived.send(Arrived { claims, answer }).is_err() {
+            return;
+        }
+        let Ok(answer) = answered.await else { return };
+        if connection.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}

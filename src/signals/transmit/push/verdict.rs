@@ -1,0 +1,243 @@
+//! What a receiver's answer to a push comes to (RFC 8935 §2; contract §6). Pure.
+//!
+//! | answer | what becomes of the event |
+//! |---|---|
+//! | 202 | delivered |
+//! | another 2xx | delivered: the receiver has it, though that is not how RFC 8935 §2.2 says so |
+//! | 400 with an `err` | a dead letter: sent again it would be refused again |
+//! | 400 without | stays: that is the word of something in between, and says nothing of this event |
+//! | 401, 403 | stays, and the stream is paused |
+//! | 408, 429, 5xx, any other, a redirect, none | stays, and is sent again later |
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::json;
+use crate::limits;
+use crate::outbound::client::{Error, PushAnswer};
+
+/// What becomes of an event that was pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The receiver has it.
+    Delivered {
+        /// Whether it said so as RFC 8935 wants it.
+        as_specified: bool,
+    },
+    /// The receiver will never take it.
+    DeadLetter {
+        /// Its `err` (RFC 8935 §2.4).
+        err: String,
+        /// Its `description`, or nothing.
+        description: String,
+    },
+    /// The receiver does not take anything from us.
+    Refused {
+        /// 401 or 403.
+        status: u16,
+    },
+    /// It stays, and is sent again.
+    Again {
+        /// Why, for whoever reads the stream's status: nothing that the receiver wrote, and no address.
+        reason: String,
+        /// The same for the metric.
+        result: &'static str,
+        /// How long the receiver wants to be left alone.
+        after: Option<Duration>,
+    },
+}
+
+impl Verdict {
+    /// What an answer comes to, or that there was none.
+    #[must_use]
+    pub fn of(answer: Result<PushAnswer, Error>) -> Self {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Self::of_error(&error),
+        };
+        match answer.status {
+            202 => Self::Delivered { as_specified: true },
+            200..=299 => Self::Delivered { as_specified: false },
+            400 => err_of(&answer.body).map_or_else(
+                || Self::again("the receiver answered 400 without an err", "answered_400"),
+                |(err, description)| Self::DeadLetter { err, description },
+            ),
+            status @ (401 | 403) => Self::Refused { status },
+            status => Self::Again {
+                reason: format!("the receiver answered {status}"),
+                result: match status {
+                    429 => "answered_429",
+                    500..=599 => "answered_5xx",
+                    _ => "answered_other",
+                },
+                after: answer.retry_after,
+            },
+        }
+    }
+
+    fn of_error(error: &Error) -> Self {
+        match error {
+            Error::TimedOut => Self::again("the receiver did not answer in time", "timed_out"),
+            Error::Redirected => Self::again("the receiver answered with a redirect", "redirected"),
+            Error::TooLarge => Self::again("the receiver's answer was too large", "too_large"),
+            Error::Url(_) | Error::AddressRefused(_) => Self::address_refused(),
+            _ => Self::again("the receiver could not be reached", "unreachable"),
+        }
+    }
+
+    /// The address is none that is pushed to.
+    #[must_use]
+    pub fn address_refused() -> Self {
+        Self::again("the receiver's address is not allowed", "address_refused")
+    }
+
+    /// Nothing can be signed now.
+    #[must_use]
+    pub fn unsigned() -> Self {
+        Self::again("this node could not sign the event", "unsigned")
+    }
+
+    fn again(reason: &str, result: &'static str) -> Self {
+        Self::Again { reason: reason.to_owned(), result, after: None }
+    }
+
+    /// Its name in `svc_push_total`.
+    #[must_use]
+    pub const fn result(&self) -> &'static str {
+        match self {
+            Self::Delivered { .. } => "delivered",
+            Self::DeadLetter { .. } => "dead_letter",
+            Self::Refused { .. } => "refused",
+            Self::Again { result, .. } => result,
+        }
+    }
+}
+
+/// The `err` and the `description` of an answer 400; `None` if it gives no reason.
+fn err_of(body: &[u8]) -> Option<(String, String)> {
+    let Ok(Value::Object(answer)) = json::parse(body) else { return None };
+    let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default();
+    let err = printable(text("err"), limits::PUSH_ERR_BYTES_MAX);
+    let description = printable(text("description"), limits::PUSH_DESCRIPTION_BYTES_MAX);
+    (!err.is_empty()).then_some((err, description))
+}
+
+/// The text without what a terminal or a page could be led astray by, cut to so many bytes.
+fn printable(text: &str, bytes_max: usize) -> String {
+    let is_printable = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
+    let mut printable = String::new();
+    for c in text.chars().map(|c| if is_printable(c) { c } else { '?' }) {
+        if printable.len() + c.len_utf8() > bytes_max {
+            break;
+        }
+        printable.push(c);
+    }
+    printable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbound::guard::UrlError;
+
+    fn answer(status: u16, body: &str) -> Verdict {
+        let retry_after = Some(Duration::from_secs(20));
+        Verdict::of(Ok(PushAnswer { status, retry_after, body: body.as_bytes().to_vec() }))
+    }
+
+    fn dead(err: &str, description: &str) -> Verdict {
+        Verdict::DeadLetter { err: err.to_owned(), description: description.to_owned() }
+    }
+
+    #[test]
+    fn each_answer_comes_to_what_the_contract_says() {
+        assert_eq!(answer(202, ""), Verdict::Delivered { as_specified: true });
+        for status in [200, 201, 204, 299] {
+            assert_eq!(answer(status, ""), Verdict::Delivered { as_specified: false }, "{status}");
+        }
+        for status in [401, 403] {
+            assert_eq!(answer(status, ""), Verdict::Refused { status });
+        }
+        for (status, result) in [
+            (100, "answered_other"),
+            (199, "answered_other"),
+            (300, "answered_other"),
+            (402, "answered_other"),
+            (404, "answered_other"),
+            (405, "answered_other"),
+            (408, "answered_other"),
+            (410, "answered_other"),
+            (413, "answered_other"),
+            (429, "answered_429"),
+            (500, "answered_5xx"),
+            (503, "answered_5xx"),
+            (599, "answered_5xx"),
+            (600, "answered_other"),
+        ] {
+            let after = Some(Duration::from_secs(20));
+            let again = Verdict::Again { reason: format!("the receiver answered {status}"), result, after };
+            assert_eq!(answer(status, r#"{"err": "invalid_key"}"#), again, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_answer_400_is_a_dead_letter_only_if_it_says_why() {
+        for (body, verdict) in [
+            (r#"{"err": "invalid_key"}"#, dead("invalid_key", "")),
+            (
+                r#"{"err": "authentication_failed", "description": "who?"}"#,
+                dead("authentication_failed", "who?"),
+            ),
+            (r#"{"description": "no", "err": "x", "more": {}}"#, dead("x", "no")),
+            (r#"{"err": "x", "description": 7}"#, dead("x", "")),
+        ] {
+            assert_eq!(answer(400, body), verdict, "{body}");
+        }
+        for body in [
+            "",
+            "{}",
+            "no",
+            "[]",
+            r#"{"err": ""}"#,
+            r#"{"err": 7}"#,
+            r#"{"err": null}"#,
+            r#"{"err": "x""#,
+            "\u{0}",
+        ] {
+            let said = answer(400, body);
+            assert!(matches!(&said, Verdict::Again { result: "answered_400", .. }), "{body}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_receiver_writes_is_cut_and_printable() {
+        let (err, description) = ("e".repeat(2000), "ä".repeat(2000));
+        let said = answer(400, &format!(r#"{{"err": "{err}", "description": "{description}"}}"#));
+        let Verdict::DeadLetter { err, description } = said else { panic!("{said:?}") };
+        assert_eq!(err.len(), limits::PUSH_ERR_BYTES_MAX);
+        assert_eq!(description.len(), limits::PUSH_DESCRIPTION_BYTES_MAX);
+        let said = answer(400, r#"{"err": "a\u001b[2Jb\n\u202e", "description": "ünïcode\u0000\r"}"#);
+        assert_eq!(said, dead("a?[2Jb??", "ünïcode??"));
+    }
+
+    #[test]
+    fn no_answer_is_a_reason_to_try_again_that_names_no_address() {
+        for (error, result) in [
+            (Error::TimedOut, "timed_out"),
+            (Error::Redirected, "redirected"),
+            (Error::TooLarge, "too_large"),
+            (Error::Url(UrlError::NotOnlyAddress), "address_refused"),
+            (Error::Unreachable, "unreachable"),
+        ] {
+            let said = Verdict::of(Err(error));
+            let Verdict::Again { reason, result: counted, after: None } = &said else { panic!("{said:?}") };
+            assert_eq!(*counted, result);
+            assert!(
+                reason.bytes().all(|byte| byte == b' ' || byte == b'\'' || byte.is_ascii_alphabetic()),
+                "{reason}"
+            );
+            assert_eq!(said.result(), result);
+        }
+    }
+}
