@@ -189,7 +189,7 @@ pub const KEY_PUBLISH_AHEAD: Duration = Duration::from_secs(600);
 /// Longest life of any token a signing key signs: the agent identity token (contract §4).
 /// Test: `state::machine::tests::a_retired_key_is_forgotten_only_after_its_longest_token`. Metric: `svc_signing_keys{state="retired"}`.
 pub const TOKEN_LIFETIME_LONGEST: Duration = Duration::from_secs(3600);
-/// Most signing keys remembered in the cluster.
+/// Most signing keys of the cluster, of all algorithms; those whose last token is dead do not count.
 /// Test: `state::machine::tests::beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten`. Metric: `svc_signing_keys`, `svc_http_requests_total{status="409"}`.
 pub const SIGNING_KEYS_MAX: usize = 256;
 /// How long caches may keep a JWKS (contract §1, Cache).
@@ -201,6 +201,18 @@ pub const ENCRYPTION_KEY_BODY_BYTES_MAX: usize = 16 * 1024;
 /// Most encryption keys of one agent.
 /// Test: `state::encryption_keys::tests::an_agent_has_a_limited_number_of_keys`. Metric: `svc_http_requests_total{status="409"}`.
 pub const ENCRYPTION_KEYS_PER_AGENT_MAX: usize = 16;
+
+// --- management of streams ---------------------------------------------------------------------
+
+/// Longest URI of an event type that a stream is asked for, in bytes; a longer one is answered 400.
+/// Test: `signals::streams::request::tests::an_event_type_is_an_absolute_uri_of_a_limited_length`. Metric: `svc_http_requests_total{status="400"}`.
+pub const EVENT_TYPE_BYTES_MAX: usize = 256;
+/// Longest `state` of a verification in bytes; a longer one is answered 400.
+/// Test: `http::streams::a_verification_has_its_longest_state_and_its_shortest_interval`. Metric: `svc_http_requests_total{status="400"}`.
+pub const VERIFICATION_STATE_BYTES_MAX: usize = 256;
+/// How often a change of a stream is tried while others change it; then it is answered 409.
+/// Test: `http::streams::changes_at_once_are_all_made_or_refused`. Metric: `svc_http_requests_total{status="409"}`.
+pub const STREAM_UPDATE_ATTEMPTS_MAX: u32 = 8;
 
 // --- receiver of signals -----------------------------------------------------------------------
 
@@ -220,6 +232,195 @@ pub const SIGNAL_EFFECTS_MAX: usize = 512;
 /// Longest reason that is kept of a signal, in bytes; the rest is cut.
 /// Test: `signals::effects::tests::a_reason_is_what_the_issuer_says_to_operators_and_is_cut`. Metric: none, the rest is cut.
 pub const SIGNAL_REASON_BYTES_MAX: usize = 256;
+
+// --- streams and feed --------------------------------------------------------------------------
+
+/// Most streams in the cluster; beyond it: 409.
+/// Test: `state::streams::tests::beyond_its_limits_no_stream_is_created_until_one_is_deleted`. Metric: `svc_http_requests_total{status="409"}`.
+pub const STREAMS_MAX: u64 = 1_000;
+/// Most streams of one caller among them; beyond it: 409.
+/// Test: `state::streams::tests::beyond_its_limits_no_stream_is_created_until_one_is_deleted`. Metric: `svc_http_requests_total{status="409"}`.
+pub const STREAMS_PER_CALLER_MAX: u64 = 100;
+/// Most subjects that are taken out of one stream; beyond it: 409.
+/// Test: `state::streams::tests::a_stream_is_without_only_so_many_subjects`. Metric: `svc_http_requests_total{status="409"}`.
+pub const STREAM_SUBJECTS_MAX: usize = 64;
+/// Most bytes of all of them together, as JSON.
+/// Test: `state::streams::tests::a_stream_is_without_only_so_many_subjects`. Metric: `svc_http_requests_total{status="409"}`.
+pub const STREAM_SUBJECTS_BYTES_MAX: usize = 16 * 1024;
+/// Most events of a stream that are done before one that is older; what is beyond it is delivered again.
+/// Test: `state::streams::cursor::tests::what_is_done_is_kept_behind_the_place_only_and_up_to_the_window`. Metric: none, the rest is delivered again.
+pub const STREAM_WINDOW: usize = 1_000;
+/// Most events that a stream holds; the oldest beyond it are dropped, and the stream is paused (contract §6).
+/// Test: none, it is for whoever delivers. Metric: none, the stream says so.
+pub const STREAM_BACKLOG_MAX: usize = 100_000;
+/// Longest that a stream holds an event (contract §6).
+/// Test: none, it is for whoever delivers. Metric: none, the stream says so.
+pub const STREAM_HELD_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long events are kept for streams, in time that has passed: a little longer than a stream holds them.
+/// Test: `state::outbox::tests::events_are_kept_as_long_as_was_promised_and_then_dropped`. Metric: none, no stream holds them any more.
+pub const EVENTS_KEPT: Duration = Duration::from_secs(24 * 3600 + 600);
+/// Most that events for streams take, in bytes with what a row needs; beyond it the oldest are dropped.
+/// Test: `state::outbox::tests::beyond_so_many_bytes_the_oldest_events_are_dropped`. Metric: none, streams count what they miss.
+pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Most events that are dropped when one is appended, unless that one is larger; more than one, so that they get
+/// fewer.
+/// Test: `state::outbox::tests::so_many_events_are_dropped_at_once_and_more_with_the_next`. Metric: none, the next one drops more.
+pub const OUTBOX_DROPPED_AT_ONCE: usize = 4;
+/// Largest `claims` of an event that is passed on to streams, in bytes as JSON; a signal with a larger one is
+/// answered 400.
+/// Test: `http::signals::an_event_that_could_not_be_passed_on_is_refused_by_name`. Metric: `svc_signals_total{result="invalid"}`.
+pub const EVENT_CLAIMS_BYTES_MAX: usize = 8 * 1024;
+/// Largest subject identifier of an event that is passed on to streams, in bytes as JSON; a signal about a larger
+/// one is answered 400.
+/// Test: `http::signals::an_event_that_could_not_be_passed_on_is_refused_by_name`. Metric: `svc_signals_total{result="invalid"}`.
+pub const EVENT_SUBJECT_BYTES_MAX: usize = 8 * 1024;
+/// Most types of events that a stream can ask for.
+/// Test: `signals::streams::request::tests::an_event_type_is_an_absolute_uri_of_a_limited_length`. Metric: `svc_http_requests_total{status="400"}`.
+pub const STREAM_EVENTS_REQUESTED_MAX: usize = 64;
+/// Longest description of a stream in bytes.
+/// Test: `signals::streams::request::tests::an_audience_and_a_description_are_as_long_as_their_limits_and_no_longer`. Metric: `svc_http_requests_total{status="400"}`.
+pub const STREAM_DESCRIPTION_BYTES_MAX: usize = 256;
+/// Longest reason for the status of a stream in bytes.
+/// Test: `http::streams::a_receiver_changes_the_status_from_any_to_any`. Metric: `svc_http_requests_total{status="400"}`.
+pub const STREAM_REASON_BYTES_MAX: usize = 256;
+/// Most events of a stream that are remembered because its receiver refused them; the oldest beyond it are dropped.
+/// Test: `state::streams::cursor::tests::only_the_newest_dead_letters_are_kept`. Metric: none, they are counted all the same.
+pub const DEAD_LETTERS_PER_STREAM_MAX: usize = 1_000;
+/// Shortest time between two verifications of a stream, in time that has passed; sooner: 429.
+/// Test: `state::streams::tests::a_stream_is_verified_once_a_minute_of_time_that_has_passed`. Metric: `svc_http_requests_total{status="429"}`.
+pub const VERIFICATION_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// Events that the live feed can resume from; the oldest beyond it are dropped, so many at once.
+/// Test: `state::feed::tests::only_the_newest_are_kept_and_the_oldest_go_in_one_piece`. Metric: none, who resumes from before is told to begin anew.
+pub const FEED_EVENTS_MAX: u64 = 100_000;
+/// How many events of the live feed are dropped at once.
+/// Test: `state::feed::tests::only_the_newest_are_kept_and_the_oldest_go_in_one_piece`. Metric: none, it is a granularity.
+pub const FEED_DROPPED_AT_ONCE: usize = 1_024;
+/// Longest text in a row of the live feed in bytes; the rest is cut.
+/// Test: `state::feed::tests::a_long_text_is_cut`. Metric: none, the rest is cut.
+pub const FEED_TEXT_BYTES_MAX: usize = 512;
+// --- calls to others ---------------------------------------------------------------------------
+// --- delivery of security events by poll -------------------------------------------------------
+
+/// Most security events in one answer to a poll (RFC 8936 §2.2); who asks for more is given these.
+/// Test: `signals::transmit::poll::request::tests::more_events_than_the_limit_are_not_refused_but_not_given`. Metric: none, the next poll goes on.
+pub const POLL_EVENTS_MAX: usize = 100;
+/// Bytes that the events of one answer say, beyond which it gets no further ones.
+/// Test: `signals::transmit::poll::tests::large_events_come_in_several_answers`. Metric: none, the next poll goes on.
+pub const POLL_ANSWER_BYTES_FULL: usize = 512 * 1024;
+/// Largest request body of a poll.
+/// Test: `http::poll::a_bad_poll_is_refused_and_its_member_named`. Metric: `svc_http_requests_total{status="413"}`.
+pub const POLL_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Most tokens that one poll acknowledges, and that it refuses.
+/// Test: `signals::transmit::poll::request::tests::as_many_outcomes_as_the_limit_are_taken_and_no_more`. Metric: `svc_http_requests_total{status="400"}`.
+pub const POLL_OUTCOMES_MAX: usize = 1_000;
+/// Longest code with which a receiver refuses a token, in bytes.
+/// Test: `signals::transmit::poll::request::tests::each_bad_member_is_named_with_its_rule`. Metric: `svc_http_requests_total{status="400"}`.
+pub const SET_ERR_BYTES_MAX: usize = 64;
+/// Longest description with which a receiver refuses a token, in bytes.
+/// Test: `signals::transmit::poll::request::tests::a_description_is_cut_where_it_is_too_long_and_never_inside_a_character`. Metric: none, the rest is cut.
+pub const SET_ERR_DESCRIPTION_BYTES_MAX: usize = 1_000;
+/// Longest wait of a poll for something to give, from its begin on: shorter than [`REQUEST_TIMEOUT`] by what
+/// comes before and after it.
+/// Test: `signals::transmit::poll::tests::a_poll_waits_until_something_is_appended_and_no_longer_than_it_may`. Metric: `svc_polls_waiting`.
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Most polls that wait on a node at once; beyond it one is answered at once, with nothing.
+/// Test: `signals::transmit::poll::tests::beyond_so_many_that_wait_a_poll_is_answered_at_once`. Metric: `svc_polls_waiting`.
+pub const POLLS_WAITING_MAX: usize = 256;
+/// Most rows of the outbox that one poll looks at, each time that it looks.
+/// Test: `signals::transmit::poll::look::tests::only_so_many_rows_are_looked_at_for_one_poll`. Metric: none, the next poll goes on.
+pub const POLL_ROWS_SEEN_MAX: usize = 10_000;
+/// Most of them that are looked at before other requests have their turn.
+/// Test: `signals::transmit::poll::look::tests::others_have_their_turn_while_many_rows_are_looked_at`. Metric: none, it goes on.
+pub const POLL_ROWS_AT_ONCE: usize = 256;
+/// Fewest rows that a stream is not for, for the sake of which its cursor is written.
+/// Test: `signals::transmit::poll::tests::a_stream_that_is_for_little_passes_the_rest_once`. Metric: none, it is a granularity.
+pub const POLL_ROWS_PASSED_MIN: usize = 1_000;
+/// Most polls of a node that look through the outbox, or sign, at once; who comes beyond waits for
+/// [`POLL_LOOK_WAIT`].
+/// Test: `signals::transmit::poll::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
+pub const POLL_LOOKS_MAX: usize = 4;
+/// Longest wait for such a place; beyond it: 503.
+/// Test: `signals::transmit::poll::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
+pub const POLL_LOOK_WAIT: Duration = Duration::from_secs(2);
+/// Most attempts of a poll to write down what was acknowledged while others do so too; beyond it: 503.
+/// Test: `signals::transmit::poll::tests::a_poll_that_others_overtake_tries_so_often_and_no_more`. Metric: `svc_http_requests_total{status="503"}`.
+pub const POLL_ADVANCES_MAX: usize = 8;
+/// Bytes of signed security event tokens that are kept for a repetition.
+/// Test: `signals::transmit::sets::tests::signed_tokens_are_kept_to_a_number_of_bytes`. Metric: none, what is forgotten is signed again.
+pub const SETS_CACHED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Longest wait for a connection to another, its name and its handshake included, over all of its addresses.
+/// Test: `outbound::client::tests::a_host_that_takes_no_connection_is_given_up`. Metric: none, the call fails.
+pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Most calls under way to one host, of pushes and of fetches each; the others wait within their own time.
+/// Test: `outbound::client::tests::a_host_that_does_not_answer_delays_no_other`. Metric: none, the call waits.
+pub const OUTBOUND_PER_HOST_MAX: usize = 16;
+/// Most calls under way in all, of pushes and of fetches each; the others wait within their own time.
+/// Test: `outbound::places::tests::in_all_there_are_only_so_many_places`. Metric: none, the call waits.
+pub const OUTBOUND_CALLS_MAX: usize = 256;
+/// Most names asked of the machine's resolver at once, of pushes and of fetches each. An answer that nobody waits for
+/// any more counts until it is there.
+/// Test: `outbound::resolve::tests::a_name_that_nobody_answers_takes_no_place_of_another`. Metric: none, the call waits.
+pub const OUTBOUND_LOOKUPS_MAX: usize = 64;
+/// Most questions to the machine's resolver at once for one name.
+/// Test: `outbound::resolve::tests::a_name_that_nobody_answers_takes_no_place_of_another`. Metric: none, the call waits.
+pub const OUTBOUND_LOOKUPS_PER_NAME_MAX: usize = 2;
+/// Most addresses of one name that are tried.
+/// Test: `outbound::resolve::tests::of_many_addresses_of_a_name_only_so_many_are_tried`. Metric: none, the rest is left out.
+pub const OUTBOUND_ADDRESSES_MAX: usize = 16;
+/// Most connections to one host that are kept open between calls.
+/// Test: `outbound::client::tests::a_connection_is_used_again_and_few_are_kept`. Metric: none, further ones are closed.
+pub const OUTBOUND_IDLE_PER_HOST_MAX: usize = 2;
+/// How long a connection is kept open between calls.
+/// Test: none, the time is the library's own. Metric: none, it is closed.
+pub const OUTBOUND_IDLE_MAX: Duration = Duration::from_secs(30);
+/// Most networks in `outbound.allowed_networks`.
+/// Test: `config::tests::outbound::refuses_a_network_that_breaks_a_rule`. Metric: none, the node does not start.
+pub const OUTBOUND_NETWORKS_MAX: usize = 64;
+/// Total time of one push, from the wait for a place to the last byte of the answer.
+/// Test: `outbound::client::tests::hostile::a_receiver_that_never_ends_its_answer_is_given_up`. Metric: none, the push fails.
+pub const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer to a push.
+/// Test: `outbound::client::tests::an_answer_to_a_push_is_read_to_the_limit_and_no_further`. Metric: none, the push fails.
+pub const PUSH_ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+// --- live feed ---------------------------------------------------------------------------------
+
+/// Time between two heartbeats of the live feed, comments that keep the connection (contract §7). With each it
+/// is asked again whether the reader may read.
+/// Test: `signals::feed::tests::a_heartbeat_comes_every_fifteen_seconds_and_says_where_the_reader_is`. Metric: none, it is not exceeded but stated.
+pub const FEED_HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a reader of the live feed should wait before it connects again (contract §7).
+/// Test: `http::events::the_feed_says_at_once_how_to_read_it`. Metric: none, it is not exceeded but stated.
+pub const FEED_RETRY: Duration = Duration::from_millis(3_000);
+/// Most events that are told and that a reader has not taken yet, shared by all readers; who is further behind is
+/// cut off, and resumes.
+/// Test: `signals::feed::tests::a_reader_that_takes_nothing_is_cut_off_and_others_get_everything`. Metric: `svc_event_readers_dropped_total{reason="slow"}`.
+pub const FEED_READER_QUEUE: usize = 1_024;
+/// Most rows of the feed that are read at once, for one reader that resumes or for all.
+/// Test: `signals::feed::tests::a_reader_far_behind_reads_page_by_page_and_joins_without_a_gap`. Metric: none, it goes on.
+pub const FEED_ROWS_AT_ONCE: usize = 256;
+/// Pause between two such pages when they are told to all, so that who reads keeps up.
+/// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, it is a granularity.
+pub const FEED_PAGE_PAUSE: Duration = Duration::from_millis(10);
+/// Size beyond which no more events go into one write to a reader.
+/// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, the rest follows.
+pub const FEED_CHUNK_BYTES_FULL: usize = 16 * 1024;
+/// Most exchanges and denials that wait to be told, and that are told at once; those beyond are not told.
+/// Test: `signals::feed::tests::activity_beyond_its_queue_is_not_told_and_counted`. Metric: `svc_event_activities_dropped_total`.
+pub const FEED_ACTIVITIES_AT_ONCE: usize = 64;
+/// Least time between two times that such are told.
+/// Test: `signals::feed::tests::activity_beyond_its_queue_is_not_told_and_counted`. Metric: `svc_event_activities_dropped_total`.
+pub const FEED_ACTIVITY_PAUSE: Duration = Duration::from_millis(100);
+/// Longest text in an event of the live feed in bytes, whatever tells it; the rest is cut.
+/// Test: `signals::feed::frame::tests::a_long_text_is_cut_between_characters`. Metric: none, the rest is cut.
+pub const FEED_TEXT_SHOWN_BYTES_MAX: usize = 2 * 1024;
+/// Most readers of the live feed on a node; beyond it: 503.
+/// Test: `signals::feed::readers::tests::a_node_has_only_so_many_readers_and_one_that_leaves_makes_room`. Metric: `svc_event_readers`.
+pub const EVENT_READERS_MAX: usize = 1_000;
+/// Most of them with one identity; beyond it: 429.
+/// Test: `http::events::one_identity_reads_only_so_often_at_once`. Metric: `svc_http_requests_total{route="/v1/events",status="429"}`.
+pub const EVENT_READERS_PER_CALLER_MAX: usize = 5;
 
 // --- issuers' keys -----------------------------------------------------------------------------
 
@@ -392,6 +593,12 @@ pub const TOOLS_PER_CALLER_MAX: u64 = 1_000_000;
 /// the next.
 /// Test: `state::tools::tests::a_page_ends_where_it_is_full`. Metric: none, the rest goes to the next page.
 pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
+/// Memory for tools, in which they are compressed.
+/// Test: `state::leaves::tests::beyond_its_bytes_rows_are_elsewhere_and_never_absent`. Metric: none, the rest is read from the database.
+pub const TOOLS_IN_MEMORY_BYTES: usize = 112 * 1024 * 1024;
+/// Memory for the heads of their audit trails.
+/// Test: `state::leaves::tests::beyond_its_bytes_rows_are_elsewhere_and_never_absent`. Metric: none, the rest is read from the database.
+pub const AUDIT_HEADS_IN_MEMORY_BYTES: usize = 80 * 1024 * 1024;
 /// Largest request body that brings a tool entry.
 /// Test: `http::tools::an_entry_larger_than_its_limits_is_refused`. Metric: `svc_http_requests_total{status="413"}`.
 pub const TOOL_BODY_BYTES_MAX: usize = 64 * 1024;
@@ -573,6 +780,49 @@ pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
 /// Test: `token::signature_cache::tests::large_payloads_count_for_more_and_the_limit_holds`. Metric: none, what is forgotten is verified again.
 pub const SIGNATURES_CACHED_MAX: u64 = 100_000;
 
+// --- pushes ------------------------------------------------------------------------------------
+
+/// Most pushes of one stream at once, each of another subject (contract §6).
+/// Test: `signals::transmit::push::tests::so_many_subjects_at_once_and_never_two_of_one`. Metric: none, the others wait.
+pub const PUSHES_PER_STREAM_MAX: usize = 8;
+/// Shortest wait after a push that failed (contract §6).
+/// Test: `signals::transmit::push::backoff::tests::a_wait_is_anywhere_between_a_second_and_a_bound_that_doubles_up_to_five_minutes`. Metric: `svc_push_total`.
+pub const PUSH_WAIT_MIN: Duration = Duration::from_secs(1);
+/// Longest one, also if the receiver asks for more.
+/// Test: `signals::transmit::push::backoff::tests::a_receiver_is_left_alone_as_long_as_it_asks_for_but_not_for_ever`. Metric: `svc_push_total`.
+pub const PUSH_WAIT_MAX: Duration = Duration::from_secs(300);
+/// How long a receiver may take nothing before its stream is paused, by the clock of the node that leads.
+/// Test: `signals::transmit::push::tests::a_receiver_that_fails_for_too_long_is_paused_and_begins_anew_when_resumed`. Metric: `svc_streams{status="paused"}`.
+pub const PUSH_FAILING_MAX: Duration = Duration::from_secs(12 * 3600);
+/// Longest time that a delivery is not recorded; what was not is sent again by the next leader.
+/// Test: `signals::transmit::push::tests::going_on::many_deliveries_are_recorded_by_few_entries`. Metric: none, it is a granularity.
+pub const PUSH_ADVANCE_INTERVAL: Duration = Duration::from_millis(200);
+/// Deliveries that are recorded before that.
+/// Test: `signals::transmit::push::tests::going_on::many_deliveries_are_recorded_by_few_entries`. Metric: none, it is a granularity.
+pub const PUSH_ADVANCE_EVENTS: usize = 256;
+/// Most dead letters that are recorded at once; the rest is recorded next.
+/// Test: `signals::transmit::push::ledger::tests::only_so_many_dead_letters_are_recorded_at_once`. Metric: none, the rest is recorded next.
+pub const DEAD_LETTERS_AT_ONCE_MAX: usize = 64;
+/// Longest `err` of a receiver that is kept, in bytes.
+/// Test: `signals::transmit::push::verdict::tests::what_a_receiver_writes_is_cut_and_printable`. Metric: none, the rest is cut.
+pub const PUSH_ERR_BYTES_MAX: usize = 64;
+/// Longest `description` of a receiver that is kept, in bytes.
+/// Test: `signals::transmit::push::verdict::tests::what_a_receiver_writes_is_cut_and_printable`. Metric: none, the rest is cut.
+pub const PUSH_DESCRIPTION_BYTES_MAX: usize = 256;
+/// How many events beyond [`STREAM_BACKLOG_MAX`] must wait before the oldest are dropped down to it.
+/// Test: `signals::transmit::push::backlog::tests::a_stream_holds_so_many_events_and_a_few_more_before_some_are_dropped`. Metric: `svc_stream_events_total{result="dropped"}`.
+pub const STREAM_BACKLOG_SLACK: u64 = 1_000;
+/// How much longer than [`STREAM_HELD_MAX`] an event must wait before all beyond that are dropped. Less than what
+/// [`EVENTS_KEPT`] is more.
+/// Test: `signals::transmit::push::backlog::tests::a_stream_holds_an_event_so_long_and_a_little_more_before_it_is_dropped`. Metric: `svc_stream_events_total{result="dropped"}`.
+pub const STREAM_HELD_SLACK: Duration = Duration::from_secs(300);
+/// Time between two looks at what streams hold.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const STREAM_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Most events of the outbox that are read before others have their turn.
+/// Test: `signals::transmit::push::tests::going_on::a_stream_that_was_behind_gets_all_it_holds_in_order`. Metric: none, the rest is read next.
+pub const OUTBOX_ROWS_PER_TURN: usize = 128;
+
 // --- telemetry ---------------------------------------------------------------------------------
 
 /// Most log lines waiting for their reader; what comes beyond is dropped and counted.
@@ -590,6 +840,21 @@ pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most rows of a list that the command line reads, in all its pages.
 /// Test: `outbound::admin::tests::a_list_is_read_page_by_page_to_its_end_and_to_the_limit`. Metric: none, its user is told.
 pub const ADMIN_ROWS_MAX: usize = 100_000;
+/// Longest line of the live feed that the command line reads, and most bytes of one event.
+/// Test: `outbound::events::tests::a_line_and_an_event_are_read_to_the_limit_and_no_further`. Metric: none, its user is told.
+pub const EVENT_BYTES_MAX: usize = 64 * 1024;
+/// Longest silence of the live feed, its heartbeats included, before the command line connects again.
+/// Test: `outbound::admin::tests::a_feed_that_falls_silent_is_given_up`. Metric: none, its user is told.
+pub const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(45);
+/// Longest time that the command line reads the live feed over one request.
+/// Test: none, a node ends it sooner. Metric: none, it connects again.
+pub const EVENTS_REQUEST_MAX: Duration = Duration::from_secs(24 * 3600);
+/// First pause before the command line connects again to read the live feed; it doubles up to the longest.
+/// Test: `cli::events::tests::pauses_double_up_to_the_longest`. Metric: none, its user is told.
+pub const EVENTS_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest such pause.
+/// Test: `cli::events::tests::pauses_double_up_to_the_longest`. Metric: none, its user is told.
+pub const EVENTS_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Most bytes read of a file of certificates or private keys on the command line.
 /// Test: `outbound::admin::tests::a_file_is_read_to_the_limit_and_no_further`. Metric: none, its user is told.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;

@@ -3,6 +3,7 @@
 
 mod core;
 mod edge;
+mod signals;
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::core::{Core, start_core};
 use self::edge::Edge;
+use self::signals::{feed, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
 use crate::api::listener::{self, Places};
 use crate::api::rates::Rates;
@@ -27,17 +29,20 @@ use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
 use crate::identity::Identity;
-use crate::keyring::{self, Keyring};
+use crate::keyring::{self, Keyring, MakeSetKey};
 use crate::outbound::client::{self, Client};
+use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
 use crate::signals::revoke::Revocations;
-use crate::signals::{CredentialIssuers, Receiver};
+use crate::signals::transmit::poll::Poller;
+use crate::signals::transmit::sets::SetMaker;
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
+use crate::token::signing::{self, SetSigningKey};
 use crate::tools::audit;
 use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
@@ -132,7 +137,7 @@ pub struct Running {
 /// # Errors
 /// As [`Error`] says. The data directory is closed again then.
 pub async fn start(
-    config: Config,
+    mut config: Config,
     clock: Clock,
     compiler: &Path,
     shutdown: CancellationToken,
@@ -141,12 +146,15 @@ pub async fn start(
     let metrics = Metrics::new()?;
     let edge = Edge::open(&config, &clock, &metrics)?;
     let (address, tls_address) = edge.addresses()?;
+    // A port that the system chose is one of ours too.
+    config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
+    reached_at(&mut config, address);
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
     let places = Places::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 
     let mut core = start_core(&config, &clock).await?;
-    let assembled = assemble(config, clock, compiler, issuers, &metrics, &mut core).await;
+    let assembled = assemble(config, clock, (compiler, issuers), &metrics, &shutdown, &mut core).await;
     let served = assembled.and_then(|router| edge.serve(&router, &places, &metrics, &shutdown));
     let (listener, following) = match served {
         Ok(served) => served,
@@ -166,16 +174,19 @@ pub async fn start(
 async fn assemble(
     config: Config,
     clock: Clock,
-    compiler: &Path,
-    issuers: Issuers,
+    (compiler, issuers): (&Path, Issuers),
     metrics: &Metrics,
+    shutdown: &CancellationToken,
     core: &mut Core,
 ) -> Result<Router, Error> {
     let state = core.state.clone();
     state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
     let workers = policy_workers(compiler);
     bootstrap(&config, &state, &workers.load).await?;
-    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone())?;
+    let transmits = config.transmitter.is_some();
+    let make_set_key = transmits.then(set_key_worker);
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
+    // Before anybody is listened to, so that the keys of a first start may take their time.
     keyring.ensure().await?;
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
@@ -190,10 +201,7 @@ async fn assemble(
         tracing::warn!(%error, "this node starts without a lease");
     }
 
-    let outbound = Client::new(client::Limits {
-        allow_loopback_http: config.outbound.allow_loopback_http,
-        ..client::Limits::default()
-    })?;
+    let outbound = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
     let signatures = SignatureCache::default();
     let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
     let exchange = Exchange {
@@ -228,18 +236,18 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let identity = Identity {
-        issuer: config.fabric.issuer.clone(),
-        trust_domain: config.fabric.trust_domain.clone(),
-        keyring: keyring.clone(),
-        state: state.clone(),
-        containment: config.blast_radius.clone(),
-        policy: policy.compiled(),
-        clock: clock.clone(),
-        metrics: metrics.clone(),
-    };
+    let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
+    let streams = streams(&config, &state);
+    let (feed, teller) = feed(&config, &state, clock.clone(), metrics, shutdown);
+    core.background.spawn(teller.run());
+    let sets = SetMaker::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
+    if transmits {
+        let transmitter = transmitter(sets.clone(), outbound.clone(), &state, &clock, metrics)?;
+        core.background.spawn(transmitter.run());
+    }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
+    let poller = Poller::new(sets, state.clone(), clock.clone(), metrics.clone(), shutdown.clone());
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(api::router(App::new(api::Parts {
@@ -248,6 +256,9 @@ async fn assemble(
         identity,
         revocations,
         receiver,
+        streams,
+        poller,
+        feed,
         registry,
         verifier,
         keyring,
@@ -280,6 +291,27 @@ fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &Si
     })
 }
 
+/// Who is given identities.
+fn identity(
+    config: &Config,
+    keyring: &Keyring,
+    state: &State,
+    policy: &ActivePolicy,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Identity {
+    Identity {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        containment: config.blast_radius.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    }
+}
+
 /// What operators revoke.
 fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock) -> Revocations {
     Revocations {
@@ -289,26 +321,6 @@ fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock)
         state: state.clone(),
         clock: clock.clone(),
         scans: Revocations::places(),
-    }
-}
-
-fn receiver(
-    config: &Config,
-    outbound: Client,
-    state: &State,
-    policy: &ActivePolicy,
-    clock: &Clock,
-    metrics: &Metrics,
-) -> Receiver {
-    Receiver {
-        own_issuer: config.fabric.issuer.clone(),
-        issuers: config.signals.clone(),
-        credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),
-        issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
-        state: state.clone(),
-        policy: policy.compiled(),
-        clock: clock.clone(),
-        metrics: metrics.clone(),
     }
 }
 
@@ -382,6 +394,16 @@ fn policy_workers(compiler: &Path) -> Workers {
         load: Arc::new(move |sources| Box::pin(load(Arc::clone(&compiler), sources))),
         explain: Arc::new(|policy, point, question| Box::pin(explain(policy, point, question))),
     }
+}
+
+fn set_key_worker() -> MakeSetKey {
+    Arc::new(|| Box::pin(make_set_key()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "finding primes must not hold up requests")]
+async fn make_set_key() -> Result<SetSigningKey, signing::Error> {
+    let made = tokio::task::spawn_blocking(SetSigningKey::generate).await;
+    made.map_err(|_| signing::Error::Generation)?
 }
 
 #[expect(clippy::disallowed_methods, reason = "every rule may take its whole deadline")]

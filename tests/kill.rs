@@ -125,3 +125,74 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
         node.stop().await;
     }
 }
+
+/// The tools that the feed tells of from here on, by their ids, up to the end of the connection or the last one.
+async fn told(http: &reqwest::Client, base: &str, last_id: &mut String, until: Option<&str>) -> Vec<String> {
+    let asked = http.get(format!("{base}/v1/events?types=tool")).timeout(std::time::Duration::from_secs(60));
+    let mut answer = asked.header("last-event-id", last_id.as_str()).send().await.expect("an answer");
+    assert_eq!(answer.status().as_u16(), 200);
+    let (mut text, mut read, mut tools) = (String::new(), 0, Vec::new());
+    // A killed node ends nothing: its connection breaks.
+    while let Ok(Some(chunk)) = answer.chunk().await {
+        text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        while let Some(length) = text[read..].find("\n\n") {
+            let block = &text[read..read + length];
+            read += length + 2;
+            if let Some(id) = block.lines().find_map(|line| line.strip_prefix("id: ")) {
+                id.clone_into(last_id);
+            }
+            let Some((_, subject)) = block.split_once("\"subject\":\"") else { continue };
+            let subject = subject.split('"').next().expect("a subject").to_owned();
+            let is_last = Some(subject.as_str()) == until;
+            tools.push(subject);
+            if is_last {
+                return tools;
+            }
+        }
+    }
+    tools
+}
+
+#[tokio::test]
+async fn a_reader_of_the_feed_misses_nothing_and_hears_nothing_twice_whenever_the_node_is_killed() {
+    const TOOLS: usize = 400;
+    let site = Site::new();
+    let http = client();
+    let (mut heard, mut acknowledged, mut last_id) = (Vec::new(), BTreeSet::new(), String::new());
+    for round in 0..KILLS {
+        let node = site.spawn().expect("starts");
+        let base = format!("http://{}", node.address);
+        let register = async {
+            let registered: Vec<_> = futures::stream::iter(0..TOOLS)
+                .map(async |at| {
+                    let name = format!("t-{round}-{at}");
+                    let entry = serde_json::json!({"tool_id": name, "name": "a tool"}).to_string();
+                    let answer = http.post(format!("{base}/v1/tools")).body(entry).send().await;
+                    answer.ok().filter(|answer| answer.status().as_u16() == 201).map(|_| name)
+                })
+                .buffer_unordered(CALLERS)
+                .take(TOOLS - CALLERS / 2)
+                .collect()
+                .await;
+            node.kill();
+            registered
+        };
+        let (told, registered) = futures::join!(told(&http, &base, &mut last_id, None), register);
+        heard.extend(told);
+        acknowledged.extend(registered.into_iter().flatten());
+    }
+    let node = site.spawn().expect("starts");
+    let base = format!("http://{}", node.address);
+    let entry = serde_json::json!({"tool_id": "end", "name": "a tool"}).to_string();
+    assert_eq!(
+        http.post(format!("{base}/v1/tools")).body(entry).send().await.expect("answer").status().as_u16(),
+        201
+    );
+    heard.extend(told(&http, &base, &mut last_id, Some("end")).await);
+    node.kill();
+    let once: BTreeSet<_> = heard.iter().cloned().collect();
+    assert_eq!(once.len(), heard.len(), "nothing is told twice");
+    let missed: Vec<_> = acknowledged.difference(&once).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+    assert!(acknowledged.len() > KILLS as usize * TOOLS / 2, "{}", acknowledged.len());
+}

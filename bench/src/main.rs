@@ -8,14 +8,17 @@ mod certificates;
 mod connections;
 mod credentials;
 mod exchange;
+mod feed;
 mod good_client;
 mod load;
 mod node;
 mod overload;
+mod push_receiver;
 mod registry;
 mod report;
 mod revocations;
 mod signals;
+mod streams;
 mod tools;
 mod verify;
 mod window;
@@ -117,6 +120,24 @@ enum Command {
         #[arg(long, default_value_t = 100.0)]
         rate: f64,
     },
+    /// Many readers of the live feed, half of which never read; and readers that are cut off and come back
+    Feed {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        #[command(flatten)]
+        size: feed::Size,
+    },
+    /// Pushes to a receiver that was down, and another stream meanwhile; and a kill in the middle
+    Streams {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        #[command(flatten)]
+        size: streams::Size,
+    },
     /// Verifications in a second, their latency, and what auditing them costs
     Verify {
         #[command(flatten)]
@@ -162,6 +183,10 @@ fn run(command: &Command) -> Result<bool> {
         }
         Command::Signals { start, cores, seconds, rate } => {
             generator(*cores)?.block_on(signals::run(start, *cores, *seconds, *rate))
+        }
+        Command::Feed { start, cores, size } => generator(*cores)?.block_on(feed::run(start, *cores, *size)),
+        Command::Streams { start, cores, size } => {
+            generator(*cores)?.block_on(streams::run(start, *cores, *size))
         }
         Command::Verify { start, cores, seconds } => {
             generator(*cores)?.block_on(verify::run(start, *cores, *seconds))

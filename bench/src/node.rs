@@ -23,12 +23,13 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 /// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
 /// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
-const CALLERS: [(&str, &str); 5] = [
+const CALLERS: [(&str, &str); 6] = [
     ("operator", r#""cluster.admin", "metrics.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
     (TRANSMITTER, r#""signals.send""#),
+    ("receiver", r#""streams.manage""#),
 ];
 /// The caller that brings signals, and in whose name.
 const TRANSMITTER: &str = "transmitter";
@@ -146,7 +147,8 @@ impl Start {
                 file("ca.pem"),
             );
             let signals = format!(
-                "[[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
+                "[transmitter]\nbase_url = \"https://{https}\"\n\
+                 [[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
                  keys_url = \"{SIGNAL_ISSUER}/keys\"\ntrust_domains = [\"events.example\"]\n\
                  [[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
                  revocations_per_minute = 1000000\n"

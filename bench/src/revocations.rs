@@ -203,7 +203,7 @@ async fn allow(target: &Target, more: u64) -> Result<()> {
 }
 
 /// Until it is acknowledged. One whose answer was lost is sent again: it counts once.
-async fn send(target: &Target, connection: &mut Option<Connection>, request: &[u8]) -> Result<()> {
+pub async fn send(target: &Target, connection: &mut Option<Connection>, request: &[u8]) -> Result<()> {
     for _ in 0..TRIES_MAX {
         let mut open = match connection.take() {
             Some(open) => open,

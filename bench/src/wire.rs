@@ -45,7 +45,15 @@ pub struct Target {
 impl Target {
     /// Opens TCP from a loopback address of its own, shared by at most [`CONNECTIONS_PER_SOURCE`].
     pub async fn connect_tcp(&self) -> io::Result<TcpStream> {
+        self.connect_tcp_with(None).await
+    }
+
+    /// The same with so much room for what is not read, if it is given.
+    pub async fn connect_tcp_with(&self, receive_buffer: Option<u32>) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
+        if let Some(bytes) = receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
         socket.bind(SocketAddr::from((next_source(), 0)))?;
         let stream = timeout(CONNECT_MAX, socket.connect(self.address)).await??;
         stream.set_nodelay(true)?;

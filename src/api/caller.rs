@@ -20,6 +20,7 @@ use super::error::Error;
 use super::notes::Notes;
 use super::peer::{Channel, Peer, PeerCertificate};
 use super::rates::Key;
+use crate::clock::Timestamp;
 use crate::id::WorkloadId;
 use crate::token;
 use crate::token::CertificateDigest;
@@ -36,6 +37,10 @@ pub enum Capability {
     IdentityIssue,
     /// Bring signals.
     SignalsSend,
+    /// Make streams of signals, change, pause and delete its own.
+    StreamsManage,
+    /// See its own streams.
+    StreamsRead,
     /// Register, replace and deregister tools.
     ToolsManage,
     /// Read the registry of tools.
@@ -44,6 +49,8 @@ pub enum Capability {
     ToolsVerify,
     /// Read the audit.
     AuditRead,
+    /// Read the live feed.
+    EventsRead,
     /// Administer the cluster: keys, policy.
     ClusterAdmin,
     /// Read metrics, where they are not public.
@@ -52,14 +59,17 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability that some route asks for.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Exchange,
         Self::IdentityIssue,
         Self::SignalsSend,
+        Self::StreamsManage,
+        Self::StreamsRead,
         Self::ToolsManage,
         Self::ToolsRead,
         Self::ToolsVerify,
         Self::AuditRead,
+        Self::EventsRead,
         Self::ClusterAdmin,
         Self::MetricsRead,
     ];
@@ -71,10 +81,13 @@ impl Capability {
             Self::Exchange => "exchange",
             Self::IdentityIssue => "identity.issue",
             Self::SignalsSend => "signals.send",
+            Self::StreamsManage => "streams.manage",
+            Self::StreamsRead => "streams.read",
             Self::ToolsManage => "tools.manage",
             Self::ToolsRead => "tools.read",
             Self::ToolsVerify => "tools.verify",
             Self::AuditRead => "audit.read",
+            Self::EventsRead => "events.read",
             Self::ClusterAdmin => "cluster.admin",
             Self::MetricsRead => "metrics.read",
         }
@@ -188,6 +201,12 @@ needs! {
     IssueIdentity = Access::Certificate(Capability::IdentityIssue);
     /// "mTLS (spec)", `signals.send`.
     SendSignals = Access::Certificate(Capability::SignalsSend);
+    /// "mTLS (spec)", `streams.manage`: a stream is made by whoever can be held to it.
+    CreateStream = Access::Certificate(Capability::StreamsManage);
+    /// `streams.manage`, for the streams that are there.
+    ManageStreams = Access::Credential(Capability::StreamsManage);
+    /// `streams.read`.
+    ReadStreams = Access::Credential(Capability::StreamsRead);
     /// `identity.issue`, to see and revoke what was issued.
     Identities = Access::Credential(Capability::IdentityIssue);
     /// "bearer = the agent's own token (spec)".
@@ -202,6 +221,8 @@ needs! {
     VerifyTools = Access::Credential(Capability::ToolsVerify);
     /// `audit.read`.
     ReadAudit = Access::Credential(Capability::AuditRead);
+    /// `events.read`.
+    ReadEvents = Access::Credential(Capability::EventsRead);
     /// `cluster.admin`.
     ClusterAdmin = Access::Credential(Capability::ClusterAdmin);
     /// As configured.
@@ -293,6 +314,42 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         }
         let is_operator = may(app, &identity, Capability::ClusterAdmin);
         Ok(Self { identity, certificate, is_operator, need: PhantomData })
+    }
+}
+
+/// What a caller showed, to be judged again while its answer goes on.
+pub struct Shown {
+    peer: Arc<Peer>,
+    headers: HeaderMap,
+}
+
+impl Shown {
+    /// What came with a request; `None` without its connection, which no request is.
+    #[must_use]
+    pub fn with(parts: &Parts) -> Option<Self> {
+        let peer = Arc::clone(parts.extensions.get::<Arc<Peer>>()?);
+        let mut headers = HeaderMap::new();
+        for value in parts.headers.get_all(header::AUTHORIZATION) {
+            headers.append(header::AUTHORIZATION, value.clone());
+        }
+        Some(Self { peer, headers })
+    }
+
+    /// Judges it again by every rule, for a need of `N`.
+    ///
+    /// # Errors
+    /// As of the request itself.
+    pub async fn judge<N: Need>(&self, app: &App) -> Result<(), Error> {
+        decide(app, &self.peer, &self.headers, N::ACCESS).await.map(drop)
+    }
+
+    /// When the certificate of its connection counts no more.
+    #[must_use]
+    pub fn certificate_ends(&self) -> Option<Timestamp> {
+        match &self.peer.channel {
+            Channel::Tls(certificate) => certificate.as_ref().map(|certificate| certificate.not_after),
+            Channel::Plain => None,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::listener::Violation;
 use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
-use crate::signals::revoke;
+use crate::signals::{feed, revoke, streams};
 use crate::{cluster, identity, json, keyring, signals, state};
 
 /// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
@@ -272,13 +272,13 @@ impl From<state::Error> for Error {
         let description = error.to_string();
         match error {
             E::Write(_) | E::Stale(_) | E::TooManyRevocations => Self::unavailable(description),
-            // The quota is by the minute.
-            E::RevocationQuota => Self::too_many_requests(&description, 60),
-            E::NonceSpent => Self::invalid_request(description),
+            // Both are by the minute.
+            E::RevocationQuota | E::VerifiedTooOften => Self::too_many_requests(&description, 60),
+            E::NonceSpent | E::StreamNotEnabled => Self::invalid_request(description),
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
-            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent | E::UnknownBlock => {
+            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent | E::UnknownBlock | E::UnknownStream => {
                 Self::not_found(description)
             }
             E::NotTheOwner | E::AgentRevoked | E::AgentEnded => Self::forbidden(description),
@@ -292,7 +292,10 @@ impl From<state::Error> for Error {
             | E::ToolExists
             | E::TooManyTools
             | E::TooManyAgents
-            | E::TooManyEncryptionKeys => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            | E::TooManyEncryptionKeys
+            | E::TooManyStreams
+            | E::StreamChanged
+            | E::TooManySubjects => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
             E::Damaged(corrupt) => Self::internal(corrupt),
             E::Undecodable | E::AuditBlockMissing => Self::internal(description),
         }
@@ -381,11 +384,39 @@ impl From<signals::Error> for Error {
     }
 }
 
+impl From<streams::Error> for Error {
+    fn from(error: streams::Error) -> Self {
+        use streams::Error as E;
+        let description = error.to_string();
+        match error {
+            E::NotConfigured => Self::not_configured(description),
+            E::Invalid { .. } => Self::invalid_request(description),
+            E::State(error) => error.into(),
+        }
+    }
+}
+
+impl From<feed::Error> for Error {
+    fn from(error: feed::Error) -> Self {
+        use feed::Error as E;
+        let description = error.to_string();
+        match error {
+            E::MalformedId | E::UnknownType => Self::invalid_request(description),
+            E::TooManyReaders | E::NotNow => Self::unavailable(description),
+            E::TooManyOfCaller => Self::too_many_requests(&description, 1),
+            E::Damaged(corrupt) => Self::internal(corrupt),
+        }
+    }
+}
+
 impl From<keyring::Error> for Error {
     fn from(error: keyring::Error) -> Self {
         match error {
             keyring::Error::State(error) => error.into(),
-            keyring::Error::NoUsableKey => Self::unavailable(error.to_string()),
+            keyring::Error::NoUsableKey(_) => Self::unavailable(error.to_string()),
+            keyring::Error::DoesNotTransmit(_) => {
+                Self::new(StatusCode::CONFLICT, Code::InvalidRequest, error.to_string())
+            }
             other => Self::internal(other),
         }
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::activity::Exchanged;
 use super::body::{self, Media};
 use super::cached::NO_STORE;
 use super::caller::{self, Caller};
@@ -102,10 +103,15 @@ pub async fn post(
     let is_json = media == Media::Json;
     let members = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
     let kind = members.subject_token_type.clone();
-    let result = match Request::read(members) {
-        Ok(request) => app.exchange.exchange(&request, &caller, &bytes).await,
-        Err(error) => Err(error),
+    let (began, mut whose) = (app.clock.boot(), None);
+    let (result, audience) = match Request::read(members) {
+        Ok(request) => (app.exchange.exchange(&request, &caller, &bytes, &mut whose).await, request.audience),
+        Err(error) => (Err(error), None),
     };
+    app.feed.activity(|| {
+        let duration = app.clock.boot().saturating_sub(began);
+        Exchanged { result: &result, whose, caller: caller.id.as_deref(), audience, duration }.into()
+    });
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
     app.metrics.exchange(kind_label(kind.as_deref()), label);
     let refusal = if is_json { Error::of_exchange } else { Error::of_form_exchange };

@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::caller::{Caller, Metrics};
 use super::error::Error;
-use crate::state::SigningKeyState;
+use crate::state::{SigningKeyState, StreamStatus};
+use crate::token::signing::SigningAlgorithm;
 
 /// Counters and gauges, names `svc_…`.
 #[utoipa::path(
@@ -24,19 +25,28 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
     let index = app.state.index();
     app.metrics.set_tools(index.tools);
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
+    for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
+        let streams = index.streams.values().filter(|stream| stream.status == status).count();
+        app.metrics.set_streams(status.as_str(), streams);
+    }
     drop(index);
     app.metrics.set_revocations(app.state.revocation_count(), app.state.block_count());
     let now = app.key_time();
-    for state in [
-        SigningKeyState::Pending,
-        SigningKeyState::Active,
-        SigningKeyState::Retired,
-        SigningKeyState::Dead,
-        SigningKeyState::Tainted,
-    ] {
-        let keys = app.state.index().signing_keys.values().filter(|key| key.state(now) == state).count();
-        app.metrics.set_signing_keys(state.as_str(), keys);
+    let index = app.state.index();
+    for algorithm in SigningAlgorithm::ALL {
+        for state in [
+            SigningKeyState::Pending,
+            SigningKeyState::Active,
+            SigningKeyState::Retired,
+            SigningKeyState::Dead,
+            SigningKeyState::Tainted,
+        ] {
+            let keys = index.signing_keys.values();
+            let keys = keys.filter(|key| key.algorithm == algorithm && key.state(now) == state).count();
+            app.metrics.set_signing_keys(algorithm.as_str(), state.as_str(), keys);
+        }
     }
+    drop(index);
     let text = app.metrics.render().map_err(Error::internal)?;
     let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, media)], text).into_response())

@@ -3,6 +3,7 @@
 //! One file per resource, with wire types and translation only; what a request means is decided in
 //! a use-case. Nothing outside this module names axum.
 
+mod activity;
 mod agents;
 mod around;
 mod audit;
@@ -14,6 +15,7 @@ mod conditional;
 pub mod demo_issuer;
 mod encryption_keys;
 mod error;
+mod events;
 mod exchange;
 mod health;
 mod idempotency;
@@ -28,10 +30,14 @@ mod origin;
 mod overload;
 mod paging;
 pub mod peer;
+mod poll;
 pub mod rates;
 mod revocations;
 mod routes;
 mod signals;
+mod ssf_configuration;
+mod stream_controls;
+mod streams;
 mod sys_keys;
 mod sys_policy;
 mod sys_signals;
@@ -48,8 +54,9 @@ use axum::middleware;
 use tokio::sync::Semaphore;
 
 use self::caller::{
-    Access, Authenticated, Callers, ClusterAdmin, Health, Identities, IssueIdentity, ManageTools,
-    Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit, ReadTools, SendSignals, VerifyTools,
+    Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
+    ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
+    ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
 pub use self::overload::Pressure;
 use self::rates::Rates;
@@ -62,7 +69,10 @@ use crate::identity::Identity;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
 use crate::signals::Receiver;
+use crate::signals::feed::Feed;
 use crate::signals::revoke::Revocations;
+use crate::signals::streams::Streams;
+use crate::signals::transmit::poll::Poller;
 use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
@@ -94,6 +104,12 @@ pub struct Parts {
     pub revocations: Revocations,
     /// The use-case of `/v1/signals/events`.
     pub receiver: Receiver,
+    /// The use-case of `/v1/signals/stream` and what belongs to it.
+    pub streams: Streams,
+    /// The use-case of `/v1/signals/poll/{stream_id}`.
+    pub poller: Poller,
+    /// The live feed.
+    pub feed: Feed,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -168,6 +184,7 @@ fn routes() -> Routes {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     const PUT: Method = Method::PUT;
+    const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     Routes::new()
         .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
@@ -182,6 +199,19 @@ fn routes() -> Routes {
         .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
         .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
         .row(POST, "/v1/signals/events", SendSignals, signals::receive)
+        .row(POST, "/v1/signals/stream", CreateStream, streams::create)
+        .row(GET, "/v1/signals/stream", ReadStreams, streams::read)
+        .row(PATCH, "/v1/signals/stream", ManageStreams, streams::update)
+        .row(PUT, "/v1/signals/stream", ManageStreams, streams::replace)
+        .row(DELETE, "/v1/signals/stream", ManageStreams, streams::delete)
+        .row(GET, "/v1/signals/status", ReadStreams, stream_controls::status)
+        .row(POST, "/v1/signals/status", ManageStreams, stream_controls::set_status)
+        .row(POST, "/v1/signals/verification", ManageStreams, stream_controls::verify)
+        .row(POST, "/v1/signals/subjects:add", ManageStreams, stream_controls::add_subject)
+        .row(POST, "/v1/signals/subjects:remove", ManageStreams, stream_controls::remove_subject)
+        .row(GET, "/v1/signals/dead-letters", ReadStreams, stream_controls::dead_letters)
+        .row(GET, "/.well-known/ssf-configuration", Public, ssf_configuration::get)
+        .row(POST, "/v1/signals/poll/{stream_id}", ReadStreams, poll::post)
         .row(GET, "/v1/sys/health", Health, health::get)
         .row(GET, "/livez", Health, health::live)
         .row(GET, "/readyz", Health, health::ready)
@@ -209,6 +239,7 @@ fn routes() -> Routes {
         .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
         .row(POST, "/v1/revocations", ClusterAdmin, revocations::revoke)
         .row(GET, "/v1/revocations", ClusterAdmin, revocations::list)
+        .row(GET, "/v1/events", ReadEvents, events::read)
         .row(GET, "/v1/blocks", ClusterAdmin, blocks::list)
         .row(DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift)
         .row(POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow)

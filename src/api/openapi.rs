@@ -11,8 +11,9 @@ use utoipa::{Modify, OpenApi};
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
-    App, agents, audit, blocks, cached, encryption_keys, exchange, health, jwks, metadata, metrics,
-    revocations, signals, sys_keys, sys_policy, sys_signals, tools, verify,
+    App, agents, audit, blocks, cached, encryption_keys, events, exchange, health, jwks, metadata, metrics,
+    poll, revocations, signals, ssf_configuration, stream_controls, streams, sys_keys, sys_policy,
+    sys_signals, tools, verify,
 };
 
 /// Every handler of the route table.
@@ -37,6 +38,19 @@ use super::{
         metadata::get,
         verify::post,
         signals::receive,
+        streams::create,
+        streams::read,
+        streams::update,
+        streams::replace,
+        streams::delete,
+        stream_controls::status,
+        stream_controls::set_status,
+        stream_controls::verify,
+        stream_controls::add_subject,
+        stream_controls::remove_subject,
+        stream_controls::dead_letters,
+        ssf_configuration::get,
+        poll::post,
         health::get,
         health::live,
         health::ready,
@@ -54,6 +68,7 @@ use super::{
         revocations::list,
         blocks::list,
         blocks::lift,
+        events::read,
         sys_signals::allow,
     audit::blocks, audit::of_tool, tools::deregister, tools::deregister_mcp, tools::deregister_mcp_by_query, tools::get, tools::get_mcp, tools::list, tools::list_mcp, tools::put, tools::register, tools::register_mcp,
     )
@@ -68,7 +83,8 @@ impl Modify for Everywhere {
         let rows = super::rows();
         for (path, item) in &mut openapi.paths.paths {
             let waits = !rows.iter().any(|row| row.path == path && row.access == Access::Health);
-            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            let operations =
+                [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in operations.into_iter().flatten() {
                 describe_surroundings(operation, waits);
             }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::cached::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
-use super::{App, body, tools};
+use super::{App, activity, body, tools};
 use crate::tools::checks::{Check, Outcome};
 use crate::tools::verify::{self, Members, Verdict};
 use crate::{json, limits};
@@ -121,7 +121,14 @@ pub async fn post(
         certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
     };
     let caller = tools::asking(&caller, &parts, &bytes)?;
-    let verdict = app.verifier.verify(members, &caller).await?;
+    let (began, mut whose) = (app.clock.boot(), None);
+    let tool_id = members.tool_id.clone();
+    let outcome = app.verifier.verify(members, &caller, &mut whose).await;
+    if let Err(verify::Error::Failed(failure)) = &outcome {
+        let duration = app.clock.boot().saturating_sub(began);
+        app.feed.activity(|| activity::refused(failure, whose, tool_id, duration));
+    }
+    let verdict = outcome?;
     Ok((NO_STORE, Json(VerifyResponse::from(verdict))).into_response())
 }
 

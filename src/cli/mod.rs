@@ -8,6 +8,7 @@ mod blocks;
 mod config;
 mod dev;
 mod error;
+mod events;
 mod health;
 mod keys;
 mod output;
@@ -18,6 +19,7 @@ mod revoke;
 mod serve;
 mod server;
 mod signals;
+mod stream;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -66,12 +68,17 @@ enum Command {
     /// Say what issuers of signals may do beyond their quota.
     #[command(subcommand)]
     Signals(signals::Command),
+    /// Make, show, pause and delete the streams by which others are told what this fabric learns.
+    #[command(subcommand)]
+    Stream(stream::Command),
     /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
     /// Show, export or check what was decided about tools.
     #[command(subcommand)]
     Audit(audit::Command),
+    /// Watch what happens in the cluster, while it happens.
+    Events(events::Arguments),
     /// Make a development CA, and certificates of a node and its callers.
     Pki(pki::Arguments),
     /// Exit with 0 if a node can do its work: for health checks of containers.
@@ -111,8 +118,10 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Blocks(arguments) => blocks::list(&arguments, out),
         Command::Unblock(arguments) => blocks::lift(&arguments, out),
         Command::Signals(command) => signals::run(command, out),
+        Command::Stream(command) => stream::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
+        Command::Events(arguments) => events::run(arguments, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
     }
@@ -218,6 +227,17 @@ mod tests {
             "unblock abc",
             "unblock -- -bc",
             "signals allow https://a.example --more 5",
+            "stream create --push https://r.example/events",
+            "stream create --poll --event session-revoked --event https://a.example/type --aud a \
+             --description d -o json",
+            "stream list --limit 5 -o json",
+            "stream show 0123",
+            "stream pause 0123 --reason maintenance",
+            "stream resume 0123",
+            "stream disable 0123",
+            "stream verify 0123 --state s",
+            "stream dead-letters 0123 --limit 5 -o json",
+            "stream delete 0123",
             "policy eval --point identity --input q.json",
             "policy explain --point identity --input -",
             "policy test",
@@ -235,6 +255,8 @@ mod tests {
             "audit export",
             "audit export --tool sql-query --out f",
             "audit verify f",
+            "events",
+            "events --types signal,tool --since a-1-0 --json --server http://127.0.0.1:1",
             "pki",
             "pki --dir d --trust-domain a.example --host h --host ::1 --caller a --caller b --days 365",
             "health --server http://127.0.0.1:1",
@@ -263,6 +285,11 @@ mod tests {
             "blocks --limit x",
             "unblock",
             "signals allow https://a.example",
+            "stream create",
+            "stream create --poll --push https://r.example/events",
+            "stream create --push",
+            "stream pause",
+            "stream enable 0123",
             "signals allow https://a.example --more -1",
             "policy eval --point tokens --input q.json",
             "policy rollback x",

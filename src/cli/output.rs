@@ -53,7 +53,7 @@ fn cell(value: Option<&Value>) -> String {
         None | Some(Value::Null | Value::Bool(false)) => String::new(),
         Some(Value::Bool(true)) => "yes".to_owned(),
         Some(Value::String(text)) => printable(text),
-        Some(other) => other.to_string(),
+        Some(other) => printable(&other.to_string()),
     }
 }
 
@@ -97,7 +97,10 @@ mod tests {
 
     #[test]
     fn a_row_cannot_write_to_the_terminal_by_itself() {
-        let text = written(Format::Table, &json!([{"kid": "\u{1b}[2J\nx"}]));
-        assert!(!text.contains('\u{1b}') && text.lines().count() == 2, "{text:?}");
+        for kid in [json!("\u{1b}[2J\nx"), json!({"format": "\u{9b}2J\nx"})] {
+            let text = written(Format::Table, &json!([{"kid": kid}]));
+            let is_plain = text.chars().all(|c| c == '\n' || !c.is_control());
+            assert!(is_plain && text.lines().count() == 2, "{text:?}");
+        }
     }
 }

@@ -16,11 +16,23 @@ pub(super) fn list(
     server: &Server,
     path: &[&str],
     most: usize,
+    listed: (Output, &[(&str, &str)]),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    list_with(server, (path, &[]), most, listed, out)
+}
+
+/// The same with a query.
+pub(super) fn list_with(
+    server: &Server,
+    (path, query): (&[&str], &[(&str, &str)]),
+    most: usize,
     (output, columns): (Output, &[(&str, &str)]),
     out: &mut dyn Write,
 ) -> Result<(), Error> {
     let client = server.client()?;
-    let (rows, is_more) = super::wait_for(read(&client, path, most.min(limits::ADMIN_ROWS_MAX)))?;
+    let most = most.min(limits::ADMIN_ROWS_MAX);
+    let (rows, is_more) = super::wait_for(read(&client, (path, query), most))?;
     output::list(out, output, &rows.into(), columns)?;
     if is_more {
         writeln!(io::stderr(), "there are more: --limit says how many to list")?;
@@ -29,15 +41,15 @@ pub(super) fn list(
 }
 
 /// So many rows of a list, and whether there are more.
-pub(super) async fn read(
+async fn read(
     client: &NodeClient,
-    path: &[&str],
+    (path, asked): (&[&str], &[(&str, &str)]),
     most: usize,
 ) -> Result<(Vec<Value>, bool), Error> {
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     while rows.len() < most {
         let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
-        let mut query = vec![("limit", limit.as_str())];
+        let mut query = [asked, &[("limit", limit.as_str())]].concat();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let (page, next) = client.page(path, &query).await?;
         rows.extend(page);

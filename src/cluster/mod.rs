@@ -470,6 +470,16 @@ impl<M: Machine> Handle<M> {
         self.raft.metrics().borrow_watched().current_leader
     }
 
+    /// Waits until this node leads, or until it does not. Never ends if the core has stopped.
+    pub async fn until_leads(&self, leads: bool) {
+        let mut metrics = self.raft.metrics();
+        while (metrics.borrow_watched().current_leader == Some(self.node_id)) != leads {
+            if metrics.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Waits until a leader is known and everything that was in the log at the start is applied.
     ///
     /// # Errors

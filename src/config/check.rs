@@ -8,7 +8,11 @@ use std::time::Duration;
 use url::Url;
 
 use super::keys::{self, Keys, Mode};
-use super::{Cluster, Config, Error, Fabric, Log, Mistake, Node, Outbound, Policy, edge, issuers, signals};
+use super::{
+    Cluster, Config, Error, Fabric, Log, Mistake, Node, Policy, edge, issuers, signals, transmitter,
+};
+use crate::outbound::address::Network;
+use crate::outbound::guard::{Guard, Rules};
 use crate::policy::blast_radius::Containment;
 use crate::signals::SignalIssuers;
 use crate::token::issuer::Issuers;
@@ -65,13 +69,16 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     let blast_radius = checker.keep("blast_radius", containment(&keys.blast_radius));
     checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
-    let issuers = issuers::check(&keys.issuers, own_issuer, keys.outbound.allow_loopback_http, &mut checker);
+    let outbound = outbound(&keys.outbound, edge.as_ref(), &mut checker);
+    let guard = Guard::new(outbound.clone());
+    let issuers = issuers::check(&keys.issuers, own_issuer, &guard, &mut checker);
     if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
         let rule =
             "must name at least one issuer outside development mode: there would be nothing to exchange";
         checker.keep("issuers", Err::<(), _>(rule));
     }
-    let signals = signals::check(keys, own_issuer, &mut checker);
+    let signals = signals::check(keys, own_issuer, &guard, &mut checker);
+    let transmitter = transmitter::check(keys, &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }
@@ -96,9 +103,10 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
             fabric,
             issuers,
             signals,
+            transmitter,
             policy: Policy { directory: directory.to_owned() },
             cluster: Cluster { heartbeat },
-            outbound: Outbound { allow_loopback_http: keys.outbound.allow_loopback_http },
+            outbound,
             blast_radius,
             log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
         }),
@@ -119,15 +127,39 @@ fn node(keys: &keys::Node, checker: &mut Checker) -> Option<Node> {
 
 fn fabric(keys: &keys::Fabric, checker: &mut Checker) -> Option<Fabric> {
     let issuer = checker.require("fabric.issuer", keys.issuer.as_deref());
-    let issuer = issuer.and_then(|issuer| checker.keep("fabric.issuer", own_issuer(issuer)));
+    let issuer = issuer.and_then(|issuer| checker.keep("fabric.issuer", own_address(issuer)));
     let trust_domain = checker.require("fabric.trust_domain", keys.trust_domain.as_deref());
     let trust_domain = trust_domain.and_then(|name| checker.keep("fabric.trust_domain", name.parse()));
     Some(Fabric { issuer: issuer?, trust_domain: trust_domain? })
 }
 
+/// `[outbound]`, with what this node listens on.
+fn outbound(keys: &keys::Outbound, edge: Option<&edge::Edge>, checker: &mut Checker) -> Rules {
+    let networks = checker.keep("outbound.allowed_networks", networks(&keys.allowed_networks));
+    let mut rules = Rules {
+        allow_loopback_http: keys.allow_loopback_http,
+        allow_loopback_push: keys.allow_loopback_push,
+        allowed_networks: networks.unwrap_or_default(),
+        ..Rules::default()
+    };
+    if let Some(edge) = edge {
+        rules.own_ports.insert(edge.listen.http.port());
+        rules.own_ports.extend(edge.tls.as_ref().map(|tls| tls.address.port()));
+    }
+    rules
+}
+
+fn networks(stated: &[String]) -> Result<Vec<Network>, String> {
+    if stated.len() > limits::OUTBOUND_NETWORKS_MAX {
+        return Err(format!("must name at most {}", limits::OUTBOUND_NETWORKS_MAX));
+    }
+    let read = |text: &String| text.parse().map_err(|error| format!("{text:?}: {error}"));
+    stated.iter().map(read).collect()
+}
+
 /// RFC 8414 §2: an `https` URL without query and fragment; here also without a trailing slash, so
-/// that there is one spelling. Plain `http` only for this machine.
-fn own_issuer(text: &str) -> Result<String, String> {
+/// that there is one spelling. Plain `http` only for this machine. The same of every address of our own.
+pub(super) fn own_address(text: &str) -> Result<String, String> {
     let url = web_address(text)?;
     if url.query().is_some() || text.ends_with('/') || text.contains('?') {
         return Err("must have no query, no fragment and no slash at the end".to_owned());
@@ -144,7 +176,7 @@ fn own_issuer(text: &str) -> Result<String, String> {
 }
 
 /// An absolute `http` or `https` URL without user name and fragment.
-pub(super) fn web_address(text: &str) -> Result<Url, String> {
+fn web_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("must be an absolute URL: {error}"))?;
     let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
     if text.len() > limits::URI_BYTES_MAX {
@@ -159,7 +191,7 @@ pub(super) fn web_address(text: &str) -> Result<Url, String> {
 }
 
 /// The hosts to which plain HTTP does not leave the machine.
-pub(super) fn is_loopback_host(url: &Url) -> bool {
+fn is_loopback_host(url: &Url) -> bool {
     matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 

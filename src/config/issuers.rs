@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::check::{Checker, duration, is_loopback_host, web_address};
+use super::check::{Checker, duration};
 use super::keys;
 use crate::id::TrustDomain;
 use crate::limits;
+use crate::outbound::guard::Guard;
 use crate::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::jws::Algorithm;
 
@@ -14,12 +15,12 @@ use crate::token::jws::Algorithm;
 pub(super) fn check(
     all: &[keys::Issuer],
     own_issuer: Option<&str>,
-    allow_loopback_http: bool,
+    guard: &Guard,
     checker: &mut Checker,
 ) -> Vec<Issuer> {
     let mut issuers = Vec::new();
     for (index, keys) in all.iter().enumerate() {
-        let section = Section { keys, name: format!("issuers[{index}]"), own_issuer, allow_loopback_http };
+        let section = Section { keys, name: format!("issuers[{index}]"), own_issuer, guard };
         issuers.extend(section.check(checker));
     }
     issuers
@@ -29,7 +30,7 @@ struct Section<'k> {
     keys: &'k keys::Issuer,
     name: String,
     own_issuer: Option<&'k str>,
-    allow_loopback_http: bool,
+    guard: &'k Guard,
 }
 
 impl Section<'_> {
@@ -131,7 +132,7 @@ impl Section<'_> {
     }
 
     fn fetchable(&self, address: &str) -> Result<String, String> {
-        fetchable(address, self.allow_loopback_http)
+        fetchable(address, self.guard)
     }
 
     fn trust_domains(&self) -> Result<Vec<TrustDomain>, String> {
@@ -147,15 +148,8 @@ impl Section<'_> {
 }
 
 /// What `outbound` will agree to fetch, said before it is asked to.
-pub(super) fn fetchable(address: &str, allow_loopback_http: bool) -> Result<String, String> {
-    let url = web_address(address)?;
-    if url.scheme() == "https" || (allow_loopback_http && is_loopback_host(&url)) {
-        Ok(address.to_owned())
-    } else if is_loopback_host(&url) {
-        Err("must be https, or outbound.allow_loopback_http = true".to_owned())
-    } else {
-        Err("must be https".to_owned())
-    }
+pub(super) fn fetchable(address: &str, guard: &Guard) -> Result<String, String> {
+    guard.check_keys_url(address).map(|()| address.to_owned()).map_err(|error| error.to_string())
 }
 
 pub(super) fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {

@@ -26,6 +26,7 @@ pub(super) struct Keys {
     pub log: Log,
     pub issuers: Vec<Issuer>,
     pub signals: Vec<SignalIssuer>,
+    pub transmitter: Option<Transmitter>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -143,11 +144,20 @@ impl Default for Cluster {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Outbound {
     #[serde(deserialize_with = "yes_or_no")]
     pub allow_loopback_http: bool,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub allow_loopback_push: bool,
+    pub allowed_networks: Vec<String>,
+}
+
+impl Default for Outbound {
+    fn default() -> Self {
+        Self { allow_loopback_http: false, allow_loopback_push: true, allowed_networks: Vec::new() }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -265,6 +275,12 @@ impl Default for SignalIssuer {
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE.into(),
         }
     }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Transmitter {
+    pub base_url: Option<String>,
 }
 
 fn default_algorithms() -> Vec<String> {

@@ -11,6 +11,7 @@ mod keys;
 mod policy_directory;
 mod process;
 mod signals;
+mod transmitter;
 
 use std::fmt;
 use std::fs::File;
@@ -26,6 +27,7 @@ use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::api::tls;
 use crate::id::TrustDomain;
+use crate::outbound::guard::Rules;
 use crate::policy::blast_radius::Containment;
 use crate::signals::SignalIssuers;
 use crate::telemetry::LogFormat;
@@ -56,12 +58,14 @@ pub struct Config {
     pub issuers: Vec<Issuer>,
     /// Whose signals are received, and whom each speaks for.
     pub signals: SignalIssuers,
+    /// Where receivers of our own signals reach this fabric; `None` if it transmits none.
+    pub transmitter: Option<Transmitter>,
     /// Where the first policy comes from.
     pub policy: Policy,
     /// The replicated core.
     pub cluster: Cluster,
-    /// What may be fetched from others.
-    pub outbound: Outbound,
+    /// Whom this node may call.
+    pub outbound: Rules,
     /// Which blast radius lies within which.
     pub blast_radius: Containment,
     /// Logs.
@@ -117,6 +121,14 @@ pub struct Fabric {
     pub trust_domain: TrustDomain,
 }
 
+/// `[transmitter]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmitter {
+    /// Begins the address of every endpoint of streams: `https` unless it is this machine, without a slash at
+    /// its end.
+    pub base_url: String,
+}
+
 /// `[policy]`
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -129,13 +141,6 @@ pub struct Policy {
 pub struct Cluster {
     /// Time between two heartbeats of the leader.
     pub heartbeat: Duration,
-}
-
-/// `[outbound]`
-#[derive(Clone, Copy, Debug)]
-pub struct Outbound {
-    /// Whether issuers' keys may be fetched over plain HTTP from this machine.
-    pub allow_loopback_http: bool,
 }
 
 /// `[log]`

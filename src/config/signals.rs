@@ -7,14 +7,21 @@ use super::keys::{self, Keys, Mode};
 use super::{edge, issuers};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
+use crate::outbound::guard::Guard;
 use crate::signals::{Authority, SignalIssuer};
 use crate::token::issuer::KeySource;
 
 /// Checks each issuer alone; whether they fit together is checked when none has a mistake.
-pub(super) fn check(keys: &Keys, own_issuer: Option<&str>, checker: &mut Checker) -> Vec<SignalIssuer> {
+pub(super) fn check(
+    keys: &Keys,
+    own_issuer: Option<&str>,
+    guard: &Guard,
+    checker: &mut Checker,
+) -> Vec<SignalIssuer> {
     let mut checked = Vec::new();
     for (index, section) in keys.signals.iter().enumerate() {
-        let section = Section { all: keys, keys: section, name: format!("signals[{index}]"), own_issuer };
+        let name = format!("signals[{index}]");
+        let section = Section { all: keys, keys: section, name, own_issuer, guard };
         checked.extend(section.check(checker));
     }
     checked
@@ -25,6 +32,7 @@ struct Section<'k> {
     keys: &'k keys::SignalIssuer,
     name: String,
     own_issuer: Option<&'k str>,
+    guard: &'k Guard,
 }
 
 impl Section<'_> {
@@ -72,7 +80,7 @@ impl Section<'_> {
     /// accepted, and then somebody must be able to send what is not.
     fn key_source(&self) -> (String, Result<Option<KeySource>, String>) {
         let keys = self.keys;
-        let fetchable = |address: &str| issuers::fetchable(address, self.all.outbound.allow_loopback_http);
+        let fetchable = |address: &str| issuers::fetchable(address, self.guard);
         let mut sources: Vec<(&str, Result<KeySource, String>)> = Vec::new();
         sources.extend(keys.keys_file.iter().map(|path| ("keys_file", Ok(KeySource::File(path.clone())))));
         sources.extend(keys.keys_url.iter().map(|url| ("keys_url", fetchable(url).map(KeySource::Url))));

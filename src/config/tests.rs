@@ -1,6 +1,8 @@
 //! Every rule of a configuration, broken once.
 
+mod outbound;
 mod signals;
+mod transmitter;
 
 use std::io::Write as _;
 
@@ -430,6 +432,8 @@ const EXAMPLE: &str = include_str!("../../trust-fabric.example.toml");
 fn the_example_is_a_configuration() {
     let config = good(EXAMPLE);
     assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
+    let base_url = "https://trust.example.com:8694".to_owned();
+    assert_eq!(config.transmitter, Some(Transmitter { base_url }));
 }
 
 /// The example with the comment sign taken from every line that then holds a key.
@@ -472,12 +476,13 @@ fn the_example_holds_every_key() {
         signals: vec![keys::SignalIssuer::default()],
         callers: vec![keys::Caller::default()],
         tls: Some(keys::Tls::default()),
+        transmitter: Some(keys::Transmitter::default()),
         ..Keys::default()
     };
     let all = serde_json::to_value(all).expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =
         all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
-    assert_eq!(sections.len(), 14);
+    assert_eq!(sections.len(), 15);
     for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
         *section = &section[0];
     }

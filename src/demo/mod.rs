@@ -22,6 +22,7 @@ use crate::api::demo_issuer;
 use crate::api::listener::{self, Caps, Kind, Places};
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::outbound::guard::Rules;
 use crate::outbound::{admin, client};
 use crate::policy::blast_radius::Containment;
 use crate::signals::{self, Authority, SignalIssuer, SignalIssuers};
@@ -253,9 +254,10 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             },
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE,
         }])?,
+        transmitter: Some(config::Transmitter { base_url: format!("http://{listen}") }),
         policy: config::Policy { directory: data_dir.join("policies") },
         cluster: config::Cluster { heartbeat: Duration::from_millis(100) },
-        outbound: config::Outbound { allow_loopback_http: true },
+        outbound: Rules { allow_loopback_http: true, ..Rules::default() },
         blast_radius: Containment::default(),
         log: config::Log { format: LogFormat::Text, filter: "warn".to_owned() },
     })

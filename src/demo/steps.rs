@@ -1,6 +1,8 @@
 //! The demonstration, step by step. Every step does what it says through the same HTTP interface
 //! that anyone else uses, and fails if the outcome is another.
 
+use std::collections::BTreeSet;
+
 use aws_lc_rs::{digest, rand};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,6 +13,7 @@ use super::page::Page;
 use crate::clock::Clock;
 use crate::outbound::admin::{self, NodeClient};
 use crate::outbound::client::{self, Client};
+use crate::outbound::guard::{Guard, Rules};
 use crate::token::jws::Compact;
 use crate::token::key_set::{KeySet, Purpose};
 use crate::{json as strict_json, limits};
@@ -32,7 +35,9 @@ pub(super) struct Places {
 
 /// Shows one exchange, one that is good for a single call, that call checked, and a revocation.
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
-    let documents = Client::new(client::Limits { allow_loopback_http: true, ..client::Limits::default() })
+    // It is no part of the broker, whose ports it may call therefore.
+    let rules = Rules { allow_loopback_http: true, own_ports: BTreeSet::new(), ..Rules::default() };
+    let documents = Client::new(client::Limits::default(), Guard::new(rules))
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
     let broker = NodeClient::new(&places.broker)?;
     until_ready(&broker).await?;

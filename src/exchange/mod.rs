@@ -84,6 +84,8 @@ pub struct Minted {
     pub expires_in_secs: u64,
     /// The granted scope.
     pub scope: String,
+    /// What it is meant for, for the live feed.
+    pub aud: String,
     /// Its `jti`, for the log.
     pub jti: String,
     /// Its subject, for the log.
@@ -92,12 +94,19 @@ pub struct Minted {
 
 impl Exchange {
     /// Exchanges a credential for a token. `body` is the request as it came, for its
-    /// `Idempotency-Key`.
+    /// `Idempotency-Key`. `whose` is the credential's subject once it is verified, also of an exchange that is
+    /// refused after that.
     ///
     /// # Errors
     /// As [`Error`] says. A refused exchange changes nothing, but for a nonce that was spent when
     /// the signature failed.
-    pub async fn exchange(&self, request: &Request, caller: &Caller, body: &[u8]) -> Result<Minted, Error> {
+    pub async fn exchange(
+        &self,
+        request: &Request,
+        caller: &Caller,
+        body: &[u8],
+        whose: &mut Option<WorkloadId>,
+    ) -> Result<Minted, Error> {
         // Before anything is looked up (design §4): what was revoked before this request came is found by
         // whatever is looked up for it, however long it waits for the keys of an issuer.
         let fresh = self.state.fresh().await?;
@@ -113,6 +122,7 @@ impl Exchange {
 
         let asked = asked_confirmation(request, caller)?;
         let subject = self.subject(&fresh, request, caller, now).await?;
+        *whose = Some(subject.sub().clone());
         let actor = self.actor(&fresh, request, caller, now).await?;
         // An exchange must not wash a binding off: what comes of a bound token is bound as it was.
         let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
@@ -139,6 +149,7 @@ impl Exchange {
             access_token,
             expires_in_secs: u64::try_from(claims.exp - claims.iat).unwrap_or(0),
             scope: claims.scope.unwrap_or_default(),
+            aud: claims.aud,
             jti: claims.jti,
             sub: claims.sub,
         })

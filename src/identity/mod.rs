@@ -26,8 +26,9 @@ use crate::keyring::Keyring;
 use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, State};
+use crate::state::{Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State};
 use crate::telemetry::Metrics;
+use crate::token::lineage::Fact;
 use crate::token::signing::SigningKey;
 use crate::token::subject::Credential;
 use crate::token::{self, lineage};
@@ -225,7 +226,12 @@ impl Identity {
     pub async fn revoke(&self, agent_id: &str, caller: &Caller) -> Result<bool, Error> {
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
         let name = caller.name().to_owned();
-        let revoked = self.state.revoke_agent(&agent_id, name, caller.is_operator, caller.idempotency).await;
+        // An operator may have it issued too, and is then its issuer all the same.
+        let issued_by = self.state.agent(agent_id.as_str())?.map(|agent| agent.issued_by);
+        let by = if issued_by.as_ref() == Some(&name) { "user" } else { "admin" };
+        let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
+        let is_operator = caller.is_operator;
+        let revoked = self.state.revoke_agent(&agent_id, name, is_operator, event, caller.idempotency).await;
         revoked.map_err(Error::of_revocation)
     }
 

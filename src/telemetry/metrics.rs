@@ -2,20 +2,18 @@
 //!
 //! Labels are `&'static str` wherever the compiler can see that the set is small.
 
+mod streams;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use super::registered::{counter, counters, durations, gauge, gauges};
 use super::{Error, logs};
-
-/// Upper bounds of the histogram of request durations, in seconds.
-const DURATION_BUCKETS_SECS: [f64; 14] =
-    [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
 /// Everything that is counted. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -31,8 +29,15 @@ pub struct Metrics {
     verifications: IntCounterVec,
     verify_checks: IntCounterVec,
     signals: IntCounterVec,
+    polled_sets: IntCounterVec,
+    polls_waiting: IntGauge,
     revocations: IntGauge,
     blocks: IntGauge,
+    streams: IntGaugeVec,
+    stream_events: IntCounterVec,
+    stream_backlog: IntGaugeVec,
+    pushes: IntCounterVec,
+    push_durations: HistogramVec,
     policy_decisions: IntCounterVec,
     policy_loads: IntCounterVec,
     agent_identities_issued: IntCounterVec,
@@ -53,6 +58,9 @@ pub struct Metrics {
     audit_blocks: IntCounterVec,
     audit_blocks_dropped: IntCounterVec,
     audit_dropped_known: Arc<(AtomicU64, AtomicU64)>,
+    event_readers: IntGauge,
+    event_readers_dropped: IntCounterVec,
+    event_activities_dropped: IntCounter,
     log_lines_dropped: IntCounter,
     log_lines_known: Arc<AtomicU64>,
 }
@@ -129,8 +137,40 @@ impl Metrics {
                 "Security event tokens received, by what became of them.",
                 &["result"],
             )?,
+            polled_sets: counters(
+                &registry,
+                "svc_polled_sets_total",
+                "Security event tokens of streams that are polled, by what became of them.",
+                &["result"],
+            )?,
+            polls_waiting: gauge(&registry, "svc_polls_waiting", "Polls that wait for a security event.")?,
             revocations: gauge(&registry, "svc_revocations", "Revocations that are remembered.")?,
             blocks: gauge(&registry, "svc_blocks", "Subjects blocked by issuers of signals, once for each.")?,
+            streams: gauges(&registry, "svc_streams", "Streams, by their status.", &["status"])?,
+            stream_events: counters(
+                &registry,
+                "svc_stream_events_total",
+                "Events that it is over with on a stream, by what became of them.",
+                &["result"],
+            )?,
+            stream_backlog: gauges(
+                &registry,
+                "svc_stream_backlog",
+                "Events that wait for streams, of all together and of the one with most; 0 if this node does not lead.",
+                &["of"],
+            )?,
+            pushes: counters(
+                &registry,
+                "svc_push_total",
+                "Pushes to receivers, by what came of them.",
+                &["result"],
+            )?,
+            push_durations: durations(
+                &registry,
+                "svc_push_seconds",
+                "Time from a push to its answer or failure, in seconds.",
+                &[],
+            )?,
             policy_decisions: counters(
                 &registry,
                 "svc_policy_decisions_total",
@@ -158,8 +198,8 @@ impl Metrics {
             signing_keys: gauges(
                 &registry,
                 "svc_signing_keys",
-                "Signing keys of the cluster, by state.",
-                &["state"],
+                "Signing keys of the cluster, by algorithm and state.",
+                &["algorithm", "state"],
             )?,
             tool_writes: counters(
                 &registry,
@@ -224,6 +264,18 @@ impl Metrics {
                 "Blocks of audit entries dropped by the cluster, because of their age or of all their bytes.",
                 &["reason"],
             )?,
+            event_readers: gauge(&registry, "svc_event_readers", "Readers of the live feed.")?,
+            event_readers_dropped: counters(
+                &registry,
+                "svc_event_readers_dropped_total",
+                "Readers of the live feed that were cut off, by why.",
+                &["reason"],
+            )?,
+            event_activities_dropped: counter(
+                &registry,
+                "svc_event_activities_dropped_total",
+                "Exchanges and denials that readers of the live feed were not told, because there were too many.",
+            )?,
             log_lines_dropped: counter(
                 &registry,
                 "svc_log_lines_dropped_total",
@@ -257,10 +309,10 @@ impl Metrics {
     /// A connection was opened on `listener`, `plain` or `tls`; it is closed when the answer is
     /// dropped.
     #[must_use]
-    pub fn http_connection(&self, listener: &'static str) -> OpenConnection {
+    pub fn http_connection(&self, listener: &'static str) -> Counted {
         let open = self.http_connections.with_label_values(&[listener]);
         open.inc();
-        OpenConnection(open)
+        Counted(open)
     }
 
     /// A connection was closed before a request could be sent on it, for example `address`.
@@ -319,9 +371,10 @@ impl Metrics {
         self.issuer_key_fetches.with_label_values(&[result]).inc();
     }
 
-    /// How many signing keys are in `state`.
-    pub fn set_signing_keys(&self, state: &'static str, keys: usize) {
-        self.signing_keys.with_label_values(&[state]).set(i64::try_from(keys).unwrap_or(i64::MAX));
+    /// How many signing keys of `algorithm` are in `state`.
+    pub fn set_signing_keys(&self, algorithm: &'static str, state: &'static str, keys: usize) {
+        let gauge = self.signing_keys.with_label_values(&[algorithm, state]);
+        gauge.set(i64::try_from(keys).unwrap_or(i64::MAX));
     }
 
     /// Somebody asked for an `action` on a tool, for example `register`, with a `result`, for example
@@ -373,6 +426,11 @@ impl Metrics {
         }
     }
 
+    /// An exchange or a denial was not told to readers of the live feed.
+    pub fn event_activity_dropped(&self) {
+        self.event_activities_dropped.inc();
+    }
+
     /// Where this node is in the log, and whether it leads.
     pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
         self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
@@ -406,45 +464,14 @@ impl Metrics {
     }
 }
 
-/// An open connection: dropping it counts it out again.
+/// One of something that is there now, such as an open connection: dropping it counts it out again.
 #[derive(Debug)]
-pub struct OpenConnection(IntGauge);
+pub struct Counted(IntGauge);
 
-impl Drop for OpenConnection {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
     }
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, Error> {
-    let counter = IntCounter::new(name, help)?;
-    registry.register(Box::new(counter.clone()))?;
-    Ok(counter)
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
-    let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(counters.clone()))?;
-    Ok(counters)
-}
-
-fn durations(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, Error> {
-    let options = HistogramOpts::new(name, help).buckets(DURATION_BUCKETS_SECS.to_vec());
-    let durations = HistogramVec::new(options, labels)?;
-    registry.register(Box::new(durations.clone()))?;
-    Ok(durations)
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
-    let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(gauges.clone()))?;
-    Ok(gauges)
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, Error> {
-    let gauge = IntGauge::new(name, help)?;
-    registry.register(Box::new(gauge.clone()))?;
-    Ok(gauge)
 }
 
 #[cfg(test)]
@@ -463,12 +490,19 @@ mod tests {
         metrics.verification("allow");
         metrics.verify_check("token", "pass");
         metrics.signal("accepted");
+        metrics.polled_sets("returned", 3);
+        let waiting = metrics.poll_waits();
         metrics.set_revocations(4, 1);
+        metrics.set_streams("paused", 2);
+        metrics.stream_events("delivered", 5);
+        metrics.set_stream_backlog(12, 7);
+        metrics.push("timed_out");
+        metrics.push_took(Duration::from_millis(3));
         metrics.policy_decision("exchange", "allow");
         metrics.policy_load("ok");
         metrics.agent_identity_issued("mcp");
         metrics.issuer_key_fetch("ok");
-        metrics.set_signing_keys("active", 2);
+        metrics.set_signing_keys("ES256", "active", 2);
         metrics.tool_write("register", "done");
         metrics.set_tools(3);
         metrics.tls_reload("ok");
@@ -479,6 +513,9 @@ mod tests {
         metrics.audit_block("shipped");
         metrics.set_audit_blocks_dropped(5, 0);
         metrics.set_audit_blocks_dropped(6, 1);
+        let reader = metrics.event_reader();
+        metrics.event_reader_dropped("slow");
+        metrics.event_activity_dropped();
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,
@@ -492,13 +529,21 @@ mod tests {
             r#"svc_verify_total{result="allow"} 1"#,
             r#"svc_verify_checks_total{check="token",result="pass"} 1"#,
             r#"svc_signals_total{result="accepted"} 1"#,
+            r#"svc_polled_sets_total{result="returned"} 3"#,
+            "svc_polls_waiting 1",
             "svc_revocations 4",
             "svc_blocks 1",
+            r#"svc_streams{status="paused"} 2"#,
+            r#"svc_stream_events_total{result="delivered"} 5"#,
+            r#"svc_stream_backlog{of="all"} 12"#,
+            r#"svc_stream_backlog{of="largest"} 7"#,
+            r#"svc_push_total{result="timed_out"} 1"#,
+            r#"svc_push_seconds_bucket{le="0.005"} 1"#,
             r#"svc_policy_decisions_total{decision="allow",point="exchange"} 1"#,
             r#"svc_policy_loads_total{result="ok"} 1"#,
             r#"svc_agent_identities_issued_total{platform="mcp"} 1"#,
             r#"svc_issuer_key_fetches_total{result="ok"} 1"#,
-            r#"svc_signing_keys{state="active"} 2"#,
+            r#"svc_signing_keys{algorithm="ES256",state="active"} 2"#,
             r#"svc_tool_writes_total{action="register",result="done"} 1"#,
             "svc_tools 3",
             r#"svc_tls_reloads_total{result="ok"} 1"#,
@@ -509,6 +554,9 @@ mod tests {
             r#"svc_audit_blocks_dropped_total{reason="age"} 6"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
+            "svc_event_readers 1",
+            r#"svc_event_readers_dropped_total{reason="slow"} 1"#,
+            "svc_event_activities_dropped_total 1",
             "svc_log_lines_dropped_total 0",
             concat!(r#"svc_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
         ] {
@@ -516,8 +564,10 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (32, 32), "{page}");
-        drop(connection);
+        assert_eq!((names, helps.count()), (42, 42), "{page}");
+        drop((connection, waiting, reader));
+        assert!(metrics.render().expect("page").contains("svc_polls_waiting 0"));
+        assert!(metrics.render().expect("page").contains("svc_event_readers 0"));
         assert!(metrics.render().expect("page").contains(r#"svc_http_connections{listener="plain"} 0"#));
     }
 

@@ -7,10 +7,11 @@
 
 mod logs;
 mod metrics;
+mod registered;
 mod trace;
 
 pub use self::logs::{LogFormat, Logs, check_filter, init_logs};
-pub use self::metrics::{Metrics, OpenConnection};
+pub use self::metrics::{Counted, Metrics};
 pub use self::trace::TraceContext;
 
 /// Why telemetry could not be set up.

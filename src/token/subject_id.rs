@@ -106,6 +106,37 @@ impl SubjectId {
             Self::Unusable { format } => format,
         }
     }
+
+    /// Whether both name one subject (SSF 1.0 §8.1.3.1): two simple subjects if they are "exactly identical", two
+    /// complex ones if every member is that or missing on one side. A workload may be named in either of its
+    /// formats, and aliases match what any of them matches. What names nothing here matches nothing.
+    #[must_use]
+    pub fn matches(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Aliases(aliases), other) | (other, Self::Aliases(aliases)) => {
+                aliases.iter().any(|alias| alias.matches(other))
+            }
+            (Self::Complex(one), Self::Complex(other)) => one.matches(other),
+            (Self::SpiffeId(one) | Self::Uri(one), Self::SpiffeId(other) | Self::Uri(other)) => one == other,
+            (Self::Unusable { .. }, Self::Unusable { .. }) => false,
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl Complex {
+    /// Its members, in an order.
+    fn members(&self) -> [Option<&SubjectId>; 7] {
+        let Self { user, device, session, application, tenant, org_unit, group } = self;
+        [user, device, session, application, tenant, org_unit, group].map(Option::as_ref)
+    }
+
+    fn matches(&self, other: &Self) -> bool {
+        self.members().into_iter().zip(other.members()).all(|members| match members {
+            (Some(one), Some(other)) => one.matches(other),
+            _ => true,
+        })
+    }
 }
 
 /// How long a text may be, and the rule in words.
@@ -243,6 +274,81 @@ fn inner(value: &Value, path: &str) -> Result<SubjectId, Error> {
     members.simple(members.format()?)
 }
 
+/// The members of each format that holds no other, beside `format`.
+const MEMBERS: [(&str, &[&str]); 10] = [
+    ("uri", &["uri"]),
+    ("email", &["email"]),
+    ("iss_sub", &["iss", "sub"]),
+    ("opaque", &["id"]),
+    ("jwt_id", &["iss", "jti"]),
+    ("account", &["uri"]),
+    ("did", &["url"]),
+    ("phone_number", &["phone_number"]),
+    ("saml_assertion_id", &["issuer", "assertion_id"]),
+    ("ip-addresses", &["ip-addresses"]),
+];
+
+/// The members of a complex subject.
+const COMPLEX: [&str; 7] = ["user", "device", "session", "application", "tenant", "org_unit", "group"];
+
+/// An identifier that [`SubjectId::read`] took, as it is said to others: with the members of its format and no
+/// others; a `spiffe_id`, which is not registered, as `uri`; and an `opaque` one of `told_by`, which nobody else
+/// knows, as `iss_sub`.
+#[must_use]
+pub fn passed_on(value: &Value, told_by: Option<&str>) -> Value {
+    let member = |name: &str| value.get(name).cloned().unwrap_or_default();
+    let format = value.get("format").and_then(Value::as_str).unwrap_or_default();
+    let mut members = Map::new();
+    let mut put = |name: &str, value: Value| drop(members.insert(name.to_owned(), value));
+    put("format", format.into());
+    match (format, told_by) {
+        ("spiffe_id", _) => {
+            put("format", "uri".into());
+            put("uri", member("spiffe_id"));
+        }
+        ("opaque", Some(iss)) => {
+            put("format", "iss_sub".into());
+            put("iss", iss.into());
+            put("sub", member("id"));
+        }
+        ("complex", _) => {
+            for name in COMPLEX {
+                if let Some(inner) = value.get(name) {
+                    put(name, passed_on(inner, told_by));
+                }
+            }
+        }
+        ("aliases", _) => {
+            let identifiers = value.get("identifiers").and_then(Value::as_array);
+            let identifiers = identifiers.into_iter().flatten();
+            put("identifiers", identifiers.map(|inner| passed_on(inner, told_by)).collect());
+        }
+        _ => {
+            let known = MEMBERS.iter().find(|(known, _)| *known == format);
+            for name in known.iter().flat_map(|(_, names)| names.iter()) {
+                put(name, member(name));
+            }
+        }
+    }
+    Value::Object(members)
+}
+
+/// Whom an identifier that [`SubjectId::read`] took names, as one text for people: of several, the first.
+#[must_use]
+pub fn text(value: &Value) -> String {
+    let first = match value.get("format").and_then(Value::as_str) {
+        Some("complex") => COMPLEX.iter().find_map(|name| value.get(*name)),
+        Some("aliases") => value.get("identifiers").and_then(|identifiers| identifiers.get(0)),
+        _ => None,
+    };
+    let texts = ["spiffe_id", "uri", "email", "sub", "id", "jti", "url", "phone_number", "assertion_id"];
+    match first {
+        // It holds no other.
+        Some(first) => text(first),
+        None => texts.iter().find_map(|name| value.get(*name)?.as_str()).unwrap_or_default().to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -258,6 +364,76 @@ mod tests {
     const ISS_URI: &str = "https://issuer.example";
     const WIMSE: &str = "wimse://trust.example/ns/shop/sa/cart";
     const SPIFFE: &str = "spiffe://trust.example/ns/shop/sa/cart";
+
+    /// What is passed on of an identifier of this issuer; both must be ones that can be read.
+    fn told(value: &Value) -> Value {
+        let passed = passed_on(value, Some(ISS_URI));
+        for value in [value, &passed] {
+            assert!(SubjectId::read(value, "sub_id").is_ok(), "{value}");
+        }
+        assert_eq!(passed_on(&passed, Some("https://other.example")), passed, "said on, it stays as it is");
+        passed
+    }
+
+    #[test]
+    fn a_subject_is_passed_on_as_others_know_it_with_the_members_of_its_format_only() {
+        let opaque = json!({"format": "opaque", "id": "7"});
+        let iss_sub = json!({"format": "iss_sub", "iss": ISS_URI, "sub": "7"});
+        let (spiffe_id, uri) =
+            (json!({"format": "spiffe_id", "spiffe_id": SPIFFE}), json!({"format": "uri", "uri": SPIFFE}));
+        let email = json!({"format": "email", "email": "t@a.example"});
+        for (value, expected) in [
+            (spiffe_id.clone(), uri.clone()),
+            (opaque.clone(), iss_sub.clone()),
+            (
+                json!({"format": "complex", "user": opaque, "tenant": email, "other": {}}),
+                json!({"format": "complex", "user": iss_sub, "tenant": email}),
+            ),
+            (
+                json!({"format": "aliases", "identifiers": [opaque, spiffe_id], "other": 1}),
+                json!({"format": "aliases", "identifiers": [iss_sub, uri]}),
+            ),
+        ] {
+            assert_eq!(told(&value), expected);
+        }
+        for same in [
+            json!({"format": "uri", "uri": WIMSE}),
+            email,
+            json!({"format": "iss_sub", "iss": "https://other.example", "sub": "x"}),
+            json!({"format": "jwt_id", "iss": ISS_URI, "jti": "1"}),
+            json!({"format": "account", "uri": "acct:a@b.example"}),
+            json!({"format": "did", "url": "did:example:1"}),
+            json!({"format": "phone_number", "phone_number": "+12065550100"}),
+            json!({"format": "saml_assertion_id", "issuer": ISS_URI, "assertion_id": "_1"}),
+            json!({"format": "ip-addresses", "ip-addresses": ["192.0.2.1"]}),
+        ] {
+            assert_eq!(told(&same), same);
+            assert_eq!(told(&with(&same, &json!({"more": "x".repeat(100_000)}))), same);
+        }
+        // A receiver's own word for a subject has no issuer.
+        assert_eq!(passed_on(&opaque, None), opaque);
+    }
+
+    #[test]
+    fn a_subject_is_one_text_for_people() {
+        let opaque = |id: &str| json!({"format": "opaque", "id": id});
+        for (value, expected) in [
+            (json!({"format": "spiffe_id", "spiffe_id": SPIFFE}), SPIFFE),
+            (json!({"format": "uri", "uri": WIMSE}), WIMSE),
+            (json!({"format": "email", "email": "a@b.example"}), "a@b.example"),
+            (json!({"format": "iss_sub", "iss": ISS_URI, "sub": "x"}), "x"),
+            (opaque("7"), "7"),
+            (json!({"format": "jwt_id", "iss": ISS_URI, "jti": "1"}), "1"),
+            (json!({"format": "complex", "tenant": opaque("t"), "user": opaque("u")}), "u"),
+            (json!({"format": "aliases", "identifiers": [opaque("1"), opaque("2")]}), "1"),
+            (json!({"format": "ip-addresses", "ip-addresses": ["192.0.2.1"]}), ""),
+            // What is no identifier names nobody.
+            (json!([]), ""),
+            (json!({"format": "aliases", "identifiers": []}), ""),
+        ] {
+            assert_eq!(text(&value), expected, "{value}");
+        }
+    }
 
     fn read(value: &Value) -> Result<SubjectId, Error> {
         SubjectId::read(value, "sub_id")
@@ -505,5 +681,63 @@ mod tests {
             let digest = lineage::email(ISS_URI, &read);
             assert!(credential.expect("good").lineage().contains(&digest), "{email}");
         }
+    }
+
+    #[test]
+    fn simple_subjects_match_if_they_are_identical_and_a_workload_in_either_format() {
+        let all = simple();
+        for (at, one) in all.iter().enumerate() {
+            for (other_at, other) in all.iter().enumerate() {
+                let [a, b] = [one, other].map(|value| read(value).expect("good"));
+                let is_usable = !matches!(a, SubjectId::Unusable { .. });
+                assert_eq!(a.matches(&b), at == other_at && is_usable, "{one} {other}");
+            }
+            let [a, mut other] = [one, one].map(Value::clone);
+            let name = a.as_object().expect("object").keys().rfind(|name| *name != "format").expect("one");
+            let another =
+                if name == "ip-addresses" { json!(["192.0.2.1"]) } else { json!(format!("{SPIFFE}x")) };
+            other[name] = another;
+            assert!(!read(&a).expect("good").matches(&read(&other).expect("good")), "{a} {other}");
+        }
+        let spiffe = read(&json!({"format": "spiffe_id", "spiffe_id": SPIFFE})).expect("good");
+        let uri = read(&json!({"format": "uri", "uri": SPIFFE})).expect("good");
+        assert!(spiffe.matches(&uri) && uri.matches(&spiffe));
+    }
+
+    #[test]
+    fn complex_subjects_match_if_every_member_is_identical_or_missing_on_one_side() {
+        let complex = |members: &Value| read(&with(members, &json!({"format": "complex"}))).expect("good");
+        let [a, b] = ["a", "b"].map(|id| json!({"format": "opaque", "id": id}));
+        let names = ["user", "device", "session", "application", "tenant", "org_unit", "group"];
+        for name in names {
+            for other in names {
+                let one = complex(&json!({ name: a }));
+                // The second side says as much, more, or something else.
+                assert!(one.matches(&complex(&json!({ other: a }))), "{name} {other}");
+                assert_eq!(one.matches(&complex(&json!({ other: b }))), name != other, "{name} {other}");
+                let both = complex(&with(&json!({ name: a }), &json!({ other: b })));
+                assert_eq!(one.matches(&both), name != other, "{name} {other}");
+                assert_eq!(both.matches(&one), name != other, "{name} {other}");
+            }
+        }
+        let simple = read(&a).expect("good");
+        assert!(!complex(&json!({"user": a})).matches(&simple), "a simple subject is no complex one");
+        assert!(!simple.matches(&complex(&json!({"user": a}))));
+    }
+
+    #[test]
+    fn aliases_match_what_any_of_them_matches() {
+        let [a, b, c] = ["a", "b", "c"].map(|id| json!({"format": "opaque", "id": id}));
+        let aliases = |identifiers: &[&Value]| {
+            read(&json!({"format": "aliases", "identifiers": identifiers})).expect("good")
+        };
+        let both = aliases(&[&a, &b]);
+        for (other, expected) in [(&a, true), (&b, true), (&c, false)] {
+            let other_alone = read(other).expect("good");
+            assert_eq!((both.matches(&other_alone), other_alone.matches(&both)), (expected, expected));
+            assert_eq!(both.matches(&aliases(&[&c, other])), expected);
+        }
+        let complex = read(&json!({"format": "complex", "user": a})).expect("good");
+        assert!(!both.matches(&complex) && !complex.matches(&both));
     }
 }

@@ -8,7 +8,7 @@ use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Call, Facts, Failure, Keys, Verified};
 use super::entry::{PROTOCOL_RULE, PROTOCOLS};
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind};
+use crate::id::{Digest128, DigestKind, WorkloadId};
 use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
@@ -142,20 +142,31 @@ impl Error {
 
 impl Verifier {
     /// Checks a token that was presented to a tool. What comes of it is in the audit before it is
-    /// answered; an execution-scoped token is spent by it.
+    /// answered; an execution-scoped token is spent by it. `whose` is the token's subject once its signature
+    /// is verified, also of one that is refused after that.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn verify(&self, members: Members, caller: &Caller) -> Result<Verdict, Error> {
+    pub async fn verify(
+        &self,
+        members: Members,
+        caller: &Caller,
+        whose: &mut Option<WorkloadId>,
+    ) -> Result<Verdict, Error> {
         let verdict = match Request::read(members) {
-            Ok(request) => self.decide(request, caller).await,
+            Ok(request) => self.decide(request, caller, whose).await,
             Err(error) => Err(error),
         };
         self.metrics.verification(verdict.as_ref().map_or_else(Error::label, |_| "allow"));
         verdict
     }
 
-    async fn decide(&self, request: Request, caller: &Caller) -> Result<Verdict, Error> {
+    async fn decide(
+        &self,
+        request: Request,
+        caller: &Caller,
+        whose: &mut Option<WorkloadId>,
+    ) -> Result<Verdict, Error> {
         // Before anything is looked up (design §4).
         let fresh = self.state.fresh().await?;
         let mut now = self.clock.now();
@@ -175,6 +186,7 @@ impl Verifier {
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             say_whose(&mut draft, authentic.credential());
+            *whose = Some(authentic.credential().sub().clone());
         }
         // Before a token is spent: what cannot be audited is not done.
         let open = self.audit.begin(draft)?;

@@ -82,7 +82,7 @@ async fn metrics_are_well_formed_and_name_nobody() {
         "svc_exchange_total{result=\"subject_token\",subject_token_type=\"jwt\"} 1",
         "svc_policy_decisions_total{decision=\"permit\",point=\"exchange\"} 1",
         "svc_raft_is_leader 1",
-        "svc_signing_keys{state=\"active\"} 1",
+        "svc_signing_keys{algorithm=\"ES256\",state=\"active\"} 1",
     ] {
         assert!(
             metrics.body.lines().any(|line| line == expected),

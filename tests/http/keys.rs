@@ -6,10 +6,14 @@ use serde_json::{Value, json};
 
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, credential, with};
 
+/// The keys for tokens in the key set.
 async fn published(node: &Node) -> Vec<String> {
     let jwks = node.get("/v1/identity/jwks").await.json();
     let keys = jwks["keys"].as_array().expect("keys");
-    keys.iter().map(|key| key["kid"].as_str().expect("kid").to_owned()).collect()
+    keys.iter()
+        .filter(|key| key["alg"] == "ES256")
+        .map(|key| key["kid"].as_str().expect("kid").to_owned())
+        .collect()
 }
 
 async fn keys(node: &Node) -> Vec<Value> {
@@ -29,6 +33,7 @@ async fn only_public_halves_are_published_each_fit_for_one_use() {
     let node = Node::start().await;
     let jwks = node.get("/v1/identity/jwks").await.json();
     let keys = jwks["keys"].as_array().expect("keys");
+    let keys: Vec<_> = keys.iter().filter(|key| key["kty"] == "EC").collect();
     assert_eq!(keys.len(), 2, "the key that signs and its successor");
     for key in keys {
         let names: Vec<&str> = key.as_object().expect("object").keys().map(String::as_str).collect();
@@ -169,7 +174,8 @@ async fn keys_survive_a_restart_and_only_their_owner_can_read_them() {
     let files: Vec<_> =
         std::fs::read_dir(&directory).expect("directory").map(|file| file.expect("file").path()).collect();
     // The retired one is gone: it never signs again.
-    assert_eq!(files.len(), 2);
+    let retired = format!("{}.p8", token.header["kid"].as_str().expect("kid"));
+    assert!(files.len() >= 2 && !files.iter().any(|file| file.ends_with(&retired)), "{files:?}");
     assert!(files.iter().all(|file| mode(file) == 0o600));
 }
 
@@ -181,8 +187,7 @@ async fn a_tainted_key_never_comes_back() {
     let mut node = Node::start().await;
     node.advance_secs(600);
     let stolen = node.granted(&request(&node)).await;
-    let signing = keys(&node).await.into_iter().find(|key| key["signs"] == true).expect("signing key");
-    let kid = signing["kid"].as_str().expect("kid").to_owned();
+    let kid = stolen.header["kid"].as_str().expect("kid").to_owned();
     node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await;
     // Until the log has forgotten it, and two more keys are needed.
     for _ in 0..3 {

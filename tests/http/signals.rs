@@ -311,6 +311,42 @@ async fn a_member_that_is_missing_or_of_another_type_is_named() {
 }
 
 #[tokio::test]
+async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
+    let node = Node::start().await;
+    let reporter = service_account(&node, "reporter");
+    let reason = |bytes: usize| json!({ "reason": "x".repeat(bytes - r#"{"reason":""}"#.len()) });
+    let event = |uri: &str, bytes: usize| json!({ uri: reason(bytes) });
+    let revoked = format!("{CAEP}/session-revoked");
+    let rule = "must be at most 8192 bytes as JSON, to be passed on";
+
+    let said = set(&node, &workload(REPORTER), &event(&revoked, 8193));
+    let text = format!("events.session-revoked: {rule}");
+    send(&node, &said).await.is_refused(400, "invalid_request", &text);
+    is_err(&send_signed(&node, &signed(&node, &said)).await, "invalid_request", &text);
+    // One of them is enough, and none of them counts.
+    let purged = format!("{RISC}/account-purged");
+    let both = json!({ (revoked.as_str()): {}, (purged.as_str()): reason(8193) });
+    let text = format!("events.account-purged: {rule}");
+    send(&node, &with(&said, &json!({ "events": both }))).await.is_refused(400, "invalid_request", &text);
+    let part = |sub: &str| json!({"format": "iss_sub", "iss": IDP, "sub": sub});
+    let parts =
+        [part(&"a".repeat(2048)), part(&"b".repeat(2048)), part(&"c".repeat(2048)), part(&"d".repeat(2048))];
+    let large =
+        json!({ "sub_id": {"format": "aliases", "identifiers": parts}, "events": event(&revoked, 20) });
+    send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", &format!("sub_id: {rule}"));
+    node.granted(&reporter).await;
+
+    // What nobody is told of may be larger; and nothing of what was refused was remembered.
+    let own = set(&node, &workload(REPORTER), &event("https://example.com/of-our-own", 100_000));
+    is_answered(&send(&node, &own).await, "ignored");
+    let full = with(&said, &json!({ "events": event(&revoked, 8192) }));
+    is_answered(&send(&node, &full).await, "accepted");
+    is_revoked(&node, &reporter).await;
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_signals_total{result="invalid"} 4"#), "{metrics}");
+}
+
+#[tokio::test]
 async fn a_body_that_is_none_of_the_two_forms_is_refused() {
     let node = Node::start().await;
     let token = signed(&node, &good(&node));

@@ -4,6 +4,7 @@
 mod answer;
 pub mod certificates;
 mod description;
+mod feed;
 mod issuer;
 mod node;
 pub mod program;
@@ -13,6 +14,7 @@ mod signer;
 pub mod tool_server;
 
 pub use answer::{Answer, Minted};
+pub use feed::{Event, Feed};
 pub use issuer::{Cluster, credential};
 pub use node::{Channel, Node, Setup};
 pub use signer::{Signer, encode, malleate};

@@ -15,12 +15,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use trust_fabric::clock::{Clock, Timestamp};
 use trust_fabric::config::{self, Config, Overrides};
+use trust_fabric::state::State;
 use trust_fabric::{node, pki};
 
 use super::certificates::development;
 use super::description::Description;
+use super::feed::Feed;
 use super::issuer::bundle;
-use super::{Answer, Cluster, FABRIC, IDP, MIGRATE, Minted, NOW_SECS, OTHER_IDP, TOOL, TRUST_DOMAIN};
+use super::{Answer, Cluster, FABRIC, IDP, MIGRATE, Minted, NOW_SECS, OTHER_IDP, TOOL, TRUST_DOMAIN, with};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -49,7 +51,7 @@ pub struct Channel {
 }
 
 /// The callers that a secure node knows certificates of. The stranger may do nothing, the second may have
-/// agents issued as the gateway may, and the chief may besides do what operators do.
+/// agents issued and streams made as the gateway may, and the chief may besides do what operators do.
 pub const CALLERS: [&str; 5] = ["gateway", "operator", "stranger", "second", "chief"];
 
 /// A node, its issuers and its client.
@@ -60,6 +62,8 @@ pub struct Node {
     config: Config,
     thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
+    /// Of the node that runs.
+    state: Option<State>,
     base: String,
     tls_base: Option<String>,
     certificates: Option<(TempDir, pki::Made)>,
@@ -67,18 +71,19 @@ pub struct Node {
     description: Description,
 }
 
-/// Of plain HTTP, and of TLS.
-type Addresses = (SocketAddr, Option<SocketAddr>);
+/// Of plain HTTP, and of TLS; and what is replicated.
+type Started = (SocketAddr, Option<SocketAddr>, State);
 
 /// On a runtime of its own, so that [`Node`] can wait for its end when it is dropped: a process that
 /// ends while the database is open may be aborted by it.
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
-    (config, clock, shutdown, address): (Config, Clock, CancellationToken, oneshot::Sender<Addresses>),
+    (config, clock, shutdown, started): (Config, Clock, CancellationToken, oneshot::Sender<Started>),
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
         let running = node::start(config, clock, Path::new(PROGRAM), shutdown).await?;
-        address.send((running.address, running.tls_address)).expect("the test waits");
+        let told = (running.address, running.tls_address, running.state.clone());
+        started.send(told).map_err(drop).expect("the test waits");
         running.until_stopped().await
     };
     thread::spawn(|| {
@@ -94,7 +99,9 @@ async fn wait_for<T: Send + 'static>(thread: thread::JoinHandle<T>) -> thread::R
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.shutdown.cancel();
+        self.begin_to_stop();
+        // Or the node waits for the test to let go of it.
+        self.state = None;
         if let Some(thread) = self.thread.take() {
             // A node that failed has made the test fail already.
             drop(thread.join());
@@ -130,6 +137,7 @@ impl Node {
             config,
             thread: None,
             shutdown: CancellationToken::new(),
+            state: None,
             base: String::new(),
             tls_base: None,
             certificates,
@@ -145,10 +153,11 @@ impl Node {
 
     async fn run(&mut self) {
         self.shutdown = CancellationToken::new();
-        let (address, started) = oneshot::channel();
-        let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), address);
+        let (start, started) = oneshot::channel();
+        let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), start);
         self.thread = Some(run_in_thread(node));
-        let (plain, tls) = started.await.expect("the node starts");
+        let (plain, tls, state) = started.await.expect("the node starts");
+        self.state = Some(state);
         self.base = format!("http://{plain}");
         self.tls_base = tls.map(|tls| format!("https://{tls}"));
         // The policy is compiled beside the listener; the state says when it is there.
@@ -186,9 +195,15 @@ impl Node {
     /// Stops as an operator does.
     pub async fn stop(&mut self) {
         self.begin_to_stop();
+        self.state = None;
         let thread = self.thread.take().expect("running");
         let ended = wait_for(thread).await;
         ended.expect("no panic").expect("a clean stop");
+    }
+
+    /// The replicated state, of which nothing may be left when the node is stopped: it waits for that.
+    pub fn state(&self) -> State {
+        self.state.clone().expect("running")
     }
 
     /// The address without a path.
@@ -270,6 +285,21 @@ impl Node {
         if self.is_secure() { self.certified("gateway") } else { self.plain() }
     }
 
+    /// [`IDP`] says that the account of a workload is disabled: it is blocked from now on.
+    pub async fn disabled(&self, id: &str) {
+        let set = json!({
+            "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": self.now_secs(), "aud": FABRIC,
+            "sub_id": {"format": "uri", "uri": id},
+            "events": {"https://schemas.openid.net/secevent/risc/event-type/account-disabled": {}},
+        });
+        let header = with(&self.cluster.idp.header(), &json!({"typ": "secevent+jwt"}));
+        let token = self.cluster.idp.sign_as(&header, &set);
+        let headers = [("content-type", "application/secevent+jwt")];
+        let answer =
+            self.call_over(&self.certified("second"), "POST", "/v1/signals/events", &headers, token).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+
     /// Turns the clock.
     pub fn advance_secs(&self, secs: u64) {
         self.clock.advance(Duration::from_secs(secs));
@@ -318,6 +348,16 @@ impl Node {
         }
         self.description.check(method, path, &answer);
         answer
+    }
+
+    /// The live feed over a channel, from behind an id on if one is given. `query` begins with a question mark
+    /// if there is one.
+    pub async fn feed(&self, channel: &Channel, query: &str, headers: &[(&str, &str)]) -> Feed {
+        let mut request = channel.http.get(format!("{}/v1/events{query}", channel.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Feed::of(request.send().await.expect("an answer"))
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -394,12 +434,12 @@ impl Node {
 
     /// A token of this fabric for the fabric itself, from a service account of `namespace`.
     pub async fn own_token(&self, namespace: &str, name: &str) -> Minted {
-        let claims = super::with(
+        let claims = with(
             &self.cluster.service_account(namespace, name),
             &json!({"iat": self.now_secs(), "nbf": self.now_secs(), "exp": self.now_secs() + 3600}),
         );
         let token = self.cluster.es256.sign(&claims);
-        self.granted(&super::with(&super::credential(&token, super::JWT), &json!({"audience": FABRIC}))).await
+        self.granted(&with(&super::credential(&token, super::JWT), &json!({"audience": FABRIC}))).await
     }
 }
 
@@ -419,11 +459,15 @@ tls.client_ca = "{ca}"
 callers = [
     {{ id = "spiffe://{TRUST_DOMAIN}/gateway", capabilities = [
         "exchange", "identity.issue", "signals.send", "tools.manage", "tools.read", "tools.verify",
-        "audit.read",
+        "audit.read", "events.read", "streams.manage", "streams.read",
     ] }},
     {{ id = "spiffe://{TRUST_DOMAIN}/operator", capabilities = ["cluster.admin", "metrics.read"] }},
-    {{ id = "spiffe://{TRUST_DOMAIN}/second", capabilities = ["exchange", "identity.issue", "signals.send"] }},
-    {{ id = "spiffe://{TRUST_DOMAIN}/chief", capabilities = ["identity.issue", "cluster.admin"] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/second", capabilities = [
+        "exchange", "identity.issue", "signals.send", "streams.manage", "streams.read",
+    ] }},
+    {{ id = "spiffe://{TRUST_DOMAIN}/chief", capabilities = [
+        "identity.issue", "cluster.admin", "streams.manage", "streams.read",
+    ] }},
 ]"#,
         certificate = made.node.certificate.display(),
         private_key = made.node.private_key.display(),
@@ -560,6 +604,7 @@ pub fn tables(cluster: &Cluster) -> Value {
             FABRIC: {
                 "capabilities": [
                     "db.read", "db.write", "cluster.admin", "metrics.read", "tools.manage", "tools.read",
+                    "streams.manage", "streams.read", "events.read",
                 ],
                 "execution_required": false,
             },
@@ -576,6 +621,17 @@ pub fn tables(cluster: &Cluster) -> Value {
             "wimse://trust.example/ns/agents/sa/curator": {
                 "audiences": [FABRIC], "default_audience": FABRIC,
                 "capabilities": ["tools.manage", "tools.read", "cluster.admin"],
+            },
+            "wimse://trust.example/ns/agents/sa/streamer": {
+                "audiences": [FABRIC], "default_audience": FABRIC,
+                "capabilities": ["streams.manage", "streams.read"],
+            },
+            "wimse://trust.example/ns/agents/sa/stream-operator": {
+                "audiences": [FABRIC], "default_audience": FABRIC,
+                "capabilities": ["streams.manage", "streams.read", "cluster.admin"],
+            },
+            "wimse://trust.example/ns/agents/sa/watcher": {
+                "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["events.read"],
             },
             "wimse://trust.example/ns/agents/sa/spent": {
                 "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": ["db.read"],

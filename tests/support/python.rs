@@ -1,10 +1,14 @@
 //! Programs in Python that make our input and judge our output, in `tests/peers`.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
 
 /// The Python of the tests.
 pub fn python() -> PathBuf {
@@ -80,6 +84,98 @@ impl Transmitter {
 }
 
 impl Drop for Transmitter {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// `receiver.py`: takes pushed security events, judges each with joserfc, and answers as it is told.
+pub struct Receiver {
+    child: Child,
+    stdin: ChildStdin,
+    said: UnboundedReceiver<Value>,
+    /// What came before it was asked for.
+    pushes: VecDeque<Value>,
+    port: u64,
+}
+
+impl Receiver {
+    /// Starts it on a port of its own.
+    pub async fn start() -> Self {
+        Self::start_at(0).await
+    }
+
+    /// Starts it on this port.
+    #[expect(clippy::disallowed_methods, reason = "a line from Python is waited for beside the test")]
+    pub async fn start_at(port: u16) -> Self {
+        let mut child = Command::new(python())
+            .arg(script("receiver.py"))
+            .arg(port.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start Python");
+        let stdin = child.stdin.take().expect("stdin");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout"));
+        let (say, said) = unbounded_channel();
+        // Ends with Python, or with the test.
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("receiver.py: {line:?}"));
+                if say.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut receiver = Self { child, stdin, said, pushes: VecDeque::new(), port: 0 };
+        receiver.port = receiver.heard().await["port"].as_u64().expect("port");
+        receiver
+    }
+
+    /// Where it is reached, under the name `localhost` or as `127.0.0.1`.
+    pub fn url(&self, host: &str, path: &str) -> String {
+        format!("http://{host}:{}{path}", self.port)
+    }
+
+    /// Gives it an order, and waits until that holds.
+    pub async fn order(&mut self, order: &Value) {
+        writeln!(self.stdin, "{order}").expect("write");
+        loop {
+            let said = self.heard().await;
+            if said.get("ready").is_some() {
+                return;
+            }
+            self.pushes.push_back(said);
+        }
+    }
+
+    /// The next push: its path, its mode, and its claims, which joserfc has verified.
+    pub async fn next(&mut self) -> Value {
+        let push = match self.pushes.pop_front() {
+            Some(push) => push,
+            None => self.heard().await,
+        };
+        assert!(push.get("refused").is_none(), "{push}");
+        push
+    }
+
+    /// What it has heard and was not asked for.
+    pub fn rest(&mut self) -> Vec<Value> {
+        while let Ok(push) = self.said.try_recv() {
+            self.pushes.push_back(push);
+        }
+        self.pushes.drain(..).collect()
+    }
+
+    async fn heard(&mut self) -> Value {
+        let heard = timeout(Duration::from_secs(60), self.said.recv()).await;
+        heard.expect("receiver.py says something").expect("receiver.py runs")
+    }
+}
+
+impl Drop for Receiver {
     fn drop(&mut self) {
         // It may have ended by itself.
         drop(self.child.kill());

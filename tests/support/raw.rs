@@ -31,10 +31,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
 impl Wire<'_> {
     /// An open connection.
     pub async fn connect(&self) -> std::io::Result<Stream> {
+        self.connect_for(&[]).await
+    }
+
+    /// An open connection for the first of these protocols that the node speaks (RFC 7301).
+    pub async fn connect_for(&self, protocols: &[&[u8]]) -> std::io::Result<Stream> {
         let socket = TcpStream::connect(self.address).await?;
         let Some((ca, caller)) = self.tls else { return Ok(Box::new(socket)) };
         let name = ServerName::from(self.address.ip());
-        Ok(Box::new(TlsConnector::from(Arc::new(client(ca, caller))).connect(name, socket).await?))
+        let mut client = client(ca, caller);
+        client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(Box::new(TlsConnector::from(Arc::new(client)).connect(name, socket).await?))
     }
 
     /// Sends these bytes and reads until the node closes.

@@ -1,0 +1,332 @@
+//! `bench feed`: many readers of the live feed, half of which never read: what they cost, and how soon the others
+//! are told; and readers that are cut off and come back, which must miss nothing and hear nothing twice.
+//!
+//! In development mode, where readers need no certificates of their own: with TLS one identity has five readers.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use hdrhistogram::Histogram;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::load::as_f64;
+use crate::node::{Node, Start};
+use crate::overload::Cores;
+use crate::report::{Report, mib, ms};
+use crate::wire::{self, Target};
+
+/// Connections over which tools are registered.
+const WRITERS: u32 = 16;
+/// Readers beside which the others are compared.
+const FEW: usize = 10;
+/// Readers that are cut off again and again, and how many events each reads before.
+const RETURNING: usize = 50;
+const READ_BEFORE_CUT: u32 = 37;
+/// Room for what a stalled reader does not read, so that it is full soon.
+const STALLED_BUFFER_BYTES: u32 = 4096;
+/// Longest wait for the last events once the last write is answered.
+const LAST_EVENTS_MAX: Duration = Duration::from_secs(30);
+
+/// How many, and how fast.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Size {
+    /// Readers, half of which never read
+    #[arg(long, default_value_t = 1_000)]
+    readers: usize,
+    /// Tools registered in a second, each of which is an event
+    #[arg(long, default_value_t = 100)]
+    rate: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+}
+
+/// What readers heard of one measurement.
+struct Heard {
+    /// From the answer of the write to the event, in microseconds; 0 if the event came first.
+    latency: Histogram<u64>,
+    missed: u64,
+    repeated: u64,
+}
+
+/// Measures and prints.
+pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
+    let node = Start { plain: true, ..start.clone() }.node(Some(cores.node_core)).await?;
+    let mut report = Report::new("Live feed");
+    report.line(&format!(
+        "{} tools registered in a second for {} s. Of so many readers some never read. Milliseconds from the answer\n\
+         of a write to its event at each reader that reads, and of the write itself; memory of the node is resident,\n\
+         in MiB.\n",
+        size.rate, size.seconds
+    ));
+    report.table(&[
+        "readers",
+        "of them stalled",
+        "memory before",
+        "all open",
+        "highest",
+        "told p50",
+        "p99",
+        "written p50",
+        "p99",
+        "missed",
+        "repeated",
+    ]);
+    for (at, (reading, stalled)) in [(FEW, 0), (size.readers / 2, size.readers / 2)].into_iter().enumerate() {
+        measure(&mut report, &node, size, &format!("m{at}"), (reading, stalled)).await?;
+    }
+    returning(&mut report, &node, size).await?;
+    report.finish(start.output.as_deref())
+}
+
+async fn measure(
+    report: &mut Report,
+    node: &Node,
+    size: Size,
+    name: &str,
+    (reading, stalled): (usize, usize),
+) -> Result<()> {
+    let events = size.rate * size.seconds;
+    let (before, _) = node.memory_kib()?;
+    node.forget_peak();
+    let mut held = Vec::new();
+    for _ in 0..stalled {
+        held.push(open(&node.http, None, Some(STALLED_BUFFER_BYTES)).await?);
+    }
+    let (ended, end) = watch::channel(false);
+    let mut readers = JoinSet::new();
+    for _ in 0..reading {
+        let stream = open(&node.http, None, None).await?;
+        let (name, end) = (name.to_owned(), end.clone());
+        readers.spawn(async move { Lines::of(stream).arrivals(&name, events, end).await });
+    }
+    let (open, _) = node.memory_kib()?;
+    let written = write(&node.http, name, size).await?;
+    ended.send_replace(true);
+    let mut heard = Heard { latency: Histogram::new(3)?, missed: 0, repeated: 0 };
+    while let Some(arrivals) = readers.join_next().await {
+        heard.add(&arrivals??, &written)?;
+    }
+    let (_, peak) = node.memory_kib()?;
+    drop(held);
+    let mut answers = Histogram::<u64>::new(3)?;
+    for written in &written {
+        answers.record(micros(written.took))?;
+    }
+    let quantile = |histogram: &Histogram<u64>, at| ms(as_f64(histogram.value_at_quantile(at)) / 1000.0);
+    report.row(&[
+        (reading + stalled).to_string(),
+        stalled.to_string(),
+        mib(before),
+        mib(open),
+        mib(peak),
+        quantile(&heard.latency, 0.5),
+        quantile(&heard.latency, 0.99),
+        quantile(&answers, 0.5),
+        quantile(&answers, 0.99),
+        heard.missed.to_string(),
+        heard.repeated.to_string(),
+    ]);
+    report.fail(heard.missed + heard.repeated);
+    Ok(())
+}
+
+/// Readers that close their connection in the middle of the feed and come back with the last id they had.
+async fn returning(report: &mut Report, node: &Node, size: Size) -> Result<()> {
+    const NAME: &str = "back";
+    let events = size.rate * size.seconds;
+    let mut readers = JoinSet::new();
+    for _ in 0..RETURNING {
+        let mut lines = Lines::of(open(&node.http, None, None).await?);
+        let target = node.http.clone();
+        readers.spawn(async move {
+            let (mut heard, mut connections) = (vec![0_u32; events as usize], 1_u32);
+            let mut left = READ_BEFORE_CUT;
+            let last = Instant::now() + Duration::from_secs(size.seconds.into()) + LAST_EVENTS_MAX;
+            while heard.contains(&0) && Instant::now() < last {
+                let next = tokio::time::timeout_at(last.into(), lines.next(NAME)).await;
+                let Ok(event) = next else { break };
+                if let Some(count) = event?.and_then(|number| heard.get_mut(number as usize)) {
+                    *count += 1;
+                }
+                left -= 1;
+                if left == 0 {
+                    let last_id = lines.last_id.clone().context("no id")?;
+                    lines = Lines::of(open(&target, Some(&last_id), None).await?);
+                    (connections, left) = (connections + 1, READ_BEFORE_CUT);
+                }
+            }
+            anyhow::Ok((heard, connections))
+        });
+    }
+    write(&node.http, NAME, size).await?;
+    let (mut missed, mut repeated, mut connections) = (0, 0, 0);
+    while let Some(ended) = readers.join_next().await {
+        let (heard, opened) = ended??;
+        missed += heard.iter().filter(|heard| **heard == 0).count() as u64;
+        repeated += heard.iter().map(|heard| u64::from(heard.saturating_sub(1))).sum::<u64>();
+        connections += opened;
+    }
+    report.line(&format!(
+        "\n{RETURNING} readers that closed their connection after every {READ_BEFORE_CUT} events and came back with their \
+         last id, over {connections} connections: of {events} events for each, {missed} were missed and {repeated} \
+         came twice."
+    ));
+    report.fail(missed + repeated);
+    Ok(())
+}
+
+/// A write that was answered.
+struct Written {
+    answered: Instant,
+    took: Duration,
+}
+
+/// Registers tools at the rate, in open loop; when each was answered, by its number.
+async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> {
+    let begun = Instant::now();
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let (target, name) = (target.clone(), name.to_owned());
+        writers.spawn(async move {
+            let mut connection = target.connect().await?;
+            let mut written = Vec::new();
+            for number in (writer..size.rate * size.seconds).step_by(WRITERS as usize) {
+                let due = begun + Duration::from_secs_f64(f64::from(number) / f64::from(size.rate));
+                tokio::time::sleep_until(due.into()).await;
+                let body = json!({"tool_id": format!("{name}-{number}"), "name": "bench"}).to_string();
+                let request = wire::request_with("POST", "/v1/tools", &target.host, "", body.as_bytes());
+                let (status, _) = connection.ask_status(&request).await?;
+                if status != 201 {
+                    bail!("a tool is answered {status}");
+                }
+                let answered = Instant::now();
+                written.push((number, Written { answered, took: answered.duration_since(due) }));
+            }
+            anyhow::Ok(written)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(written) = writers.join_next().await {
+        all.extend(written??);
+    }
+    all.sort_unstable_by_key(|(number, _)| *number);
+    Ok(all.into_iter().map(|(_, written)| written).collect())
+}
+
+/// Asks for tools, from behind an id on if one is given, and waits for the head of the answer.
+async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Result<TcpStream> {
+    let mut stream = target.connect_tcp_with(buffer).await?;
+    let more = last_id.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
+    let request = wire::request("GET", "/v1/events?types=tool", &target.host, &more);
+    stream.write_all(&request).await?;
+    let mut head = Vec::new();
+    while wire::find(&head, b"\r\n\r\n").is_none() {
+        head.push(stream.read_u8().await?);
+    }
+    if !head.starts_with(b"HTTP/1.1 200") {
+        bail!("the feed is answered {}", String::from_utf8_lossy(&head));
+    }
+    Ok(stream)
+}
+
+/// The feed line by line; lengths of chunks between events are lines that mean nothing.
+struct Lines {
+    stream: TcpStream,
+    read: Vec<u8>,
+    last_id: Option<String>,
+}
+
+impl Lines {
+    fn of(stream: TcpStream) -> Self {
+        Self { stream, read: Vec::with_capacity(32 * 1024), last_id: None }
+    }
+
+    /// The next event: the number of the tool, if it is one of this measurement.
+    async fn next(&mut self, name: &str) -> io::Result<Option<u32>> {
+        loop {
+            while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                if let Some(id) = line.strip_prefix("id: ") {
+                    self.last_id = Some(id.trim_end().to_owned());
+                } else if let Some(data) = line.strip_prefix("data: ") {
+                    return Ok(number_in(data, name));
+                }
+            }
+            if self.stream.read_buf(&mut self.read).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// When each event came, until all have, or for a while after the last write.
+    async fn arrivals(
+        mut self,
+        name: &str,
+        events: u32,
+        mut ended: watch::Receiver<bool>,
+    ) -> Result<Vec<(u32, Instant)>> {
+        let mut arrivals = Vec::with_capacity(events as usize);
+        let too_late = async {
+            drop(ended.wait_for(|ended| *ended).await);
+            tokio::time::sleep(LAST_EVENTS_MAX).await;
+        };
+        let mut too_late = std::pin::pin!(too_late);
+        while arrivals.len() < events as usize {
+            tokio::select! {
+                number = self.next(name) => match number {
+                    Ok(number) => arrivals.extend(number.map(|number| (number, Instant::now()))),
+                    // Cut off: what it did not hear is missed.
+                    Err(_) => break,
+                },
+                () = &mut too_late => break,
+            }
+        }
+        Ok(arrivals)
+    }
+}
+
+fn number_in(data: &str, name: &str) -> Option<u32> {
+    let subject = data.split_once("\"subject\":\"")?.1.split_once('"')?.0;
+    subject.strip_prefix(name)?.strip_prefix('-')?.parse().ok()
+}
+
+impl Heard {
+    fn add(&mut self, arrivals: &[(u32, Instant)], written: &[Written]) -> Result<()> {
+        let mut counts = vec![0_u64; written.len()];
+        for (number, arrived) in arrivals {
+            let Some((count, written)) = counts.get_mut(*number as usize).zip(written.get(*number as usize))
+            else {
+                continue;
+            };
+            *count += 1;
+            self.latency.record(micros(arrived.saturating_duration_since(written.answered)))?;
+        }
+        self.missed += counts.iter().filter(|count| **count == 0).count() as u64;
+        self.repeated += counts.iter().map(|count| count.saturating_sub(1)).sum::<u64>();
+        Ok(())
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_event_is_that_of_its_own_measurement() {
+        assert_eq!(number_in(r#"{"type":"tool","subject":"m1-42","result":"ok"}"#, "m1"), Some(42));
+        for other in [r#"{"subject":"m10-4"}"#, r#"{"subject":"m1-x"}"#, r#"{"first_available":null}"#] {
+            assert_eq!(number_in(other, "m1"), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A receiver of pushes that takes everything and remembers what came: which event under which `jti`, when, and
+//! whether in the order of its subject.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::wire;
+
+const TAKEN: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 128;
+
+/// Where a receiver will listen; nobody does yet.
+pub struct Place(SocketAddr);
+
+/// Listens until it is dropped.
+pub struct Receiver {
+    /// Where.
+    pub url: String,
+    seen: Seen,
+    _listening: JoinSet<()>,
+}
+
+/// What came. Clones see the same.
+#[derive(Clone, Default)]
+pub struct Seen(Arc<Mutex<Arrivals>>);
+
+#[derive(Default)]
+struct Arrivals {
+    /// By `txn` and type.
+    events: HashMap<(String, String), Arrival>,
+    /// The place in the log of the latest event of each subject.
+    latest: HashMap<String, (u64, u64)>,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    repeats: u64,
+    renamed: u64,
+    out_of_order: u64,
+}
+
+struct Arrival {
+    jti: String,
+    at: Instant,
+}
+
+impl Place {
+    /// A port that nobody listens on.
+    pub fn reserve() -> Result<Self> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Ok(Self(listener.local_addr()?))
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/events", self.0)
+    }
+}
+
+impl Receiver {
+    /// Begins to listen.
+    pub fn start(place: &Place) -> Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(place.0)?;
+        let listener = socket.listen(BACKLOG)?;
+        let seen = Seen::default();
+        let mut listening = JoinSet::new();
+        let taken = seen.clone();
+        listening.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, taken.clone()));
+            }
+        });
+        Ok(Self { url: place.url(), seen, _listening: listening })
+    }
+
+    /// What came.
+    pub fn seen(&self) -> Seen {
+        self.seen.clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, seen: Seen) {
+    let mut read = Vec::with_capacity(4096);
+    loop {
+        let Some((head, end)) = request(&read) else {
+            // A node that is killed closes its connections.
+            if stream.read_buf(&mut read).await.unwrap_or_default() == 0 {
+                return;
+            }
+            continue;
+        };
+        if seen.take(&read[head..end]).is_err() {
+            return;
+        }
+        read.drain(..end);
+        if stream.write_all(TAKEN).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Where the body of the first request begins and ends, if all of it is there.
+fn request(bytes: &[u8]) -> Option<(usize, usize)> {
+    let head = wire::find(bytes, b"\r\n\r\n")? + 4;
+    let text = std::str::from_utf8(&bytes[..head]).ok()?;
+    let length = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    });
+    Some((head, head + length?)).filter(|(_, end)| *end <= bytes.len())
+}
+
+impl Seen {
+    /// Remembers a token. Its signature is not looked at: that is what tests are for.
+    fn take(&self, token: &[u8]) -> Result<()> {
+        let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
+        let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let (jti, txn) = (text(&claims["jti"]).context("jti")?, text(&claims["txn"]).unwrap_or_default());
+        let event_type = claims["events"].as_object().and_then(|events| events.keys().next());
+        let event_type = event_type.context("an event")?.clone();
+        let subject = claims["sub_id"].to_string();
+        let mut parts = jti.rsplit('-').skip(1).map(str::parse::<u64>);
+        let (number, index) = (parts.next().context("number")??, parts.next().context("index")??);
+
+        let mut arrivals = self.arrivals();
+        let now = Instant::now();
+        arrivals.first.get_or_insert(now);
+        arrivals.last = Some(now);
+        if let Some(before) = arrivals.events.get(&(txn.clone(), event_type.clone())) {
+            let is_same = before.jti == jti;
+            arrivals.repeats += u64::from(is_same);
+            arrivals.renamed += u64::from(!is_same);
+            return Ok(());
+        }
+        let place = (index, number);
+        let before = arrivals.latest.insert(subject, place);
+        arrivals.out_of_order += u64::from(before > Some(place));
+        arrivals.events.insert((txn, event_type), Arrival { jti, at: now });
+        Ok(())
+    }
+
+    /// When an event arrived first.
+    pub fn arrival(&self, txn: &str, event_type: &str) -> Option<Instant> {
+        let key = (txn.to_owned(), event_type.to_owned());
+        self.arrivals().events.get(&key).map(|arrival| arrival.at)
+    }
+
+    /// How many different events have arrived.
+    pub fn events(&self) -> u64 {
+        self.arrivals().events.len() as u64
+    }
+
+    /// How often an event came again under its `jti`.
+    pub fn repeats(&self) -> u64 {
+        self.arrivals().repeats
+    }
+
+    /// How often one came under another.
+    pub fn renamed(&self) -> u64 {
+        self.arrivals().renamed
+    }
+
+    /// How many came behind a later one of their subject.
+    pub fn out_of_order(&self) -> u64 {
+        self.arrivals().out_of_order
+    }
+
+    /// From the first arrival to the last.
+    pub fn took(&self) -> Duration {
+        let arrivals = self.arrivals();
+        let took = arrivals.first.zip(arrivals.last).map(|(first, last)| last - first);
+        took.unwrap_or_default()
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn token(jti: &str, txn: &str, subject: &str) -> Vec<u8> {
+        let claims = json!({"jti": jti, "txn": txn, "sub_id": {"id": subject}, "events": {"e": {}}});
+        format!("h.{}.s", URL_SAFE_NO_PAD.encode(claims.to_string())).into_bytes()
+    }
+
+    #[test]
+    fn what_comes_again_or_too_late_or_under_another_name_is_told_apart() {
+        let seen = Seen::default();
+        for (jti, txn, subject) in [
+            ("i-5-0-s", "1", "a"),
+            ("i-5-1-s", "2", "b"),
+            ("i-7-0-s", "3", "a"),
+            ("i-6-0-s", "4", "a"),
+            ("i-5-0-s", "1", "a"),
+            ("i-9-0-s", "1", "a"),
+        ] {
+            seen.take(&token(jti, txn, subject)).expect("a token");
+        }
+        assert_eq!((seen.events(), seen.repeats(), seen.renamed(), seen.out_of_order()), (4, 1, 1, 1));
+        assert!(seen.take(b"no token").is_err());
+    }
+
+    #[test]
+    fn a_request_is_complete_with_its_last_byte_and_not_before() {
+        let bytes = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST";
+        for end in 0..41 {
+            assert_eq!(request(&bytes[..end]), None, "{end}");
+        }
+        assert_eq!(request(bytes), Some((38, 41)));
+    }
+}

@@ -1,0 +1,84 @@
+//! `GET /.well-known/ssf-configuration`: us as a transmitter of signals (SSF 1.0 §7). Only what answers is named.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::caller::{Caller, Public};
+use super::error::{self, Error};
+use super::{App, cached};
+use crate::signals::streams::Method;
+
+/// Transmitter configuration metadata (SSF 1.0 §7.1).
+#[derive(Serialize, ToSchema)]
+pub struct SsfConfiguration {
+    /// `1_0`
+    spec_version: &'static str,
+    /// Our `iss`, and that of every token that is delivered.
+    issuer: String,
+    /// Where the keys are that those are signed with.
+    jwks_uri: String,
+    /// Push (RFC 8935) and poll (RFC 8936).
+    delivery_methods_supported: Vec<&'static str>,
+    /// Streams are made, read, changed and deleted there.
+    configuration_endpoint: String,
+    /// Their status is read and set there.
+    status_endpoint: String,
+    /// A subject that was removed from a stream is added again there.
+    add_subject_endpoint: String,
+    /// A subject is removed from a stream there.
+    remove_subject_endpoint: String,
+    /// A verification event is asked for there.
+    verification_endpoint: String,
+    /// Bearer tokens (RFC 6749), and client certificates (RFC 8705), which alone make a stream.
+    authorization_schemes: Vec<AuthorizationScheme>,
+    /// `ALL`: a stream is told about every subject that was not removed from it.
+    default_subjects: &'static str,
+}
+
+/// A way to show who calls (SSF 1.0 §7.1.1).
+#[derive(Serialize, ToSchema)]
+pub struct AuthorizationScheme {
+    /// The text that describes it.
+    spec_urn: &'static str,
+}
+
+/// Describes this fabric as a transmitter of signals.
+#[utoipa::path(
+    get,
+    path = "/.well-known/ssf-configuration",
+    operation_id = "ssfConfiguration",
+    responses(
+        (status = 200, description = "The metadata", body = SsfConfiguration),
+        (status = 304, description = "Not changed since the ETag"),
+        (status = 404, description = "The transmitter is not configured", body = error::Body),
+    )
+)]
+pub async fn get(
+    _caller: Caller<Public>,
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let base_url = app.streams.configured().map_err(|error| Error::not_found(error.to_string()))?;
+    let issuer = &app.issuer;
+    let endpoint = |path: &str| format!("{base_url}/v1/signals/{path}");
+    let metadata = SsfConfiguration {
+        spec_version: "1_0",
+        issuer: issuer.clone(),
+        jwks_uri: format!("{issuer}/v1/identity/jwks"),
+        delivery_methods_supported: vec![Method::Push.urn(), Method::Poll.urn()],
+        configuration_endpoint: endpoint("stream"),
+        status_endpoint: endpoint("status"),
+        add_subject_endpoint: endpoint("subjects:add"),
+        remove_subject_endpoint: endpoint("subjects:remove"),
+        verification_endpoint: endpoint("verification"),
+        authorization_schemes: ["urn:ietf:rfc:6749", "urn:ietf:rfc:8705"]
+            .map(|spec_urn| AuthorizationScheme { spec_urn })
+            .into(),
+        default_subjects: "ALL",
+    };
+    let document = serde_json::to_string(&metadata).map_err(Error::internal)?;
+    cached::answer(&headers, "application/json", document)
+}

@@ -1,0 +1,253 @@
+//! `trust-fabric events`: the live feed in a terminal.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::output::printable;
+use super::server::Server;
+use crate::outbound::admin::{self, NodeClient};
+use crate::outbound::events::Event;
+use crate::{json, limits};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It goes on until it is interrupted. If the connection ends it connects again and misses nothing but\nexchanges and denials, which are told as they happen only.\n\nExample:\n  trust-fabric events --types signal,revocation,denial"
+)]
+pub(super) struct Arguments {
+    /// Only these types, separated by commas, for example signal,revocation.
+    #[arg(long, value_name = "TYPES")]
+    types: Option<String>,
+    /// Begin behind the event with this id, not now.
+    #[arg(long, value_name = "ID")]
+    since: Option<String>,
+    /// Write the data of each event as a line of JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<(), Error> {
+    let Arguments { types, since, json, server } = arguments;
+    let client = server.client()?;
+    let mut watch = Watch { client, types, last_id: since, json, out, say: &mut io::stderr() };
+    let interrupted = CancellationToken::new();
+    super::wait_for(super::until_signalled(interrupted.clone(), async {
+        tokio::select! {
+            ended = watch.go_on() => ended,
+            () = interrupted.cancelled() => Ok(()),
+        }
+    }))
+}
+
+/// The feed, as it is shown.
+struct Watch<'w> {
+    client: NodeClient,
+    types: Option<String>,
+    last_id: Option<String>,
+    json: bool,
+    out: &'w mut (dyn Write + Send),
+    /// What is not an event is said here.
+    say: &'w mut (dyn Write + Send),
+}
+
+impl Watch<'_> {
+    /// Shows events, and connects again whenever that ends; only a first connection must succeed.
+    async fn go_on(&mut self) -> Result<(), Error> {
+        let mut pauses = Pauses::default();
+        let mut ended = self.show().await?;
+        loop {
+            let pause = pauses.next(ended.was_told);
+            writeln!(self.say, "{}; connecting again in {:.1} s", ended.why, pause.as_secs_f64())?;
+            tokio::time::sleep(pause).await;
+            ended = match self.show().await {
+                Ok(ended) => ended,
+                Err(Error::Answer(error)) if is_passing(&error) => {
+                    Ended { why: error.to_string(), was_told: false }
+                }
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Shows events until the connection ends.
+    async fn show(&mut self) -> Result<Ended, Error> {
+        let query: Vec<_> = self.types.iter().map(|types| ("types", types.as_str())).collect();
+        let mut events = self.client.events(&query, self.last_id.as_deref()).await?;
+        let mut was_told = false;
+        loop {
+            let event = events.next().await;
+            if let Some(last_id) = events.last_id() {
+                self.last_id = Some(last_id.to_owned());
+                was_told = true;
+            }
+            match event {
+                Ok(Some(event)) => self.write(&event)?,
+                Ok(None) => {
+                    return Ok(Ended { why: "the node has ended the connection".to_owned(), was_told });
+                }
+                Err(error) => return Ok(Ended { why: error.to_string(), was_told }),
+            }
+        }
+    }
+
+    fn write(&mut self, event: &Event) -> Result<(), Error> {
+        let data = json::parse(event.data.as_bytes());
+        let data = data.map_err(|_| admin::Error::Foreign(self.client.server().clone()))?;
+        if event.kind == "reset" {
+            let first = data["first_available"].as_str().map_or_else(|| "none".to_owned(), printable);
+            writeln!(self.say, "events were missed: the oldest that is kept is {first}; going on from now")?;
+            return Ok(());
+        }
+        if self.json {
+            // Written anew, so that it is one line whatever it was.
+            writeln!(self.out, "{data}")?;
+        } else {
+            writeln!(self.out, "{}", line(&data))?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// How a connection ended, and whether anything was told over it.
+struct Ended {
+    why: String,
+    was_told: bool,
+}
+
+/// Time, type, result, subject, target and detail.
+fn line(data: &Value) -> String {
+    let text = |member: &str| match data[member].as_str() {
+        Some(text) if !text.is_empty() => printable(text),
+        _ => "-".to_owned(),
+    };
+    let [timestamp, kind, result] = ["timestamp", "type", "result"].map(text);
+    let [subject, target, detail] = ["subject", "target", "detail"].map(text);
+    format!("{timestamp} {kind:<10} {result:<6} {subject} {target} {detail}")
+}
+
+/// Whether another attempt may succeed.
+fn is_passing(error: &admin::Error) -> bool {
+    match error {
+        admin::Error::Unreachable(_) | admin::Error::TimedOut(_) | admin::Error::Silent(_) => true,
+        admin::Error::Refused { status, .. } => matches!(status, 429 | 500..),
+        _ => false,
+    }
+}
+
+/// How long to wait before the next attempt: longer each time, until one succeeds.
+#[derive(Default)]
+struct Pauses(Duration);
+
+impl Pauses {
+    fn next(&mut self, has_succeeded: bool) -> Duration {
+        let longer = if has_succeeded { Duration::ZERO } else { self.0 * 2 };
+        self.0 = longer.clamp(limits::EVENTS_PAUSE_MIN, limits::EVENTS_PAUSE_MAX);
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wiremock::matchers::{header, header_exists, path, query_param};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut pauses = Pauses::default();
+        let millis: Vec<_> = (0..9).map(|_| pauses.next(false).as_millis()).collect();
+        assert_eq!(millis, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
+        assert_eq!(pauses.next(true), limits::EVENTS_PAUSE_MIN);
+        assert_eq!(pauses.next(false), limits::EVENTS_PAUSE_MIN * 2);
+    }
+
+    #[test]
+    fn an_event_is_one_line_that_writes_nothing_else_to_the_terminal() {
+        let data = json!({
+            "timestamp": "2027-01-15T08:00:00.000Z", "type": "denial", "result": "denied",
+            "subject": "a\u{1b}[2Jb\nc", "target": null, "detail": "x\u{9b}y\r",
+        });
+        assert_eq!(
+            line(&data),
+            "2027-01-15T08:00:00.000Z denial     denied a\u{fffd}[2Jb\u{fffd}c - x\u{fffd}y\u{fffd}"
+        );
+        assert_eq!(line(&json!({})), "- -          -      - - -");
+    }
+
+    fn feed(text: &str) -> ResponseTemplate {
+        ResponseTemplate::new(200).set_body_raw(text, "text/event-stream; charset=utf-8")
+    }
+
+    /// The feed of a node, as it is shown until it ends for good: what was written, said and the end.
+    async fn shown(server: &MockServer, since: Option<&str>, json: bool) -> (String, String, String) {
+        let (mut out, mut say) = (Vec::new(), Vec::new());
+        let mut watch = Watch {
+            client: NodeClient::new(&server.uri()).expect("client"),
+            types: Some("tool".to_owned()),
+            last_id: since.map(str::to_owned),
+            json,
+            out: &mut out,
+            say: &mut say,
+        };
+        let ended = watch.go_on().await.expect_err("an end");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (text(out), text(say), ended.to_string())
+    }
+
+    #[tokio::test]
+    async fn it_connects_again_with_the_last_id_until_the_node_says_no() {
+        let server = MockServer::start().await;
+        let get = || Mock::given(path("/v1/events")).and(query_param("types", "tool"));
+        let refused = json!({"error": "access_denied", "error_description": "the caller is blocked"});
+        get()
+            .and(header("last-event-id", "a-3-0"))
+            .respond_with(ResponseTemplate::new(403).set_body_json(refused))
+            .mount(&server)
+            .await;
+        let second = "id: a-2-0\n\nevent: reset\ndata: {\"first_available\":\"a-1-0\"}\n\n\
+                      id: a-3-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"second\"}\n\n";
+        get().and(header("last-event-id", "a-1-0")).respond_with(feed(second)).mount(&server).await;
+        let first = "retry: 3000\nid: a-0-0\n\nid: a-1-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"first\"}\n\n";
+        get().respond_with(feed(first)).with_priority(9).mount(&server).await;
+        let (out, said, ended) = shown(&server, None, false).await;
+        assert_eq!(out, "- tool       -      first - -\n- tool       -      second - -\n");
+        assert_eq!(
+            said,
+            "the node has ended the connection; connecting again in 0.5 s\n\
+             events were missed: the oldest that is kept is a-1-0; going on from now\n\
+             the node has ended the connection; connecting again in 0.5 s\n"
+        );
+        assert_eq!(ended, "the caller is blocked");
+        let (out, ..) = shown(&server, Some("a-1-0"), true).await;
+        assert_eq!(out, "{\"subject\":\"second\",\"type\":\"tool\"}\n");
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_waited_for_but_the_first_answer_must_be_a_feed() {
+        let server = MockServer::start().await;
+        let busy = json!({"error": "server_error", "error_description": "not now"});
+        let busy = ResponseTemplate::new(503).set_body_json(busy);
+        Mock::given(path("/v1/events")).respond_with(busy.clone()).mount(&server).await;
+        let (_, said, ended) = shown(&server, None, false).await;
+        assert_eq!((said.as_str(), ended.as_str()), ("", "not now"));
+        server.reset().await;
+        Mock::given(header_exists("last-event-id")).respond_with(busy).up_to_n_times(1).mount(&server).await;
+        let gone = json!({"error": "not_found", "error_description": "gone"});
+        Mock::given(header_exists("last-event-id"))
+            .respond_with(ResponseTemplate::new(404).set_body_json(gone))
+            .mount(&server)
+            .await;
+        Mock::given(path("/v1/events")).respond_with(feed("id: a-1-0\n\n")).mount(&server).await;
+        let (_, said, ended) = shown(&server, None, false).await;
+        assert_eq!(ended, "gone");
+        assert!(said.ends_with("not now; connecting again in 1.0 s\n"), "{said}");
+    }
+}

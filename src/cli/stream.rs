@@ -1,0 +1,321 @@
+//! `trust-fabric stream …`
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::Error;
+use super::output::{self, Format, Output, printable};
+use super::pages;
+use super::server::Server;
+use crate::limits;
+use crate::signals::passed_on::EVENTS_SUPPORTED;
+use crate::signals::streams::Method;
+
+const STREAM: [&str; 3] = ["v1", "signals", "stream"];
+const STATUS: [&str; 3] = ["v1", "signals", "status"];
+const VERIFICATION: [&str; 3] = ["v1", "signals", "verification"];
+const DEAD_LETTERS: [&str; 3] = ["v1", "signals", "dead-letters"];
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  trust-fabric stream create --push https://receiver.example.org/events
+  trust-fabric stream create --poll --event session-revoked --event credential-change
+
+Where the node asks for certificates, show yours with --cert and --key: the stream is its holder's.";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make a stream: from now on its receiver is told what this fabric learns.
+    Create(Create),
+    /// List your streams; operators see all.
+    List(List),
+    /// Show one stream, and how far it is.
+    Show(Show),
+    /// Pause a stream: what happens meanwhile is held for it.
+    Pause(Change),
+    /// Enable a stream that is paused or disabled.
+    Resume(Change),
+    /// Disable a stream: what happens meanwhile is not held for it.
+    Disable(Change),
+    /// Have a verification event sent over a stream.
+    Verify(Verify),
+    /// List the events of a stream that its receiver refused for good.
+    DeadLetters(DeadLetters),
+    /// Delete a stream, with the events that are held for it.
+    Delete(Delete),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = CREATE_EXAMPLES)]
+pub(super) struct Create {
+    /// Push to this address (RFC 8935).
+    #[arg(long, value_name = "URL", required_unless_present = "poll", conflicts_with = "poll")]
+    push: Option<String>,
+    /// The receiver polls (RFC 8936); the answer says where.
+    #[arg(long)]
+    poll: bool,
+    /// An event type that is wanted, as a URI or by its last part, such as session-revoked; can be repeated. Default:
+    /// all that are supported.
+    #[arg(long = "event", value_name = "TYPE")]
+    events: Vec<String>,
+    /// Whom the events are meant for. Default: whoever calls.
+    #[arg(long, value_name = "AUD")]
+    aud: Option<String>,
+    /// What people call the stream.
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// Most streams to list.
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The stream, as `stream list` names it.
+    stream_id: String,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  trust-fabric stream pause f67e39a0a4d34d56b3aa1bc4cff0069f --reason maintenance"
+)]
+pub(super) struct Change {
+    /// The stream, as `stream list` names it.
+    stream_id: String,
+    /// Why; shown with the stream.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Verify {
+    /// The stream, as `stream list` names it.
+    stream_id: String,
+    /// Comes back in the event.
+    #[arg(long, value_name = "TEXT")]
+    state: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeadLetters {
+    /// The stream, as `stream list` names it.
+    stream_id: String,
+    /// Most events to list, oldest first.
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Delete {
+    /// The stream, as `stream list` names it.
+    stream_id: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+    match command {
+        Command::Create(arguments) => create(&arguments, out),
+        Command::List(arguments) => list(&arguments, out),
+        Command::Show(arguments) => show(&arguments, out),
+        Command::Pause(arguments) => set_status(&arguments, "paused", out),
+        Command::Resume(arguments) => set_status(&arguments, "enabled", out),
+        Command::Disable(arguments) => set_status(&arguments, "disabled", out),
+        Command::Verify(arguments) => verify(&arguments, out),
+        Command::DeadLetters(arguments) => dead_letters(&arguments, out),
+        Command::Delete(arguments) => delete(&arguments, out),
+    }
+}
+
+/// The URI of an event type that is named by it, or by its last part.
+fn event_type(name: &str) -> &str {
+    let named = |uri: &&&str| uri.rsplit('/').next() == Some(name);
+    EVENTS_SUPPORTED.iter().find(named).copied().unwrap_or(name)
+}
+
+fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
+    let events: Vec<&str> = match arguments.events.as_slice() {
+        [] => EVENTS_SUPPORTED.to_vec(),
+        events => events.iter().map(|name| event_type(name)).collect(),
+    };
+    let delivery = match &arguments.push {
+        Some(url) => json!({"method": Method::Push.urn(), "endpoint_url": url}),
+        None => json!({"method": Method::Poll.urn()}),
+    };
+    let mut request = Map::new();
+    request.insert("delivery".to_owned(), delivery);
+    request.insert("events_requested".to_owned(), events.into());
+    for (name, value) in [("aud", &arguments.aud), ("description", &arguments.description)] {
+        request.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
+    }
+    let client = arguments.server.client()?;
+    let stream = super::wait_for(async { Ok(client.post(&STREAM, &Value::Object(request)).await?) })?;
+    if arguments.output.format == Format::Json {
+        return Ok(output::json(out, &stream)?);
+    }
+    writeln!(out, "stream {} is made", printable(text(&stream, "stream_id")))?;
+    Ok(lines(out, &stream, &["aud", "events_delivered", "delivery_method", "endpoint_url"])?)
+}
+
+fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
+    let columns = [
+        ("stream", "stream_id"),
+        ("status", "status"),
+        ("delivery", "delivery_method"),
+        ("endpoint", "endpoint_url"),
+        ("aud", "aud"),
+        ("delivered", "delivered"),
+        ("dropped", "dropped"),
+        ("dead letters", "dead_letters"),
+        ("reason", "reason"),
+    ];
+    pages::list(&arguments.server, &STREAM, arguments.limit, (arguments.output, &columns), out)
+}
+
+fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let query = [("stream_id", arguments.stream_id.as_str())];
+    let stream = super::wait_for(async { Ok(client.get_with(&STREAM, &query).await?) })?;
+    if arguments.output.format == Format::Json {
+        return Ok(output::json(out, &stream)?);
+    }
+    let names = [
+        "stream_id",
+        "description",
+        "status",
+        "reason",
+        "iss",
+        "aud",
+        "delivery_method",
+        "endpoint_url",
+        "events_requested",
+        "events_delivered",
+        "delivered",
+        "dropped",
+        "dead_letters",
+    ];
+    Ok(lines(out, &stream, &names)?)
+}
+
+fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let mut request = json!({"stream_id": arguments.stream_id, "status": status});
+    if let Some(reason) = &arguments.reason {
+        request["reason"] = reason.as_str().into();
+    }
+    let answer = super::wait_for(async { Ok(client.post(&STATUS, &request).await?) })?;
+    if arguments.output.format == Format::Json {
+        return Ok(output::json(out, &answer)?);
+    }
+    let [stream_id, status] = ["stream_id", "status"].map(|name| printable(text(&answer, name)));
+    Ok(writeln!(out, "stream {stream_id} is {status}")?)
+}
+
+fn verify(arguments: &Verify, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let mut request = json!({"stream_id": arguments.stream_id});
+    if let Some(state) = &arguments.state {
+        request["state"] = state.as_str().into();
+    }
+    super::wait_for(async { Ok(client.post(&VERIFICATION, &request).await?) })?;
+    Ok(writeln!(out, "a verification event goes out over stream {}", printable(&arguments.stream_id))?)
+}
+
+fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Error> {
+    let columns = [
+        ("id", "id"),
+        ("refused", "at"),
+        ("err", "err"),
+        ("description", "description"),
+        ("event type", "event_type"),
+        ("about", "sub_id"),
+    ];
+    let query = [("stream_id", arguments.stream_id.as_str())];
+    let listed = (arguments.output, columns.as_slice());
+    pages::list_with(&arguments.server, (&DEAD_LETTERS, &query), arguments.limit, listed, out)
+}
+
+fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {
+    let client = arguments.server.client()?;
+    let query = [("stream_id", arguments.stream_id.as_str())];
+    super::wait_for(async { Ok(client.delete_with(&STREAM, &query).await?) })?;
+    Ok(writeln!(out, "stream {} is deleted", printable(&arguments.stream_id))?)
+}
+
+/// The members of `value` that are there, one line each; those of a list one below the other.
+fn lines(out: &mut dyn Write, value: &Value, names: &[&str]) -> io::Result<()> {
+    for name in names {
+        let values = match value.get(name) {
+            None | Some(Value::Null) => continue,
+            Some(Value::Array(values)) => values.iter().map(shown).collect(),
+            Some(value) => vec![shown(value)],
+        };
+        for (at, value) in values.iter().enumerate() {
+            writeln!(out, "{:<17} {value}", if at == 0 { *name } else { "" })?;
+        }
+    }
+    Ok(())
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| printable(&value.to_string()), printable)
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_type_is_named_by_its_uri_or_by_its_last_part() {
+        let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+        assert_eq!(event_type("session-revoked"), revoked);
+        assert_eq!(event_type(revoked), revoked);
+        assert_eq!(event_type("https://a.example/session-revoked"), "https://a.example/session-revoked");
+        assert_eq!(event_type("revoked"), "revoked");
+    }
+
+    #[test]
+    fn what_is_shown_has_a_line_for_each_value_and_none_for_what_is_absent() {
+        let mut text = Vec::new();
+        let value = json!({"status": "paused", "list": ["a", "b\u{1b}"], "dropped": 0, "reason": null});
+        lines(&mut text, &value, &["status", "list", "dropped", "reason", "description"]).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            ["status            paused", "list              a", "b\u{fffd}", "dropped           0"]
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! `[outbound]`: whom this node may call.
+
+use super::*;
+use crate::outbound::guard::{Guard, UrlError};
+
+#[test]
+fn nothing_but_the_public_internet_and_pushes_to_this_machine_may_be_called_by_default() {
+    let rules = good(REQUIRED).outbound;
+    assert!(rules.allow_loopback_push && !rules.allow_loopback_http && rules.allowed_networks.is_empty());
+    assert_eq!(rules, Rules::default());
+}
+
+#[test]
+fn pushes_to_this_machine_can_be_switched_off() {
+    let text = format!("{REQUIRED}[outbound]\nallow_loopback_push = false");
+    let guard = Guard::new(good(&text).outbound);
+    assert!(matches!(guard.push_url("http://localhost/"), Err(UrlError::Scheme("must be https"))));
+    assert!(Guard::new(good(REQUIRED).outbound).push_url("http://localhost/").is_ok());
+    let environment = [("TRUST_FABRIC__OUTBOUND__ALLOW_LOOPBACK_PUSH", "false")];
+    let config = loaded(REQUIRED, &environment, &Overrides::default()).expect("good");
+    assert!(!config.outbound.allow_loopback_push);
+    let (key, rule) = mistake("[outbound]\nallow_loopback_push = \"no\"");
+    assert_eq!((key.as_str(), rule.as_str()), ("outbound.allow_loopback_push", "must be true or false"));
+}
+
+#[test]
+fn what_this_node_listens_on_is_among_its_own_ports() {
+    let text = format!("{PRODUCTION}{ISSUER}[listen]\nhttp = \"127.0.0.1:7001\"\nhttps = \"0.0.0.0:7002\"");
+    assert_eq!(good(&text).outbound.own_ports, [7001, 7002, 8693, 8694, 8695].into());
+    let text = format!("{REQUIRED}[listen]\nhttp = \"127.0.0.1:7001\"");
+    assert_eq!(good(&text).outbound.own_ports, [7001, 8693, 8694, 8695].into());
+}
+
+#[test]
+fn refuses_a_network_that_breaks_a_rule() {
+    let of = |networks: &str| format!("[outbound]\nallowed_networks = {networks}");
+    let rules = good(&format!("{REQUIRED}{}", of("[\"10.1.0.0/16\", \"fd00::/8\"]"))).outbound;
+    assert_eq!(
+        rules.allowed_networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.1.0.0/16", "fd00::/8"]
+    );
+    for (networks, said) in [
+        ("[\"10.1.0.0\"]", "\"10.1.0.0\": must be a network such as 10.1.0.0/16 or fd12:3456:789a::/48"),
+        ("[\"10.1.0.1/16\"]", "\"10.1.0.1/16\": must be spelled as 10.1.0.0/16"),
+        (
+            "[\"10.0.0.0/8\", \"0.0.0.0/0\"]",
+            "\"0.0.0.0/0\": must lie within one range that is refused without it, such as 10.0.0.0/8",
+        ),
+        (
+            "[\"169.254.0.0/16\"]",
+            "\"169.254.0.0/16\": link-local and metadata addresses are named one by one, with /32 or /128",
+        ),
+        ("[\"224.0.0.1/32\"]", "\"224.0.0.1/32\": is a multicast address, which is never called"),
+    ] {
+        assert_eq!(mistake(&of(networks)), ("outbound.allowed_networks".to_owned(), said.to_owned()));
+    }
+    let many = |count: usize| of(&format!("[{}]", "\"10.0.0.0/8\",".repeat(count)));
+    assert!(
+        loaded(&format!("{REQUIRED}{}", many(limits::OUTBOUND_NETWORKS_MAX)), &[], &Overrides::default())
+            .is_ok()
+    );
+    assert_eq!(mistake(&many(limits::OUTBOUND_NETWORKS_MAX + 1)).1, "must name at most 64");
+}
+
+#[test]
+fn keys_are_fetched_by_the_same_rules_that_the_client_keeps() {
+    let of = |address: &str| {
+        let source = format!("discovery = false\nkeys_url = \"{address}\"");
+        format!("{REQUIRED}{}", ISSUER.replace("discovery = true", &source))
+    };
+    for address in
+        ["https://10.96.0.1:443/openid/v1/jwks", "https://k8s.internal/keys", "https://[fd00::1]/keys"]
+    {
+        assert_eq!(good(&of(address)).issuers.len(), 1, "{address}");
+    }
+    for (address, said) in [
+        ("http://k8s.internal/keys", "must be https"),
+        ("http://127.0.0.1/keys", "must be https, or outbound.allow_loopback_http = true"),
+        ("https://169.254.169.254/keys", "must not name an address of a cloud's metadata as its host"),
+        ("https://127.0.0.1/keys", "must not name a loopback address as its host"),
+        ("https://K8S.internal/keys", "must be spelled as https://k8s.internal/keys"),
+        ("https://a@k8s.internal/keys", "must have no user name, password or fragment"),
+    ] {
+        let found = mistakes(&of(address), &[]);
+        let [only] = found.as_slice() else { panic!("{address}: {found:?}") };
+        assert_eq!((only.key.as_str(), only.rule.as_str()), ("issuers[0].keys_url", said), "{address}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Where this fabric is reached as a transmitter.
+
+use super::*;
+
+fn base_url(config: &Config) -> Option<&str> {
+    config.transmitter.as_ref().map(|transmitter| transmitter.base_url.as_str())
+}
+
+#[test]
+fn a_production_node_transmits_only_if_it_is_said_where_it_is_reached() {
+    assert_eq!(base_url(&good(&format!("{PRODUCTION}{ISSUER}"))), None);
+    let section = "[transmitter]\nbase_url = \"https://trust.example.com:8694\"\n";
+    let config = good(&format!("{PRODUCTION}{ISSUER}{section}"));
+    assert_eq!(base_url(&config), Some("https://trust.example.com:8694"));
+}
+
+#[test]
+fn in_development_mode_a_node_is_reached_where_it_listens() {
+    assert_eq!(base_url(&good(REQUIRED)), Some("http://127.0.0.1:8693"));
+    let elsewhere = format!("{REQUIRED}[listen]\nhttp = \"127.0.0.1:1\"\n");
+    assert_eq!(base_url(&good(&elsewhere)), Some("http://127.0.0.1:1"));
+    let stated = format!("{REQUIRED}[transmitter]\nbase_url = \"https://trust.example.com/fabric\"\n");
+    assert_eq!(base_url(&good(&stated)), Some("https://trust.example.com/fabric"));
+}
+
+#[test]
+fn refuses_an_address_that_breaks_a_rule_of_our_own_addresses() {
+    for (base_url, rule) in [
+        ("", "must be an absolute URL"),
+        ("trust.example.com", "must be an absolute URL"),
+        ("ftp://trust.example.com", "must be an https or http URL"),
+        ("http://trust.example.com", "must be https"),
+        ("http://localhost.example.com", "must be https"),
+        ("https://trust.example.com/", "no slash at the end"),
+        ("https://trust.example.com?x", "must have no query"),
+        ("https://trust.example.com#x", "fragment"),
+        ("https://a:b@trust.example.com", "must have no user name"),
+        ("https://Trust.example.com", "must be spelled as https://trust.example.com"),
+        ("https://trust.example.com:443", "must be spelled as https://trust.example.com"),
+    ] {
+        let (key, found) = mistake(&format!("[transmitter]\nbase_url = \"{base_url}\"\n"));
+        assert_eq!(key, "transmitter.base_url", "{base_url}");
+        assert!(found.contains(rule), "{base_url}: {found}");
+    }
+    let found = mistakes(&format!("{REQUIRED}[transmitter]\n"), &[]);
+    assert_eq!((found.len(), found[0].to_string()), (1, "transmitter.base_url: must be set".to_owned()));
+    assert_eq!(mistake("[transmitter]\nurl = \"https://trust.example.com\"\n").0, "transmitter.url");
+}

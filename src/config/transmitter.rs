@@ -1,0 +1,19 @@
+//! `[transmitter]`: whether this fabric tells others what it learns, and where they reach it.
+
+use super::Transmitter;
+use super::check::{self, Checker};
+use super::keys::{Keys, Mode};
+
+/// Without the section a production node transmits nothing, because nobody has said where it is reached; one in
+/// development mode is reached where it listens.
+pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
+    let base_url = match (&keys.transmitter, keys.node.mode) {
+        (None, Mode::Production) => return None,
+        (None, Mode::Development) => Some(format!("http://{}", keys.listen.http)),
+        (Some(section), _) => {
+            let base_url = checker.require("transmitter.base_url", section.base_url.as_deref());
+            base_url.and_then(|text| checker.keep("transmitter.base_url", check::own_address(text)))
+        }
+    };
+    base_url.map(|base_url| Transmitter { base_url })
+}

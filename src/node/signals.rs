@@ -1,0 +1,94 @@
+//! The parts of a node that signals need: who receives them, passes them on, and tells of them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, draw};
+use crate::active_policy::ActivePolicy;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::outbound::client::Client;
+use crate::outbound::guard::Guard;
+use crate::outbound::issuer_keys::IssuerKeys;
+use crate::signals::feed::{self, Feed};
+use crate::signals::streams::Streams;
+use crate::signals::transmit::push::{self, Transmitter};
+use crate::signals::transmit::sets::SetMaker;
+use crate::signals::{CredentialIssuers, Receiver};
+use crate::state::State;
+use crate::telemetry::Metrics;
+
+/// What happens, for whoever watches.
+pub(super) fn feed(
+    config: &Config,
+    state: &State,
+    clock: Clock,
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+) -> (Feed, feed::Teller) {
+    Feed::new(feed::Parts {
+        table: Arc::new(state.clone()),
+        unit_id: config.node.unit_id.clone(),
+        clock,
+        metrics: metrics.clone(),
+        shutdown: shutdown.clone(),
+    })
+}
+
+/// What pushes events to the receivers of streams.
+pub(super) fn transmitter(
+    sets: SetMaker,
+    client: Client,
+    state: &State,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Result<Transmitter, Error> {
+    Ok(Transmitter {
+        state: state.clone(),
+        sets,
+        client,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        seed: draw()?,
+        limits: push::Limits::default(),
+    })
+}
+
+pub(super) fn receiver(
+    config: &Config,
+    outbound: Client,
+    state: &State,
+    policy: &ActivePolicy,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Receiver {
+    Receiver {
+        own_issuer: config.fabric.issuer.clone(),
+        issuers: config.signals.clone(),
+        credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),
+        issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
+        state: state.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    }
+}
+
+/// Where nobody says where this node is reached, that is its own address, whose port may be the machine's choice.
+pub(super) fn reached_at(config: &mut Config, address: SocketAddr) {
+    let listened = format!("http://{}", config.listen.http);
+    if let Some(transmitter) = config.transmitter.as_mut().filter(|found| found.base_url == listened) {
+        transmitter.base_url = format!("http://{address}");
+    }
+}
+
+pub(super) fn streams(config: &Config, state: &State) -> Streams {
+    Streams {
+        issuer: config.fabric.issuer.clone(),
+        base_url: config.transmitter.as_ref().map(|transmitter| transmitter.base_url.clone()),
+        guard: Guard::new(config.outbound.clone()),
+        state: state.clone(),
+    }
+}

@@ -1,0 +1,654 @@
+//! The live feed through its route: who is told what, once, and how a reader comes back (contract §7).
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use futures::stream::{self, StreamExt as _};
+use http_body_util::BodyExt as _;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use trust_fabric::limits;
+
+use crate::support::raw::Wire;
+use crate::support::{
+    Answer, Event, FABRIC, Feed, IDP, JWT, NOW_SECS, Node, OWN, REPORTER, Setup, TOOL, credential, with,
+};
+
+const EVENTS: &str = "/v1/events";
+const REVOCATIONS: &str = "/v1/revocations";
+const JSON: (&str, &str) = ("content-type", "application/json");
+const GATEWAY: &str = "spiffe://trust.example/gateway";
+const SESSION_REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+
+async fn secure() -> Node {
+    Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
+}
+
+/// One that takes as many requests as come.
+async fn unhurried() -> Node {
+    let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
+    Node::start_with(Setup { more_config, ..Setup::default() }).await
+}
+
+/// The feed of a node in development mode.
+async fn feed(node: &Node, query: &str) -> Feed {
+    is_told(node.feed(&node.plain(), query, &[]).await)
+}
+
+async fn feed_behind(node: &Node, query: &str, last_id: &str) -> Feed {
+    is_told(node.feed(&node.plain(), query, &[("last-event-id", last_id)]).await)
+}
+
+#[track_caller]
+fn is_told(feed: Feed) -> Feed {
+    assert_eq!(feed.status, 200, "{:?}", feed.headers);
+    feed
+}
+
+async fn register(node: &Node, tool_id: &str) {
+    let entry = json!({"tool_id": tool_id, "name": "a tool", "resource_uri": TOOL}).to_string();
+    let channel = if node.is_secure() { node.certified("gateway") } else { node.plain() };
+    let answer = node.call_over(&channel, "POST", "/v1/tools", &[JSON], entry).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+}
+
+/// Many at once.
+async fn register_all(node: &Node, names: impl Iterator<Item = String>) {
+    const AT_ONCE: usize = 64;
+    stream::iter(names).for_each_concurrent(AT_ONCE, async |name| register(node, &name).await).await;
+}
+
+async fn operate(node: &Node, method: &str, path: &str, body: &Value) -> Answer {
+    node.call_over(&node.administrator(), method, path, &[JSON], body.to_string()).await
+}
+
+async fn revoke(node: &Node, request: &Value) {
+    let answer = operate(node, "POST", REVOCATIONS, request).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+}
+
+fn ids(events: &[Event]) -> Vec<&str> {
+    events.iter().filter_map(|event| event.id.as_deref()).collect()
+}
+
+fn words(events: &[Event]) -> Vec<(&str, &str, &str)> {
+    events.iter().map(Event::words).collect()
+}
+
+async fn metric(node: &Node, series: &str) -> f64 {
+    let page = node.call_over(&node.plain(), "GET", "/metrics", &[], "").await.body;
+    let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or_default()
+}
+
+// --- what is told --------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_feed_says_at_once_how_to_read_it() {
+    let node = Node::start().await;
+    let mut feed = feed(&node, "").await;
+    let header = |name: &str| feed.headers.get(name).map(|value| value.to_str().expect("text"));
+    for (name, value) in [
+        ("content-type", "text/event-stream; charset=utf-8"),
+        ("cache-control", "no-store"),
+        ("x-accel-buffering", "no"),
+    ] {
+        assert_eq!(header(name), Some(value), "{name}");
+    }
+    assert!(header("svc-index").is_some() && header("x-request-id").is_some());
+    let first = feed.block().await.expect("a block");
+    let place = first.strip_prefix("retry: 3000\nid: ").expect("how to come back");
+    // From where it begins: the cluster has had its first key by then.
+    feed_behind(&node, "", place).await;
+    assert!(place.rsplit_once('-').is_some_and(|(position, _)| position.len() > 33), "{place}");
+    let head = node.call("HEAD", EVENTS, &[], "").await;
+    assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream; charset=utf-8")));
+}
+
+#[tokio::test]
+async fn each_cause_is_told_once() {
+    let node = Node::start().await;
+    // From the first event of all on.
+    let mut all = feed(&node, "?last_event_id=00000000000000000000000000000000-0-0").await;
+    let reset = all.next().await.expect("a reset");
+    assert_eq!(reset.kind, "reset");
+    let first = reset.data["first_available"].as_str().expect("an id").to_owned();
+    let mut early = feed_behind(&node, "", &first).await;
+    let mut live = feed(&node, "").await;
+
+    register(&node, "sql").await;
+    let tool = json!({"name": "SQL 2", "resource_uri": TOOL});
+    assert_eq!(node.put("/v1/tools/sql", &tool).await.status, 200);
+    assert_eq!(node.call("DELETE", "/v1/tools/sql", &[], "").await.status, 204);
+    let agent = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
+    let agent = node.post("/v1/identity/agent", &agent).await.json()["agent_id"].as_str().map(str::to_owned);
+    let agent = agent.expect("an agent");
+    let path = format!("/v1/identity/agents/{}", agent.replace(':', "%3A").replace('/', "%2F"));
+    assert_eq!(node.call("DELETE", &path, &[], "").await.status, 204);
+    revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/a", "reason": "lost"})).await;
+    let signal = json!({
+        "iss": IDP, "jti": "j1", "iat": NOW_SECS, "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/b"},
+        "events": {SESSION_REVOKED: {"reason": "left"}},
+    });
+    assert_eq!(node.post("/v1/signals/events", &signal).await.status, 202);
+    assert_eq!(node.post("/v1/signals/events", &signal).await.status, 202, "a duplicate is no event");
+    let current = node.get("/v1/sys/policy").await.json();
+    let mut sources = current["sources"].as_array().expect("sources").clone();
+    sources.push(json!({"path": "note.json", "text": "{\"note\": 1}"}));
+    assert_eq!(node.put("/v1/sys/policy", &json!({ "sources": sources })).await.status, 200);
+    node.advance_secs(600);
+    assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
+    node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    register(&node, "end").await;
+
+    let told = live.until_registered("end").await;
+    let of =
+        |kind: &str| told.iter().filter(|event| event.kind == kind).map(Event::words).collect::<Vec<_>>();
+    assert_eq!(
+        of("tool"),
+        [("tool", "sql", "registered"), ("tool", "sql", "replaced"), ("tool", "sql", "deregistered")]
+    );
+    assert_eq!(of("agent"), [("agent", &*agent, "issued"), ("agent", &*agent, "revoked")]);
+    let (a, b) = ("wimse://trust.example/ns/demo/sa/a", "wimse://trust.example/ns/demo/sa/b");
+    assert_eq!(of("revocation"), [("revocation", a, "lost"), ("revocation", b, "left")]);
+    assert_eq!(of("signal"), [("signal", b, "1 effect")]);
+    assert_eq!(of("caep").iter().filter(|(_, subject, _)| *subject == b).count(), 1, "{told:?}");
+    assert_eq!(of("cluster").iter().filter(|(.., detail)| *detail == "policy applied").count(), 1);
+    assert!(!of("key").is_empty());
+    let mut unique = ids(&told);
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), ids(&told).len(), "no id is told twice");
+    for event in &told {
+        assert_eq!(event.data["unit_id"], "under-test");
+        assert_eq!(event.data["type"], event.kind);
+        assert!(event.data["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{event:?}");
+        assert_eq!(event.data.get("id").and_then(Value::as_str), event.id.as_deref());
+        let is_activity = event.kind == "exchange" || event.kind == "denial";
+        assert_eq!((event.id.is_none(), event.data.get("duration_ms").is_some()), (is_activity, is_activity));
+    }
+
+    // Who was behind the very first event was told the same, and what came before.
+    let told_early = early.until_registered("end").await;
+    let (early_ids, live_ids) = (ids(&told_early), ids(&told));
+    assert_eq!(early_ids[early_ids.len() - live_ids.len()..], live_ids);
+    let kinds: Vec<_> = told_early.iter().map(|event| event.kind.as_str()).collect();
+    assert!(kinds.contains(&"cluster") && kinds.contains(&"key"), "{kinds:?}");
+    assert_eq!(words(&all.until_registered("end").await), words(&told));
+}
+
+#[tokio::test]
+async fn exchanges_and_denials_are_told_as_they_happen() {
+    let node = Node::start().await;
+    register(&node, "sql").await;
+    let mut live = feed(&node, "?types=exchange,denial").await;
+    live.block().await.expect("a greeting");
+    let token = node.granted(&credential(&node.cluster.reporter(), JWT)).await.token;
+    let asked =
+        with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": "https://elsewhere.example"}));
+    assert_eq!(node.exchange(&asked).await.status, 403);
+    assert_eq!(node.exchange(&credential(&format!("{}x", node.cluster.reporter()), JWT)).await.status, 400);
+    assert_eq!(node.exchange(&json!({"grant_type": "x"})).await.status, 400);
+    let other = json!({"tool_id": "other", "name": "o", "resource_uri": "https://o.example"});
+    assert_eq!(node.post("/v1/tools", &other).await.status, 201);
+    let verify = async |token: &str, tool_id: &str| {
+        node.post("/v1/mcp/verify", &json!({"token": token, "tool_id": tool_id})).await.status
+    };
+    assert_eq!(verify(&token, "other").await, 403);
+    assert_eq!(verify("a.b.c", "sql").await, 403);
+    assert_eq!(verify(&token, "sql").await, 200, "what passes is nobody's denial");
+    let mut told = Vec::new();
+    while told.len() < 6 {
+        told.push(live.next().await.expect("it goes on"));
+    }
+    let expected = [
+        ("exchange", "ok", REPORTER, json!(TOOL), "granted"),
+        ("denial", "denied", REPORTER, json!("https://elsewhere.example"), "policy denied"),
+        ("denial", "denied", "", json!(null), "subject_token is not valid"),
+        ("exchange", "error", "", json!(null), "grant_type must be"),
+        ("denial", "denied", REPORTER, json!("other"), "audience: "),
+        ("denial", "denied", "", json!("sql"), "token: "),
+    ];
+    for (event, (kind, result, subject, target, detail)) in told.iter().zip(expected) {
+        let data = &event.data;
+        assert_eq!((event.kind.as_str(), &data["type"]), (kind, &json!(kind)), "{event:?}");
+        assert_eq!((&data["result"], &data["subject"]), (&json!(result), &json!(subject)), "{event:?}");
+        assert_eq!(data["target"], target, "{event:?}");
+        assert!(data["detail"].as_str().is_some_and(|text| text.starts_with(detail)), "{event:?}");
+        assert!(event.id.is_none() && data["duration_ms"].is_u64() && data["unit_id"] == "under-test");
+    }
+    // A stranger's credential is told with who brought it.
+    let node = secure().await;
+    let gateway = node.certified("gateway");
+    let mut live = is_told(node.feed(&gateway, "?types=denial", &[]).await);
+    live.block().await.expect("a greeting");
+    node.exchange(&credential("a.b.c", JWT)).await;
+    let denial = live.next().await.expect("a denial");
+    let detail = format!("subject_token is not valid; the caller is {GATEWAY}");
+    assert_eq!(denial.words(), ("denial", "", &*detail));
+}
+
+#[tokio::test]
+async fn no_event_holds_a_token_wherever_somebody_put_one() {
+    let node = Node::start().await;
+    let source = node.cluster.reporter();
+    let mut live = feed(&node, "").await;
+    let own = node.own_token("demo", "reporter").await.token;
+    let minted = node.granted(&credential(&source, JWT)).await.token;
+    node.exchange(&with(&credential(&source, JWT), &json!({"audience": own, "scope": own}))).await;
+    node.exchange(&with(
+        &credential(&source, JWT),
+        &json!({"resource": format!("https://x.example/?t={own}")}),
+    ))
+    .await;
+    node.exchange(&credential(&own, JWT)).await;
+    node.exchange(&credential(&format!("{own}x"), OWN)).await;
+    node.post(
+        "/v1/tools",
+        &json!({"tool_id": "sql", "name": own, "resource_uri": format!("{TOOL}?t={own}")}),
+    )
+    .await;
+    node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": own})).await;
+    node.post("/v1/mcp/verify", &json!({"tool_id": own, "token": own})).await;
+    operate(&node, "POST", REVOCATIONS, &json!({"subject": REPORTER, "reason": "gone"})).await;
+    operate(&node, "POST", REVOCATIONS, &json!({"jti": own, "issuer": IDP})).await;
+    register(&node, "end").await;
+    live.until_registered("end").await;
+    let text = live.text();
+    assert!(text.contains("\"denied\""), "{text}");
+    for token in [&source, &own, &minted] {
+        for part in token.split('.') {
+            assert!(!text.contains(&part[..24]), "a token is told: {text}");
+        }
+    }
+}
+
+// --- coming back ---------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn a_reader_comes_back_on_another_connection_and_misses_nothing_and_hears_nothing_twice() {
+    let node = unhurried().await;
+    let mut whole = feed(&node, "").await;
+    let mut told = Vec::new();
+    let mut last_id = String::new();
+    for round in 0..6 {
+        let mut reader =
+            if round == 0 { feed(&node, "").await } else { feed_behind(&node, "", &last_id).await };
+        // Read to the end, cut off in the middle, or not read at all but for its place.
+        register_all(&node, (0..40).map(|at| format!("t-{round}-{at}"))).await;
+        let most = [40, 17, 1, 100, 0, 3][round];
+        for _ in 0..most {
+            if told.len() >= (round + 1) * 40 {
+                break;
+            }
+            told.push(reader.next().await.expect("it goes on"));
+        }
+        if round == 0 || most > 0 {
+            reader.last_id().clone_into(&mut last_id);
+        }
+    }
+    let mut last = feed_behind(&node, "", &last_id).await;
+    register(&node, "end").await;
+    told.extend(last.until_registered("end").await);
+    let expected = whole.until_registered("end").await;
+    assert_eq!(ids(&told), ids(&expected));
+    assert_eq!(told.len(), 240);
+}
+
+#[tokio::test]
+async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
+    let mut node = Node::start().await;
+    let mut before = feed(&node, "").await;
+    register_all(&node, (0..20).map(|at| format!("a{at}"))).await;
+    for _ in 0..5 {
+        before.next().await.expect("it goes on");
+    }
+    let last_id = before.last_id().to_owned();
+    let mut all = Vec::new();
+    node.begin_to_stop();
+    while let Some(event) = before.next().await {
+        all.push(event);
+    }
+    node.restart().await;
+    register(&node, "b").await;
+    let mut after = feed_behind(&node, "", &last_id).await;
+    register(&node, "end").await;
+    let told = after.until_registered("end").await;
+    let tools: Vec<_> = told.iter().filter(|event| event.kind == "tool").collect();
+    assert_eq!(tools.len(), 16, "15 that were not read, and one of after");
+    assert!(ids(&told).starts_with(&ids(&all)), "the same ids as before");
+    // And by the member of the query, which a header overrides.
+    let mut again = is_told(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &[]).await);
+    assert_eq!(ids(&again.until_registered("end").await), ids(&told));
+    let headers = [("last-event-id", after.last_id())];
+    let mut newer = is_told(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &headers).await);
+    register(&node, "newest").await;
+    assert_eq!(newer.until_registered("newest").await, []);
+}
+
+#[tokio::test]
+async fn only_the_types_that_are_asked_for_are_told_of_the_past_and_of_now() {
+    let node = Node::start().await;
+    let start = feed(&node, "").await.block().await.expect("a greeting");
+    let start = start.rsplit_once("id: ").expect("a place").1.to_owned();
+    for query in ["?types=revocation,tool", "?types=revocation&types=tool", "?types=tool%2Crevocation,tool"] {
+        revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/x"})).await;
+        let mut reader = feed_behind(&node, query, &start).await;
+        revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/y"})).await;
+        node.granted(&credential(&node.cluster.orchestrator(), JWT)).await;
+        let end = uuid::Uuid::new_v4().to_string();
+        register(&node, &end).await;
+        let told = reader.until_registered(&end).await;
+        let last = told.iter().rev().take(2).map(Event::words).collect::<Vec<_>>();
+        assert_eq!(last[0], ("revocation", "wimse://trust.example/ns/demo/sa/y", ""), "{query}");
+        assert_eq!(last[1], ("revocation", "wimse://trust.example/ns/demo/sa/x", ""), "{query}");
+        let others = told.iter().filter(|event| !["revocation", "tool"].contains(&event.kind.as_str()));
+        assert_eq!(others.count(), 0, "{query}");
+    }
+}
+
+/// Where a reader begins that has no id.
+async fn newest_id(node: &Node) -> String {
+    let greeting = feed(node, "").await.block().await.expect("a greeting");
+    greeting.rsplit_once("id: ").expect("a place").1.to_owned()
+}
+
+#[tokio::test]
+async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_happens_from_now_on() {
+    let node = Node::start().await;
+    register(&node, "first").await;
+    let newest = newest_id(&node).await;
+    let (life, _) = newest.split_once('-').expect("an id");
+    let other_life = format!("{}-7-0", "0".repeat(32));
+    for id in [other_life, format!("{life}-{}-0", u64::MAX), format!("{life}-999999-0")] {
+        let newest = newest_id(&node).await;
+        let mut reader = feed_behind(&node, "", &id).await;
+        let reset = reader.next().await.expect("a reset");
+        assert_eq!((reset.kind.as_str(), &reset.id), ("reset", &None), "{id}");
+        let first = reset.data["first_available"].as_str().expect("an id").to_owned();
+        assert!(first.starts_with(life), "{first}");
+        assert_eq!(reader.last_id(), newest, "from where it goes on");
+        let end = uuid::Uuid::new_v4().to_string();
+        register(&node, &end).await;
+        assert_eq!(reader.until_registered(&end).await, []);
+        // What it was told of can be asked for.
+        let mut old = feed_behind(&node, "?types=tool", &first).await;
+        assert_eq!(old.next().await.expect("an event").data["subject"], "first");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_for_is_refused_by_name() {
+    let node = Node::start().await;
+    let get = async |query: &str, headers: &[(&str, &str)]| {
+        node.call("GET", &format!("{EVENTS}{query}"), headers, "").await
+    };
+    let life = "0".repeat(32);
+    for id in
+        ["x", "1", &life, &format!("{life}-1"), &format!("{life}-1-"), &format!("{life}-01-0"), "\u{e9}"]
+    {
+        let answer = get("", &[("last-event-id", id)]).await;
+        answer.is_refused(400, "invalid_request", "Last-Event-ID: must be");
+    }
+    let twice = [("last-event-id", "x"), ("last-event-id", "x")];
+    assert_eq!(get("", &twice).await.status, 400);
+    get("?last_event_id=x", &[]).await.is_refused(400, "invalid_request", "last_event_id: must be");
+    get("?last_event_id=", &[]).await.is_refused(400, "invalid_request", "last_event_id: must be");
+    let given = format!("{life}-1-0");
+    get(&format!("?last_event_id={given}&last_event_id={given}"), &[]).await.is_refused(
+        400,
+        "invalid_request",
+        "twice",
+    );
+    for types in ["none", "", "tool,", ",tool", "Tool", "tool,%20key", "reset", "tool&types=x"] {
+        let answer = get(&format!("?types={types}"), &[]).await;
+        answer.is_refused(400, "invalid_request", "types: each must be one of exchange, denial, caep,");
+    }
+    get("?type=tool", &[]).await.is_refused(
+        400,
+        "invalid_request",
+        "the query knows only types, last_event_id",
+    );
+}
+
+// --- readers -------------------------------------------------------------------------------------
+
+/// Reads until the node closes.
+async fn read_to_end(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    drop(stream.read_to_end(&mut bytes).await);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The ids of events in the bytes of an answer, whatever lengths of chunks stand between them.
+fn ids_in(text: &str) -> Vec<String> {
+    let of_event = |data: &str| {
+        let data = data.split_once("\"id\":\"")?.1;
+        Some(data.split_once('"')?.0.to_owned())
+    };
+    text.split("data: ").skip(1).filter_map(of_event).collect()
+}
+
+/// Has as many events told as one signal can be of; how many that is.
+async fn much_said(node: &Node) -> usize {
+    const TYPES: [&str; 10] = [
+        "caep/event-type/session-established",
+        "caep/event-type/session-presented",
+        "risc/event-type/identifier-changed",
+        "risc/event-type/identifier-recycled",
+        "risc/event-type/opt-in",
+        "risc/event-type/opt-out-cancelled",
+        "risc/event-type/opt-out-effective",
+        "risc/event-type/opt-out-initiated",
+        "risc/event-type/recovery-activated",
+        "risc/event-type/recovery-information-changed",
+    ];
+    let event = |name: &&str| (format!("https://schemas.openid.net/secevent/{name}"), json!({}));
+    let events: serde_json::Map<String, Value> = TYPES.iter().map(event).collect();
+    let set = json!({
+        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/nobody"}, "events": events,
+    });
+    let answer = node.post("/v1/signals/events", &set).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    TYPES.len() + 1
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_is_let_go_and_comes_back_while_others_get_everything() {
+    let node = unhurried().await;
+    let mut live = feed(&node, "").await;
+    live.block().await.expect("a greeting");
+    // Little room, so that it is full soon.
+    let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let mut stalled = socket.connect(node.address()).await.expect("connected");
+    let request = format!("GET {EVENTS} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stalled.write_all(request.as_bytes()).await.expect("asked");
+    let mut first = vec![0; 4];
+    stalled.read_exact(&mut first).await.expect("an answer");
+    let (mut told, mut written) = (Vec::new(), 0);
+    // What its buffers hold, and more than waits for it beyond that.
+    while written < 6 * limits::FEED_READER_QUEUE {
+        let said = much_said(&node).await;
+        written += said;
+        for _ in 0..said {
+            told.push(live.next().await.expect("it goes on"));
+        }
+    }
+    let text = read_to_end(&mut stalled).await;
+    assert!(text.ends_with("0\r\n\r\n"), "it ends as an answer does");
+    assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"slow\"}").await - 1.0).abs() < 0.1);
+    let heard = ids_in(&text);
+    assert!(heard.len() < told.len());
+    assert_eq!(heard, ids(&told)[..heard.len()], "what it had is whole and in order");
+    let mut back = feed_behind(&node, "", heard.last().expect("an id")).await;
+    register(&node, "end").await;
+    let rest = back.until_registered("end").await;
+    assert_eq!([heard.iter().map(String::as_str).collect(), ids(&rest)].concat(), ids(&told));
+}
+
+#[tokio::test]
+async fn one_identity_reads_only_so_often_at_once() {
+    let node = secure().await;
+    let gateway = node.certified("gateway");
+    let mut readers = Vec::new();
+    for _ in 0..limits::EVENT_READERS_PER_CALLER_MAX {
+        readers.push(is_told(node.feed(&gateway, "", &[]).await));
+    }
+    let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
+    refused.is_refused(429, "access_denied", "too many read events with this identity");
+    let watcher = format!("Bearer {}", node.own_token("agents", "watcher").await.token);
+    let bearer = [("authorization", watcher.as_str())];
+    let other = is_told(node.feed(&node.anonymous(), "", &bearer).await);
+    assert!((metric(&node, "svc_event_readers").await - 6.0).abs() < 0.1);
+    // Streams hold none of the places that requests have.
+    register(&node, "sql").await;
+    drop((readers, other));
+    // The node notices that they are gone.
+    while metric(&node, "svc_event_readers").await > 0.1 {
+        tokio::task::yield_now().await;
+    }
+    is_told(node.feed(&gateway, "", &[]).await);
+}
+
+#[tokio::test]
+async fn a_bearers_feed_ends_with_its_token_and_when_that_is_revoked() {
+    let node = secure().await;
+    let open = async || {
+        let claims = node.cluster.service_account("agents", "watcher");
+        let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
+        let source = credential(&node.cluster.es256.sign(&with(&claims, &times)), JWT);
+        let minted = node.granted(&with(&source, &json!({"audience": FABRIC}))).await;
+        let bearer = format!("Bearer {}", minted.token);
+        (is_told(node.feed(&node.anonymous(), "", &[("authorization", &bearer)]).await), minted)
+    };
+    let (mut reader, _) = open().await;
+    reader.block().await.expect("a greeting");
+    node.advance_secs(299);
+    register(&node, "a").await;
+    assert_eq!(reader.until_registered("a").await, []);
+    node.advance_secs(1);
+    register(&node, "b").await;
+    assert_eq!(reader.next().await, None, "it lives to its last second");
+
+    // The revocation itself is the last that is not told to whom it hits.
+    for what in ["jti", "subject"] {
+        let (mut reader, minted) = open().await;
+        let mut other = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
+        let stranger = json!({"subject": "wimse://trust.example/ns/demo/sa/nobody"});
+        revoke(&node, &stranger).await;
+        assert_eq!(reader.next().await.expect("another's").kind, "revocation");
+        let request = match what {
+            "jti" => json!({"jti": minted.claims["jti"]}),
+            _ => json!({"subject": minted.claims["sub"]}),
+        };
+        revoke(&node, &request).await;
+        while let Some(event) = reader.next().await {
+            assert_ne!(event.data["subject"], minted.claims[if what == "jti" { "jti" } else { "sub" }]);
+        }
+        let end = uuid::Uuid::new_v4().to_string();
+        register(&node, &end).await;
+        other.until_registered(&end).await;
+        node.advance_secs(60);
+    }
+    assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"authority\"}").await - 3.0).abs() < 0.1);
+}
+
+#[tokio::test]
+async fn a_feed_ends_when_the_holder_of_its_certificate_is_blocked() {
+    let node = secure().await;
+    let gateway = node.certified("gateway");
+    let mut reader = is_told(node.feed(&gateway, "", &[]).await);
+    reader.block().await.expect("a greeting");
+    node.disabled(GATEWAY).await;
+    while reader.next().await.is_some() {}
+    let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
+    refused.is_refused(403, "access_denied", "blocked");
+}
+
+#[tokio::test]
+async fn when_the_node_stops_readers_are_let_go_at_once() {
+    let mut node = Node::start().await;
+    let (mut reading, mut idle) = (feed(&node, "").await, feed(&node, "?types=stream").await);
+    for reader in [&mut reading, &mut idle] {
+        reader.block().await.expect("a greeting");
+    }
+    #[expect(clippy::disallowed_methods, reason = "how long it took")]
+    let begun = Instant::now();
+    node.begin_to_stop();
+    for reader in [&mut reading, &mut idle] {
+        assert_eq!(reader.next().await, None, "it ends as an answer does");
+    }
+    node.stop().await;
+    assert!(begun.elapsed() < limits::DRAIN_TIMEOUT / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn over_http_2_a_feed_goes_on_beside_other_requests() {
+    let node = secure().await;
+    let wire = Wire {
+        address: node.tls_address(),
+        tls: Some((node.certificates().ca.certificate.as_path(), Some(node.pair("gateway")))),
+    };
+    let stream = wire.connect_for(&[b"h2"]).await.expect("connected");
+    let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut client, connection) = shaken.expect("HTTP/2");
+    let request = |path: &str| {
+        let uri = format!("https://{}{path}", node.tls_address());
+        hyper::Request::get(uri).body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request")
+    };
+    let test = async {
+        let mut feed = client.send_request(request("/v1/events?types=tool")).await.expect("an answer");
+        assert_eq!((feed.status().as_u16(), feed.version()), (200, hyper::Version::HTTP_2));
+        for tool_id in ["one", "two"] {
+            register(&node, tool_id).await;
+            let tools = client.send_request(request("/v1/tools")).await.expect("an answer beside it");
+            assert_eq!(tools.status().as_u16(), 200);
+            let mut text = String::new();
+            while !text.contains(&format!("\"subject\":\"{tool_id}\"")) {
+                let frame = feed.body_mut().frame().await.expect("it goes on").expect("a frame");
+                text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
+            }
+        }
+    };
+    tokio::select! {
+        () = test => {}
+        ended = connection => panic!("the connection ended: {ended:?}"),
+    }
+}
+
+// --- the command ---------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_command_shows_events_until_it_is_interrupted() {
+    let node = Node::start().await;
+    let start = feed(&node, "").await.block().await.expect("a greeting");
+    let start = start.rsplit_once("id: ").expect("a place").1.to_owned();
+    register(&node, "sql").await;
+    for json in [false, true] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+        command.args(["events", "--types", "tool", "--since", &start, "--server", node.base()]);
+        command.args(json.then_some("--json")).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the program runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("output")).lines();
+        let line = lines.next().expect("a line").expect("text");
+        if json {
+            let data = trust_fabric::json::parse(line.as_bytes()).expect("JSON");
+            assert_eq!((&data["type"], &data["subject"]), (&json!("tool"), &json!("sql")));
+        } else {
+            assert_eq!(line, format!("2027-01-15T08:00:00.000Z tool       ok     sql {TOOL} registered"));
+        }
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("interrupted");
+        assert!(child.wait().expect("it ends").success());
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+    let ended =
+        command.args(["events", "--types", "x", "--server", node.base()]).output().expect("the program runs");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("types: each must be one of"), "{said}");
+}

@@ -1,0 +1,413 @@
+//! Streams that are polled, through their route: what a receiver is given, and how it says what became of it.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Channel, FABRIC, IDP, NOW_SECS, Node, Setup, python, with};
+
+const STREAMS: &str = "/v1/signals/stream";
+const CAEP: &str = "https://schemas.openid.net/secevent/caep/event-type";
+const VERIFICATION: &str = "https://schemas.openid.net/secevent/ssf/event-type/verification";
+const AUD: &str = "https://receiver.example/events";
+
+fn session_revoked() -> String {
+    format!("{CAEP}/session-revoked")
+}
+
+fn polled_stream() -> Value {
+    json!({
+        "iss": FABRIC, "aud": AUD, "events_requested": [session_revoked()], "delivery_method": "poll",
+    })
+}
+
+/// The `stream_id` of a stream that is polled, for sessions that are revoked.
+async fn stream(node: &Node) -> String {
+    stream_of(node, &polled_stream()).await
+}
+
+async fn stream_of(node: &Node, request: &Value) -> String {
+    let answer = node.post(STREAMS, request).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.json()["stream_id"].as_str().expect("stream_id").to_owned()
+}
+
+fn workload(name: &str) -> String {
+    format!("wimse://trust.example/ns/demo/sa/{name}")
+}
+
+/// [`IDP`] says that the sessions of a workload are revoked.
+async fn revoke(node: &Node, name: &str) {
+    revoke_with(node, name, "gone").await;
+}
+
+async fn revoke_with(node: &Node, name: &str, reason: &str) {
+    let set = json!({
+        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": workload(name)}, "txn": format!("txn-{name}"),
+        "events": {session_revoked(): {"initiating_entity": "admin", "reason": reason}},
+    });
+    let answer = node.post("/v1/signals/events", &set).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+}
+
+/// So many workloads, one after the other.
+async fn revoke_many(node: &Node, count: usize) -> Vec<String> {
+    let names: Vec<String> = (0..count).map(|at| format!("w{at}")).collect();
+    for name in &names {
+        revoke(node, name).await;
+    }
+    names.iter().map(|name| workload(name)).collect()
+}
+
+async fn poll(node: &Node, stream_id: &str, request: &Value) -> Answer {
+    node.post(&format!("/v1/signals/poll/{stream_id}"), request).await
+}
+
+async fn poll_over(node: &Node, channel: &Channel, stream_id: &str) -> Answer {
+    let path = format!("/v1/signals/poll/{stream_id}");
+    node.call_over(channel, "POST", &path, &[], json!({"returnImmediately": true}).to_string()).await
+}
+
+/// A poll that does not wait.
+async fn poll_now(node: &Node, stream_id: &str, members: &Value) -> Answer {
+    let answer = poll(node, stream_id, &with(members, &json!({"returnImmediately": true}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer
+}
+
+/// `jti` and claims of what an answer gives, in order.
+fn given(answer: &Answer) -> Vec<(String, Value)> {
+    // A map of serde_json would be in the order of names.
+    let at = answer.body.find('{').expect("an object");
+    assert_eq!(&answer.body[at..at + 8], "{\"sets\":", "{}", answer.body);
+    let names = answer.json();
+    let mut sets: Vec<_> = names["sets"].as_object().expect("sets").iter().collect();
+    sets.sort_by_key(|(jti, _)| answer.body.find(&format!("\"{jti}\":")).expect("named"));
+    let claims = |set: &Value| {
+        let payload = set.as_str().expect("a token").split('.').nth(1).expect("three parts");
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).expect("base64url")).expect("claims")
+    };
+    sets.into_iter().map(|(jti, set)| (jti.clone(), claims(set))).collect()
+}
+
+fn jtis(answer: &Answer) -> Vec<String> {
+    given(answer).into_iter().map(|(jti, _)| jti).collect()
+}
+
+/// Whom the events are about.
+fn subjects(answer: &Answer) -> Vec<String> {
+    let uri = |claims: &Value| claims["sub_id"]["uri"].as_str().unwrap_or_default().to_owned();
+    given(answer).iter().map(|(_, claims)| uri(claims)).collect()
+}
+
+/// What `poller.py` says of a stream, whose every token it has judged.
+fn received(node: &Node, stream_id: &str, mode: &str) -> Value {
+    let order = json!({
+        "base": node.base(), "stream_id": stream_id, "iss": FABRIC, "aud": AUD, "mode": mode, "page": 7,
+    });
+    let (said, is_good) = python::run("poller.py", &order);
+    assert!(is_good, "{said}");
+    assert_eq!(said["faults"], json!([]), "{mode}");
+    said
+}
+
+fn uris(said: &Value) -> Vec<String> {
+    let claims = said["received"].as_array().expect("received");
+    claims.iter().map(|claims| claims["sub_id"]["uri"].as_str().expect("uri").to_owned()).collect()
+}
+
+fn times(said: &Value) -> Vec<u64> {
+    let times = said["times"].as_object().expect("times").values();
+    times.map(|times| times.as_u64().expect("a number")).collect()
+}
+
+/// joserfc verifies; nothing of ours reads these tokens.
+#[tokio::test]
+async fn an_independent_receiver_gets_everything_once_and_in_order() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 20).await;
+    let said = received(&node, &stream_id, "all");
+    assert_eq!(uris(&said), revoked);
+    assert!(times(&said).iter().all(|times| *times == 1), "{said}");
+    let first = &said["received"][0];
+    let events = json!({session_revoked(): {"initiating_entity": "admin", "reason": "gone"}});
+    assert_eq!(
+        (&first["events"], &first["txn"], &first["iat"]),
+        (&events, &json!("txn-w0"), &json!(NOW_SECS))
+    );
+    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+}
+
+#[tokio::test]
+async fn an_independent_receiver_that_acknowledges_half_gets_the_rest_again() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 20).await;
+    let said = received(&node, &stream_id, "half");
+    assert_eq!(uris(&said), revoked);
+    assert!(times(&said).iter().any(|times| *times > 1), "{said}");
+    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+}
+
+#[tokio::test]
+async fn an_independent_receiver_that_acknowledges_wrong_names_has_acknowledged_nothing() {
+    let node = Node::start().await;
+    let (stream_id, other) = (stream(&node).await, stream(&node).await);
+    let revoked = revoke_many(&node, 10).await;
+    // What was given to one stream is nothing to another.
+    let others = jtis(&poll_now(&node, &other, &json!({})).await);
+    assert_eq!(others.len(), 10);
+    assert_eq!(jtis(&poll_now(&node, &stream_id, &json!({"ack": others})).await).len(), 10);
+    let said = received(&node, &stream_id, "wrong");
+    assert_eq!(uris(&said), revoked);
+    assert!(times(&said).contains(&7), "the first page seven times: {said}");
+    assert_eq!(jtis(&poll_now(&node, &other, &json!({})).await), others);
+}
+
+#[tokio::test]
+async fn an_independent_receiver_that_refuses_tokens_gets_the_others_and_what_it_said_is_kept() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 20).await;
+    let said = received(&node, &stream_id, "errors");
+    assert_eq!(uris(&said), revoked);
+    assert!(times(&said).iter().all(|times| *times == 1), "{said}");
+    let metrics = node.get("/metrics").await.body;
+    // Three of each page of seven, and of the last six: every second.
+    for line in [
+        r#"svc_polled_sets_total{result="returned"} 20"#,
+        r#"svc_polled_sets_total{result="acknowledged"} 11"#,
+        r#"svc_polled_sets_total{result="refused"} 9"#,
+    ] {
+        assert!(metrics.lines().any(|shown| shown == line), "{line} in {metrics}");
+    }
+    let path = format!("/v1/signals/dead-letters?stream_id={stream_id}");
+    let letters = node.get(&path).await;
+    assert_eq!(letters.status, 200, "{}", letters.body);
+    let letters = letters.json();
+    let letters = letters.as_array().expect("an array");
+    assert_eq!(letters.len(), 9);
+    assert!(letters.iter().all(|letter| letter["err"] == "invalid_request"), "{letters:?}");
+    assert!(letters.iter().all(|letter| letter["description"] == "not understood"), "{letters:?}");
+}
+
+#[tokio::test]
+async fn two_independent_receivers_at_once_lose_nothing() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 30).await;
+    let said = received(&node, &stream_id, "two");
+    let heard: BTreeSet<String> = uris(&said).into_iter().collect();
+    assert_eq!(heard, revoked.into_iter().collect());
+    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+}
+
+#[tokio::test]
+async fn a_receiver_that_never_acknowledges_is_given_the_same_bytes_each_time() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 120).await;
+    let first = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!((subjects(&first), &first.json()["moreAvailable"]), (revoked[..100].to_vec(), &json!(true)));
+    assert_eq!(first.header("cache-control"), Some("no-store"));
+    for _ in 0..20 {
+        assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, first.body);
+    }
+    // Time passes, and changes nothing.
+    node.advance_secs(3600);
+    assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, first.body);
+    let few = poll_now(&node, &stream_id, &json!({"maxEvents": 2})).await;
+    assert_eq!((subjects(&few), &few.json()["moreAvailable"]), (revoked[..2].to_vec(), &json!(true)));
+    let rest = poll_now(&node, &stream_id, &json!({"ack": jtis(&first)})).await;
+    assert_eq!((subjects(&rest), &rest.json()["moreAvailable"]), (revoked[100..].to_vec(), &json!(false)));
+}
+
+#[tokio::test]
+async fn a_poll_waits_until_a_signal_comes() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let asked = json!({});
+    let mut waiting = Box::pin(poll(&node, &stream_id, &asked));
+    // It has begun to wait before anything is sent.
+    loop {
+        tokio::select! {
+            early = &mut waiting => panic!("answered without an event: {}", early.body),
+            page = node.get("/metrics") => {
+                assert_eq!(page.status, 200, "{}", page.body);
+                if page.body.contains("svc_polls_waiting 1\n") {
+                    break;
+                }
+            }
+        }
+    }
+    let (answer, ()) = tokio::join!(waiting, revoke(&node, "late"));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(subjects(&answer), [workload("late")]);
+    assert!(node.get("/metrics").await.body.contains("svc_polls_waiting 0\n"));
+}
+
+#[tokio::test]
+async fn a_poll_that_only_acknowledges_waits_for_nothing() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    revoke_many(&node, 2).await;
+    let first = poll_now(&node, &stream_id, &json!({})).await;
+    let answer = poll(&node, &stream_id, &json!({"maxEvents": 0, "ack": jtis(&first)})).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"sets":{}}"#));
+    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+}
+
+#[tokio::test]
+async fn a_restart_loses_nothing_and_changes_no_name() {
+    let mut node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let revoked = revoke_many(&node, 6).await;
+    let first = poll_now(&node, &stream_id, &json!({})).await;
+    let names = jtis(&first);
+    let left = poll_now(&node, &stream_id, &json!({"ack": [names[0], names[3]]})).await;
+    node.restart().await;
+    let again = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!(again.body, left.body, "the key is the same, and so is the text");
+    assert_eq!(subjects(&again), [&revoked[1..3], &revoked[4..]].concat());
+    revoke(&node, "after").await;
+    let rest = poll_now(&node, &stream_id, &json!({"ack": jtis(&again)})).await;
+    assert_eq!(subjects(&rest), [workload("after")]);
+}
+
+#[tokio::test]
+async fn a_stream_answers_only_its_creator_and_operators() {
+    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n".to_owned();
+    let node = Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await;
+    let stream_id = stream(&node).await;
+    let unknown = poll_over(&node, &node.certified("gateway"), &"0".repeat(32)).await;
+    unknown.is_refused(404, "not_found", "there is no stream with this stream_id");
+    for (name, status) in [("gateway", 200), ("second", 404), ("chief", 200), ("stranger", 403)] {
+        let answer = poll_over(&node, &node.certified(name), &stream_id).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+        if status == 404 {
+            assert_eq!(answer.refusal(), unknown.refusal(), "no word that it is there");
+        }
+    }
+    // Whoever is blocked hears nothing of others.
+    node.disabled("spiffe://trust.example/gateway").await;
+    let again = poll_over(&node, &node.certified("gateway"), &stream_id).await;
+    again.is_refused(403, "access_denied", "the caller is blocked");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_pushed_is_not_polled() {
+    let node = Node::start().await;
+    let push = json!({"delivery_method": "push", "endpoint_url": "https://receiver.example/events"});
+    let stream_id = stream_of(&node, &with(&polled_stream(), &push)).await;
+    let answer = poll(&node, &stream_id, &json!({})).await;
+    answer.is_refused(400, "invalid_request", "stream_id: the stream is delivered by push");
+}
+
+#[tokio::test]
+async fn a_bad_poll_is_refused_and_its_member_named() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let many: Vec<String> = (0..=1000).map(|at| at.to_string()).collect();
+    for (members, description) in [
+        (json!({"maxEvents": -1}), "maxEvents: must be a whole number of 0 or more"),
+        (json!({"returnImmediately": "yes"}), "returnImmediately: must be true or false"),
+        (json!({"ack": many}), "ack: must be an array of at most 1000 strings"),
+        (json!({"ack": [1]}), "ack: must be an array of at most 1000 strings"),
+        (json!({"setErrs": []}), "setErrs: must be an object of at most 1000 members"),
+        (json!({"setErrs": {"a": {}}}), "setErrs.err: must be 1 to 64 printable ASCII characters"),
+        (json!({"setErrs": {"a": {"err": "x", "description": 1}}}), "setErrs.description: must be a string"),
+        (json!([]), "body: must be an object"),
+    ] {
+        let answer = poll(&node, &stream_id, &members).await;
+        answer.is_refused(400, "invalid_request", description);
+    }
+    let path = format!("/v1/signals/poll/{stream_id}");
+    for (body, description) in [
+        ("", "not acceptable JSON"),
+        ("{", "not acceptable JSON"),
+        (r#"{"maxEvents":1,"maxEvents":2}"#, "not acceptable JSON"),
+        ("{} {}", "not acceptable JSON"),
+    ] {
+        node.call("POST", &path, &[], body).await.is_refused(400, "invalid_request", description);
+    }
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    node.call("POST", &path, &form, "maxEvents=1").await.is_refused(415, "invalid_request", "Content-Type");
+    // RFC 8936 may get members that are not known here yet.
+    assert_eq!(poll_now(&node, &stream_id, &json!({"unknown": {"a": 1}})).await.status, 200);
+    let largest = format!(r#"{{"returnImmediately":true{}}}"#, " ".repeat(1024 * 1024 - 26));
+    assert_eq!(largest.len(), 1024 * 1024);
+    assert_eq!(node.call("POST", &path, &[], largest.clone()).await.status, 200);
+    let larger = node.call("POST", &path, &[], format!("{largest} ")).await;
+    larger.is_refused(413, "invalid_request", "the body is larger than 1024 KiB");
+    for unknown in
+        ["0".repeat(32), "x".to_owned(), "%00".to_owned(), "%ff".to_owned(), stream_id.to_uppercase()]
+    {
+        let answer = poll(&node, &unknown, &json!({"returnImmediately": true})).await;
+        answer.is_refused(404, "not_found", "there is no stream with this stream_id");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_does_not_get_a_subject_that_was_removed_from_it() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let subject = json!({"stream_id": stream_id, "subject": {"format": "uri", "uri": workload("quiet")}});
+    let removed = node.post("/v1/signals/subjects:remove", &subject).await;
+    assert_eq!(removed.status, 204, "{}", removed.body);
+    for name in ["loud", "quiet", "other"] {
+        revoke(&node, name).await;
+    }
+    let answer = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!(subjects(&answer), [workload("loud"), workload("other")]);
+    poll_now(&node, &stream_id, &json!({"ack": jtis(&answer)})).await;
+    let added = node.post("/v1/signals/subjects:add", &subject).await;
+    assert_eq!(added.status, 200, "{}", added.body);
+    revoke_with(&node, "quiet", "again").await;
+    let answer = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!(subjects(&answer).last(), Some(&workload("quiet")));
+}
+
+#[tokio::test]
+async fn a_verification_arrives_with_its_state_whatever_the_stream_delivers() {
+    let node = Node::start().await;
+    let (stream_id, other) = (stream(&node).await, stream(&node).await);
+    let request = json!({"stream_id": stream_id, "state": "VGhpcyBpcyBhbiBleGFtcGxlIHN0YXRlIHZhbHVlLgo="});
+    let answer = node.post("/v1/signals/verification", &request).await;
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    let arrived = given(&poll_now(&node, &stream_id, &json!({})).await);
+    let [(_, claims)] = arrived.as_slice() else { panic!("{arrived:?}") };
+    assert_eq!(claims["events"], json!({VERIFICATION: {"state": request["state"]}}));
+    assert_eq!(claims["sub_id"], json!({"format": "opaque", "id": stream_id}));
+    assert!(given(&poll_now(&node, &other, &json!({})).await).is_empty(), "it is nobody else's");
+}
+
+#[tokio::test]
+async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let set_status = async |status: &str| {
+        let request = json!({"stream_id": stream_id, "status": status});
+        let answer = node.post("/v1/signals/status", &request).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    revoke_many(&node, 2).await;
+    let before = poll_now(&node, &stream_id, &json!({})).await;
+    set_status("paused").await;
+    revoke(&node, "held").await;
+    // Also without `returnImmediately`: there is nothing to wait for.
+    let answer = poll(&node, &stream_id, &json!({"ack": [jtis(&before)[0]]})).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"sets":{}}"#));
+    set_status("enabled").await;
+    let held = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!(subjects(&held), [workload("w1"), workload("held")], "what was acknowledged meanwhile counts");
+    set_status("disabled").await;
+    revoke(&node, "missed").await;
+    assert_eq!(poll(&node, &stream_id, &json!({})).await.body, r#"{"sets":{}}"#);
+    set_status("enabled").await;
+    revoke(&node, "fresh").await;
+    assert_eq!(subjects(&poll_now(&node, &stream_id, &json!({})).await), [workload("fresh")]);
+}

@@ -1,0 +1,356 @@
+//! Streams that are pushed, to a receiver of another make: what it gets, in which order, and what its answers do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::python::Receiver;
+use crate::support::{FABRIC, IDP, Node, with};
+
+const STREAM: &str = "/v1/signals/stream";
+const STATUS: &str = "/v1/signals/status";
+const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+const UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream-updated";
+const AUD: &str = "https://receiver.example/events";
+
+/// A receiver that knows the keys of this node, and takes everything.
+async fn receiver(node: &Node) -> Receiver {
+    let mut receiver = Receiver::start().await;
+    introduce(&mut receiver, node).await;
+    receiver
+}
+
+async fn introduce(receiver: &mut Receiver, node: &Node) {
+    let jwks = node.get("/v1/identity/jwks").await.json();
+    receiver.order(&json!({"jwks": jwks, "iss": FABRIC, "aud": AUD})).await;
+}
+
+/// A stream that is pushed there; its id.
+async fn stream(node: &Node, url: &str) -> String {
+    let request = json!({
+        "iss": FABRIC, "aud": AUD, "events_requested": [REVOKED], "delivery_method": "push", "endpoint_url": url,
+    });
+    let answer = node.post(STREAM, &request).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer.json()["stream_id"].as_str().expect("stream_id").to_owned()
+}
+
+fn workload(name: &str) -> String {
+    format!("wimse://trust.example/ns/demo/sa/{name}")
+}
+
+/// [`IDP`] says that the sessions of a workload are revoked.
+async fn revoke(node: &Node, name: &str, txn: &str) {
+    let set = json!({
+        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": workload(name)}, "txn": txn,
+        "events": {REVOKED: {"initiating_entity": "admin", "reason": "gone"}},
+    });
+    let answer = node.post("/v1/signals/events", &set).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+}
+
+/// So many, about five workloads in turn; the number of each is its `txn`.
+async fn revoke_many(node: &Node, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        revoke(node, &format!("w{}", number % 5), &number.to_string()).await;
+    }
+}
+
+fn jti(push: &Value) -> String {
+    push["claims"]["jti"].as_str().expect("jti").to_owned()
+}
+
+fn txn(push: &Value) -> u32 {
+    push["claims"]["txn"].as_str().and_then(|txn| txn.parse().ok()).expect("a number")
+}
+
+/// Takes pushes until so many different events were taken. Each event has one `jti`, and those of one subject come
+/// in their order, repetitions left out.
+async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, count: usize) {
+    while seen.len() < count {
+        let push = receiver.next().await;
+        assert_eq!(push["mode"], "202", "{push}");
+        let (number, jti) = (txn(&push), jti(&push));
+        if let Some(before) = seen.get(&number) {
+            assert_eq!(*before, jti, "a repetition is the same token");
+            continue;
+        }
+        let overtaken: Vec<_> =
+            (0..number).filter(|earlier| earlier % 5 == number % 5 && !seen.contains_key(earlier)).collect();
+        assert_eq!(overtaken, [0; 0], "{number} came before them");
+        seen.insert(number, jti);
+    }
+    assert_eq!(seen.values().collect::<BTreeSet<_>>().len(), seen.len(), "one jti for two events");
+}
+
+async fn status(node: &Node, stream_id: &str) -> Value {
+    node.get(&format!("{STATUS}?stream_id={stream_id}")).await.json()
+}
+
+async fn set_status(node: &Node, stream_id: &str, status: &str) {
+    let answer = node.post(STATUS, &json!({"stream_id": stream_id, "status": status})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Asks until it is so. A caller may ask only so often, by the clock of the node.
+async fn until(node: &Node, mut is_so: impl AsyncFnMut() -> bool) {
+    while !is_so().await {
+        node.clock.advance(Duration::from_millis(20));
+    }
+}
+
+/// What counts the deliveries of a stream.
+async fn counted(node: &Node, stream_id: &str) -> Value {
+    let stream = node.get(&format!("{STREAM}?stream_id={stream_id}")).await.json();
+    json!([stream["delivered"], stream["dropped"], stream["dead_letters"]])
+}
+
+#[tokio::test]
+async fn what_happens_reaches_a_receiver_of_another_make_which_verifies_it() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    revoke(&node, "reporter", "t-1").await;
+    let push = receiver.next().await;
+    assert_eq!(push["path"], "/events");
+    let expected = json!({
+        "iss": FABRIC, "aud": AUD, "iat": node.now_secs(), "txn": "t-1", "jti": push["claims"]["jti"],
+        "sub_id": {"format": "uri", "uri": workload("reporter")},
+        "events": {REVOKED: {"initiating_entity": "admin", "reason": "gone"}},
+    });
+    assert_eq!(push["claims"], expected);
+    assert!(jti(&push).ends_with(&format!("-{stream_id}")));
+    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    let metrics = node.get("/metrics").await.body;
+    for line in [r#"svc_push_total{result="delivered"} 1"#, r#"svc_streams{status="enabled"} 1"#] {
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn each_event_comes_once_and_those_of_a_subject_in_their_order() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("localhost", "/events")).await;
+    revoke_many(&node, 0..40).await;
+    take_all(&mut receiver, &mut BTreeMap::new(), 40).await;
+    until(&node, async || counted(&node, &stream_id).await == json!([40, 0, 0])).await;
+    assert_eq!(receiver.rest(), [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn whatever_a_receiver_does_instead_of_taking_an_event_it_comes_again_as_the_same() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    receiver.order(&json!({"mode": "500"})).await;
+    revoke(&node, "reporter", "1").await;
+    let first = receiver.next().await;
+    // What resumes is sent at once, however long it was to wait.
+    for mode in ["503", "429", "404", "bare 400", "redirect", "large", "hang up"] {
+        set_status(&node, &stream_id, "paused").await;
+        receiver.order(&json!({"mode": mode, "retry_after": 3600})).await;
+        receiver.rest();
+        set_status(&node, &stream_id, "enabled").await;
+        let again = receiver.next().await;
+        assert_eq!((&again["claims"], &again["path"]), (&first["claims"], &first["path"]), "{mode}");
+    }
+    set_status(&node, &stream_id, "paused").await;
+    receiver.order(&json!({"mode": "202"})).await;
+    receiver.rest();
+    set_status(&node, &stream_id, "enabled").await;
+    assert_eq!(receiver.next().await["claims"], first["claims"]);
+    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    assert_eq!(receiver.rest(), [Value::Null; 0], "no redirect was followed, and nothing came twice");
+}
+
+#[tokio::test]
+async fn a_receiver_that_failed_is_tried_again_without_being_asked_for() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    receiver.order(&json!({"mode": "500"})).await;
+    revoke(&node, "reporter", "1").await;
+    let first = receiver.next().await;
+    receiver.order(&json!({"mode": "202"})).await;
+    let mut again = receiver.next().await;
+    while again["mode"] == "500" {
+        again = receiver.next().await;
+    }
+    assert_eq!(again["claims"], first["claims"]);
+}
+
+#[tokio::test]
+async fn what_a_receiver_refuses_for_good_is_shown_and_holds_up_nothing() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    receiver.order(&json!({"mode": "400", "err": "invalid_key", "description": "who\u{1b}[2J"})).await;
+    revoke(&node, "reporter", "1").await;
+    let refused = receiver.next().await;
+    until(&node, async || counted(&node, &stream_id).await == json!([0, 0, 1])).await;
+    receiver.order(&json!({"mode": "202"})).await;
+    revoke(&node, "reporter", "2").await;
+    assert_eq!(txn(&receiver.next().await), 2);
+    let letters = node.get(&format!("/v1/signals/dead-letters?stream_id={stream_id}")).await.json();
+    let letters = letters.as_array().expect("a list");
+    assert_eq!(letters.len(), 1);
+    let letter = &letters[0];
+    assert_eq!((&letter["err"], &letter["description"]), (&json!("invalid_key"), &json!("who?[2J")));
+    assert_eq!((&letter["event_type"], &letter["sub_id"]), (&json!(REVOKED), &refused["claims"]["sub_id"]));
+    assert!(jti(&refused).contains(&format!("-{}-", letter["id"].as_str().expect("id"))));
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_push_total{result="dead_letter"} 1"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_receiver_that_does_not_let_us_in_pauses_its_stream_and_hears_so_in_its_place() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    receiver.order(&json!({"mode": "401"})).await;
+    revoke(&node, "reporter", "1").await;
+    receiver.next().await;
+    until(&node, async || status(&node, &stream_id).await["status"] == "paused").await;
+    let reason = "the receiver answered 401";
+    assert_eq!(
+        status(&node, &stream_id).await,
+        json!({"stream_id": stream_id, "status": "paused", "reason": reason})
+    );
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains(r#"svc_streams{status="paused"} 1"#), "{metrics}");
+    revoke(&node, "reporter", "2").await;
+    receiver.order(&json!({"mode": "202"})).await;
+    assert_eq!(receiver.rest(), [Value::Null; 0], "a paused stream is pushed");
+    set_status(&node, &stream_id, "enabled").await;
+    revoke(&node, "reporter", "3").await;
+    let mut pushes = Vec::new();
+    for _ in 0..4 {
+        pushes.push(receiver.next().await["claims"].take());
+    }
+    let updates: Vec<_> = pushes.iter().filter(|claims| claims["events"].get(UPDATED).is_some()).collect();
+    assert_eq!(updates.len(), 1, "{pushes:?}");
+    assert_eq!(updates[0]["events"][UPDATED], json!({"status": "enabled", "reason": reason}));
+    assert_eq!(updates[0]["sub_id"], json!({"format": "opaque", "id": stream_id}));
+    let held: Vec<_> = pushes.iter().filter_map(|claims| claims.get("txn")).collect();
+    assert_eq!(held, ["1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn receivers_that_never_answer_answer_too_much_or_never_end_delay_no_other() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    for (path, mode) in [("/slow", "slow"), ("/large", "large"), ("/endless", "endless")] {
+        receiver.order(&json!({"mode": mode, "only": path})).await;
+        stream(&node, &receiver.url("localhost", path)).await;
+    }
+    let well = stream(&node, &receiver.url("127.0.0.1", "/well")).await;
+    revoke_many(&node, 0..40).await;
+    let (mut seen, mut others) = (BTreeMap::new(), BTreeSet::new());
+    while seen.len() < 40 || others.len() < 3 {
+        let push = receiver.next().await;
+        if push["path"] == "/well" {
+            seen.insert(txn(&push), jti(&push));
+        } else {
+            others.insert(push["path"].as_str().expect("path").to_owned());
+        }
+    }
+    until(&node, async || counted(&node, &well).await == json!([40, 0, 0])).await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_was_not_there_gets_everything_when_it_is() {
+    let node = Node::start().await;
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("address").port();
+    let stream_id = stream(&node, &format!("http://127.0.0.1:{port}/events")).await;
+    revoke_many(&node, 0..25).await;
+    until(&node, async || {
+        node.get("/metrics").await.body.contains(r#"svc_push_total{result="unreachable"}"#)
+    })
+    .await;
+    let mut receiver = Receiver::start_at(port).await;
+    introduce(&mut receiver, &node).await;
+    revoke_many(&node, 25..40).await;
+    take_all(&mut receiver, &mut BTreeMap::new(), 40).await;
+    until(&node, async || counted(&node, &stream_id).await == json!([40, 0, 0])).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_started_again_in_the_middle_loses_nothing_and_repeats_the_same() {
+    let mut node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    let mut seen = BTreeMap::new();
+    for round in 0..3 {
+        revoke_many(&node, round * 20..round * 20 + 20).await;
+        let some = seen.len() + 7;
+        take_all(&mut receiver, &mut seen, some).await;
+        node.restart().await;
+    }
+    take_all(&mut receiver, &mut seen, 60).await;
+    until(&node, async || counted(&node, &stream_id).await == json!([60, 0, 0])).await;
+}
+
+#[tokio::test]
+async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    set_status(&node, &stream_id, "paused").await;
+    revoke(&node, "reporter", "1").await;
+    set_status(&node, &stream_id, "enabled").await;
+    assert_eq!(txn(&receiver.next().await), 1);
+    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    set_status(&node, &stream_id, "disabled").await;
+    revoke(&node, "reporter", "2").await;
+    set_status(&node, &stream_id, "enabled").await;
+    revoke(&node, "reporter", "3").await;
+    assert_eq!(txn(&receiver.next().await), 3);
+    until(&node, async || counted(&node, &stream_id).await == json!([2, 0, 0])).await;
+}
+
+#[tokio::test]
+async fn another_address_gets_what_is_held_and_a_deleted_stream_nothing() {
+    let node = Node::start().await;
+    let mut receiver = receiver(&node).await;
+    receiver.order(&json!({"mode": "503", "only": "/old"})).await;
+    let stream_id = stream(&node, &receiver.url("127.0.0.1", "/old")).await;
+    revoke(&node, "reporter", "1").await;
+    let first = receiver.next().await;
+    let change = json!({"stream_id": stream_id, "endpoint_url": receiver.url("127.0.0.1", "/new")});
+    let media = [("content-type", "application/json")];
+    let answer = node.call("PATCH", STREAM, &media, change.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let mut moved = receiver.next().await;
+    while moved["path"] == "/old" {
+        moved = receiver.next().await;
+    }
+    assert_eq!((&moved["path"], &moved["claims"]), (&json!("/new"), &first["claims"]));
+    receiver.order(&json!({"mode": "503", "only": "/new"})).await;
+    revoke(&node, "reporter", "2").await;
+    assert_eq!(txn(&receiver.next().await), 2);
+    let answer = node.call("DELETE", &format!("{STREAM}?stream_id={stream_id}"), &[], "").await;
+    assert_eq!(answer.status, 204, "{}", answer.body);
+    receiver.rest();
+    let other = stream(&node, &receiver.url("127.0.0.1", "/other")).await;
+    revoke_many(&node, 3..40).await;
+    until(&node, async || counted(&node, &other).await == json!([37, 0, 0])).await;
+    let paths: BTreeSet<_> = receiver.rest().iter().map(|push| push["path"].to_string()).collect();
+    assert_eq!(paths, BTreeSet::from(["\"/other\"".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_is_not_delivered_is_the_operators_to_see() {
+    let node = Node::start().await;
+    let polled = json!({"iss": FABRIC, "aud": AUD, "events_requested": [REVOKED], "delivery_method": "poll"});
+    assert_eq!(node.post(STREAM, &polled).await.status, 201);
+    let both = with(&polled, &json!({"delivery_method": "push", "endpoint_url": "http://127.0.0.1:9/"}));
+    assert_eq!(node.post(STREAM, &both).await.status, 201);
+    revoke_many(&node, 0..3).await;
+    for line in [r#"svc_stream_backlog{of="all"} 6"#, r#"svc_stream_backlog{of="largest"} 3"#] {
+        until(&node, async || node.get("/metrics").await.body.lines().any(|found| found == line)).await;
+    }
+}
