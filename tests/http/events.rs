@@ -4,14 +4,16 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trust_fabric::limits;
 
-use crate::support::raw::Wire;
+use crate::support::raw::{self, Wire};
 use crate::support::{
     Answer, Event, FABRIC, Feed, IDP, JWT, NOW_SECS, Node, OWN, REPORTER, Setup, TOOL, credential, with,
 };
@@ -39,6 +41,12 @@ async fn feed(node: &Node, query: &str) -> Feed {
 
 async fn feed_behind(node: &Node, query: &str, last_id: &str) -> Feed {
     is_told(node.feed(&node.plain(), query, &[("last-event-id", last_id)]).await)
+}
+
+/// The id of the last event so far.
+async fn place(node: &Node) -> String {
+    let greeting = feed(node, "").await.block().await.expect("a greeting");
+    greeting.rsplit_once("id: ").expect("a place").1.to_owned()
 }
 
 #[track_caller]
@@ -246,19 +254,20 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
     .await;
     node.exchange(&credential(&own, JWT)).await;
     node.exchange(&credential(&format!("{own}x"), OWN)).await;
-    node.post(
-        "/v1/tools",
-        &json!({"tool_id": "sql", "name": own, "resource_uri": format!("{TOOL}?t={own}")}),
-    )
-    .await;
+    // Of a token that is cut off not even a part; the answer may say it, who asked has it.
+    let (header, rest) = own.split_once('.').expect("a token");
+    let piece = format!("{header}.{}", &rest[..60]);
+    let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": format!("{TOOL}?t={piece}")});
+    assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
     node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": own})).await;
     node.post("/v1/mcp/verify", &json!({"tool_id": own, "token": own})).await;
-    operate(&node, "POST", REVOCATIONS, &json!({"subject": REPORTER, "reason": "gone"})).await;
-    operate(&node, "POST", REVOCATIONS, &json!({"jti": own, "issuer": IDP})).await;
+    revoke(&node, &json!({"subject": REPORTER, "reason": piece})).await;
+    revoke(&node, &json!({"jti": piece, "issuer": IDP})).await;
     register(&node, "end").await;
     live.until_registered("end").await;
     let text = live.text();
     assert!(text.contains("\"denied\""), "{text}");
+    assert!(text.matches("withheld").count() >= 3, "{text}");
     for token in [&source, &own, &minted] {
         for part in token.split('.') {
             assert!(!text.contains(&part[..24]), "a token is told: {text}");
@@ -332,8 +341,7 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
 #[tokio::test]
 async fn only_the_types_that_are_asked_for_are_told_of_the_past_and_of_now() {
     let node = Node::start().await;
-    let start = feed(&node, "").await.block().await.expect("a greeting");
-    let start = start.rsplit_once("id: ").expect("a place").1.to_owned();
+    let start = place(&node).await;
     for query in ["?types=revocation,tool", "?types=revocation&types=tool", "?types=tool%2Crevocation,tool"] {
         revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/x"})).await;
         let mut reader = feed_behind(&node, query, &start).await;
@@ -350,21 +358,15 @@ async fn only_the_types_that_are_asked_for_are_told_of_the_past_and_of_now() {
     }
 }
 
-/// Where a reader begins that has no id.
-async fn newest_id(node: &Node) -> String {
-    let greeting = feed(node, "").await.block().await.expect("a greeting");
-    greeting.rsplit_once("id: ").expect("a place").1.to_owned()
-}
-
 #[tokio::test]
 async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_happens_from_now_on() {
     let node = Node::start().await;
     register(&node, "first").await;
-    let newest = newest_id(&node).await;
+    let newest = place(&node).await;
     let (life, _) = newest.split_once('-').expect("an id");
     let other_life = format!("{}-7-0", "0".repeat(32));
     for id in [other_life, format!("{life}-{}-0", u64::MAX), format!("{life}-999999-0")] {
-        let newest = newest_id(&node).await;
+        let newest = place(&node).await;
         let mut reader = feed_behind(&node, "", &id).await;
         let reset = reader.next().await.expect("a reset");
         assert_eq!((reset.kind.as_str(), &reset.id), ("reset", &None), "{id}");
@@ -416,79 +418,84 @@ async fn what_cannot_be_asked_for_is_refused_by_name() {
 
 // --- readers -------------------------------------------------------------------------------------
 
-/// Reads until the node closes.
-async fn read_to_end(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
-    let mut bytes = Vec::new();
-    drop(stream.read_to_end(&mut bytes).await);
-    String::from_utf8_lossy(&bytes).into_owned()
-}
+/// Room for what a client of HTTP/2 does not read.
+const WINDOW_BYTES: u32 = 16 * 1024;
 
-/// The ids of events in the bytes of an answer, whatever lengths of chunks stand between them.
-fn ids_in(text: &str) -> Vec<String> {
-    let of_event = |data: &str| {
-        let data = data.split_once("\"id\":\"")?.1;
-        Some(data.split_once('"')?.0.to_owned())
+type Client = http2::SendRequest<Empty<Bytes>>;
+type Connection = http2::Connection<TokioIo<raw::Stream>, Empty<Bytes>, TokioExecutor>;
+
+/// A client of HTTP/2 with the gateway's certificate, and its connection, which must be driven.
+async fn over_http2(node: &Node) -> (Client, Connection) {
+    let wire = Wire {
+        address: node.tls_address(),
+        tls: Some((node.certificates().ca.certificate.as_path(), Some(node.pair("gateway")))),
     };
-    text.split("data: ").skip(1).filter_map(of_event).collect()
+    let stream = wire.connect_for(&[b"h2"]).await.expect("connected");
+    http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(WINDOW_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .expect("HTTP/2")
 }
 
-/// Has as many events told as one signal can be of; how many that is.
-async fn much_said(node: &Node) -> usize {
-    const TYPES: [&str; 10] = [
-        "caep/event-type/session-established",
-        "caep/event-type/session-presented",
-        "risc/event-type/identifier-changed",
-        "risc/event-type/identifier-recycled",
-        "risc/event-type/opt-in",
-        "risc/event-type/opt-out-cancelled",
-        "risc/event-type/opt-out-effective",
-        "risc/event-type/opt-out-initiated",
-        "risc/event-type/recovery-activated",
-        "risc/event-type/recovery-information-changed",
-    ];
-    let event = |name: &&str| (format!("https://schemas.openid.net/secevent/{name}"), json!({}));
-    let events: serde_json::Map<String, Value> = TYPES.iter().map(event).collect();
-    let set = json!({
-        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
-        "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/nobody"}, "events": events,
-    });
-    let answer = node.post("/v1/signals/events", &set).await;
-    assert_eq!(answer.status, 202, "{}", answer.body);
-    TYPES.len() + 1
+async fn get(node: &Node, client: &mut Client, path: &str) -> hyper::Response<Incoming> {
+    let uri = format!("https://{}{path}", node.tls_address());
+    let request = hyper::Request::get(uri).body(Empty::new()).expect("a request");
+    client.send_request(request).await.expect("an answer")
+}
+
+/// More of an answer, if it goes on.
+async fn more(answer: &mut hyper::Response<Incoming>, text: &mut String) -> bool {
+    let Some(frame) = answer.body_mut().frame().await else { return false };
+    let frame = frame.expect("it ends as an answer does");
+    text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
+    true
+}
+
+/// The ids of whole events in a text.
+fn ids_in(text: &str) -> Vec<&str> {
+    let blocks = text.split("\n\n").filter(|block| block.contains("data: "));
+    blocks.filter_map(|block| block.lines().find_map(|line| line.strip_prefix("id: "))).collect()
 }
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_is_let_go_and_comes_back_while_others_get_everything() {
-    let node = unhurried().await;
-    let mut live = feed(&node, "").await;
+    let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
+    let node = Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await;
+    let mut live = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
     live.block().await.expect("a greeting");
-    // Little room, so that it is full soon.
-    let socket = tokio::net::TcpSocket::new_v4().expect("socket");
-    socket.set_recv_buffer_size(4096).expect("a small buffer");
-    let mut stalled = socket.connect(node.address()).await.expect("connected");
-    let request = format!("GET {EVENTS} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    stalled.write_all(request.as_bytes()).await.expect("asked");
-    let mut first = vec![0; 4];
-    stalled.read_exact(&mut first).await.expect("an answer");
-    let (mut told, mut written) = (Vec::new(), 0);
-    // What its buffers hold, and more than waits for it beyond that.
-    while written < 6 * limits::FEED_READER_QUEUE {
-        let said = much_said(&node).await;
-        written += said;
-        for _ in 0..said {
-            told.push(live.next().await.expect("it goes on"));
-        }
+    let (mut client, connection) = over_http2(&node).await;
+    let test = async {
+        let mut stalled = get(&node, &mut client, EVENTS).await;
+        // What its window and our buffer hold, what waits for it beyond that, and more.
+        let count = limits::FEED_READER_QUEUE + 600;
+        let register = register_all(&node, (0..count).map(|at| format!("t{at}")));
+        let read = async {
+            let mut told = Vec::new();
+            while told.len() < count {
+                told.push(live.next().await.expect("it goes on"));
+            }
+            told
+        };
+        let ((), told) = futures::join!(register, read);
+        let mut text = String::new();
+        let rest = async { while more(&mut stalled, &mut text).await {} };
+        tokio::time::timeout(limits::WRITE_STALL_TIMEOUT, rest).await.expect("it is let go");
+        assert!(text.ends_with("\n\n"), "it ends behind a whole event");
+        let heard = ids_in(&text);
+        assert!(!heard.is_empty() && heard.len() < told.len());
+        assert_eq!(heard, ids(&told)[..heard.len()], "what it had is in order");
+        assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"slow\"}").await - 1.0).abs() < 0.1);
+        let headers = [("last-event-id", *heard.last().expect("an id"))];
+        let mut back = is_told(node.feed(&node.certified("gateway"), "", &headers).await);
+        register_all(&node, ["end".to_owned()].into_iter()).await;
+        let rest = back.until_registered("end").await;
+        assert_eq!([heard, ids(&rest)].concat(), ids(&told));
+    };
+    tokio::select! {
+        () = test => {}
+        ended = connection => panic!("the connection ended: {ended:?}"),
     }
-    let text = read_to_end(&mut stalled).await;
-    assert!(text.ends_with("0\r\n\r\n"), "it ends as an answer does");
-    assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"slow\"}").await - 1.0).abs() < 0.1);
-    let heard = ids_in(&text);
-    assert!(heard.len() < told.len());
-    assert_eq!(heard, ids(&told)[..heard.len()], "what it had is whole and in order");
-    let mut back = feed_behind(&node, "", heard.last().expect("an id")).await;
-    register(&node, "end").await;
-    let rest = back.until_registered("end").await;
-    assert_eq!([heard.iter().map(String::as_str).collect(), ids(&rest)].concat(), ids(&told));
 }
 
 #[tokio::test]
@@ -564,7 +571,12 @@ async fn a_feed_ends_when_the_holder_of_its_certificate_is_blocked() {
     let gateway = node.certified("gateway");
     let mut reader = is_told(node.feed(&gateway, "", &[]).await);
     reader.block().await.expect("a greeting");
-    node.disabled(GATEWAY).await;
+    let disabled = json!({
+        "iss": IDP, "jti": "j1", "iat": NOW_SECS, "aud": FABRIC, "sub_id": {"format": "uri", "uri": GATEWAY},
+        "events": {"https://schemas.openid.net/secevent/risc/event-type/account-disabled": {}},
+    });
+    let answer = node.call_over(&gateway, "POST", "/v1/signals/events", &[JSON], disabled.to_string()).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
     while reader.next().await.is_some() {}
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
     refused.is_refused(403, "access_denied", "blocked");
@@ -588,37 +600,28 @@ async fn when_the_node_stops_readers_are_let_go_at_once() {
 }
 
 #[tokio::test]
-async fn over_http_2_a_feed_goes_on_beside_other_requests() {
+async fn over_http_2_a_feed_goes_on_beside_other_requests_until_the_node_stops() {
     let node = secure().await;
-    let wire = Wire {
-        address: node.tls_address(),
-        tls: Some((node.certificates().ca.certificate.as_path(), Some(node.pair("gateway")))),
-    };
-    let stream = wire.connect_for(&[b"h2"]).await.expect("connected");
-    let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-    let (mut client, connection) = shaken.expect("HTTP/2");
-    let request = |path: &str| {
-        let uri = format!("https://{}{path}", node.tls_address());
-        hyper::Request::get(uri).body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request")
-    };
+    let (mut client, connection) = over_http2(&node).await;
     let test = async {
-        let mut feed = client.send_request(request("/v1/events?types=tool")).await.expect("an answer");
+        let mut feed = get(&node, &mut client, "/v1/events?types=tool").await;
         assert_eq!((feed.status().as_u16(), feed.version()), (200, hyper::Version::HTTP_2));
         for tool_id in ["one", "two"] {
             register(&node, tool_id).await;
-            let tools = client.send_request(request("/v1/tools")).await.expect("an answer beside it");
+            let tools = get(&node, &mut client, "/v1/tools").await;
             assert_eq!(tools.status().as_u16(), 200);
             let mut text = String::new();
             while !text.contains(&format!("\"subject\":\"{tool_id}\"")) {
-                let frame = feed.body_mut().frame().await.expect("it goes on").expect("a frame");
-                text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
+                assert!(more(&mut feed, &mut text).await, "it goes on");
             }
         }
+        node.begin_to_stop();
+        assert!(!more(&mut feed, &mut String::new()).await, "it ends as an answer does");
+        drop(client);
     };
-    tokio::select! {
-        () = test => {}
-        ended = connection => panic!("the connection ended: {ended:?}"),
-    }
+    // Driven to its end, however the two agree on that.
+    drop(futures::join!(test, connection));
+    node.wait_until_stopped().await;
 }
 
 // --- the command ---------------------------------------------------------------------------------
@@ -626,8 +629,7 @@ async fn over_http_2_a_feed_goes_on_beside_other_requests() {
 #[tokio::test]
 async fn the_command_shows_events_until_it_is_interrupted() {
     let node = Node::start().await;
-    let start = feed(&node, "").await.block().await.expect("a greeting");
-    let start = start.rsplit_once("id: ").expect("a place").1.to_owned();
+    let start = place(&node).await;
     register(&node, "sql").await;
     for json in [false, true] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
