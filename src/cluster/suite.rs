@@ -1,6 +1,7 @@
 //! The consensus library's own suite for storage, run on ours.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -37,7 +38,9 @@ impl Machine for Nothing {
     }
 }
 
-struct Builder;
+/// Keeps the threads that write: a process that ends before them, with a database open, may be aborted by it.
+#[derive(Clone, Default)]
+struct Builder(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
 impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir> for Builder {
     #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
@@ -48,7 +51,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let (still_open, _) = mpsc::channel(1);
         let database = open_database(&data.path().join("raft")).expect("log");
         let opened = open(database, crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
-        std::thread::spawn(opened.writer);
+        self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
         // The suite applies entries that are in no log; here everything counts as durable.
@@ -61,5 +64,10 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
 
 #[tokio::test]
 async fn the_storage_passes_the_library_s_own_suite() {
-    Suite::test_all(Builder).await.expect("suite");
+    let builder = Builder::default();
+    Suite::test_all(builder.clone()).await.expect("suite");
+    let writers = std::mem::take(&mut *builder.0.lock().expect("writers"));
+    for writer in writers {
+        writer.join().expect("a writer that ends");
+    }
 }

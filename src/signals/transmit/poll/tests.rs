@@ -168,7 +168,7 @@ async fn what_is_acknowledged_is_not_given_again_and_the_rest_is_the_same() {
     // The second and the fourth, and what is nothing of this stream.
     let others = bench.stream_id.replace('5', "6");
     let strange = jtis(&all)[0].replace(&bench.stream_id, &others);
-    let ack = [jtis(&all)[1], jtis(&all)[3], &strange, "", "x", &jtis(&all)[0].to_uppercase()];
+    let ack = [jtis(&all)[1], jtis(&all)[3], &strange, "", "x", &format!(" {}", jtis(&all)[0])];
     let left = bench.poll(&json!({"ack": ack})).await;
     assert_eq!(jtis(&left), [jtis(&all)[0], jtis(&all)[2], jtis(&all)[4]]);
     assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (2, 2));
