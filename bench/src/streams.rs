@@ -1,5 +1,6 @@
 //! `bench streams`: pushes to a receiver that was down, and what that does to another stream: each event at least
-//! once and in order, how fast it catches up, and what a kill in the middle loses.
+//! once and in order, how fast it catches up, and what a kill in the middle loses. Beside it a receiver that polls
+//! and never acknowledges.
 //!
 //! The receivers are in this process and answer 202 to everything.
 
@@ -44,6 +45,8 @@ const SIGN_TIME: Duration = Duration::from_secs(2);
 const ARRIVAL_MAX: Duration = Duration::from_secs(600);
 /// Time between two looks at what has arrived.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Times that the poller asks which never acknowledges.
+const POLLS: usize = 100;
 
 /// How many events, and how long.
 #[derive(clap::Args, Clone, Copy)]
@@ -70,11 +73,18 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let (place, quick) = (Place::reserve()?, Receiver::start(&Place::reserve()?)?);
     let held_id = create(&node, &place.url(), &HELD).await?;
     create(&node, &quick.url, &[QUICK]).await?;
+    let polled_id = create_polled(&node, &HELD).await?;
 
     let alone = latencies(&node, &quick, 0..QUICK_RATE * size.seconds).await?;
     let signals = size.events / HELD.len() as u64;
     bring(&node, 0..signals / 2).await?;
     let memory = node.memory_kib()?.0;
+    let polled = poll(&node, &polled_id).await?;
+    let mut alike = 0;
+    for _ in 0..POLLS {
+        alike += usize::from(poll(&node, &polled_id).await? == polled);
+    }
+    let memory_polled = node.memory_kib()?.0;
     let receiver = Receiver::start(&place)?;
     let meanwhile = {
         let numbers = QUICK_RATE * size.seconds..;
@@ -103,9 +113,17 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     row("RS256 signatures of one core in a second", format!("{ceiling:.0}"));
     row("memory of the node when the receiver came, MiB", mib(memory));
     row("its highest, MiB", mib(node.memory_kib()?.1));
+    row(
+        "never acknowledged: answers of as many polls that are the same, byte by byte",
+        format!("{alike} of {POLLS}"),
+    );
+    row("memory of the node after them, MiB", mib(memory_polled));
     row("the other stream alone, p50 and p99, ms", both(&alone));
     row("the other stream meanwhile, p50 and p99, ms", both(&meanwhile));
-    let mut wrong = seen.renamed() + seen.out_of_order() + size.events.saturating_sub(seen.events());
+    let mut wrong = u64::try_from(POLLS - alike)?
+        + seen.renamed()
+        + seen.out_of_order()
+        + size.events.saturating_sub(seen.events());
 
     // What waits is delivered until the node is killed in the middle.
     let more = size.events / 5;
@@ -127,6 +145,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     row("with another jti", seen.renamed().to_string());
     row("out of their subject's order", seen.out_of_order().to_string());
     wrong += lost + seen.renamed() + seen.out_of_order();
+    row("never acknowledged, at the end", standing(&node, &polled_id).await?);
     drop(node);
     report.fail(wrong);
     report.finish(start.output.as_deref())
@@ -160,6 +179,37 @@ async fn create(node: &Node, url: &str, events: &[&str]) -> Result<String> {
     });
     let answer = ask(&target, "/v1/signals/stream", &body).await?;
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
+}
+
+/// A stream that is polled; its id.
+async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
+    let body = json!({
+        "iss": FABRIC, "aud": "https://poller.example/", "events_requested": events, "delivery_method": "poll",
+    });
+    let answer = ask(&node.target("receiver")?, "/v1/signals/stream", &body).await?;
+    Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
+}
+
+/// What a poll is answered that acknowledges nothing.
+async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
+    let (target, path) = (node.target("receiver")?, format!("/v1/signals/poll/{stream_id}"));
+    let body = json!({"returnImmediately": true}).to_string();
+    let answer = target.ask(&wire::request_with("POST", &path, &target.host, "", body.as_bytes())).await?;
+    if answer.status != 200 {
+        bail!("{path} is answered {}", answer.status);
+    }
+    Ok(answer.body().to_vec())
+}
+
+/// The status of a stream with its reason, and what a poll of it is answered.
+async fn standing(node: &Node, stream_id: &str) -> Result<String> {
+    let (target, path) = (node.target("receiver")?, format!("/v1/signals/status?stream_id={stream_id}"));
+    let answer = target.ask(&wire::request_with("GET", &path, &target.host, "", b"")).await?;
+    let status: Value = serde_json::from_slice(answer.body())?;
+    let sets: Value = serde_json::from_slice(&poll(node, stream_id).await?)?;
+    let sets = sets["sets"].as_object().map_or(0, serde_json::Map::len);
+    let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
+    Ok(format!("{}: {}; {sets} tokens for a poll", text("status"), text("reason")))
 }
 
 async fn set_status(node: &Node, stream_id: &str, status: &str) -> Result<()> {
