@@ -57,8 +57,16 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 /// # Errors
 /// As [`Error`] says.
 pub fn read_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    from_value(Value::Object(parse_object(bytes)?))
+}
+
+/// Reads a document that must be an object, strictly.
+///
+/// # Errors
+/// As [`Error`] says.
+pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     match parse(bytes)? {
-        object @ Value::Object(_) => from_value(object),
+        Value::Object(members) => Ok(members),
         _ => Err(Error::Member { path: "body".to_owned(), rule: "must be an object".to_owned() }),
     }
 }

@@ -20,6 +20,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging};
 use crate::clock::Timestamp;
 use crate::identity::{self, Identified, Members, Shown};
+use crate::state::stated;
 use crate::{json, limits};
 
 /// RFC 3986 §2.3, unreserved: everything else of an identifier is encoded where it is one segment.
@@ -128,7 +129,7 @@ impl From<Shown> for AgentRecord {
             delegation_depth: agent.delegation_depth,
             on_behalf_of: agent.on_behalf_of,
             metadata: agent.metadata.into_iter().map(|pair| (pair.name, pair.value)).collect(),
-            issued_by: Some(issued.issued_by).filter(|issued_by| !issued_by.is_empty()),
+            issued_by: stated(issued.issued_by),
             issued_at: issued.issued_at.to_rfc3339(),
             ends_at: issued.ends_at.to_rfc3339(),
             status: standing.as_str(),

@@ -11,11 +11,10 @@ use super::App;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
-use super::revocations::stated;
 use super::{idempotency, paging};
 use crate::signals::revoke;
 use crate::signals::revoke::Revocations;
-use crate::state::Blocked;
+use crate::state::{Blocked, stated};
 
 /// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]

@@ -16,7 +16,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use super::{idempotency, paging};
 use crate::signals::revoke::{self, DryRun, Members, Revocations};
-use crate::state::{FactText, Revoked};
+use crate::state::{FactText, Revoked, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
 
@@ -90,6 +90,10 @@ pub struct RevocationDryRun {
     agents: Option<Vec<String>>,
     /// Tools that the workload has registered. They stay registered: its tokens are refused, not its tools.
     tools: Vec<String>,
+    /// Streams of signals that the workload made; only on the first page. They stay, and push nothing while it is
+    /// blocked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streams: Vec<String>,
 }
 
 /// How much a revocation would hit. Tokens are not counted: nobody keeps a list of them.
@@ -99,7 +103,7 @@ pub struct HitCounts {
     agents: Option<u64>,
     /// Tools.
     tools: u64,
-    /// Streams of signals: none yet.
+    /// Streams of signals.
     streams: u64,
 }
 
@@ -231,10 +235,11 @@ fn said(uri: &Uri, revocations: &Revocations, fact: &Fact, found: DryRun) -> Res
         counts: found.counts.map(|counts| HitCounts {
             agents: counts.agents,
             tools: counts.tools,
-            streams: 0,
+            streams: counts.streams,
         }),
         agents: found.agents,
         tools: found.tools,
+        streams: found.streams,
     };
     paging::answer(uri, &answer, found.next.as_deref())
 }
@@ -246,11 +251,6 @@ fn text_of(revocations: &Revocations, fact: &Fact) -> FactText {
         value: fact.value().to_owned(),
     };
     FactText { kind: revocations.kind(&text).to_owned(), ..text }
-}
-
-/// A text, unless it is empty.
-pub(super) fn stated(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
 }
 
 /// What is revoked, by operators and by signals.

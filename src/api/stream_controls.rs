@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
-use super::body;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::{self, Error};
 use super::paging;
-use super::streams::{named, who};
-use crate::state::{DeadLetter, EventId, Stream};
-use crate::{json, limits};
+use super::streams::{named, read_body, who};
+use crate::json;
+use crate::signals::streams;
+use crate::state::{DeadLetter, EventId, Stream, stated};
 
 /// A status that is asked for. An unknown member is refused.
 #[derive(Deserialize, ToSchema)]
@@ -187,8 +187,7 @@ pub async fn add_subject(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    let SubjectRequest { stream_id, subject, .. } = read(&app, &headers, body).await?;
-    app.streams.change_subject(&stream_id, &subject, false, &who(&caller)).await?;
+    change_subject(&app, &who(&caller), (&headers, body), false).await?;
     Ok((StatusCode::OK, NO_STORE).into_response())
 }
 
@@ -213,8 +212,7 @@ pub async fn remove_subject(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    let SubjectRequest { stream_id, subject, .. } = read(&app, &headers, body).await?;
-    app.streams.change_subject(&stream_id, &subject, true, &who(&caller)).await?;
+    change_subject(&app, &who(&caller), (&headers, body), true).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -250,11 +248,18 @@ pub async fn dead_letters(
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }
 
-/// A body that is read before anything is answered, so that a caller that is still writing is heard.
 async fn read<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -> Result<T, Error> {
-    let bytes = body::json_bytes(headers, body, limits::BODY_BYTES_MAX).await?;
-    app.streams.configured()?;
-    Ok(json::read_object(&bytes)?)
+    Ok(json::read_object(&read_body(app, headers, body).await?)?)
+}
+
+async fn change_subject(
+    app: &App,
+    who: &streams::Caller,
+    (headers, body): (&HeaderMap, Body),
+    is_removed: bool,
+) -> Result<(), Error> {
+    let SubjectRequest { stream_id, subject, .. } = read(app, headers, body).await?;
+    Ok(app.streams.change_subject(&stream_id, &subject, is_removed, who).await?)
 }
 
 fn of_status(stream: &Stream) -> Response {
@@ -268,12 +273,12 @@ fn of_status(stream: &Stream) -> Response {
 
 fn row_of(letter: DeadLetter) -> DeadLetterAnswer {
     let DeadLetter { id, at, err, description, event_type, sub_id } = letter;
-    let sub_id = json::parse(sub_id.as_bytes()).ok().and_then(|value| value.as_object().cloned());
+    let sub_id = json::parse_object(sub_id.as_bytes());
     DeadLetterAnswer {
         id: id.to_string(),
         at: at.to_rfc3339(),
         err,
-        description: Some(description).filter(|text| !text.is_empty()),
+        description: stated(description),
         event_type,
         sub_id: sub_id.unwrap_or_default(),
     }

@@ -7,8 +7,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
@@ -185,9 +186,7 @@ pub async fn create(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
-    // A body that is not read closes the connection under a caller that is still writing.
-    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    app.streams.configured()?;
+    let bytes = read_body(&app, &parts.headers, body).await?;
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
     let request: StreamRequest = json::read_object(&bytes)?;
@@ -299,28 +298,24 @@ async fn change(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    let bytes = body::json_bytes(headers, body, limits::BODY_BYTES_MAX).await?;
-    app.streams.configured()?;
-    let value = json::parse(&bytes)?;
+    let members = json::parse_object(&read_body(app, headers, body).await?)?;
     if extent == Extent::Part {
-        states_something(&value)?;
+        states_something(&members)?;
     }
-    let request: StreamRequest = json::read_object(&bytes)?;
+    let request: StreamRequest = json::from_value(Value::Object(members))?;
     let shown = app.streams.change(request.into(), extent, who).await?;
     log("stream changed", &shown.stream, who.id.as_deref());
     Ok((NO_STORE, Json(described(app, &shown.stream))).into_response())
 }
 
 /// In PATCH what is absent stays. A null would be taken for absent, whatever its sender meant by it.
-fn states_something(request: &Value) -> Result<(), Error> {
-    let of = |path: &str, value: &Value| {
-        let members = value.as_object().into_iter().flatten();
-        let null = members.filter(|(_, value)| value.is_null()).map(|(name, _)| format!("{path}{name}"));
-        null.collect::<Vec<_>>()
+fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
+    let null = |path: &str, members: &Map<String, Value>| {
+        let (name, _) = members.iter().find(|(_, value)| value.is_null())?;
+        Some(format!("{path}{name}"))
     };
-    let nulls =
-        [of("", request), request.get("delivery").map(|value| of("delivery.", value)).unwrap_or_default()];
-    match nulls.concat().first() {
+    let delivery = members.get("delivery").and_then(Value::as_object);
+    match null("", members).or_else(|| null("delivery.", delivery?)) {
         Some(path) => Err(Error::invalid_request(format!(
             "{path}: must not be null: PATCH leaves what is absent as it is, PUT removes it"
         ))),
@@ -357,6 +352,14 @@ pub async fn delete(
 }
 
 /// `stream_id` of a query.
+/// A body, read before anything is answered: one that is not read closes the connection under a caller that is
+/// still writing.
+pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, Error> {
+    let bytes = body::json_bytes(headers, body, limits::BODY_BYTES_MAX).await?;
+    app.streams.configured()?;
+    Ok(bytes)
+}
+
 pub(super) fn named(query: &paging::Members) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
 }

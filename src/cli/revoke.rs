@@ -236,7 +236,7 @@ fn say_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usi
         writeln!(out, "  {}", hit(page))?;
     }
     let mut rows = 0;
-    for (member, name) in [("agents", "agent"), ("tools", "tool ")] {
+    for (member, name) in [("agents", "agent "), ("tools", "tool  "), ("streams", "stream")] {
         for id in page[member].as_array().into_iter().flatten().filter_map(Value::as_str) {
             writeln!(out, "{name}  {}", printable(id))?;
             rows += 1;
@@ -265,16 +265,18 @@ fn what(answer: &Value) -> String {
 }
 
 fn hit(page: &Value) -> String {
-    let tools = match page["counts"]["tools"].as_u64().unwrap_or_default() {
+    let stays = |member: &str, what: &str| match page["counts"][member].as_u64().unwrap_or_default() {
         0 => String::new(),
-        tools => format!("; {tools} tools that it registered stay registered"),
+        count => format!("; {count} {member} that it {what}"),
     };
+    let tools = stays("tools", "registered stay registered");
+    let streams = stays("streams", "made stay");
     let again = if page["is_revoked"] == true { " (it is revoked already)" } else { "" };
     let agents = match page["counts"]["agents"].as_u64() {
         Some(agents) => format!("{agents} agents"),
         None => "every agent whose last token it made or is: nobody can count them".to_owned(),
     };
-    format!("{agents}, and every token that derives from it{tools}{again}")
+    format!("{agents}, and every token that derives from it{tools}{streams}{again}")
 }
 
 /// What is asked before anything is revoked. Without a page of a dry run it is not said how much that hits.
@@ -372,14 +374,15 @@ mod tests {
     fn what_a_node_answers_moves_no_cursor() {
         let page = json!({
             "kind": "agent", "value": "\u{1b}[2Jx", "is_revoked": true,
-            "counts": {"agents": 2, "tools": 1, "streams": 0}, "agents": ["a\nb", "c"], "tools": ["\u{7}"],
+            "counts": {"agents": 2, "tools": 1, "streams": 1}, "agents": ["a\nb", "c"], "tools": ["\u{7}"],
+            "streams": ["s"],
         });
         let mut said = Vec::new();
-        assert_eq!(say_page(&mut said, &page, true).expect("written"), 3);
+        assert_eq!(say_page(&mut said, &page, true).expect("written"), 4);
         let said = String::from_utf8(said).expect("text");
-        assert_eq!(said.lines().count(), 5, "{said}");
+        assert_eq!(said.lines().count(), 6, "{said}");
         assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
         assert!(said.contains("2 agents") && said.contains("1 tools that it registered stay"), "{said}");
-        assert!(said.contains("revoked already"), "{said}");
+        assert!(said.contains("1 streams that it made stay") && said.contains("revoked already"), "{said}");
     }
 }

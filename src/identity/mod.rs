@@ -26,7 +26,9 @@ use crate::keyring::Keyring;
 use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State};
+use crate::state::{
+    Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State, stated,
+};
 use crate::telemetry::Metrics;
 use crate::token::lineage::Fact;
 use crate::token::signing::SigningKey;
@@ -183,7 +185,7 @@ impl Identity {
         let wanted = Wanted::of_record(&issued.agent)?;
         let metadata = issued.agent.metadata.iter().map(|pair| (pair.name.clone(), pair.value.clone()));
         let metadata: BTreeMap<_, _> = metadata.collect();
-        let issued_by = Some(issued.issued_by.as_str()).filter(|issued_by| !issued_by.is_empty());
+        let issued_by = stated(issued.issued_by.as_str());
         let Agent { agent_name, platform, .. } = &issued.agent;
         // A policy that grants less than it did takes effect with the next token.
         let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
@@ -350,7 +352,7 @@ fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
         capabilities: &parent.agent.capabilities,
         blast_radius: parent.agent.blast_radius.as_deref(),
         delegation_depth: parent.agent.delegation_depth,
-        issued_by: Some(parent.issued_by.as_str()).filter(|issued_by| !issued_by.is_empty()),
+        issued_by: stated(parent.issued_by.as_str()),
     }
 }
 

@@ -34,6 +34,12 @@ pub use proto::{
 /// The version of the format that this version writes.
 const VERSION: u32 = 1;
 
+/// A text of a row, unless it is empty: there is no other way to leave one out.
+#[must_use]
+pub fn stated<T: AsRef<str>>(text: T) -> Option<T> {
+    Some(text).filter(|text| !text.as_ref().is_empty())
+}
+
 /// A decoded batch.
 #[derive(Debug)]
 pub struct Batch {

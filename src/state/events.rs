@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
-use super::command;
+use super::command::{self, stated};
 use super::tables::{META, Tables};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -167,15 +167,11 @@ impl TryFrom<command::SecurityEvent> for SecurityEvent {
     type Error = Corrupt;
 
     fn try_from(event: command::SecurityEvent) -> Result<Self, Corrupt> {
-        let object = |text: &str| match json::parse(text.as_bytes()) {
-            Ok(Value::Object(members)) => Ok(members),
-            _ => Err(Corrupt::row("an event is without a JSON object")),
-        };
         Ok(Self {
             sub_id: Value::Object(object(&event.sub_id)?),
             claims: object(&event.claims)?,
             event_type: event.event_type,
-            txn: Some(event.txn).filter(|txn| !txn.is_empty()),
+            txn: stated(event.txn),
         })
     }
 }
@@ -233,6 +229,38 @@ impl Span {
         let numbers = [self.events.to_be_bytes(), self.bytes.to_be_bytes()].concat();
         tables.put(META, row, [&self.begin.key()[..], &self.end.key(), &numbers].concat());
     }
+}
+
+/// Visits what a table of events still has from `from` on, in order, until `visit` answers false.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn scan<E>(
+    view: &dyn View,
+    (table, span): (&'static str, &'static [u8]),
+    from: EventId,
+    read: impl Fn(&[u8], &[u8]) -> Result<E, Corrupt>,
+    visit: &mut dyn FnMut(E) -> bool,
+) -> Result<(), Corrupt> {
+    // What was dropped is not walked through.
+    let from = from.max(Span::at(view, span)?.begin);
+    let mut outcome = Ok(());
+    view.scan(table, &from.key(), &mut |key, row| match read(key, row) {
+        Ok(event) => visit(event),
+        Err(error) => {
+            outcome = Err(error);
+            false
+        }
+    })?;
+    outcome
+}
+
+/// A JSON object as a row has it.
+///
+/// # Errors
+/// [`Corrupt`] if it is none.
+pub fn object(text: &str) -> Result<Map<String, Value>, Corrupt> {
+    json::parse_object(text.as_bytes()).map_err(|_| Corrupt::row("a member of a row is no JSON object"))
 }
 
 /// The beginning of a text, up to `bytes_max` bytes.

@@ -6,8 +6,8 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::State;
-use super::command::FeedRow;
-use super::events::{EventId, Span, cut};
+use super::command::{FeedRow, stated};
+use super::events::{self, EventId, Span, cut};
 use super::tables::{FEED, Tables, decode};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -109,32 +109,21 @@ fn drop_oldest(tables: &mut Tables<'_>, span: &mut Span) -> Result<(), Corrupt> 
     Ok(())
 }
 
-fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt> {
-    // What was dropped is not walked through.
-    let from = from.max(Span::at(view, SPAN)?.begin);
-    let mut outcome = Ok(());
-    view.scan(FEED, &from.key(), &mut |key, row| match event(key, row) {
-        Ok(event) => visit(event),
-        Err(error) => {
-            outcome = Err(error);
-            false
-        }
-    })?;
-    outcome
-}
-
 fn event(key: &[u8], row: &[u8]) -> Result<FeedEvent, Corrupt> {
     let row = decode::<FeedRow>(FEED, row)?;
-    let said = |text: String| Some(text).filter(|text| !text.is_empty());
     Ok(FeedEvent {
         id: EventId::from_key(key)?,
         kind: row.kind,
         at: Timestamp::from_millis(row.at_millis),
         subject: row.subject,
-        target: said(row.target),
+        target: stated(row.target),
         result: row.result,
-        detail: said(row.detail),
+        detail: stated(row.detail),
     })
+}
+
+fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt> {
+    events::scan(view, (FEED, SPAN), from, event, visit)
 }
 
 impl State {

@@ -27,7 +27,7 @@ mod spent;
 mod streams;
 mod tables;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tools;
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use tokio::sync::watch;
 pub use agents::{AgentStanding, IssuedAgent};
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use blocks::{BlockId, Blocked};
-pub use command::{Agent, Metadata, PolicySource, Told};
+pub use command::{Agent, Metadata, PolicySource, Told, stated};
 pub use encryption_keys::{EncryptionKeyFacts, Registrar};
 pub use events::{EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION};
 pub use feed::FeedEvent;

@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::State;
-use super::command::{self, OutboxRow};
+use super::command::{self, OutboxRow, stated};
 use super::events::{self, EventId, SecurityEvent, Span};
 use super::feed::{self, Note};
 use super::tables::{Moment, OUTBOX, STREAMS, Tables, decode};
@@ -45,7 +45,7 @@ impl OutboxEvent {
             event: event.try_into()?,
             at: Timestamp::from_millis(row.at_millis),
             passed: Timestamp::from_millis(row.passed_millis),
-            stream_id: Some(row.stream_id).filter(|stream_id| !stream_id.is_empty()),
+            stream_id: stated(row.stream_id),
         })
     }
 }
@@ -136,17 +136,7 @@ fn drop_oldest(tables: &mut Tables<'_>, moment: Moment, span: &mut Span, bytes: 
 }
 
 fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bool) -> Result<(), Corrupt> {
-    // What was dropped is not walked through.
-    let from = from.max(Span::at(view, SPAN)?.begin);
-    let mut outcome = Ok(());
-    view.scan(OUTBOX, &from.key(), &mut |key, row| match OutboxEvent::read(key, row) {
-        Ok(event) => visit(event),
-        Err(error) => {
-            outcome = Err(error);
-            false
-        }
-    })?;
-    outcome
+    events::scan(view, (OUTBOX, SPAN), from, OutboxEvent::read, visit)
 }
 
 impl State {

@@ -1,10 +1,13 @@
-//! What the tests of the state share: tables in memory, and a machine over them.
+//! What tests share: tables in memory with a machine over them, and a core of one node with its state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 use super::command::{
     AcceptSignal, Command, CreateStream, DeleteStream, Reply, SecurityEvent, Stream, Told, decode_reply,
@@ -12,10 +15,13 @@ use super::command::{
 };
 use super::events::SESSION_REVOKED;
 use super::tables::{FEED, META, OUTBOX};
-use super::{Replicated, feed, outbox};
-use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Machine as _, Stamp, View, Write};
+use super::{Replicated, State, feed, outbox};
+use crate::clock::{Clock, Timestamp};
+use crate::cluster::{self, Corrupt, Machine as _, Stamp, View, Write};
 use crate::id::{Digest128, DigestKind};
+use crate::keyring::{Keyring, MakeSetKey};
+use crate::limits;
+use crate::token::signing::SetSigningKey;
 
 /// An issuer of signals.
 pub const ISS: &str = "https://idp.example";
@@ -58,6 +64,67 @@ pub fn create_stream(stream_id: &str, owner: &str) -> Command {
 /// Deletes it.
 pub fn delete_stream(stream_id: &str) -> Command {
     Command::DeleteStream(DeleteStream { stream_id: stream_id.to_owned() })
+}
+
+/// A core of one node, with a state that is bootstrapped and a clock that only a test turns.
+pub struct Core {
+    /// Where it keeps its databases, and the test what it likes.
+    pub place: TempDir,
+    /// The state.
+    pub state: State,
+    /// Its clock.
+    pub clock: Clock,
+    tasks: JoinSet<()>,
+    closed: cluster::Closed,
+}
+
+impl Core {
+    /// Begins at `now`.
+    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    pub async fn start(now: Timestamp) -> Self {
+        let place = tempfile::tempdir().expect("directory");
+        let clock = Clock::manual(now);
+        let options = cluster::Options {
+            data: place.path().to_owned(),
+            node_id: 1,
+            drawn_disk_id: [7; 16],
+            heartbeat: Duration::from_millis(20),
+            clock: clock.clone(),
+            log_bytes_max: limits::LOG_BYTES_MAX,
+        };
+        let started = cluster::start(options, Replicated::default(), |writer| {
+            std::thread::spawn(writer);
+            Ok(())
+        });
+        let started = started.await.expect("starts");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(started.proposer);
+        tasks.spawn(started.renewal);
+        let state = State::new(started.handle);
+        state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
+        state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
+        Self { place, state, clock, tasks, closed: started.closed }
+    }
+
+    /// The keys of this node, with one for security event tokens.
+    pub async fn keyring(&self) -> Keyring {
+        let make: MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
+        let keys = self.place.path().join("keys");
+        let keyring = Keyring::open(&keys, self.state.clone(), Some(make)).expect("opens");
+        keyring.ensure().await.expect("keys");
+        keyring
+    }
+
+    /// Closes the databases: a process that ends while they are open may be aborted by them. Waits for ever for
+    /// whoever has the state still.
+    pub async fn end(self) {
+        let Self { place, state, mut tasks, closed, .. } = self;
+        tasks.shutdown().await;
+        state.core().shutdown().await.expect("shuts down");
+        drop(state);
+        closed.wait().await;
+        drop(place);
+    }
 }
 
 /// Tables in memory, and a machine that writes them as the core does.

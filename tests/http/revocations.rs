@@ -634,6 +634,39 @@ async fn tools_of_a_workload_are_named_behind_its_agents_and_stay_registered() {
 }
 
 #[tokio::test]
+async fn streams_of_a_workload_are_named_on_the_first_page_and_stay() {
+    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n".to_owned();
+    let node = Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await;
+    let gateway = node.certified("gateway");
+    let (agent, _) = issue(&node, Some("gateway"), None).await;
+    let (second, _) = issue(&node, Some("gateway"), None).await;
+    let mut streams = BTreeSet::new();
+    for _ in 0..3 {
+        let request = json!({
+            "iss": FABRIC, "aud": "https://receiver.example/", "delivery_method": "poll",
+            "events_requested": ["https://schemas.openid.net/secevent/caep/event-type/session-revoked"],
+        });
+        let made = node.call_over(&gateway, "POST", "/v1/signals/stream", &[JSON], request.to_string()).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        streams.insert(text(&made.json()["stream_id"]).to_owned());
+    }
+    let request = json!({"subject": GATEWAY});
+    let first = ask(&node, "POST", &format!("{DRY_RUN}&limit=1"), &request).await;
+    let page = first.json();
+    assert_eq!(page["counts"], json!({"agents": 2, "tools": 0, "streams": 3}));
+    assert_eq!(page["streams"], json!(streams));
+    let next = next_of(&first).expect("a second page");
+    let page = ask(&node, "POST", &next, &request).await.json();
+    assert!(page.get("streams").is_none() && page.get("counts").is_none(), "{page}");
+    assert!([&agent, &second].into_iter().any(|id| page["agents"][0] == **id), "{page}");
+    let dry = ask(&node, "POST", DRY_RUN, &json!({"subject": SECOND})).await.json();
+    assert!(dry["counts"]["streams"] == 0 && dry.get("streams").is_none(), "{dry}");
+    revoke(&node, &request).await;
+    let list = node.call_over(&gateway, "GET", "/v1/signals/stream", &[], "").await.json();
+    assert_eq!(list.as_array().map(Vec::len), Some(3));
+}
+
+#[tokio::test]
 async fn a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neither() {
     let node = unhurried().await;
     let (root, _) = issue(&node, None, None).await;

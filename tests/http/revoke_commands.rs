@@ -40,7 +40,7 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
         said.contains("3 agents, and every token that derives from it") && !said.contains(&other),
         "{said}"
     );
-    let named: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("agent  ")).collect();
+    let named: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("agent   ")).collect();
     assert_eq!(named, hit);
     let said = succeed(&node, &["revoke", &root, "--dry-run", "-o", "json"]);
     assert_eq!(json_of(said.trim())["counts"], json!({"agents": 3, "tools": 0, "streams": 0}));

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::api::error::Error;
 use crate::clock::Timestamp;
 use crate::state::command::{ToolRow, ToolVersion};
+use crate::state::stated;
 use crate::tools::entry::Members;
 
 /// A tool and what it asks of a token. Unknown members are refused: a constraint must not be dropped
@@ -136,7 +137,7 @@ impl ToolRecord {
             protocols: tool.protocols,
             description: tool.description,
             version: tool.version,
-            registered_by: Some(row.registered_by).filter(|caller| !caller.is_empty()),
+            registered_by: stated(row.registered_by),
             registered_at: Timestamp::from_millis(row.registered_at_millis).to_rfc3339(),
             updated_at: Timestamp::from_millis(row.updated_at_millis).to_rfc3339(),
             revision: version.revision,

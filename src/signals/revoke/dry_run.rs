@@ -1,4 +1,5 @@
-//! What a revocation would hit: the agents, page by page, and the tools that its workload has registered.
+//! What a revocation would hit: the agents, page by page, the tools that its workload has registered, and the
+//! streams that it made.
 //!
 //! Agents are looked through one by one, for nothing says which derive from whom but each for itself. That
 //! costs some microseconds for each that there is, in steps between which other requests have their turn.
@@ -7,7 +8,7 @@ use super::{Error, hits, is_workload, wrong_cursor};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{AgentStanding, Fresh, IssuedAgent, Made, State, ToolQuery};
+use crate::state::{AgentStanding, Fresh, IssuedAgent, Made, State, Stream, ToolQuery};
 use crate::token::lineage::Fact;
 
 /// What would be hit, or a page of it.
@@ -21,6 +22,8 @@ pub struct DryRun {
     pub agents: Option<Vec<String>>,
     /// Tools that the workload has registered, in the order of their ids. They stay registered.
     pub tools: Vec<String>,
+    /// Streams that the workload made, in the order of their ids; only the first page says them. They stay.
+    pub streams: Vec<String>,
     /// Where the next page begins.
     pub next: Option<String>,
 }
@@ -32,6 +35,8 @@ pub struct Counts {
     pub agents: Option<u64>,
     /// Tools.
     pub tools: u64,
+    /// Streams.
+    pub streams: u64,
 }
 
 /// Where a page begins: behind an agent, or behind a tool; behind an empty id, with the first.
@@ -109,6 +114,8 @@ impl Look<'_> {
         };
         if is_first && let Some(counts) = &mut page.counts {
             counts.tools = of_workload;
+            page.streams = streams_of(state, fact);
+            counts.streams = u64::try_from(page.streams.len()).unwrap_or(u64::MAX);
         }
         if page.next.is_none() && of_workload > 0 {
             let room = limit.saturating_sub(page.agents.as_ref().map_or(0, Vec::len));
@@ -144,10 +151,17 @@ impl Look<'_> {
             has_room || is_first
         })
         .await?;
-        page.counts = is_first.then_some(Counts { agents: Some(agents), tools: 0 });
+        page.counts = is_first.then_some(Counts { agents: Some(agents), ..Counts::default() });
         let is_more = u64::try_from(named.len()).unwrap_or(u64::MAX) < agents;
         Ok(named.last().filter(|_| is_more).cloned().map(|id| Place::Agents(id).write()))
     }
+}
+
+/// A workload has at most [`limits::STREAMS_PER_CALLER_MAX`].
+fn streams_of(state: &State, fact: &Fact) -> Vec<String> {
+    let is_owner = |stream: &Stream| is_workload(fact) && stream.config.owner == fact.value();
+    let streams = state.streams();
+    streams.iter().filter(|(_, stream)| is_owner(stream)).map(|(stream_id, _)| stream_id.clone()).collect()
 }
 
 /// As many tools as there is room for, and whether there are more.

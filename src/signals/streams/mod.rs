@@ -50,7 +50,7 @@ impl Caller {
     }
 
     fn may_see(&self, stream: &Stream) -> bool {
-        self.is_operator || stream.config.owner == self.name()
+        stream.answers(self.id.as_deref(), self.is_operator)
     }
 }
 

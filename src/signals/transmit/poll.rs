@@ -44,7 +44,7 @@ pub enum Error {
     /// The stream is not polled.
     #[error("stream_id: the stream is delivered by push")]
     DeliveredByPush,
-    /// Whoever asks was revoked.
+    /// Whoever asks is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
     /// Others advance the same stream, or look through the outbox and sign.
@@ -150,12 +150,9 @@ impl Poller {
         Ok(())
     }
 
-    /// "A stream answers only its creator and operators" (contract §2).
     fn stream(&self, stream_id: &str, asking: Asking<'_>) -> Result<Arc<Stream>, Error> {
-        let stream = self.state.stream(stream_id).ok_or(Error::UnknownStream)?;
-        if !asking.is_operator && asking.id.unwrap_or_default() != stream.config.owner {
-            return Err(Error::UnknownStream);
-        }
+        let answers = |stream: &Arc<Stream>| stream.answers(asking.id, asking.is_operator);
+        let stream = self.state.stream(stream_id).filter(answers).ok_or(Error::UnknownStream)?;
         if stream.config.endpoint_url.is_some() {
             return Err(Error::DeliveredByPush);
         }

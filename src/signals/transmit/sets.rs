@@ -61,16 +61,16 @@ struct Claims<'e> {
 }
 
 impl SetMaker {
-    /// Our `iss`.
-    #[must_use]
-    pub fn issuer(&self) -> &str {
-        &self.issuer
-    }
-
     /// `issuer` is our `iss`.
     #[must_use]
     pub fn new(issuer: String, keyring: Keyring, state: State) -> Self {
         Self { issuer, keyring, state, signed: cache() }
+    }
+
+    /// Our `iss`.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.issuer
     }
 
     /// `jti` of an event for a stream.

@@ -18,16 +18,15 @@ pub use self::status::{StreamStatus, UnknownStatus, set_status};
 
 use super::command::{
     self, ChangeStreamSubject, Command, CreateStream, DeleteStream, Refusal, Reply, StreamRow, StreamWritten,
-    UpdateStream, VerifyStream,
+    UpdateStream, VerifyStream, stated,
 };
-use super::events::{SecurityEvent, VERIFICATION};
+use super::events::{SecurityEvent, VERIFICATION, object};
 use super::feed::{self, Note};
 use super::owned::Owned;
 use super::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
 use super::{Error, Idempotency, State, outbox};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
-use crate::json;
 use crate::limits;
 use crate::token::subject_id::{self, SubjectId};
 
@@ -93,8 +92,8 @@ impl From<command::Stream> for StreamConfig {
             aud: stream.aud,
             events_requested: stream.events_requested,
             events_delivered: stream.events_delivered,
-            endpoint_url: said(stream.endpoint_url),
-            description: said(stream.description),
+            endpoint_url: stated(stream.endpoint_url),
+            description: stated(stream.description),
         }
     }
 }
@@ -111,7 +110,7 @@ impl TryFrom<StreamRow> for Stream {
         Ok(Self {
             config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream is without the stream"))?.into(),
             status,
-            reason: said(row.reason),
+            reason: stated(row.reason),
             owes_update: row.owes_update,
             created_at: Timestamp::from_millis(row.created_at_millis),
             updated_at: Timestamp::from_millis(row.updated_at_millis),
@@ -122,23 +121,19 @@ impl TryFrom<StreamRow> for Stream {
 }
 
 impl Stream {
+    /// "A stream answers only its creator and operators" (contract §2). `caller` is `None` for nobody, whom only
+    /// development mode lets in.
+    #[must_use]
+    pub fn answers(&self, caller: Option<&str>, is_operator: bool) -> bool {
+        is_operator || caller.unwrap_or_default() == self.config.owner
+    }
+
     /// From its row.
     ///
     /// # Errors
     /// [`Corrupt`] if it is not what was written.
     pub fn from_row(row: &[u8]) -> Result<Self, Corrupt> {
         decode::<StreamRow>(STREAM, row)?.try_into()
-    }
-}
-
-fn said(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-fn object(text: &str) -> Result<Map<String, Value>, Corrupt> {
-    match json::parse(text.as_bytes()) {
-        Ok(Value::Object(members)) => Ok(members),
-        _ => Err(Corrupt::row("a subject of a stream is no JSON object")),
     }
 }
 

@@ -10,8 +10,7 @@ use super::chain::{Summary, Verifier};
 use super::entry::Entry;
 use super::trail::{Page, Query, ReadError};
 use super::*;
-use crate::cluster;
-use crate::state::Replicated;
+use crate::state::testing::Core;
 
 mod lost;
 
@@ -19,58 +18,31 @@ const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A core, and an audit on it that ships when it is asked to.
 struct Bench {
-    place: TempDir,
-    state: State,
+    core: Core,
     audit: Audit,
-    clock: Clock,
     metrics: Metrics,
     writer: std::thread::JoinHandle<()>,
-    closed: cluster::Closed,
 }
 
 fn journal_of(place: &TempDir) -> PathBuf {
     place.path().join("audit")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the core needs its thread and task here as in the product")]
 async fn start() -> Bench {
-    let place = tempfile::tempdir().expect("directory");
-    let clock = Clock::manual(START);
-    let options = cluster::Options {
-        data: place.path().to_owned(),
-        node_id: 1,
-        drawn_disk_id: [7; 16],
-        heartbeat: Duration::from_millis(20),
-        clock: clock.clone(),
-        log_bytes_max: limits::LOG_BYTES_MAX,
-    };
-    let started = cluster::start(options, Replicated::default(), |writer| {
-        std::thread::spawn(writer);
-        Ok(())
-    });
-    let started = started.await.expect("starts");
-    tokio::spawn(started.proposer);
-    let state = State::new(started.handle);
-    state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
-    state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
+    let core = Core::start(START).await;
     let metrics = Metrics::new().expect("metrics");
-    let (audit, writer) = open(&place, &state, &clock, &metrics);
-    Bench { place, state, audit, clock, metrics, writer, closed: started.closed }
+    let (audit, writer) = open(&core, &metrics);
+    Bench { core, audit, metrics, writer }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
-fn open(
-    place: &TempDir,
-    state: &State,
-    clock: &Clock,
-    metrics: &Metrics,
-) -> (Audit, std::thread::JoinHandle<()>) {
+fn open(core: &Core, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
     let (audit, writer) = Audit::open(Parts {
-        directory: &journal_of(place),
+        directory: &journal_of(&core.place),
         node: "unit".into(),
         seed: [3; 16],
-        clock: clock.clone(),
-        state: state.clone(),
+        clock: core.clock.clone(),
+        state: core.state.clone(),
         metrics: metrics.clone(),
     })
     .expect("opens");
@@ -78,22 +50,18 @@ fn open(
 }
 
 impl Bench {
-    /// Closes the databases: a process that ends while they are open may be aborted by them.
     async fn end(self) {
-        let Self { place, state, audit, writer, closed, .. } = self;
+        let Self { core, audit, writer, .. } = self;
         drop(audit);
         writer.join().expect("the writer ends");
-        state.core().shutdown().await.expect("shuts down");
-        drop(state);
-        closed.wait().await;
-        drop(place);
+        core.end().await;
     }
 
     /// As if the process had ended without a word: nothing more is shipped, and the journal is as it is.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
         self.writer.join().expect("writer");
-        (self.audit, self.writer) = open(&self.place, &self.state, &self.clock, &self.metrics);
+        (self.audit, self.writer) = open(&self.core, &self.metrics);
         self
     }
 
@@ -175,7 +143,7 @@ async fn what_was_recorded_is_read_newest_first_and_holds_together() {
         Err(ReadError::UnknownTool)
     ));
     assert!(bench.audit.backlog.is_empty());
-    let left = std::fs::read_dir(journal_of(&bench.place)).expect("journal").count();
+    let left = std::fs::read_dir(journal_of(&bench.core.place)).expect("journal").count();
     assert_eq!(left, 0, "what is shipped leaves the journal");
     bench.end().await;
 }
@@ -186,9 +154,9 @@ async fn what_was_recorded_is_shipped_without_being_asked_for() {
     let bench = start().await;
     let following = tokio::spawn(bench.audit.clone().follow());
     bench.record("a", "x").await;
-    let before = bench.state.core().applied();
-    bench.state.core().until_applied(before + 1).await;
-    assert_eq!(bench.state.last_audit_block().expect("row").sequence, 1);
+    let before = bench.core.state.core().applied();
+    bench.core.state.core().until_applied(before + 1).await;
+    assert_eq!(bench.core.state.last_audit_block().expect("row").sequence, 1);
     following.abort();
     drop(following.await);
     bench.end().await;
@@ -216,7 +184,7 @@ async fn after_a_kill_every_entry_is_there_once_and_the_chain_goes_on() {
 async fn a_block_that_was_applied_without_a_word_is_not_there_twice() {
     let mut bench = start().await;
     bench.record("a", "x").await;
-    let segment = journal_of(&bench.place).join("1");
+    let segment = journal_of(&bench.core.place).join("1");
     let copy = std::fs::read(&segment).expect("segment");
     bench.audit.ship().await.expect("shipped");
     bench = bench.kill().await;
@@ -265,18 +233,18 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
     let bench = start().await;
     bench.record("a", "0").await;
     bench.trail("a").await;
-    let applied = bench.state.core().applied();
+    let applied = bench.core.state.core().applied();
     for _ in 0..10 {
         bench.trail("a").await;
     }
-    assert_eq!(bench.state.core().applied(), applied, "nothing was there to ship");
+    assert_eq!(bench.core.state.core().applied(), applied, "nothing was there to ship");
     for at in 1..=3 {
         bench.record("a", &at.to_string()).await;
         let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
         let pages = futures::future::join_all((0..10).map(|_| audit.trail("a", &query))).await;
         assert!(pages.iter().all(|page| page.as_ref().is_ok_and(|page| page.entries.len() == 1 + at)));
     }
-    let shipped = bench.state.last_audit_block().expect("row").sequence;
+    let shipped = bench.core.state.last_audit_block().expect("row").sequence;
     assert_eq!(shipped, 4);
     bench.end().await;
 }
@@ -412,9 +380,9 @@ async fn what_cannot_be_audited_is_not_done() {
     use crate::tools::registry::{self, Condition, Door, Registry};
     let bench = start().await;
     let registry = Registry {
-        state: bench.state.clone(),
+        state: bench.core.state.clone(),
         audit: bench.audit.clone(),
-        clock: bench.clock.clone(),
+        clock: bench.core.clock.clone(),
         metrics: bench.metrics.clone(),
     };
     let tool = |name: &str| {
@@ -436,11 +404,11 @@ async fn what_cannot_be_audited_is_not_done() {
     replace("before").await.expect("registered");
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
     bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);
-    let applied = bench.state.core().applied();
+    let applied = bench.core.state.core().applied();
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }
-    assert_eq!(bench.state.core().applied(), applied, "something was proposed");
+    assert_eq!(bench.core.state.core().applied(), applied, "something was proposed");
     bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);

@@ -7,15 +7,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
 
 use super::*;
 use crate::clock::Timestamp;
-use crate::cluster;
 use crate::id::Digest128;
-use crate::keyring::Keyring;
-use crate::state::{DeadLetter, Replicated, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
-use crate::token::signing::SetSigningKey;
+use crate::state::testing::Core;
+use crate::state::{DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
 
 const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const OTHER: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
@@ -23,44 +20,18 @@ const NOBODY: Asking<'_> = Asking { id: None, is_operator: true };
 
 /// A core with one stream that is for one type of events, and a poller over it.
 struct Bench {
-    place: TempDir,
-    state: State,
+    core: Core,
     poller: Poller,
     metrics: Metrics,
     stream_id: String,
     signals: AtomicUsize,
-    tasks: tokio::task::JoinSet<()>,
-    closed: cluster::Closed,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
 async fn start() -> Bench {
-    let place = tempfile::tempdir().expect("directory");
-    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-    let options = cluster::Options {
-        data: place.path().to_owned(),
-        node_id: 1,
-        drawn_disk_id: [7; 16],
-        heartbeat: Duration::from_millis(20),
-        clock: clock.clone(),
-        log_bytes_max: limits::LOG_BYTES_MAX,
-    };
-    let started = cluster::start(options, Replicated::default(), |writer| {
-        std::thread::spawn(writer);
-        Ok(())
-    });
-    let started = started.await.expect("starts");
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(started.proposer);
-    tasks.spawn(started.renewal);
-    let state = State::new(started.handle);
-    state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
-    state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
-    let make: crate::keyring::MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
-    let keyring = Keyring::open(&place.path().join("keys"), state.clone(), Some(make)).expect("opens");
-    keyring.ensure().await.expect("keys");
+    let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
     let metrics = Metrics::new().expect("metrics");
-    let sets = SetMaker::new("https://fabric.example".to_owned(), keyring, state.clone());
+    let (state, clock) = (core.state.clone(), core.clock.clone());
+    let sets = SetMaker::new("https://fabric.example".to_owned(), core.keyring().await, state.clone());
     let poller = Poller::new(sets, state.clone(), clock, metrics.clone(), CancellationToken::new());
     let stream_id = "5".repeat(32);
     let config = StreamConfig {
@@ -73,8 +44,7 @@ async fn start() -> Bench {
         description: None,
     };
     state.create_stream(config, None).await.expect("created");
-    let (signals, closed) = (AtomicUsize::new(0), started.closed);
-    Bench { place, state, poller, metrics, stream_id, signals, tasks, closed }
+    Bench { core, poller, metrics, stream_id, signals: AtomicUsize::new(0) }
 }
 
 fn event(event_type: &str, claims: Map<String, Value>) -> SecurityEvent {
@@ -91,15 +61,9 @@ fn at_once(more: &Value) -> Value {
 }
 
 impl Bench {
-    /// Closes the databases: a process that ends while they are open may be aborted by them.
     async fn end(self) {
-        let Self { place, state, poller, mut tasks, closed, .. } = self;
-        drop(poller);
-        tasks.shutdown().await;
-        state.core().shutdown().await.expect("shuts down");
-        drop(state);
-        closed.wait().await;
-        drop(place);
+        drop(self.poller);
+        self.core.end().await;
     }
 
     async fn append(&self, events: Vec<SecurityEvent>) {
@@ -114,7 +78,7 @@ impl Bench {
             events,
             subject: "a@b.example".to_owned(),
         };
-        assert!(self.state.accept_signal(signal).await.expect("accepted"));
+        assert!(self.core.state.accept_signal(signal).await.expect("accepted"));
     }
 
     /// So many in one entry.
@@ -131,11 +95,11 @@ impl Bench {
     }
 
     fn cursor(&self) -> StreamCursor {
-        StreamCursor::clone(&self.state.stream_cursor(&self.stream_id).expect("a cursor"))
+        StreamCursor::clone(&self.core.state.stream_cursor(&self.stream_id).expect("a cursor"))
     }
 
     fn dead_letters(&self) -> Vec<DeadLetter> {
-        self.state.dead_letters(&self.stream_id, None, 100).expect("rows").0
+        self.core.state.dead_letters(&self.stream_id, None, 100).expect("rows").0
     }
 
     fn shows(&self, line: &str) -> bool {
@@ -314,7 +278,7 @@ async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_i
 
     let mut waiting = Box::pin(bench.polled(&asked));
     until_it_waits(&mut waiting).await;
-    bench.state.pause_stream(&bench.stream_id, "for a test".to_owned()).await.expect("paused");
+    bench.core.state.pause_stream(&bench.stream_id, "for a test".to_owned()).await.expect("paused");
     bench.append_many(WANTED, 1).await;
     let woken = waiting.await.expect("polled");
     assert_eq!((woken.sets.len(), woken.more_available), (0, None), "paused meanwhile");
@@ -325,11 +289,12 @@ async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_i
 async fn a_stream_that_we_paused_is_told_so_when_it_is_enabled_again() {
     let bench = start().await;
     bench.append_many(WANTED, 1).await;
-    bench.state.pause_stream(&bench.stream_id, "it is behind".to_owned()).await.expect("paused");
+    bench.core.state.pause_stream(&bench.stream_id, "it is behind".to_owned()).await.expect("paused");
     bench.append_many(WANTED, 1).await;
     let paused = bench.poll(&json!({})).await;
     assert_eq!((paused.sets.len(), paused.more_available), (0, None));
-    let enabled = bench.state.set_stream_status(&bench.stream_id, StreamStatus::Enabled, String::new()).await;
+    let enabled =
+        bench.core.state.set_stream_status(&bench.stream_id, StreamStatus::Enabled, String::new()).await;
     enabled.expect("enabled");
     // What was held, and then what became of the stream, which is not among what it delivers.
     let given = bench.poll(&json!({})).await;

@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Map, json};
-use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use self::receiver::{Arrived, Receiver};
 use super::*;
 use crate::clock::Timestamp;
-use crate::cluster;
-use crate::keyring::{Keyring, MakeSetKey};
+use crate::keyring::Keyring;
 use crate::outbound::client;
 use crate::outbound::guard::{Guard, Rules};
-use crate::state::{DeadLetter, Replicated, SecurityEvent, Signal, StreamConfig, StreamCursor, StreamStatus};
-use crate::token::signing::SetSigningKey;
+use crate::state::testing::Core;
+use crate::state::{DeadLetter, SecurityEvent, Signal, StreamConfig, StreamCursor, StreamStatus};
 
 mod going_on;
 mod holding;
@@ -27,17 +25,13 @@ const UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream
 
 /// A core, and a transmitter that can be stopped and started.
 struct Bench {
-    place: TempDir,
-    state: State,
+    core: Core,
     keyring: Keyring,
-    clock: Clock,
     metrics: Metrics,
     limits: Limits,
     signals: u64,
     streams: u64,
-    core: JoinSet<()>,
     transmitter: JoinSet<()>,
-    closed: cluster::Closed,
 }
 
 /// Waits that a test can wait for.
@@ -48,35 +42,12 @@ fn limits() -> Limits {
 
 impl Bench {
     /// Without a transmitter.
-    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
     async fn still() -> Self {
-        let place = tempfile::tempdir().expect("directory");
-        let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-        let options = cluster::Options {
-            data: place.path().to_owned(),
-            node_id: 1,
-            drawn_disk_id: [7; 16],
-            heartbeat: Duration::from_millis(20),
-            clock: clock.clone(),
-            log_bytes_max: limits::LOG_BYTES_MAX,
-        };
-        let started = cluster::start(options, Replicated::default(), |writer| {
-            std::thread::spawn(writer);
-            Ok(())
-        });
-        let started = started.await.expect("starts");
-        let mut core = JoinSet::new();
-        core.spawn(started.proposer);
-        let state = State::new(started.handle);
-        state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
-        state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
-        let make: MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
-        let keyring = Keyring::open(&place.path().join("keys"), state.clone(), Some(make)).expect("opens");
-        keyring.ensure().await.expect("keys");
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let keyring = core.keyring().await;
         let metrics = Metrics::new().expect("metrics");
         let (signals, streams, limits) = (0, 0, limits());
-        let (transmitter, closed) = (JoinSet::new(), started.closed);
-        Self { place, state, keyring, clock, metrics, limits, signals, streams, core, transmitter, closed }
+        Self { core, keyring, metrics, limits, signals, streams, transmitter: JoinSet::new() }
     }
 
     async fn start() -> Self {
@@ -87,7 +58,8 @@ impl Bench {
 
     /// Begins to push.
     fn transmit(&mut self) {
-        let (state, clock, metrics) = (self.state.clone(), self.clock.clone(), self.metrics.clone());
+        let (state, clock, metrics) =
+            (self.core.state.clone(), self.core.clock.clone(), self.metrics.clone());
         let sets = SetMaker::new("https://fabric.example".to_owned(), self.keyring.clone(), state.clone());
         let client = Client::new(client::Limits::default(), Guard::new(Rules::default())).expect("client");
         let (seed, limits) = ([3; 16], self.limits);
@@ -99,16 +71,12 @@ impl Bench {
         self.transmitter.shutdown().await;
     }
 
-    /// Closes the databases: a process that ends while they are open may be aborted by them. It would wait for
-    /// ever for a worker that outlives its transmitter.
+    /// It would wait for ever for a worker that outlives its transmitter.
     async fn end(self) {
-        let Self { place, state, keyring, mut core, mut transmitter, closed, .. } = self;
+        let Self { core, keyring, mut transmitter, .. } = self;
         transmitter.shutdown().await;
-        core.shutdown().await;
-        state.core().shutdown().await.expect("shuts down");
-        drop((state, keyring));
-        closed.wait().await;
-        drop(place);
+        drop(keyring);
+        core.end().await;
     }
 
     /// A stream that is pushed there, or polled.
@@ -124,7 +92,7 @@ impl Bench {
             endpoint_url: url.map(str::to_owned),
             description: None,
         };
-        self.state.create_stream(config, None).await.expect("created");
+        self.core.state.create_stream(config, None).await.expect("created");
         stream_id
     }
 
@@ -142,11 +110,11 @@ impl Bench {
             events,
             subject: "somebody".to_owned(),
         };
-        assert!(self.state.accept_signal(signal).await.expect("accepted"));
+        assert!(self.core.state.accept_signal(signal).await.expect("accepted"));
     }
 
     fn cursor(&self, stream_id: &str) -> StreamCursor {
-        StreamCursor::clone(&self.state.stream_cursor(stream_id).expect("a cursor"))
+        StreamCursor::clone(&self.core.state.stream_cursor(stream_id).expect("a cursor"))
     }
 
     /// Waits until the log has a cursor that is so.
@@ -161,28 +129,28 @@ impl Bench {
     /// Waits until the stream has this status; why it has.
     async fn until_status(&self, stream_id: &str, status: StreamStatus) -> String {
         let stream =
-            self.until(|| self.state.stream(stream_id).filter(|stream| stream.status == status)).await;
+            self.until(|| self.core.state.stream(stream_id).filter(|stream| stream.status == status)).await;
         stream.reason.clone().unwrap_or_default()
     }
 
     /// Looks again whenever something was applied.
     async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        let mut applied = self.state.core().applied();
+        let mut applied = self.core.state.core().applied();
         loop {
             if let Some(found) = look() {
                 return found;
             }
-            self.state.core().until_applied(applied + 1).await;
-            applied = self.state.core().applied();
+            self.core.state.core().until_applied(applied + 1).await;
+            applied = self.core.state.core().applied();
         }
     }
 
     async fn set_status(&self, stream_id: &str, status: StreamStatus) {
-        self.state.set_stream_status(stream_id, status, String::new()).await.expect("set");
+        self.core.state.set_stream_status(stream_id, status, String::new()).await.expect("set");
     }
 
     fn dead_letters(&self, stream_id: &str) -> Vec<DeadLetter> {
-        self.state.dead_letters(stream_id, None, 100).expect("rows").0
+        self.core.state.dead_letters(stream_id, None, 100).expect("rows").0
     }
 
     fn shows(&self, line: &str) {
@@ -389,16 +357,16 @@ async fn a_receiver_that_fails_for_too_long_is_paused_and_begins_anew_when_resum
     let mut receiver = Receiver::start().await;
     let stream_id = bench.stream(Some(&receiver.url)).await;
     bench.tell(&["a"]).await;
-    let since = bench.clock.now().to_rfc3339();
+    let since = bench.core.clock.now().to_rfc3339();
     receiver.next().await.answer(500, "");
     let almost = limits::PUSH_FAILING_MAX.saturating_sub(Duration::from_millis(1));
     // The second answer is judged after the first, whose time counts.
     let second = receiver.next().await;
-    bench.clock.advance(almost);
+    bench.core.clock.advance(almost);
     second.answer(500, "");
     let third = receiver.next().await;
-    assert_eq!(bench.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
-    bench.clock.advance(Duration::from_millis(1));
+    assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    bench.core.clock.advance(Duration::from_millis(1));
     third.answer(502, "");
     let reason = bench.until_status(&stream_id, StreamStatus::Paused).await;
     assert_eq!(reason, format!("push has failed since {since}: the receiver answered 502"));
@@ -406,7 +374,7 @@ async fn a_receiver_that_fails_for_too_long_is_paused_and_begins_anew_when_resum
     for _ in 0..3 {
         receiver.next().await.answer(500, "");
     }
-    assert_eq!(bench.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     let mut left = Vec::new();
     while left.len() < 2 {
         left.extend(take(&mut receiver, 1).await);
@@ -423,13 +391,13 @@ async fn a_success_ends_the_time_for_which_a_receiver_has_failed() {
     bench.tell(&["a"]).await;
     receiver.next().await.answer(500, "");
     let again = receiver.next().await;
-    bench.clock.advance(limits::PUSH_FAILING_MAX);
+    bench.core.clock.advance(limits::PUSH_FAILING_MAX);
     again.answer(202, "");
     bench.until_cursor(&stream_id, |cursor| cursor.delivered == 1).await;
     bench.tell(&["b"]).await;
     receiver.next().await.answer(500, "");
     take(&mut receiver, 1).await;
     bench.until_cursor(&stream_id, |cursor| cursor.delivered == 2).await;
-    assert_eq!(bench.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     bench.end().await;
 }

@@ -8,7 +8,7 @@ async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
     for at in 0..3 {
         bench.record("a", &at.to_string()).await;
     }
-    let segment = journal_of(&bench.place).join("1");
+    let segment = journal_of(&bench.core.place).join("1");
     let mut bytes = std::fs::read(&segment).expect("segment");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -33,7 +33,7 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
         sealed.await.expect("answered").expect("sealed");
     }
     // One that is something else, and one that is gone.
-    let segment = |name: &str| journal_of(&bench.place).join(name);
+    let segment = |name: &str| journal_of(&bench.core.place).join(name);
     for name in ["1", "2"] {
         std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
     }
@@ -69,7 +69,7 @@ async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
     let (done, sealed) = oneshot::channel();
     bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
     sealed.await.expect("answered").expect("sealed");
-    let segment = journal_of(&bench.place).join("1");
+    let segment = journal_of(&bench.core.place).join("1");
     let mut bytes = std::fs::read(&segment).expect("segment");
     bytes.splice(..0, [1; 20]);
     std::fs::write(&segment, bytes).expect("segment");
@@ -91,7 +91,7 @@ async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
         bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
         sealed.await.expect("answered").expect("sealed");
     }
-    std::fs::remove_file(journal_of(&bench.place).join("2")).expect("remove");
+    std::fs::remove_file(journal_of(&bench.core.place).join("2")).expect("remove");
     let bench = bench.kill().await;
     bench.record("a", "3").await;
     assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);

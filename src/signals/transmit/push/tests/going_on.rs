@@ -76,15 +76,15 @@ async fn another_address_gets_what_is_held_and_a_deleted_stream_nothing_more() {
     bench.tell(&["a", "a"]).await;
     let first = old.next().await;
     let jti = first.jti();
-    let stream = bench.state.stream(&stream_id).expect("there");
+    let stream = bench.core.state.stream(&stream_id).expect("there");
     let config = StreamConfig { endpoint_url: Some(new.url.clone()), ..stream.config.clone() };
-    bench.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
     first.answer(503, "");
     let moved = new.next().await;
     assert_eq!(moved.jti(), jti);
     moved.answer(202, "");
     let second = new.next().await;
-    bench.state.delete_stream(&stream_id).await.expect("deleted");
+    bench.core.state.delete_stream(&stream_id).await.expect("deleted");
     second.answer(503, "");
     bench.tell(&["b"]).await;
     let other = bench.stream(Some(&old.url)).await;

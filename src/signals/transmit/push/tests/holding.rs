@@ -27,7 +27,7 @@ async fn a_stream_that_holds_too_much_is_paused_and_its_oldest_dropped_whoever_i
     bench.tell(&TEN).await;
     bench.tell(&["k", "l"]).await;
     take(&mut receiver, 12).await;
-    let since = bench.clock.now().to_rfc3339();
+    let since = bench.core.clock.now().to_rfc3339();
     bench.until_cursor(&well, |cursor| cursor.delivered == 12).await;
     for stream_id in [&polled, &pushed] {
         assert_eq!(bench.cursor(stream_id).dropped, 0, "so many it holds");
@@ -41,6 +41,7 @@ async fn a_stream_that_holds_too_much_is_paused_and_its_oldest_dropped_whoever_i
         let cursor = bench.until_cursor(stream_id, |cursor| cursor.dropped == 3).await;
         let mut left = Vec::new();
         bench
+            .core
             .state
             .outbox(cursor.next, &mut |event| {
                 left.push(event.event.sub_id["email"].as_str().expect("email").to_owned());
@@ -49,7 +50,7 @@ async fn a_stream_that_holds_too_much_is_paused_and_its_oldest_dropped_whoever_i
             .expect("rows");
         assert_eq!(left, ["d", "e", "f", "g", "h", "i", "j", "k", "l", "m"]);
     }
-    assert_eq!(bench.state.stream(&well).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    assert_eq!(bench.core.state.stream(&well).map(|stream| stream.status), Some(StreamStatus::Enabled));
     // Those that are paused go on holding the newest.
     bench.tell(&["n", "o", "p"]).await;
     take(&mut receiver, 3).await;
@@ -73,7 +74,7 @@ async fn a_stream_that_is_resumed_with_all_it_holds_can_begin_to_deliver() {
     bench.set_status(&stream_id, StreamStatus::Enabled).await;
     assert_eq!(take(&mut receiver, 10).await.len(), 10);
     bench.until_cursor(&stream_id, |cursor| cursor.delivered == 10).await;
-    assert_eq!(bench.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     bench.end().await;
 }
 
@@ -82,24 +83,25 @@ async fn what_is_held_for_too_long_is_dropped_and_the_younger_stays() {
     let mut bench = narrow().await;
     let stream_id = bench.stream(None).await;
     bench.transmit();
-    let since = bench.clock.now().to_rfc3339();
+    let since = bench.core.clock.now().to_rfc3339();
     bench.tell(&["a", "b"]).await;
-    bench.clock.advance(Duration::from_secs(65));
+    bench.core.clock.advance(Duration::from_secs(65));
     bench.tell(&["c"]).await;
-    assert_eq!(bench.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
+    assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     // Time passes from when the entry was seen.
     let shown = r#"svc_stream_backlog{of="all"} 3"#;
     while !bench.metrics.render().expect("page").contains(shown) {
         tokio::task::yield_now().await;
     }
     // Nothing is told to the log meanwhile: the node knows how time passes.
-    bench.clock.advance(Duration::from_secs(6));
+    bench.core.clock.advance(Duration::from_secs(6));
     let reason = bench.until_status(&stream_id, StreamStatus::Paused).await;
     let expected = format!("events wait for more than 1m, the oldest since {since}; the oldest are dropped");
     assert_eq!(reason, expected);
     let cursor = bench.until_cursor(&stream_id, |cursor| cursor.dropped == 2).await;
     let mut left = 0;
     bench
+        .core
         .state
         .outbox(cursor.next, &mut |_| {
             left += 1;
@@ -124,9 +126,9 @@ async fn what_waits_is_counted_and_shown() {
     }
     assert!(shown(r#"svc_stream_backlog{of="largest"} 3"#));
     let cursor = bench.cursor(&stream_id);
-    let end = *bench.state.outbox_end().borrow();
+    let end = *bench.core.state.outbox_end().borrow();
     let read = StreamCursor { next: end, delivered: 3, ..cursor };
-    bench.state.advance_stream(&stream_id, read, Vec::new()).await.expect("advanced");
+    bench.core.state.advance_stream(&stream_id, read, Vec::new()).await.expect("advanced");
     while !shown(r#"svc_stream_backlog{of="all"} 3"#) {
         tokio::task::yield_now().await;
     }
