@@ -377,13 +377,13 @@ fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
 /// 2. public routes ask nothing more; a certificate that is still in force says who it is
 /// 3. a client certificate counts until it expires, whatever connection it opened
 /// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
-/// 5. without one, the client certificate says who calls
+/// 5. without one, the client certificate says who calls, unless that workload is blocked
 /// 6. without either: nobody, which development mode lets do everything but speak for an agent
 /// 7. the capability that the route needs
 ///
 /// # Errors
-/// 401 if nobody is authenticated, 403 if whoever it is may not, 503 if this node cannot tell whether a bearer
-/// token is revoked.
+/// 401 if nobody is authenticated, 403 if whoever it is may not, 503 if this node cannot tell whether a caller is
+/// revoked.
 async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
     let is_open = match access {
         Access::Health | Access::Public => true,
@@ -419,7 +419,12 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         (None, Access::Bearer) => {
             return Err(Error::unauthenticated("the bearer token of the agent itself is needed"));
         }
-        (None, _) => by_certificate,
+        (None, _) => {
+            if let Identity::Workload(id) = &by_certificate {
+                not_blocked(app, id, access).await?;
+            }
+            by_certificate
+        }
     };
     if matches!(identity, Identity::Anonymous) && app.requires_tls {
         let text = match access {
@@ -437,6 +442,23 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         Some(capability) if !may(app, &identity, capability) => Err(Error::insufficient(capability.as_str())),
         _ => Ok(known(identity)),
     }
+}
+
+/// A watermark does not reach a certificate, but a block of its holder does. While this node cannot tell, who
+/// administers it is let in: that is when it has to be looked at, and it decides nothing alone.
+async fn not_blocked(app: &App, id: &WorkloadId, access: Access) -> Result<(), Error> {
+    let fresh = match app.state.fresh().await {
+        Ok(fresh) => fresh,
+        Err(_) if matches!(access, Access::Metrics | Access::Credential(Capability::ClusterAdmin)) => {
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let Some(position) = app.state.position() else { return Ok(()) };
+    if app.state.is_blocked_caller(&fresh, (&app.issuer, id.as_str()), position, app.clock.now()) {
+        return Err(Error::forbidden("the caller is blocked"));
+    }
+    Ok(())
 }
 
 fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'p PeerCertificate>, Error> {

@@ -17,7 +17,6 @@ use super::App;
 use super::caller::{Caller, ReadEvents, Shown};
 use super::error::{self, Error};
 use crate::clock::{Clock, Timestamp};
-use crate::id::WorkloadId;
 use crate::signals::feed::{FeedId, Kinds, Reader};
 use crate::token::subject::Credential;
 
@@ -59,8 +58,10 @@ pub async fn read(
     let asked = Asked::read(query, &parts.headers)?;
     let authority = Authority::of(&caller, &parts).ok_or_else(|| Error::internal("no connection"))?;
     // An id that another node told before this request came is of the past here too.
-    authority.judge(&app).await?;
+    app.state.fresh().await?;
     let reader = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
+    // What took this caller's authority away before it listened is not told to it.
+    authority.shown.judge::<ReadEvents>(&app).await?;
     let stream = Told { reader, authority, app };
     let body = stream::unfold(stream, |mut stream| async {
         let bytes = stream.next().await?;
@@ -112,7 +113,6 @@ fn id(member: &str, text: &str) -> Result<FeedId, Error> {
 /// By what a reader may read.
 struct Authority {
     shown: Shown,
-    id: Option<WorkloadId>,
     /// When what was shown counts no more.
     ends: Option<Timestamp>,
 }
@@ -122,8 +122,7 @@ impl Authority {
         let shown = Shown::with(parts)?;
         let token_ends = caller.credential().map(Credential::exp);
         let ends = token_ends.into_iter().chain(shown.certificate_ends()).min();
-        let id = caller.id().and_then(|id| id.parse().ok());
-        Some(Self { shown, id, ends })
+        Some(Self { shown, ends })
     }
 
     fn has_ended(&self, clock: &Clock) -> bool {
@@ -135,22 +134,6 @@ impl Authority {
             Some(ends) => tokio::time::sleep(ends.since(clock.now())).await,
             None => std::future::pending().await,
         }
-    }
-
-    /// Whether it still holds. A watermark does not reach a certificate, but a block of its holder does.
-    ///
-    /// # Errors
-    /// As of a request; 403 if the reader is blocked.
-    async fn judge(&self, app: &App) -> Result<(), Error> {
-        self.shown.judge::<ReadEvents>(app).await?;
-        let fresh = app.state.fresh().await?;
-        let Some(id) = &self.id else { return Ok(()) };
-        let Some(position) = app.state.position() else { return Ok(()) };
-        let caller = (app.issuer.as_str(), id.as_str());
-        if app.state.is_blocked_caller(&fresh, caller, position, app.clock.now()) {
-            return Err(Error::forbidden("the caller is blocked"));
-        }
-        Ok(())
     }
 }
 
@@ -172,7 +155,8 @@ impl Told {
             };
             let ended = self.authority.has_ended(&self.app.clock);
             let is_doubtful = chunk.as_ref().is_some_and(|chunk| chunk.concerns_authority);
-            if ended || (is_doubtful && self.authority.judge(&self.app).await.is_err()) {
+            let shown = &self.authority.shown;
+            if ended || (is_doubtful && shown.judge::<ReadEvents>(&self.app).await.is_err()) {
                 self.reader.cut_off("authority");
                 return None;
             }

@@ -113,6 +113,37 @@ async fn every_route_lets_through_exactly_the_callers_of_the_golden_file() {
     assert_eq!(golden.len(), routes, "a row without its route");
 }
 
+/// Attack: a workload that is blocked goes on with its certificate, where nobody asks for a token.
+#[tokio::test]
+async fn a_blocked_workload_is_let_in_nowhere_by_its_certificate() {
+    let node = secure().await;
+    let (operator, admin) = (node.certified("operator"), node.certified("chief"));
+    node.disabled("spiffe://trust.example/operator").await;
+    let golden = golden();
+    let mut refused = 0;
+    for row in api::rows() {
+        let (method, path) = (row.method.as_str(), row.path.replace(['{', '}'], ""));
+        let name = format!("{method} {}", row.path);
+        let is_open = golden[&name].0.contains("nobody pass");
+        let answer = node.call_over(&operator, method, &path, &[], "").await;
+        match (answer.status, is_open) {
+            (401 | 403, true) => panic!("{name} is open: {}", answer.body),
+            (_, true) => {}
+            // Whatever else it shows: this route takes bearers only.
+            (401, false) if golden[&name].0.starts_with("bearer |") => {}
+            (_, false) => {
+                answer.is_refused(403, "access_denied", "the caller is blocked");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 30, "{refused}");
+    let blocks = node.call_over(&admin, "GET", "/v1/blocks", &[], "").await.json();
+    let path = format!("/v1/blocks/{}", blocks[0]["id"].as_str().expect("id"));
+    assert_eq!(node.call_over(&admin, "DELETE", &path, &[], "").await.status, 204);
+    assert_eq!(node.call_over(&operator, "GET", "/v1/blocks", &[], "").await.status, 200);
+}
+
 #[test]
 fn every_row_of_the_golden_file_names_a_test_that_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

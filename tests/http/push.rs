@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::python::Receiver;
-use crate::support::{FABRIC, IDP, Node, with};
+use crate::support::{FABRIC, IDP, Node, Setup, with};
 
 const STREAM: &str = "/v1/signals/stream";
 const STATUS: &str = "/v1/signals/status";
@@ -83,6 +83,35 @@ async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, cou
         seen.insert(number, jti);
     }
     assert_eq!(seen.values().collect::<BTreeSet<_>>().len(), seen.len(), "one jti for two events");
+}
+
+/// Attack: whoever made a stream is blocked, and its receiver goes on listening.
+#[tokio::test]
+async fn nothing_is_pushed_for_whoever_is_blocked_until_that_is_lifted() {
+    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n\
+                       [outbound]\nallow_loopback_push = true\n";
+    let setup = Setup { is_secure: true, more_config: more_config.to_owned(), ..Setup::default() };
+    let node = Node::start_with(setup).await;
+    let mut receiver = receiver(&node).await;
+    stream(&node, &receiver.url("127.0.0.1", "/events")).await;
+    // What says so is the first that would be pushed.
+    node.disabled("spiffe://trust.example/gateway").await;
+    let operator = node.certified("operator");
+    let request = json!({"subject": workload("reporter")}).to_string();
+    let headers = [("content-type", "application/json")];
+    let revoked = node.call_over(&operator, "POST", "/v1/revocations", &headers, request).await;
+    assert_eq!(revoked.status, 202, "{}", revoked.body);
+    let held = async || {
+        let metrics = node.call_over(&operator, "GET", "/metrics", &[], "").await.body;
+        metrics.contains(r#"svc_push_total{result="owner_blocked"}"#)
+    };
+    until(&node, held).await;
+    assert_eq!(receiver.rest(), Vec::<Value>::new());
+    let blocks = node.call_over(&operator, "GET", "/v1/blocks", &[], "").await.json();
+    let path = format!("/v1/blocks/{}", blocks[0]["id"].as_str().expect("id"));
+    assert_eq!(node.call_over(&operator, "DELETE", &path, &[], "").await.status, 204);
+    let push = receiver.next().await;
+    assert_eq!(push["claims"]["sub_id"]["uri"], workload("reporter"), "{push}");
 }
 
 async fn status(node: &Node, stream_id: &str) -> Value {

@@ -36,7 +36,7 @@ use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::outbound::client::Client;
-use crate::state::{EventId, OutboxEvent, State, Stream};
+use crate::state::{self, EventId, OutboxEvent, State, Stream};
 use crate::telemetry::Metrics;
 use engine::Engine;
 use verdict::Verdict;
@@ -149,10 +149,23 @@ impl Shared {
         let Some(url) = &stream.config.endpoint_url else { return Verdict::address_refused() };
         let Ok(url) = self.client.guard().push_url(url) else { return Verdict::address_refused() };
         let Some(set) = self.sign(stream, event).await else { return Verdict::unsigned() };
+        match self.is_owner_blocked(stream).await {
+            Ok(false) => {}
+            Ok(true) => return Verdict::owner_blocked(),
+            Err(_) => return Verdict::stale(),
+        }
         let begun = self.clock.boot();
         let answer = self.client.push(&url, set).await;
         self.metrics.push_took(self.clock.boot().saturating_sub(begun));
         Verdict::of(answer)
+    }
+
+    /// Asked last before a push, so that nothing is begun once a block was acknowledged.
+    async fn is_owner_blocked(&self, stream: &Stream) -> Result<bool, state::Error> {
+        let fresh = self.state.fresh().await?;
+        let Some(position) = self.state.position() else { return Ok(false) };
+        let owner = (self.sets.issuer(), stream.config.owner.as_str());
+        Ok(self.state.is_blocked_caller(&fresh, owner, position, self.clock.now()))
     }
 
     async fn sign(&self, stream: &Stream, event: &OutboxEvent) -> Option<String> {

@@ -98,6 +98,18 @@ impl Verdict {
         Self::again("this node could not sign the event", "unsigned")
     }
 
+    /// Whoever made the stream is blocked: nothing is told to it.
+    #[must_use]
+    pub fn owner_blocked() -> Self {
+        Self::again("whoever made the stream is blocked", "owner_blocked")
+    }
+
+    /// This node does not know now what is blocked.
+    #[must_use]
+    pub fn stale() -> Self {
+        Self::again("this node could not tell whether the stream's owner is blocked", "stale")
+    }
+
     fn again(reason: &str, result: &'static str) -> Self {
         Self::Again { reason: reason.to_owned(), result, after: None }
     }
