@@ -20,24 +20,28 @@ RUN_ARGS ?=
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
+.PHONY: checkout
+checkout:
+	@scripts/checkout.sh
+
 .PHONY: run
 run: build ## start a development broker and watch one token exchange
 	@exec "$$CARGO_TARGET_DIR/release/trust-fabric" dev $(RUN_ARGS)
 
 .PHONY: build
-build: ## compile the product
+build: checkout ## compile the product
 	@scripts/install.sh build
 	@test -x "$$CARGO_TARGET_DIR/release/trust-fabric" || \
 		echo "First build: RocksDB and some 300 crates are compiled, a quarter to half an hour on two cores."
 	@cargo build $(PROFILE)
 
 .PHONY: test
-test: ## run every test, with the Python peers
+test: checkout ## run every test, with the Python peers
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(PROFILE)
 
 .PHONY: lint
-lint: ## check format, lints and dependencies; changes nothing
+lint: checkout ## check format, lints and dependencies; changes nothing
 	@scripts/install.sh lint
 	@cargo fmt --all --check
 	@cargo clippy --workspace $(PROFILE) --all-targets -- -D warnings
@@ -47,14 +51,14 @@ lint: ## check format, lints and dependencies; changes nothing
 verify: lint test ## lint and test: what a change must pass; changes nothing
 
 .PHONY: fix
-fix: ## format, apply lint suggestions, rewrite docs/limits.md
+fix: checkout ## format, apply lint suggestions, rewrite docs/limits.md
 	@scripts/install.sh lint
 	@cargo fmt --all
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house the_page_of_limits
 
 .PHONY: proof
-proof: ## run the long proofs too: the tests marked `ignore` because they take minutes
+proof: checkout ## run the long proofs too: the tests marked `ignore` because they take minutes
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(PROFILE) --run-ignored only
 

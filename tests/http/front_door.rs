@@ -1,10 +1,12 @@
 //! The README's way to a node with TLS, as a reader goes it: every command of that section is run, in
-//! order, in an empty directory.
+//! order, in an empty directory. And what `make` does before it builds.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -77,4 +79,35 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
         let output = shell(at, &without).output().expect("a shell");
         assert!(!output.status.success(), "{without}");
     }
+}
+
+/// A second checkout, older than the last build of the first, ran the first one's program and tests: cargo
+/// took what it found in the shared directory for its own.
+#[test]
+fn a_checkout_that_comes_after_another_is_built_anew() {
+    let place = tempfile::tempdir().expect("directory");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let checkouts = ["first", "second"].map(|name| place.path().join(name));
+    for checkout in &checkouts {
+        for directory in ["scripts", "src", "tests", "bench", "proto"] {
+            std::fs::create_dir_all(checkout.join(directory)).expect("directory");
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/checkout.sh");
+        std::fs::copy(script, checkout.join("scripts/checkout.sh")).expect("the script");
+        for file in ["build.rs", "src/lib.rs"] {
+            File::create(checkout.join(file)).and_then(|file| file.set_modified(long_ago)).expect("a file");
+        }
+    }
+    let begins = |checkout: &Path| {
+        let mut script = Command::new(checkout.join("scripts/checkout.sh"));
+        let run = script.env("CARGO_TARGET_DIR", place.path().join("target")).output().expect("it runs");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let file = checkout.join("src/lib.rs");
+        let made_young =
+            std::fs::metadata(&file).and_then(|file| file.modified()).expect("a time") != long_ago;
+        File::options().write(true).open(file).and_then(|file| file.set_modified(long_ago)).expect("a file");
+        made_young
+    };
+    let [first, second] = &checkouts;
+    assert_eq!([first, first, second, second, first].map(|at| begins(at)), [true, false, true, false, true]);
 }
