@@ -89,7 +89,7 @@ fn a_checkout_that_comes_after_another_is_built_anew() {
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let checkouts = ["first", "second"].map(|name| place.path().join(name));
     for checkout in &checkouts {
-        for directory in ["scripts", "src", "tests", "bench", "proto"] {
+        for directory in ["scripts", "src", "tests", "bench", "models", "proto"] {
             std::fs::create_dir_all(checkout.join(directory)).expect("directory");
         }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/checkout.sh");
