@@ -68,10 +68,11 @@ attack: build ## attack a node of this build over the wire while a good client g
 	@scripts/bench.sh attacks
 
 .PHONY: bench
-bench: build ## load, verifications, 50 000 tools, signals, 500 000 revocations; for a quiet machine (12 minutes)
+bench: build ## load, verifications, 50 000 tools, signals in and out, 500 000 revocations; for a quiet machine (15 minutes)
 	@cargo build $(PROFILE) --workspace
 	@scripts/bench.sh connections overload exchange verify "tools --tools 50000 --seconds 2" \
-		signals "revocations --revocations 500000 --seconds 1"
+		signals "streams --events 10000 --seconds 5" "feed --seconds 5" \
+		"revocations --revocations 500000 --seconds 1"
 
 .PHONY: clean
 clean: ## remove builds and the Python environment; broker data stays

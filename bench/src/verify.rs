@@ -26,7 +26,7 @@ use crate::window::{Window, middle};
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
 /// Connections of each measurement.
-const CONNECTIONS: usize = 32;
+const CONNECTIONS: usize = 256;
 /// Tools.
 const TOOLS: u64 = 1000;
 /// Tokens that are verified again and again.

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use crate::support::Node;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
 /// Killed when dropped.
@@ -20,19 +22,23 @@ impl Drop for Running {
     }
 }
 
-/// The blocks of the section, with the ports of this machine that are free.
-fn section() -> Vec<(String, String)> {
+/// The blocks of the section whose title begins so: the language and the text of each.
+fn section(title: &str) -> Vec<(String, String)> {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(readme).expect("README");
-    let (_, section) = readme.split_once("\n## With TLS").expect("the section");
+    let (_, section) = readme.split_once(&format!("\n## {title}")).expect("the section");
     let (section, _) = section.split_once("\n## ").expect("its end");
+    let blocks = section.split("\n```").skip(1).step_by(2);
+    let read = |block: &str| block.split_once('\n').map(|(language, text)| (language.into(), text.into()));
+    blocks.map(|block| read(block).expect("a language")).collect()
+}
+
+/// The blocks with the ports of this machine that are free.
+fn on_free_ports(mut blocks: Vec<(String, String)>) -> Vec<(String, String)> {
     let free = || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let (http, https) = (free().port().to_string(), free().port().to_string());
-    let mut blocks = Vec::new();
-    for rest in section.split("\n```").skip(1).step_by(2) {
-        let (language, text) = rest.split_once('\n').expect("a language");
-        let text = text.replace("8693", &http).replace("8694", &https);
-        blocks.push((language.to_owned(), text));
+    for (_, text) in &mut blocks {
+        *text = text.replace("8693", &http).replace("8694", &https);
     }
     blocks
 }
@@ -51,7 +57,7 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
     let at = directory.path();
     let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
     std::os::unix::fs::symlink(policies, at.join("policies")).expect("policies");
-    let blocks = section();
+    let blocks = on_free_ports(section("With TLS"));
     let languages: Vec<_> = blocks.iter().map(|(language, _)| language.as_str()).collect();
     assert_eq!(languages, ["sh", "toml", "sh", "sh"]);
     let run = |commands: &str| {
@@ -79,6 +85,33 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
         let output = shell(at, &without).output().expect("a shell");
         assert!(!output.status.success(), "{without}");
     }
+}
+
+/// Two of them had never been run: nobody was named for whom the stream is, and the body had no type.
+#[tokio::test]
+async fn the_commands_for_streams_in_the_readme_work_in_order() {
+    let node = Node::start().await;
+    let directory = tempfile::tempdir().expect("directory");
+    let mut stream_id = "none".to_owned();
+    let (_, commands) = section("Telling others").remove(0);
+    for line in commands.lines() {
+        let (command, _) = line.split_once("  #").unwrap_or((line, ""));
+        let command =
+            command.replace("<stream_id>", &stream_id).replace("http://127.0.0.1:8693", node.base());
+        let is_ours = command.starts_with("trust-fabric ");
+        let server = if is_ours { format!("--server {}", node.base()) } else { String::new() };
+        let output = shell(directory.path(), &format!("{command} {server}")).output().expect("a shell");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("\"error\""), "{command}: {said}{complained}");
+        if command.contains("stream create") {
+            stream_id = said.split_whitespace().nth(1).expect("an id").to_owned();
+        } else if !is_ours {
+            let answer: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+            assert_eq!(answer["sets"].as_object().map(serde_json::Map::len), Some(1), "{said}");
+        }
+    }
+    assert_eq!(node.get("/v1/signals/stream").await.json(), serde_json::json!([]));
 }
 
 /// A second checkout, older than the last build of the first, ran the first one's program and tests: cargo
