@@ -44,19 +44,12 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Reads a document into `T`, strictly; an error names the member and the rule.
+/// Reads a document that must be an object into `T`, strictly; an error names the member and the rule. A struct
+/// could be filled from an array as well, member by member.
 ///
 /// # Errors
 /// As [`Error`] says.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    from_value(parse(bytes)?)
-}
-
-/// The same for what must be an object: a struct can be filled from an array as well, member by member.
-///
-/// # Errors
-/// As [`Error`] says.
-pub fn read_object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     from_value(Value::Object(parse_object(bytes)?))
 }
 

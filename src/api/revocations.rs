@@ -178,7 +178,7 @@ pub async fn revoke(
     let query = paging::Members::read(query, &["dry_run", "limit", "cursor"])?;
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
-    let members: RevocationRequest = json::read_object(&bytes)?;
+    let members: RevocationRequest = json::read(&bytes)?;
     let request = revoke::Request::read(members.into(), &app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
         let found = app.revocations.dry_run(&request, page.after.as_deref(), page.limit).await?;

@@ -249,7 +249,7 @@ pub async fn dead_letters(
 }
 
 async fn read<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -> Result<T, Error> {
-    Ok(json::read_object(&read_body(app, headers, body).await?)?)
+    Ok(json::read(&read_body(app, headers, body).await?)?)
 }
 
 async fn change_subject(

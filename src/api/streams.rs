@@ -189,7 +189,7 @@ pub async fn create(
     let bytes = read_body(&app, &parts.headers, body).await?;
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
-    let request: StreamRequest = json::read_object(&bytes)?;
+    let request: StreamRequest = json::read(&bytes)?;
     let counted = [
         ("delivered", request.delivered.is_some()),
         ("dropped", request.dropped.is_some()),

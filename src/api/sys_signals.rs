@@ -43,7 +43,7 @@ pub async fn allow(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let allowance: Allowance = json::read_object(&bytes)?;
+    let allowance: Allowance = json::read(&bytes)?;
     app.revocations.allow(&allowance.issuer, allowance.more).await?;
     let (request_id, Allowance { issuer, more }) = (super::around::current_request_id(), &allowance);
     tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");

@@ -42,7 +42,7 @@ pub fn load(program: &Path, sources: &[Source]) -> Result<Bundle, Error> {
 pub fn compile_check(stdin: impl Read) -> Result<(), Error> {
     let mut text = Vec::new();
     stdin.take(SOURCES_JSON_BYTES_MAX).read_to_end(&mut text).map_err(|error| unavailable(&error))?;
-    let sources: Vec<Source> = json::read(&text)?;
+    let sources: Vec<Source> = json::from_value(json::parse(&text)?)?;
     Bundle::compile(&sources).map(drop)
 }
 

@@ -430,3 +430,28 @@ async fn the_metadata_says_how_callers_are_known() {
     assert_eq!(metadata["token_endpoint_auth_methods_supported"], json!(["none"]));
     assert_eq!(metadata["tls_client_certificate_bound_access_tokens"], false);
 }
+
+/// A struct was filled from an array too, member by member in the order of our own source: no such document is
+/// described anywhere.
+#[tokio::test]
+async fn an_array_is_no_request_whatever_it_holds() {
+    let node = Node::start().await;
+    let texts = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]);
+    for path in [
+        "/v1/exchange/token",
+        "/v1/identity/agent",
+        "/v1/mcp/tools",
+        "/v1/mcp/verify",
+        "/v1/revocations",
+        "/v1/signals/stream",
+        "/v1/signals/status",
+        "/v1/signals/verification",
+        "/v1/sys/signals/allowance",
+        "/v1/tools",
+    ] {
+        for body in [&json!([]), &texts] {
+            let answer = node.post(path, body).await;
+            answer.is_refused(400, "invalid_request", "body: must be an object");
+        }
+    }
+}
