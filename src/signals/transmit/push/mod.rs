@@ -116,10 +116,8 @@ struct Shared {
 impl Transmitter {
     /// Pushes while this node leads; never ends.
     pub async fn run(self) {
-        let Self { state, sets, client, clock, metrics, seed, limits } = self;
-        let signatures = available_parallelism().map_or(1, |cores| cores.get() / 2).max(1);
-        let signing = Semaphore::new(signatures);
-        let shared = Arc::new(Shared { state, sets, client, clock, metrics, limits, signing });
+        let seed = self.seed;
+        let shared = self.shared();
         let core = shared.state.core();
         loop {
             core.until_leads(true).await;
@@ -130,6 +128,13 @@ impl Transmitter {
             }
             shared.metrics.set_stream_backlog(0, 0);
         }
+    }
+
+    fn shared(self) -> Arc<Shared> {
+        let Self { state, sets, client, clock, metrics, limits, .. } = self;
+        let signatures = available_parallelism().map_or(1, |cores| cores.get() / 2).max(1);
+        let signing = Semaphore::new(signatures);
+        Arc::new(Shared { state, sets, client, clock, metrics, limits, signing })
     }
 }
 

@@ -512,3 +512,6 @@ async fn advanced(
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;
