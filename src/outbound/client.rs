@@ -263,8 +263,8 @@ fn reason(error: &reqwest::Error) -> Error {
         if let Some(Refused(kind)) = error.downcast_ref() {
             return Error::AddressRefused(*kind);
         }
-        let cause_of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if cause_of_io.is_some_and(|cause| cause.is::<NoLookup>()) {
+        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if within.and_then(|within| within.downcast_ref::<NoLookup>()).is_some() {
             return Error::NoPlace;
         }
         cause = error.source();

@@ -14,6 +14,7 @@ mod inbox;
 mod ledger;
 mod tracked;
 mod verdict;
+mod waiting;
 mod window;
 mod worker;
 
@@ -150,7 +151,12 @@ impl Shared {
     }
 
     /// Pushes an event to the receiver of a stream, which has a place for it.
-    async fn deliver(&self, place: PushPlace, stream: &Stream, event: &OutboxEvent) -> Result<Verdict, Unsent> {
+    async fn deliver(
+        &self,
+        place: PushPlace,
+        stream: &Stream,
+        event: &OutboxEvent,
+    ) -> Result<Verdict, Unsent> {
         // In its turn, so that it need not be made below.
         let turn = self.signing.acquire().await.map_err(|_| Unsent::Unsigned)?;
         self.signed(stream, event)?;

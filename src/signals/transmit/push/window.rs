@@ -289,7 +289,11 @@ mod tests {
         // One that fails for the first time may be the begin of an outage.
         assert_eq!((fail(&mut window, 2), fail(&mut window, 0)), (0, 2));
         window.taken(id(3));
-        assert_eq!((fail(&mut window, 0), fail(&mut window, 2), fail(&mut window, 0)), (3, 1, 4), "two of them");
+        assert_eq!(
+            (fail(&mut window, 0), fail(&mut window, 2), fail(&mut window, 0)),
+            (3, 1, 4),
+            "two of them"
+        );
     }
 
     #[test]

@@ -3,19 +3,19 @@
 //! A worker keeps the numbers of at most [`limits::STREAM_WINDOW`] events, and reads an event only to send it.
 //! It ends when there is nothing to push any more: the stream is deleted, disabled, or polled.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 
 use super::backoff::Jitter;
 use super::delivery::{Delivery, Outcome, Pushed};
 use super::inbox::Inbox;
 use super::ledger::{Ledger, Proposal};
 use super::verdict::{Unsent, Verdict};
+use super::waiting::{Cooling, Due, ended, rested};
 use super::window::{Failed, Window};
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
@@ -54,19 +54,6 @@ pub struct Worker {
     due: Option<Due>,
     pausing: Option<Work<Result<(), state::Error>>>,
     is_odd: bool,
-}
-
-struct Cooling {
-    sleep: Pin<Box<Sleep>>,
-    /// The receiver asked for it.
-    is_asked: bool,
-}
-
-/// When the next proposal is due.
-struct Due {
-    sleep: Pin<Box<Sleep>>,
-    /// However many events come together meanwhile: the last one came to nothing.
-    is_held: bool,
 }
 
 /// Since when a receiver has taken nothing, by the boot clock and by the wall clock.
@@ -464,7 +451,9 @@ impl Worker {
         self.pausing = None;
         match outcome {
             // Or it is not enabled any more: then somebody else was first.
-            Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => self.forget_answers(),
+            Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => {
+                self.forget_answers();
+            }
             Err(error) => {
                 tracing::warn!(%error, stream_id = self.stream_id(), "pause a stream");
                 self.cool(self.shared.limits.waits.min, false);
@@ -481,26 +470,6 @@ impl Worker {
             );
         }
         self.is_odd |= !as_specified;
-    }
-}
-
-impl Due {
-    fn after(wait: Duration, is_held: bool) -> Self {
-        Self { sleep: Box::pin(sleep(wait)), is_held }
-    }
-}
-
-async fn rested(sleep: Option<&mut Pin<Box<Sleep>>>) {
-    match sleep {
-        Some(sleep) => sleep.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn ended<T>(work: &mut Option<Work<T>>) -> T {
-    match work {
-        Some(work) => work.await,
-        None => std::future::pending().await,
     }
 }
 

@@ -60,8 +60,8 @@ async fn an_event_that_is_never_taken_while_others_are_becomes_a_dead_letter() {
     }
     let delivered = rounds as u64 * 100 + 1;
     let mut poison = None;
-    let over = bench
-        .until_cursor(&stream_id, |cursor| (cursor.delivered, cursor.dead_letters) == (delivered, 1));
+    let over =
+        bench.until_cursor(&stream_id, |cursor| (cursor.delivered, cursor.dead_letters) == (delivered, 1));
     let receive = async {
         loop {
             let arrived = receiver.next().await;
@@ -76,7 +76,10 @@ async fn an_event_that_is_never_taken_while_others_are_becomes_a_dead_letter() {
     }
     let letters = bench.dead_letters(&stream_id);
     let letter = &letters[0];
-    assert_eq!((letter.err.as_str(), letter.description.as_str()), ("undeliverable", "the receiver answered 500"));
+    assert_eq!(
+        (letter.err.as_str(), letter.description.as_str()),
+        ("undeliverable", "the receiver answered 500")
+    );
     assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     bench.end().await;
 }
