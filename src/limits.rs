@@ -352,22 +352,27 @@ pub const SETS_CACHED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Longest wait for a connection to another, its name and its handshake included, over all of its addresses.
 /// Test: `outbound::client::tests::a_host_that_takes_no_connection_is_given_up`. Metric: none, the call fails.
 pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Most calls under way to one host, of pushes and of fetches each; the others wait within their own time.
+/// Most calls under way to one host, of pushes and of fetches each; the others wait: fetches within their own time,
+/// pushes for [`PUSH_PLACE_WAIT_MAX`].
 /// Test: `outbound::client::tests::a_host_that_does_not_answer_delays_no_other`. Metric: none, the call waits.
 pub const OUTBOUND_PER_HOST_MAX: usize = 16;
-/// Most calls under way in all, of pushes and of fetches each; the others wait within their own time.
+/// Most calls under way in all, of pushes and of fetches each; the others wait in the same way.
 /// Test: `outbound::places::tests::in_all_there_are_only_so_many_places`. Metric: none, the call waits.
 pub const OUTBOUND_CALLS_MAX: usize = 256;
 /// Most names asked of the machine's resolver at once, of pushes and of fetches each. An answer that nobody waits for
-/// any more counts until it is there.
-/// Test: `outbound::resolve::tests::a_name_that_nobody_answers_takes_no_place_of_another`. Metric: none, the call waits.
-pub const OUTBOUND_LOOKUPS_MAX: usize = 64;
+/// any more counts until it is there. More than all names of one caller's streams need.
+/// Test: `outbound::resolve::tests::beyond_so_many_lookups_a_name_is_not_asked_for_and_not_blamed`. Metric: `svc_push_total{result="no_place"}`.
+pub const OUTBOUND_LOOKUPS_MAX: usize = 256;
+/// Longest wait for such a place: short enough for a lookup and a connection to follow within
+/// [`OUTBOUND_CONNECT_TIMEOUT`].
+/// Test: `outbound::resolve::tests::beyond_so_many_lookups_a_name_is_not_asked_for_and_not_blamed`. Metric: `svc_push_total{result="no_place"}`.
+pub const OUTBOUND_LOOKUP_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Most questions to the machine's resolver at once for one name.
 /// Test: `outbound::resolve::tests::a_name_that_nobody_answers_takes_no_place_of_another`. Metric: none, the call waits.
 pub const OUTBOUND_LOOKUPS_PER_NAME_MAX: usize = 2;
-/// Most addresses of one name that are tried.
+/// Most addresses of one name that are tried; few, because they share the time for a connection.
 /// Test: `outbound::resolve::tests::of_many_addresses_of_a_name_only_so_many_are_tried`. Metric: none, the rest is left out.
-pub const OUTBOUND_ADDRESSES_MAX: usize = 16;
+pub const OUTBOUND_ADDRESSES_MAX: usize = 4;
 /// Most connections to one host that are kept open between calls.
 /// Test: `outbound::client::tests::a_connection_is_used_again_and_few_are_kept`. Metric: none, further ones are closed.
 pub const OUTBOUND_IDLE_PER_HOST_MAX: usize = 2;
@@ -377,10 +382,20 @@ pub const OUTBOUND_IDLE_MAX: Duration = Duration::from_secs(30);
 /// Most networks in `outbound.allowed_networks`.
 /// Test: `config::tests::outbound::refuses_a_network_that_breaks_a_rule`. Metric: none, the node does not start.
 pub const OUTBOUND_NETWORKS_MAX: usize = 64;
-/// Total time of one push, from the wait for a place to the last byte of the answer.
+/// Most pushes under way for all streams of one caller, whatever its receivers do; the others wait for
+/// [`PUSH_PLACE_WAIT_MAX`].
+/// Test: `outbound::client::tests::whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_more`. Metric: `svc_push_total{result="no_place"}`.
+pub const PUSHES_PER_OWNER_MAX: usize = 32;
+/// Most of them to one host, whose places others need too.
+/// Test: `outbound::client::tests::whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_more`. Metric: `svc_push_total{result="no_place"}`.
+pub const PUSHES_PER_OWNER_AT_HOST_MAX: usize = 8;
+/// Longest wait of a push for its place; then it waits anew, and its receiver is not blamed.
+/// Test: `signals::transmit::push::tests::fairness::a_push_that_gets_no_place_is_no_failure_of_its_receiver`. Metric: `svc_push_total{result="no_place"}`.
+pub const PUSH_PLACE_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Total time of one push that has its place, to the last byte of the answer that is read.
 /// Test: `outbound::client::tests::hostile::a_receiver_that_never_ends_its_answer_is_given_up`. Metric: none, the push fails.
 pub const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer to a push.
+/// Largest answer 400 to a push; of others nothing is read.
 /// Test: `outbound::client::tests::an_answer_to_a_push_is_read_to_the_limit_and_no_further`. Metric: none, the push fails.
 pub const PUSH_ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -791,6 +806,13 @@ pub const PUSH_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest one, also if the receiver asks for more.
 /// Test: `signals::transmit::push::backoff::tests::a_receiver_is_left_alone_as_long_as_it_asks_for_but_not_for_ever`. Metric: `svc_push_total`.
 pub const PUSH_WAIT_MAX: Duration = Duration::from_secs(300);
+/// How often an event is refused because of the key that signed it, and still signs, before it is a dead letter: the
+/// receiver may not know that key yet.
+/// Test: `signals::transmit::push::tests::refusals::a_key_that_is_refused_again_and_again_makes_a_dead_letter`. Metric: `svc_push_total{result="key_refused"}`.
+pub const PUSH_KEY_REFUSALS_MAX: u32 = 8;
+/// How often an event is not taken by a receiver that takes others meanwhile before it is a dead letter.
+/// Test: `signals::transmit::push::tests::refusals::an_event_that_is_never_taken_while_others_are_becomes_a_dead_letter`. Metric: `svc_stream_events_total{result="dead_letter"}`.
+pub const PUSH_FAILURES_ALONE_MAX: u32 = 24;
 /// How long a receiver may take nothing before its stream is paused, by the clock of the node that leads.
 /// Test: `signals::transmit::push::tests::a_receiver_that_fails_for_too_long_is_paused_and_begins_anew_when_resumed`. Metric: `svc_streams{status="paused"}`.
 pub const PUSH_FAILING_MAX: Duration = Duration::from_secs(12 * 3600);
@@ -822,6 +844,9 @@ pub const STREAM_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Most events of the outbox that are read before others have their turn.
 /// Test: `signals::transmit::push::tests::going_on::a_stream_that_was_behind_gets_all_it_holds_in_order`. Metric: none, the rest is read next.
 pub const OUTBOX_ROWS_PER_TURN: usize = 128;
+/// Most times that a stream is looked at for one of them before that.
+/// Test: `signals::transmit::push::engine::tests::many_streams_are_told_of_a_few_events_before_others_have_their_turn`. Metric: none, the rest is read next.
+pub const OUTBOX_TOLD_PER_TURN: usize = 2_048;
 
 // --- telemetry ---------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 //! it may call says the [`Guard`], of the URL before the call and of each address when it connects.
 
 use std::error::Error as StdError;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use reqwest::{RequestBuilder, Response, StatusCode, Url, redirect};
 
 use super::address::{Calls, Kind};
 use super::guard::{Guard, PushUrl, Refused, UrlError};
-use super::places::Places;
-use super::resolve::{Guarded, Lookup, Machine};
+use super::places::{Place, Places, Share};
+use super::resolve::{Guarded, Lookup, Machine, NoLookup};
 use crate::limits;
 
 /// Why there is no answer that can be used. Without addresses: who asked for the call may read it.
@@ -29,6 +30,9 @@ pub enum Error {
     /// The client could not be built from the machine's certificates.
     #[error("http client could not be prepared")]
     Unprepared,
+    /// This node does too much at once to ask for the host's address: that is no fault of the host.
+    #[error("no place among the calls of this node")]
+    NoPlace,
     /// No connection, or it broke.
     #[error("host could not be reached")]
     Unreachable,
@@ -53,9 +57,11 @@ pub struct Limits {
     pub timeout: Duration,
     /// Largest document.
     pub bytes_max: usize,
-    /// Total time of one push, in the same way.
+    /// Longest wait for the place of a push.
+    pub push_place_wait: Duration,
+    /// Total time of one push that has its place, in the same way.
     pub push_timeout: Duration,
-    /// Largest answer to a push.
+    /// Largest answer to a push that is read.
     pub answer_bytes_max: usize,
 }
 
@@ -64,6 +70,7 @@ impl Default for Limits {
         Self {
             timeout: limits::FETCH_TIMEOUT,
             bytes_max: limits::FETCH_BYTES_MAX,
+            push_place_wait: limits::PUSH_PLACE_WAIT_MAX,
             push_timeout: limits::PUSH_TIMEOUT,
             answer_bytes_max: limits::PUSH_ANSWER_BYTES_MAX,
         }
@@ -77,8 +84,15 @@ pub struct PushAnswer {
     pub status: u16,
     /// How long it asks not to be called (RFC 9110 §10.2.3).
     pub retry_after: Option<Duration>,
-    /// Not decompressed.
+    /// Not decompressed. Only of 400 is it read: what another says stands in its status.
     pub body: Vec<u8>,
+}
+
+/// A place among the pushes, for one of them. Dropping it frees it.
+#[derive(Debug)]
+pub struct PushPlace {
+    url: PushUrl,
+    _place: Place,
 }
 
 /// The HTTP client. Cheap to clone; clones share connections and places.
@@ -142,27 +156,47 @@ impl Client {
             .await
     }
 
+    /// A place for a push to `url` on behalf of `owner`, whose pushes take their share of the places and no more;
+    /// [`Error::NoPlace`] if there is none in time.
+    ///
+    /// # Errors
+    /// [`Error::NoPlace`].
+    pub async fn push_place(&self, url: PushUrl, owner: &str) -> Result<PushPlace, Error> {
+        let (owner, host) = (owner.to_owned(), host_of(url.url()));
+        let shares = [
+            (Share::OwnerAtHost(owner.clone(), host.clone()), limits::PUSHES_PER_OWNER_AT_HOST_MAX),
+            (Share::Owner(owner), limits::PUSHES_PER_OWNER_MAX),
+            (Share::Host(host), limits::OUTBOUND_PER_HOST_MAX),
+        ];
+        let place = tokio::time::timeout(self.limits.push_place_wait, self.pushes.places.take(shares)).await;
+        let place = place.ok().flatten().ok_or(Error::NoPlace)?;
+        Ok(PushPlace { url, _place: place })
+    }
+
     /// Pushes a security event token (RFC 8935 §2). Every answer but a redirect is one.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn push(&self, url: &PushUrl, body: String) -> Result<PushAnswer, Error> {
+    pub async fn push(&self, place: PushPlace, body: String) -> Result<PushAnswer, Error> {
+        let url = place.url.url();
         // By these rules, should another guard have made the URL.
-        self.guard.judge(url.url(), Calls::Push)?;
-        let request = self.pushes.http.post(url.url().clone());
+        self.guard.judge(url, Calls::Push)?;
+        let request = self.pushes.http.post(url.clone());
         let request = request
             .header(header::CONTENT_TYPE, "application/secevent+jwt")
             .header(header::ACCEPT, "application/json")
             .body(body);
-        let within = self.limits.push_timeout;
-        self.pushes
-            .call(url.url(), within, async {
-                let answer = send(request).await?;
-                let (status, retry_after) = (answer.status().as_u16(), retry_after(answer.headers()));
-                let body = read(answer, self.limits.answer_bytes_max).await?;
-                Ok(PushAnswer { status, retry_after, body })
-            })
-            .await
+        let pushed = async {
+            let answer = send(request).await?;
+            let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
+            // Whoever took an event has it, however its answer goes on.
+            let body = match status {
+                StatusCode::BAD_REQUEST => read(answer, self.limits.answer_bytes_max).await?,
+                _ => Vec::new(),
+            };
+            Ok(PushAnswer { status: status.as_u16(), retry_after, body })
+        };
+        tokio::time::timeout(self.limits.push_timeout, pushed).await.unwrap_or(Err(Error::TimedOut))
     }
 }
 
@@ -183,7 +217,7 @@ impl Line {
             .dns_resolver(Arc::new(resolver))
             .build()
             .map_err(|_| Error::Unprepared)?;
-        Ok(Self { http, places: Places::new(limits::OUTBOUND_PER_HOST_MAX, limits::OUTBOUND_CALLS_MAX) })
+        Ok(Self { http, places: Places::new(limits::OUTBOUND_CALLS_MAX) })
     }
 
     /// `call`, when there is a place for the host of `url`; all of it `within` its time.
@@ -194,11 +228,16 @@ impl Line {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let in_turn = async {
-            let _place = self.places.take(url.host_str().unwrap_or_default()).await;
+            let share = (Share::Host(host_of(url)), limits::OUTBOUND_PER_HOST_MAX);
+            let _place = self.places.take([share]).await;
             call.await
         };
         tokio::time::timeout(within, in_turn).await.unwrap_or(Err(Error::TimedOut))
     }
+}
+
+fn host_of(url: &Url) -> String {
+    url.host_str().unwrap_or_default().to_owned()
 }
 
 async fn send(request: RequestBuilder) -> Result<Response, Error> {
@@ -223,6 +262,10 @@ fn reason(error: &reqwest::Error) -> Error {
     while let Some(error) = cause {
         if let Some(Refused(kind)) = error.downcast_ref() {
             return Error::AddressRefused(*kind);
+        }
+        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if within.and_then(|within| within.downcast_ref::<NoLookup>()).is_some() {
+            return Error::NoPlace;
         }
         cause = error.source();
     }

@@ -171,20 +171,20 @@ impl Guard {
         addresses: impl IntoIterator<Item = IpAddr>,
         calls: Calls,
     ) -> Result<Vec<IpAddr>, Refused> {
-        let (mut permitted, mut refused) = (Vec::new(), None);
+        let (mut permitted, mut refused, mut count) = (Vec::new(), None, 0_usize);
         for address in addresses {
             match address::judge(address, calls, &self.rules.allowed_networks) {
                 Ok(()) => permitted.push(address),
                 Err(kind) => {
-                    tracing::warn!(host = name, %address, %kind, "an address of a host is not called");
-                    refused = refused.or(Some(Refused(kind)));
+                    count += 1;
+                    refused = refused.or(Some((address, kind)));
                 }
             }
         }
-        match refused {
-            Some(refused) if permitted.is_empty() => Err(refused),
-            _ => Ok(permitted),
-        }
+        let Some((address, kind)) = refused else { return Ok(permitted) };
+        // However many there are: whoever has the name says how many.
+        tracing::warn!(host = name, first = %address, %kind, count, "addresses of a host are not called");
+        if permitted.is_empty() { Err(Refused(kind)) } else { Ok(permitted) }
     }
 
     /// The address of `localhost`, which is not asked for. Only a URL that was checked leads here: one of the

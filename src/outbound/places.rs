@@ -1,7 +1,7 @@
-//! How many may do something at once: for one host, and in all.
+//! How many may do something at once: for each of those who share the places, and in all.
 //!
-//! Who waits for its host holds no place of the others: a host that answers nobody takes its own places, and
-//! no more.
+//! Who waits for its own share holds no place of the others: a host that answers nobody takes its own places,
+//! and no more; and so does whoever makes many calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,24 @@ pub(super) struct Places {
 
 #[derive(Debug)]
 struct Rooms {
-    per_host: usize,
-    /// Without an entry that nobody has or waits for: no more entries than callers.
-    hosts: Mutex<HashMap<String, Host>>,
+    /// Without an entry that nobody has a place of or waits for: no more entries than callers have shares.
+    shares: Mutex<HashMap<Share, Room>>,
     all: Arc<Semaphore>,
 }
 
+/// Who shares the places with others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Share {
+    /// A host, or a name.
+    Host(String),
+    /// Whoever has calls made.
+    Owner(String),
+    /// The same, of its calls to one host.
+    OwnerAtHost(String, String),
+}
+
 #[derive(Debug)]
-struct Host {
+struct Room {
     places: Arc<Semaphore>,
     /// Who has a place or waits for one.
     callers: usize,
@@ -34,56 +44,58 @@ struct Host {
 #[must_use = "dropping it frees the place"]
 pub(super) struct Place {
     _of_all: OwnedSemaphorePermit,
-    _of_host: OwnedSemaphorePermit,
-    _caller: Caller,
+    _of_shares: Vec<(OwnedSemaphorePermit, Caller)>,
 }
 
 impl Places {
-    pub(super) fn new(per_host: usize, all: usize) -> Self {
-        let rooms = Rooms { per_host, hosts: Mutex::default(), all: Arc::new(Semaphore::new(all)) };
-        Self { rooms: Arc::new(rooms) }
+    pub(super) fn new(all: usize) -> Self {
+        Self { rooms: Arc::new(Rooms { shares: Mutex::default(), all: Arc::new(Semaphore::new(all)) }) }
     }
 
-    /// A place for `host`, as soon as there is one; those who wait are served in their order. `None` never
-    /// comes: nobody closes the places.
-    pub(super) async fn take(&self, host: &str) -> Option<Place> {
-        let (caller, places) = Caller::of(&self.rooms, host);
-        let of_host = places.acquire_owned().await.ok()?;
+    /// A place of each of these shares, of which there are so many, as soon as there is one; those who wait are
+    /// served in their order. The narrowest share first, and everybody in the same order. `None` never comes:
+    /// nobody closes the places.
+    pub(super) async fn take(&self, shares: impl IntoIterator<Item = (Share, usize)>) -> Option<Place> {
+        let mut of_shares = Vec::new();
+        for (share, places) in shares {
+            let (caller, places) = Caller::of(&self.rooms, share, places);
+            of_shares.push((places.acquire_owned().await.ok()?, caller));
+        }
         let of_all = Arc::clone(&self.rooms.all).acquire_owned().await.ok()?;
-        Some(Place { _of_all: of_all, _of_host: of_host, _caller: caller })
+        Some(Place { _of_all: of_all, _of_shares: of_shares })
     }
 }
 
 impl Rooms {
-    fn hosts(&self) -> MutexGuard<'_, HashMap<String, Host>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shares(&self) -> MutexGuard<'_, HashMap<Share, Room>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps the entry of a host while somebody has a place there or waits for one.
+/// Keeps the entry of a share while somebody has a place of it or waits for one.
 #[derive(Debug)]
 struct Caller {
     rooms: Arc<Rooms>,
-    host: String,
+    share: Share,
 }
 
 impl Caller {
-    fn of(rooms: &Arc<Rooms>, host: &str) -> (Self, Arc<Semaphore>) {
-        let mut hosts = rooms.hosts();
-        let of_host = || Host { places: Arc::new(Semaphore::new(rooms.per_host)), callers: 0 };
-        let entry = hosts.entry(host.to_owned()).or_insert_with(of_host);
+    fn of(rooms: &Arc<Rooms>, share: Share, places: usize) -> (Self, Arc<Semaphore>) {
+        let mut shares = rooms.shares();
+        let room = || Room { places: Arc::new(Semaphore::new(places)), callers: 0 };
+        let entry = shares.entry(share.clone()).or_insert_with(room);
         entry.callers += 1;
-        (Self { rooms: Arc::clone(rooms), host: host.to_owned() }, Arc::clone(&entry.places))
+        (Self { rooms: Arc::clone(rooms), share }, Arc::clone(&entry.places))
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        let mut hosts = self.rooms.hosts();
-        if let Some(host) = hosts.get_mut(&self.host) {
-            host.callers -= 1;
-            if host.callers == 0 {
-                hosts.remove(&self.host);
+        let mut shares = self.rooms.shares();
+        if let Some(room) = shares.get_mut(&self.share) {
+            room.callers -= 1;
+            if room.callers == 0 {
+                shares.remove(&self.share);
             }
         }
     }
@@ -95,17 +107,21 @@ mod tests {
 
     use super::*;
 
+    fn of(host: &str, places: usize) -> [(Share, usize); 1] {
+        [(Share::Host(host.to_owned()), places)]
+    }
+
     fn now(places: &Places, host: &str) -> Option<Place> {
-        places.take(host).now_or_never().flatten()
+        places.take(of(host, 2)).now_or_never().flatten()
     }
 
     #[test]
     fn a_host_takes_its_own_places_only() {
-        let places = Places::new(2, 8);
+        let places = Places::new(8);
         let held: Vec<_> = (0..2).map(|_| now(&places, "dead").expect("place")).collect();
         assert!(now(&places, "dead").is_none());
         // Nor do those who wait for it.
-        let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(places.take("dead"))).collect();
+        let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(places.take(of("dead", 2)))).collect();
         assert!(waiting.iter_mut().all(|place| place.now_or_never().is_none()));
         for host in ["a", "b", "c"] {
             assert!(now(&places, host).is_some(), "{host}");
@@ -116,7 +132,7 @@ mod tests {
 
     #[test]
     fn in_all_there_are_only_so_many_places() {
-        let places = Places::new(2, 3);
+        let places = Places::new(3);
         let held: Vec<_> = ["a", "a", "b"].map(|host| now(&places, host).expect("place")).into();
         assert!(now(&places, "c").is_none());
         drop(held);
@@ -125,15 +141,31 @@ mod tests {
 
     #[test]
     fn a_host_is_forgotten_with_the_last_who_calls_it() {
-        let places = Places::new(1, 8);
-        let held = now(&places, "a").expect("place");
-        let mut waiting = Box::pin(places.take("a"));
+        let places = Places::new(8);
+        let held = places.take(of("a", 1)).now_or_never().flatten().expect("place");
+        let mut waiting = Box::pin(places.take(of("a", 1)));
         assert!((&mut waiting).now_or_never().is_none());
         drop(held);
-        assert_eq!(places.rooms.hosts().len(), 1);
+        assert_eq!(places.rooms.shares().len(), 1);
         drop(waiting);
-        assert!(places.rooms.hosts().is_empty());
+        assert!(places.rooms.shares().is_empty());
         drop(now(&places, "b").expect("place"));
-        assert!(places.rooms.hosts().is_empty());
+        assert!(places.rooms.shares().is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_one_share_holds_no_place_of_the_wider_ones() {
+        let places = Places::new(8);
+        let owned = |owner: &str, host: &str| {
+            let (owner, host) = (owner.to_owned(), host.to_owned());
+            [(Share::Owner(owner), 1), (Share::Host(host), 2)]
+        };
+        let held = places.take(owned("greedy", "a")).now_or_never().flatten().expect("place");
+        let mut waiting: Vec<_> = (0..9).map(|_| Box::pin(places.take(owned("greedy", "a")))).collect();
+        assert!(waiting.iter_mut().all(|place| place.now_or_never().is_none()));
+        let other = places.take(owned("other", "a")).now_or_never().flatten();
+        assert!(other.is_some(), "the second place of the host is free");
+        drop(held);
+        assert!(waiting[0].as_mut().now_or_never().flatten().is_some());
     }
 }

@@ -12,8 +12,13 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::Calls;
 use super::guard::Guard;
-use super::places::Places;
+use super::places::{Places, Share};
 use crate::limits;
+
+/// Too many names are being asked for: this says nothing of the one that was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no place among the lookups of names")]
+pub(super) struct NoLookup;
 
 /// Who knows the addresses of a name.
 pub(super) trait Lookup: Send + Sync {
@@ -28,7 +33,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new() -> Self {
-        Self { places: Places::new(limits::OUTBOUND_LOOKUPS_PER_NAME_MAX, limits::OUTBOUND_LOOKUPS_MAX) }
+        Self { places: Places::new(limits::OUTBOUND_LOOKUPS_MAX) }
     }
 
     /// What `ask` knows of `name`. It blocks its thread and cannot be stopped, so that its place is free when it
@@ -38,7 +43,9 @@ impl Machine {
         name: String,
         ask: impl FnOnce(&str) -> io::Result<Vec<IpAddr>> + Send + 'static,
     ) -> io::Result<Vec<IpAddr>> {
-        let place = places.take(&name).await;
+        let share = (Share::Host(name.clone()), limits::OUTBOUND_LOOKUPS_PER_NAME_MAX);
+        let place = tokio::time::timeout(limits::OUTBOUND_LOOKUP_WAIT_MAX, places.take([share])).await;
+        let place = place.map_err(|_| io::Error::other(NoLookup))?;
         #[expect(
             clippy::disallowed_methods,
             reason = "the resolver of the machine blocks; it ends by itself"
@@ -126,6 +133,32 @@ mod tests {
         // The places are free when the answers are there.
         drop(answer);
         assert!(waiting.await.is_ok());
+    }
+
+    /// Attack: names whose servers do not answer take every lookup, so that other receivers seem not to be there.
+    #[tokio::test(start_paused = true)]
+    async fn beyond_so_many_lookups_a_name_is_not_asked_for_and_not_blamed() {
+        let machine = Machine::new();
+        let places = machine.places.clone();
+        let mut held = Vec::new();
+        for at in 0..limits::OUTBOUND_LOOKUPS_MAX {
+            held.push(places.take([(Share::Host(at.to_string()), 1)]).await.expect("place"));
+        }
+        let ask = || Machine::ask(places.clone(), "other.example".to_owned(), |_| Ok(Vec::new()));
+        let refused = ask().await.expect_err("no place");
+        assert!(
+            refused.get_ref().and_then(|cause| cause.downcast_ref::<NoLookup>()).is_some(),
+            "{refused:?}"
+        );
+        assert!(limits::OUTBOUND_LOOKUP_WAIT_MAX * 2 < limits::OUTBOUND_CONNECT_TIMEOUT);
+        held.pop();
+        assert!(ask().await.is_ok());
+    }
+
+    #[test]
+    fn all_names_of_one_caller_leave_lookups_for_others() {
+        let streams = usize::try_from(limits::STREAMS_PER_CALLER_MAX).expect("small");
+        assert!(streams * limits::OUTBOUND_LOOKUPS_PER_NAME_MAX < limits::OUTBOUND_LOOKUPS_MAX);
     }
 
     #[tokio::test]

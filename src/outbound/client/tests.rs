@@ -42,8 +42,12 @@ async fn answering(answer: ResponseTemplate) -> MockServer {
 }
 
 async fn push(client: &Client, address: &str) -> Result<PushAnswer, Error> {
-    let url = client.guard().push_url(address).expect("url");
-    client.push(&url, "a.b.c".to_owned()).await
+    push_of(client, "somebody", address).await
+}
+
+async fn push_of(client: &Client, owner: &str, address: &str) -> Result<PushAnswer, Error> {
+    let place = client.push_place(client.guard().push_url(address).expect("url"), owner).await?;
+    client.push(place, "a.b.c".to_owned()).await
 }
 
 /// A listener at each of the addresses, on one port that is free at all of them.
@@ -149,7 +153,8 @@ async fn every_status_but_a_redirect_is_an_answer_to_a_push() {
         let body = if status == 204 { "" } else { "{\"err\":\"invalid_key\"}" };
         let server = answering(ResponseTemplate::new(status).set_body_string(body)).await;
         let answer = push(&client(patient()), &server.uri()).await.expect("answer");
-        assert_eq!((answer.status, answer.body.as_slice()), (status, body.as_bytes()));
+        let read = if status == 400 { body } else { "" };
+        assert_eq!((answer.status, answer.body.as_slice()), (status, read.as_bytes()));
     }
 }
 
@@ -208,9 +213,9 @@ async fn stops_reading_a_document_beyond_the_limit() {
 #[tokio::test]
 async fn an_answer_to_a_push_is_read_to_the_limit_and_no_further() {
     for (length, outcome) in
-        [(limits::PUSH_ANSWER_BYTES_MAX, Ok(202)), (limits::PUSH_ANSWER_BYTES_MAX + 1, Err(Error::TooLarge))]
+        [(limits::PUSH_ANSWER_BYTES_MAX, Ok(400)), (limits::PUSH_ANSWER_BYTES_MAX + 1, Err(Error::TooLarge))]
     {
-        let server = answering(ResponseTemplate::new(202).set_body_bytes(vec![b' '; length])).await;
+        let server = answering(ResponseTemplate::new(400).set_body_bytes(vec![b' '; length])).await;
         assert_eq!(push(&client(patient()), &server.uri()).await.map(|answer| answer.status), outcome);
     }
 }
@@ -228,8 +233,7 @@ impl Lookup for Silence {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_takes_no_connection_is_given_up() {
-    let silent = || -> Arc<dyn Lookup> { Arc::new(Silence) };
-    let client = Client::with_lookups(Limits::default(), Guard::new(rules()), silent).expect("client");
+    let client = silent(Limits::default());
     let a_moment = Duration::from_millis(100);
     let early = limits::OUTBOUND_CONNECT_TIMEOUT.saturating_sub(a_moment);
     let still_waiting = tokio::time::timeout(early, push(&client, "https://receiver.example/")).await;
@@ -245,8 +249,8 @@ async fn a_host_that_does_not_answer_delays_no_other() {
     let alive = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
     let client = client(patient());
     let dead_url = format!("http://127.0.0.1:{port}/");
-    let unanswered =
-        future::join_all((0..2 * limits::OUTBOUND_PER_HOST_MAX).map(|_| push(&client, &dead_url)));
+    let owners: Vec<_> = (0..2 * limits::OUTBOUND_PER_HOST_MAX).map(|owner| owner.to_string()).collect();
+    let unanswered = future::join_all(owners.iter().map(|owner| push_of(&client, owner, &dead_url)));
     let other = format!("http://localhost:{}/", alive.address().port());
     let others = async {
         for _ in 0..3 {
@@ -263,20 +267,49 @@ async fn a_host_that_does_not_answer_delays_no_other() {
     assert_eq!(arrived(&dead), limits::OUTBOUND_PER_HOST_MAX);
 }
 
+/// A client of names that nobody ever answers for.
+fn silent(limits: Limits) -> Client {
+    let silence = || -> Arc<dyn Lookup> { Arc::new(Silence) };
+    Client::with_lookups(limits, Guard::new(rules()), silence).expect("client")
+}
+
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_place_is_part_of_the_time() {
-    let silent = || -> Arc<dyn Lookup> { Arc::new(Silence) };
-    let client = Client::with_lookups(
-        Limits { push_timeout: SHORT, ..Limits::default() },
-        Guard::new(rules()),
-        silent,
-    )
-    .expect("client");
-    let count = limits::OUTBOUND_PER_HOST_MAX + 1;
-    let calls = future::join_all((0..count).map(|_| push(&client, "https://receiver.example/")));
-    // One that had waited without its time would need as long again.
-    let outcomes = tokio::time::timeout(SHORT + SHORT / 2, calls).await.expect("in time");
-    assert!(outcomes.into_iter().all(|outcome| outcome == Err(Error::TimedOut)));
+async fn a_push_that_waited_for_its_place_has_all_of_its_time_and_one_that_got_none_says_so() {
+    let patience = SHORT * 3 / 2;
+    let client = silent(Limits { push_timeout: SHORT, push_place_wait: patience, ..Limits::default() });
+    let count = 3 * limits::PUSHES_PER_OWNER_AT_HOST_MAX;
+    let calls = (0..count).map(|_| push(&client, "https://receiver.example/"));
+    let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(calls)).await.expect("in time");
+    let (timed_out, no_place): (Vec<_>, Vec<_>) =
+        outcomes.into_iter().partition(|outcome| *outcome == Err(Error::TimedOut));
+    assert_eq!(timed_out.len(), 2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX);
+    assert!(no_place.iter().all(|outcome| *outcome == Err(Error::NoPlace)), "{no_place:?}");
+}
+
+/// Attack: one caller has a hundred streams to a hundred names, and receivers that hold every push until shortly
+/// before they would be given up, to take the places of all others.
+#[tokio::test(start_paused = true)]
+async fn whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_more() {
+    let client = silent(Limits { push_place_wait: SHORT, ..Limits::default() });
+    let place = async |owner: &str, host: &str| {
+        client.push_place(client.guard().push_url(&format!("https://{host}/")).expect("url"), owner).await
+    };
+    let mut held = Vec::new();
+    for stream in 0..100 {
+        for _ in 0..2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX {
+            held.extend(place("greedy", &format!("{stream}.greedy.example")).await.ok());
+        }
+        let of_host = limits::PUSHES_PER_OWNER_AT_HOST_MAX * (stream + 1);
+        assert_eq!(held.len(), of_host.min(limits::PUSHES_PER_OWNER_MAX));
+    }
+    assert!(place("other", "receiver.example").await.is_ok());
+    // Nor does it take all places of a host that others have receivers at.
+    held.clear();
+    for _ in 0..limits::OUTBOUND_PER_HOST_MAX {
+        held.extend(place("greedy", "shared.example").await.ok());
+    }
+    assert_eq!(held.len(), limits::PUSHES_PER_OWNER_AT_HOST_MAX);
+    assert!(place("other", "shared.example").await.is_ok());
 }
 
 #[tokio::test]

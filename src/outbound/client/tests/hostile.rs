@@ -38,9 +38,9 @@ async fn a_receiver_that_never_ends_its_answer_is_given_up() {
     for begin in [
         "",
         "HTTP/1.1 202 Accepted\r\n",
-        "HTTP/1.1 202 Accepted\r\ncontent-length: 1\r\n\r\n",
-        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n",
-        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 1\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
     ] {
         let silent = async |mut socket: TcpStream| {
             socket.write_all(begin.as_bytes()).await?;
@@ -50,9 +50,9 @@ async fn a_receiver_that_never_ends_its_answer_is_given_up() {
     }
     for (begin, again) in [
         // One byte at a time, by each way to say how long it will be.
-        ("HTTP/1.1 202 Accepted\r\ncontent-length: 1000000000\r\n\r\n", "a"),
-        ("HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
-        ("HTTP/1.1 202 Accepted\r\nconnection: close\r\n\r\n", "a"),
+        ("HTTP/1.1 400 Bad Request\r\ncontent-length: 1000000000\r\n\r\n", "a"),
+        ("HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
+        ("HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n", "a"),
         // Answers that announce another one.
         ("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
         ("", "HTTP/1.1 100 Continue\r\n\r\n"),
@@ -66,14 +66,34 @@ async fn a_receiver_that_never_ends_its_answer_is_given_up() {
 async fn of_an_answer_without_an_end_no_more_is_read_than_the_limit() {
     let ten_megabytes = vec![b'a'; 10_000_000];
     for begin in [
-        "HTTP/1.1 202 Accepted\r\ncontent-length: 10000000\r\n\r\n",
-        "HTTP/1.1 202 Accepted\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 10000000\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n",
         // What is stated is not believed.
-        "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 1000000000000000\r\n\r\n",
-        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\nfffffff\r\n",
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 1000000000000000\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\nfffffff\r\n",
     ] {
         let outcome = pushed_to(patient(), |socket| without_end(socket, begin, &ten_megabytes)).await;
         assert_eq!(outcome, Err(Error::TooLarge), "{begin:?}");
+    }
+}
+
+/// Attack: a receiver takes every event, says so, and never ends its answer, so that the event comes again and
+/// holds a place each time.
+#[tokio::test]
+async fn a_status_counts_however_the_answer_goes_on() {
+    let limits = Limits { push_timeout: AMPLE, answer_bytes_max: 10, ..patient() };
+    for status in [202, 204, 401, 403, 500] {
+        for begin in ["content-length: 1000000000", "transfer-encoding: chunked", "connection: close"] {
+            let begin = format!("HTTP/1.1 {status} x\r\n{begin}\r\n\r\n");
+            let outcome = pushed_to(limits, |socket| without_end(socket, &begin, b"5\r\nhello\r\n")).await;
+            assert_eq!(outcome.map(|answer| answer.status), Ok(status), "{begin:?}");
+            let silent = async |mut socket: TcpStream| {
+                socket.write_all(begin.as_bytes()).await?;
+                future::pending().await
+            };
+            let outcome = pushed_to(limits, silent).await;
+            assert_eq!(outcome.map(|answer| answer.status), Ok(status), "{begin:?}");
+        }
     }
 }
 
@@ -81,12 +101,12 @@ async fn of_an_answer_without_an_end_no_more_is_read_than_the_limit() {
 async fn an_answer_that_is_no_http_is_none() {
     for answer in [
         "SSH-2.0-OpenSSH_9.9\r\n",
-        "HTTP/1.1 202 Accepted\r\ncontent-length: 100\r\n\r\nhalf",
+        "HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\nhalf",
         "HTTP/1.1 202 Accepted\r\ncontent-length: -1\r\n\r\n",
         "HTTP/1.1 202 Accepted\r\ncontent-length: 18446744073709551616\r\n\r\n",
         "HTTP/1.1 202 Accepted\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\na",
-        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
-        "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
+        "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
         "HTTP/1.1 9999 Odd\r\n\r\n",
         "",
     ] {
@@ -104,7 +124,7 @@ async fn what_is_compressed_stays_compressed() {
     // The beginning of a gzip stream that would become a gigabyte.
     let bomb: Vec<u8> = [0x1f, 0x8b, 0x08].into_iter().chain(std::iter::repeat_n(0, 1000)).collect();
     for encoding in ["gzip", "deflate", "br", "zstd", "gzip, gzip, gzip"] {
-        let answer = ResponseTemplate::new(202)
+        let answer = ResponseTemplate::new(400)
             .insert_header("content-encoding", encoding)
             .set_body_bytes(bomb.clone());
         let server = answering(answer).await;

@@ -144,7 +144,8 @@ async fn a_url_of_another_guard_is_judged_again() {
         Rules { own_ports: [port].into(), ..Rules::default() },
     ] {
         let client = Client::new(patient(), Guard::new(strict)).expect("client");
-        let outcome = client.push(&open, String::new()).await;
+        let place = client.push_place(open.clone(), "somebody").await.expect("place");
+        let outcome = client.push(place, String::new()).await;
         assert!(matches!(outcome, Err(Error::Url(_))), "{outcome:?}");
     }
     assert_eq!(arrived(&listener), 0);
@@ -167,4 +168,20 @@ async fn what_a_caller_reads_names_no_address() {
     names.leads("receiver.example", &[&["10.11.12.13"]]);
     let refused = push(&names.client(&[]), "https://receiver.example/").await.expect_err("refused");
     assert_eq!(refused.to_string(), "address of the host is not one that this node may call");
+}
+
+/// Every lookup is taken by others.
+struct Full;
+
+impl Lookup for Full {
+    fn addresses(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(future::ready(Err(io::Error::other(NoLookup))))
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_could_not_be_asked_for_is_not_said_to_be_unreachable() {
+    let full = || -> Arc<dyn Lookup> { Arc::new(Full) };
+    let client = Client::with_lookups(patient(), Guard::new(rules()), full).expect("client");
+    assert_eq!(push(&client, "https://receiver.example/").await, Err(Error::NoPlace));
 }

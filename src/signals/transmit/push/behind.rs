@@ -52,9 +52,18 @@ impl Behind {
         (!self.group.is_empty()).then_some(self.position)
     }
 
-    /// Everything before it was read.
-    pub fn read_up_to(&mut self, position: EventId) {
+    /// Everything before it was read. A group that has come to `end`, where the others are, is not behind any more.
+    pub fn read_up_to(&mut self, position: EventId, end: EventId) {
         self.position = self.position.max(position);
+        if self.position >= end {
+            self.group.clear();
+        }
+    }
+
+    /// Whether no group is being read now.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.group.is_empty()
     }
 }
 
@@ -75,14 +84,16 @@ mod tests {
         assert!(behind.holds("a") && !behind.is_counted("a"));
         assert_eq!(behind.next(id(9)), Some(id(3)));
         assert!(behind.is_counted("a") && behind.is_counted("b"));
-        behind.read_up_to(id(7));
+        behind.read_up_to(id(7), id(9));
+        assert!(!behind.is_at_rest());
         behind.put("c", id(1));
         assert_eq!(behind.next(id(12)), Some(id(7)), "the others have gone on");
         assert!(!behind.is_counted("c"), "it came too late for this group");
-        behind.read_up_to(id(12));
+        behind.read_up_to(id(12), id(12));
+        assert!(behind.is_at_rest() && !behind.holds("a"));
         assert_eq!(behind.next(id(12)), Some(id(1)));
         assert!(!behind.holds("a") && behind.is_counted("c"));
-        behind.read_up_to(id(12));
+        behind.read_up_to(id(12), id(12));
         assert_eq!(behind.next(id(12)), None);
         assert!(!behind.holds("c"));
     }
@@ -93,7 +104,7 @@ mod tests {
         behind.put("a", id(1));
         behind.put("b", id(1));
         assert_eq!(behind.next(id(9)), Some(id(1)));
-        behind.read_up_to(id(4));
+        behind.read_up_to(id(4), id(9));
         behind.put("a", id(2));
         assert!(behind.holds("a") && !behind.is_counted("a"));
         behind.remove("b");

@@ -1,9 +1,9 @@
-//! One push of one event: read, signed, sent, judged.
+//! One push of one event: given a place, read, signed, sent, judged.
 
 use std::sync::Arc;
 
 use super::Shared;
-use super::verdict::Verdict;
+use super::verdict::{Unsent, Verdict};
 use crate::state::{EventId, OutboxEvent, Stream};
 
 /// What is to be pushed where.
@@ -30,30 +30,46 @@ pub struct Pushed {
 
 /// How a push ended.
 pub enum Outcome {
-    /// The event was sent, or could not be.
+    /// The event was sent, or its receiver is none that is sent to.
     Answered(Box<OutboxEvent>, Verdict),
+    /// The event was not sent, which says nothing of its receiver.
+    Unsent(Unsent),
     /// The event is not in the outbox any more.
     Gone,
-    /// The event could not be read.
-    Unread,
 }
 
 impl Delivery {
     /// Pushes the event.
     pub async fn push(self) -> Pushed {
-        let Self { shared, stream, id, epoch } = self;
-        let outcome = match shared.event(id) {
-            Ok(None) => Outcome::Gone,
-            Ok(Some(event)) => {
-                let verdict = shared.deliver(&stream, &event).await;
-                shared.metrics.push(verdict.result());
-                Outcome::Answered(Box::new(event), verdict)
+        let outcome = self.outcome().await.unwrap_or_else(Outcome::Unsent);
+        match &outcome {
+            Outcome::Answered(_, verdict) => self.shared.metrics.push(verdict.result()),
+            Outcome::Unsent(unsent) => self.shared.metrics.push(unsent.result()),
+            Outcome::Gone => {}
+        }
+        Pushed { id: self.id, epoch: self.epoch, outcome }
+    }
+
+    async fn outcome(&self) -> Result<Outcome, Unsent> {
+        let Self { shared, stream, id, .. } = self;
+        let url = stream.config.endpoint_url.as_deref().map(|url| shared.client.guard().push_url(url));
+        // Before the event is read: those that wait are many, and may be large.
+        let place = match url {
+            Some(Ok(url)) => {
+                let place = shared.client.push_place(url, &stream.config.owner).await;
+                Some(place.map_err(|_| Unsent::NoPlace)?)
             }
-            Err(error) => {
-                tracing::error!(%error, %id, "read the outbox");
-                Outcome::Unread
-            }
+            _ => None,
         };
-        Pushed { id, epoch, outcome }
+        let event = shared.event(*id).map_err(|error| {
+            tracing::error!(%error, %id, "read the outbox");
+            Unsent::Unread
+        })?;
+        let Some(event) = event else { return Ok(Outcome::Gone) };
+        let verdict = match place {
+            Some(place) => shared.deliver(place, stream, &event).await?,
+            None => Verdict::address_refused(),
+        };
+        Ok(Outcome::Answered(Box::new(event), verdict))
     }
 }

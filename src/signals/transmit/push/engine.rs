@@ -36,6 +36,8 @@ pub struct Engine {
     /// Everything before it was told to all streams but those that are behind.
     position: EventId,
     behind: Behind,
+    /// Rows that were read since streams were told how far.
+    rows: usize,
     workers: JoinSet<()>,
     stream_ids: HashMap<Id, String>,
     holding: FuturesUnordered<Work<Held>>,
@@ -62,6 +64,7 @@ impl Engine {
             streams: Streams::default(),
             position: EventId::default(),
             behind: Behind::default(),
+            rows: 0,
             workers: JoinSet::new(),
             stream_ids: HashMap::new(),
             holding: FuturesUnordered::new(),
@@ -177,33 +180,50 @@ impl Engine {
     /// Reads the next events of both kinds, a few at once; whether there are more.
     fn read(&mut self) -> Result<bool, Corrupt> {
         let Self { shared, streams, position, behind, .. } = self;
-        let mut rows = 0;
+        let mut turn = Turn::default();
         shared.state.outbox(*position, &mut |event| {
-            tell(shared, streams, &event, |stream_id| !behind.holds(stream_id));
+            let told = tell(shared, streams, &event, |stream_id| !behind.holds(stream_id));
             *position = event.id.next();
-            rows += 1;
-            rows < limits::OUTBOX_ROWS_PER_TURN
+            turn.goes_on(told)
         })?;
-        let mut has_more = rows == limits::OUTBOX_ROWS_PER_TURN;
+        let mut has_more = turn.is_over();
+        let mut rows = turn.rows;
         if let Some(from) = behind.next(*position) {
             let mut read_up_to = *position;
-            let mut rows = 0;
+            let mut turn = Turn::default();
             shared.state.outbox(from, &mut |event| {
                 if event.id >= *position {
                     return false;
                 }
-                tell(shared, streams, &event, |stream_id| behind.is_counted(stream_id));
-                rows += 1;
-                if rows == limits::OUTBOX_ROWS_PER_TURN {
+                let told = tell(shared, streams, &event, |stream_id| behind.is_counted(stream_id));
+                let goes_on = turn.goes_on(told);
+                if !goes_on {
                     read_up_to = event.id.next();
                 }
-                rows < limits::OUTBOX_ROWS_PER_TURN
+                goes_on
             })?;
-            behind.read_up_to(read_up_to);
+            behind.read_up_to(read_up_to, *position);
+            rows += turn.rows;
             // The next group, or to find that there is none.
             has_more = true;
         }
+        self.rows = self.rows.saturating_add(rows);
+        self.pass();
         Ok(has_more)
+    }
+
+    /// Tells streams how far they were told everything, once in a while: those that nothing is for have no other
+    /// way to know, and whoever leads next would read all of it again.
+    fn pass(&mut self) {
+        if self.rows < limits::POLL_ROWS_PASSED_MIN || !self.behind.is_at_rest() {
+            return;
+        }
+        self.rows = 0;
+        for (stream_id, tracked) in self.streams.iter_mut() {
+            if tracked.worker.is_some() && !self.behind.holds(stream_id) {
+                tracked.inbox.pass(self.position);
+            }
+        }
     }
 
     /// Looks at what all streams hold, and has what is too much dropped. And begins again what has failed.
@@ -224,22 +244,22 @@ impl Engine {
             if tracked.is_enforced || self.behind.holds(stream_id) {
                 continue;
             }
-            if let Some(excess) = tracked.backlog.excess(&self.shared.limits.holds, waiting, passed) {
-                let is_doubtful =
-                    std::mem::take(&mut tracked.is_suspect) || tracked.backlog.is_cut_off(begin);
-                let was_recounted = std::mem::take(&mut tracked.is_recounted);
-                if is_doubtful && !was_recounted {
-                    // Nothing is dropped because of what was counted and does not wait.
-                    tracked.is_recounted = true;
-                    tracked.backlog = Backlog::new(cursor.as_ref().clone());
-                    self.behind.put(stream_id, tracked.backlog.begin());
-                    continue;
-                }
-                tracked.is_enforced = true;
-                let holding =
-                    Holding { shared: Arc::clone(&self.shared), stream: Arc::clone(&tracked.stream), excess };
-                self.holding.push(Box::pin(holding.enforce()));
+            let was_recounted = std::mem::take(&mut tracked.is_recounted);
+            let Some(excess) = tracked.backlog.excess(&self.shared.limits.holds, waiting, passed) else {
+                continue;
+            };
+            let is_doubtful = std::mem::take(&mut tracked.is_suspect) || tracked.backlog.is_cut_off(begin);
+            if is_doubtful && !was_recounted {
+                // Nothing is dropped because of what was counted and does not wait.
+                tracked.is_recounted = true;
+                tracked.backlog = Backlog::new(cursor.as_ref().clone());
+                self.behind.put(stream_id, tracked.backlog.begin());
+                continue;
             }
+            tracked.is_enforced = true;
+            let holding =
+                Holding { shared: Arc::clone(&self.shared), stream: Arc::clone(&tracked.stream), excess };
+            self.holding.push(Box::pin(holding.enforce()));
         }
         self.shared.metrics.set_stream_backlog(sum, most);
         for stream in unmanned {
@@ -265,8 +285,33 @@ impl Engine {
     }
 }
 
-/// Tells an event to the streams that want it, of those that are asked.
-fn tell(shared: &Shared, streams: &mut Streams, event: &OutboxEvent, mut is_asked: impl FnMut(&str) -> bool) {
+/// How much was done before others have their turn.
+#[derive(Default)]
+struct Turn {
+    rows: usize,
+    told: usize,
+}
+
+impl Turn {
+    /// A row was read and so many streams were told; whether there may be another one.
+    const fn goes_on(&mut self, told: usize) -> bool {
+        self.rows += 1;
+        self.told = self.told.saturating_add(told);
+        !self.is_over()
+    }
+
+    const fn is_over(&self) -> bool {
+        self.rows >= limits::OUTBOX_ROWS_PER_TURN || self.told >= limits::OUTBOX_TOLD_PER_TURN
+    }
+}
+
+/// Tells an event to the streams that want it, of those that are asked; how many want it.
+fn tell(
+    shared: &Shared,
+    streams: &mut Streams,
+    event: &OutboxEvent,
+    mut is_asked: impl FnMut(&str) -> bool,
+) -> usize {
     let mut subject = None;
     streams.visit(event, |stream_id, tracked| {
         if !is_asked(stream_id) {
@@ -281,5 +326,8 @@ fn tell(shared: &Shared, streams: &mut Streams, event: &OutboxEvent, mut is_aske
             let subject = subject.get_or_insert_with(|| subject_of(event));
             tracked.inbox.put(event.id, *subject);
         }
-    });
+    })
 }
+
+#[cfg(test)]
+mod tests;

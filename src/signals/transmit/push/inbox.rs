@@ -26,6 +26,8 @@ struct Events {
     first: VecDeque<Known>,
     /// The last event that found no place behind them.
     left_out: Option<EventId>,
+    /// Nothing else for the stream is before it.
+    passed: Option<EventId>,
 }
 
 impl Inbox {
@@ -39,6 +41,19 @@ impl Inbox {
         }
         drop(events);
         self.changed.notify_one();
+    }
+
+    /// Tells the worker that everything before `end` was put here which is for its stream.
+    pub fn pass(&self, end: EventId) {
+        self.events().passed = Some(end);
+        self.changed.notify_one();
+    }
+
+    /// What was told so, if the worker has taken everything.
+    pub fn passed(&self) -> Option<EventId> {
+        let mut events = self.events();
+        let is_empty = events.first.is_empty() && events.left_out.is_none();
+        events.passed.take_if(|_| is_empty)
     }
 
     /// Tells the worker that its stream, or its cursor, has changed.
@@ -118,6 +133,20 @@ mod tests {
         assert!(!inbox.leaves_out());
         put(&inbox, window + 6..window + 7);
         assert_eq!(inbox.take(usize::MAX), [known(window + 6)]);
+    }
+
+    #[test]
+    fn nothing_is_passed_before_it_is_taken_or_found() {
+        let inbox = Inbox::default();
+        let window = limits::STREAM_WINDOW as u64;
+        put(&inbox, 0..window + 1);
+        let end = known(window + 7).0;
+        inbox.pass(end);
+        assert_eq!(inbox.passed(), None);
+        assert_eq!(inbox.take(usize::MAX).len(), limits::STREAM_WINDOW);
+        assert_eq!(inbox.passed(), None, "one was left out");
+        inbox.found(end);
+        assert_eq!((inbox.passed(), inbox.passed()), (Some(end), None));
     }
 
     #[tokio::test]

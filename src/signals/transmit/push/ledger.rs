@@ -12,6 +12,8 @@ pub struct Ledger {
     cursor: StreamCursor,
     /// Every event of the stream before it is known here.
     looked_up_to: EventId,
+    /// So much of it is worth an entry of the log, whatever is delivered.
+    passed: EventId,
     delivered: BTreeSet<EventId>,
     dead: BTreeMap<EventId, NewDeadLetter>,
     /// Dropped from the outbox before they were sent.
@@ -36,7 +38,8 @@ impl Ledger {
     #[must_use]
     pub fn new(cursor: StreamCursor) -> Self {
         let (looked_up_to, delivered, lost) = (cursor.next, BTreeSet::new(), BTreeSet::new());
-        Self { cursor, looked_up_to, delivered, dead: BTreeMap::new(), lost }
+        let passed = EventId::default();
+        Self { cursor, looked_up_to, passed, delivered, dead: BTreeMap::new(), lost }
     }
 
     /// Which cursor of the log this is.
@@ -62,6 +65,18 @@ impl Ledger {
     /// Takes note that everything before `end` is known; whether there is anything new before it.
     pub fn look_up_to(&mut self, end: EventId) {
         self.looked_up_to = self.looked_up_to.max(end);
+    }
+
+    /// Takes note of the same, where nothing before it waits, and of much that the stream is not for.
+    pub fn pass(&mut self, end: EventId) {
+        self.look_up_to(end);
+        self.passed = end;
+    }
+
+    /// Whether the log is to know that.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.passed > self.cursor.next
     }
 
     /// Whether the log knows that it is over with an event.
@@ -220,6 +235,18 @@ mod tests {
             (proposal.dead, proposal.cursor.next),
             (vec![letter(most), letter(most + 1)], id(most + 3))
         );
+    }
+
+    #[test]
+    fn what_a_stream_is_not_for_is_passed_when_it_is_much() {
+        let mut ledger = ledger();
+        assert!(!ledger.is_passing(), "what was only looked at can be looked at again");
+        ledger.pass(id(50));
+        assert!(ledger.is_passing());
+        let proposal = ledger.proposal(std::iter::empty());
+        assert_eq!((proposal.cursor.next, proposal.cursor.delivered), (id(50), 0));
+        ledger.recorded(proposal.cursor);
+        assert!(!ledger.is_passing());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod inbox;
 mod ledger;
 mod tracked;
 mod verdict;
+mod waiting;
 mod window;
 mod worker;
 
@@ -35,11 +36,11 @@ use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
-use crate::outbound::client::Client;
-use crate::state::{self, EventId, OutboxEvent, State, Stream};
+use crate::outbound::client::{Client, PushPlace};
+use crate::state::{EventId, Fresh, OutboxEvent, State, Stream, StreamStatus};
 use crate::telemetry::Metrics;
 use engine::Engine;
-use verdict::Verdict;
+use verdict::{Unsent, Verdict};
 
 /// What is under way.
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -116,10 +117,8 @@ struct Shared {
 impl Transmitter {
     /// Pushes while this node leads; never ends.
     pub async fn run(self) {
-        let Self { state, sets, client, clock, metrics, seed, limits } = self;
-        let signatures = available_parallelism().map_or(1, |cores| cores.get() / 2).max(1);
-        let signing = Semaphore::new(signatures);
-        let shared = Arc::new(Shared { state, sets, client, clock, metrics, limits, signing });
+        let seed = self.seed;
+        let shared = self.shared();
         let core = shared.state.core();
         loop {
             core.until_leads(true).await;
@@ -130,6 +129,13 @@ impl Transmitter {
             }
             shared.metrics.set_stream_backlog(0, 0);
         }
+    }
+
+    fn shared(self) -> Arc<Shared> {
+        let Self { state, sets, client, clock, metrics, limits, .. } = self;
+        let signatures = available_parallelism().map_or(1, |cores| cores.get() / 2).max(1);
+        let signing = Semaphore::new(signatures);
+        Arc::new(Shared { state, sets, client, clock, metrics, limits, signing })
     }
 }
 
@@ -144,44 +150,58 @@ impl Shared {
         Ok(found)
     }
 
-    /// Pushes an event to the receiver of a stream.
-    async fn deliver(&self, stream: &Stream, event: &OutboxEvent) -> Verdict {
-        let Some(url) = &stream.config.endpoint_url else { return Verdict::address_refused() };
-        let Ok(url) = self.client.guard().push_url(url) else { return Verdict::address_refused() };
-        let Some(set) = self.sign(stream, event).await else { return Verdict::unsigned() };
-        match self.is_owner_blocked(stream).await {
-            Ok(false) => {}
-            Ok(true) => return Verdict::owner_blocked(),
-            Err(_) => return Verdict::stale(),
-        }
-        let begun = self.clock.boot();
-        let answer = self.client.push(&url, set).await;
-        self.metrics.push_took(self.clock.boot().saturating_sub(begun));
-        Verdict::of(answer)
-    }
-
-    /// Asked last before a push, so that nothing is begun once a block was acknowledged.
-    async fn is_owner_blocked(&self, stream: &Stream) -> Result<bool, state::Error> {
-        let fresh = self.state.fresh().await?;
-        let Some(position) = self.state.position() else { return Ok(false) };
-        let owner = (self.sets.issuer(), stream.config.owner.as_str());
-        Ok(self.state.is_blocked_caller(&fresh, owner, position, self.clock.now()))
-    }
-
-    async fn sign(&self, stream: &Stream, event: &OutboxEvent) -> Option<String> {
-        // Never closed.
-        let turn = self.signing.acquire().await.ok()?;
-        let made = self.sets.make(stream, event, self.clock.now());
+    /// Pushes an event to the receiver of a stream, which has a place for it.
+    async fn deliver(
+        &self,
+        place: PushPlace,
+        stream: &Stream,
+        event: &OutboxEvent,
+    ) -> Result<Verdict, Unsent> {
+        // In its turn, so that it need not be made below.
+        let turn = self.signing.acquire().await.map_err(|_| Unsent::Unsigned)?;
+        self.signed(stream, event)?;
         drop(turn);
         // Others first: this one has had its turn.
         tokio::task::yield_now().await;
-        match made {
-            Ok(set) => Some(set.as_ref().to_owned()),
-            Err(error) => {
-                tracing::error!(%error, stream_id = stream.config.stream_id, "sign an event");
-                None
-            }
+        let fresh = self.state.fresh().await.map_err(|_| Unsent::Stale)?;
+        // From here on nothing is waited for, so that nothing is begun once a block, a taint or a change of the
+        // stream was acknowledged.
+        if !self.is_as_it_was(stream) {
+            return Err(Unsent::Changed);
         }
+        if self.is_owner_blocked(&fresh, stream) {
+            return Ok(Verdict::owner_blocked());
+        }
+        let set = self.signed(stream, event)?;
+        let begun = self.clock.boot();
+        let answer = self.client.push(place, set.as_ref().to_owned()).await;
+        self.metrics.push_took(self.clock.boot().saturating_sub(begun));
+        let verdict = Verdict::of(answer)?;
+        if matches!(verdict, Verdict::KeyRefused { .. }) && self.signed(stream, event) != Ok(set) {
+            return Ok(Verdict::key_replaced());
+        }
+        Ok(verdict)
+    }
+
+    /// Whether a stream is pushed as it was when the push was decided.
+    fn is_as_it_was(&self, stream: &Stream) -> bool {
+        let now = self.state.stream(&stream.config.stream_id);
+        now.is_some_and(|now| now.status == StreamStatus::Enabled && now.revision == stream.revision)
+    }
+
+    fn is_owner_blocked(&self, fresh: &Fresh, stream: &Stream) -> bool {
+        let Some(position) = self.state.position() else { return false };
+        let owner = (self.sets.issuer(), stream.config.owner.as_str());
+        self.state.is_blocked_caller(fresh, owner, position, self.clock.now())
+    }
+
+    /// The token of an event, by the key that signs now: the same text as before while that is the same key.
+    fn signed(&self, stream: &Stream, event: &OutboxEvent) -> Result<Arc<str>, Unsent> {
+        let now = self.state.not_before_log(self.clock.now());
+        self.sets.make(stream, event, now).map_err(|error| {
+            tracing::error!(%error, stream_id = stream.config.stream_id, "sign an event");
+            Unsent::Unsigned
+        })
     }
 }
 

@@ -16,19 +16,23 @@ use crate::outbound::guard::{Guard, Rules};
 use crate::state::testing::Core;
 use crate::state::{DeadLetter, SecurityEvent, Signal, StreamConfig, StreamCursor, StreamStatus};
 
+mod fairness;
 mod going_on;
 mod holding;
-mod receiver;
+pub(super) mod receiver;
+mod refusals;
 
-const EVENT: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+pub(super) const EVENT: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+const ISSUER: &str = "https://fabric.example";
 const UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream-updated";
 
 /// A core, and a transmitter that can be stopped and started.
-struct Bench {
-    core: Core,
+pub(super) struct Bench {
+    pub(super) core: Core,
     keyring: Keyring,
     metrics: Metrics,
-    limits: Limits,
+    pub(super) limits: Limits,
+    client: Client,
     signals: u64,
     streams: u64,
     transmitter: JoinSet<()>,
@@ -42,12 +46,13 @@ fn limits() -> Limits {
 
 impl Bench {
     /// Without a transmitter.
-    async fn still() -> Self {
+    pub(super) async fn still() -> Self {
         let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
         let keyring = core.keyring().await;
         let metrics = Metrics::new().expect("metrics");
         let (signals, streams, limits) = (0, 0, limits());
-        Self { core, keyring, metrics, limits, signals, streams, transmitter: JoinSet::new() }
+        let client = client(client::Limits::default());
+        Self { core, keyring, metrics, limits, client, signals, streams, transmitter: JoinSet::new() }
     }
 
     async fn start() -> Self {
@@ -58,12 +63,47 @@ impl Bench {
 
     /// Begins to push.
     fn transmit(&mut self) {
-        let (state, clock, metrics) =
-            (self.core.state.clone(), self.core.clock.clone(), self.metrics.clone());
-        let sets = SetMaker::new("https://fabric.example".to_owned(), self.keyring.clone(), state.clone());
-        let client = Client::new(client::Limits::default(), Guard::new(Rules::default())).expect("client");
-        let (seed, limits) = ([3; 16], self.limits);
-        self.transmitter.spawn(Transmitter { state, sets, client, clock, metrics, seed, limits }.run());
+        let transmitter = self.transmitter(self.core.clock.clone());
+        self.transmitter.spawn(transmitter.run());
+    }
+
+    fn transmitter(&self, clock: Clock) -> Transmitter {
+        let (state, metrics, client) = (self.core.state.clone(), self.metrics.clone(), self.client.clone());
+        let sets = SetMaker::new(ISSUER.to_owned(), self.keyring.clone(), state.clone());
+        Transmitter { state, sets, client, clock, metrics, seed: [3; 16], limits: self.limits }
+    }
+
+    /// What a transmitter's workers share, for a test that is one of them.
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        self.transmitter(self.core.clock.clone()).shared()
+    }
+
+    /// Every place that an owner has at one host.
+    async fn all_places(&self, url: &str) -> Vec<PushPlace> {
+        let mut places = Vec::new();
+        for _ in 0..limits::PUSHES_PER_OWNER_AT_HOST_MAX {
+            let url = self.client.guard().push_url(url).expect("url");
+            places.push(self.client.push_place(url, "").await.expect("place"));
+        }
+        places
+    }
+
+    /// The last event of the outbox.
+    pub(super) fn last_event(&self) -> OutboxEvent {
+        let mut last = None;
+        let mut look = |event| {
+            last = Some(event);
+            true
+        };
+        self.core.state.outbox(EventId::default(), &mut look).expect("rows");
+        last.expect("an event")
+    }
+
+    /// Until a page of metrics has this in it.
+    async fn until_shown(&self, part: &str) {
+        while !self.metrics.render().expect("page").contains(part) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// As if the node had ended without a word.
@@ -72,7 +112,7 @@ impl Bench {
     }
 
     /// It would wait for ever for a worker that outlives its transmitter.
-    async fn end(self) {
+    pub(super) async fn end(self) {
         let Self { core, keyring, mut transmitter, .. } = self;
         transmitter.shutdown().await;
         drop(keyring);
@@ -80,7 +120,7 @@ impl Bench {
     }
 
     /// A stream that is pushed there, or polled.
-    async fn stream(&mut self, url: Option<&str>) -> String {
+    pub(super) async fn stream(&mut self, url: Option<&str>) -> String {
         self.streams += 1;
         let stream_id = format!("{:032x}", self.streams);
         let config = StreamConfig {
@@ -97,7 +137,7 @@ impl Bench {
     }
 
     /// Events about these subjects, in one entry.
-    async fn tell(&mut self, subjects: &[&str]) {
+    pub(super) async fn tell(&mut self, subjects: &[&str]) {
         let events = subjects.iter().map(|subject| event(subject)).collect();
         self.signals += 1;
         let signal = Signal {
@@ -113,7 +153,7 @@ impl Bench {
         assert!(self.core.state.accept_signal(signal).await.expect("accepted"));
     }
 
-    fn cursor(&self, stream_id: &str) -> StreamCursor {
+    pub(super) fn cursor(&self, stream_id: &str) -> StreamCursor {
         StreamCursor::clone(&self.core.state.stream_cursor(stream_id).expect("a cursor"))
     }
 
@@ -145,7 +185,7 @@ impl Bench {
         }
     }
 
-    async fn set_status(&self, stream_id: &str, status: StreamStatus) {
+    pub(super) async fn set_status(&self, stream_id: &str, status: StreamStatus) {
         self.core.state.set_stream_status(stream_id, status, String::new()).await.expect("set");
     }
 
@@ -157,6 +197,10 @@ impl Bench {
         let page = self.metrics.render().expect("page");
         assert!(page.lines().any(|shown| shown == line), "{line} in {page}");
     }
+}
+
+fn client(limits: client::Limits) -> Client {
+    Client::new(limits, Guard::new(Rules::default())).expect("client")
 }
 
 fn event(subject: &str) -> SecurityEvent {

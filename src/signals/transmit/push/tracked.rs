@@ -85,16 +85,19 @@ impl Streams {
         self.streams.iter_mut()
     }
 
-    /// Visits those that an event is for. No other is looked at.
-    pub fn visit(&mut self, event: &OutboxEvent, mut visit: impl FnMut(&str, &mut Tracked)) {
+    /// Visits those that an event is for; how many had to be looked at, which are those that deliver its type.
+    pub fn visit(&mut self, event: &OutboxEvent, mut visit: impl FnMut(&str, &mut Tracked)) -> usize {
+        let mut looked_at = 0;
         let addressed = event.stream_id.iter();
         let of_type = self.by_type.get(&event.event.event_type).filter(|_| event.stream_id.is_none());
         for stream_id in addressed.chain(of_type.into_iter().flatten()) {
             let Some(tracked) = self.streams.get_mut(stream_id) else { continue };
+            looked_at += 1;
             if matching::is_for(&tracked.stream, event) {
                 visit(stream_id, tracked);
             }
         }
+        looked_at
     }
 }
 

@@ -5,6 +5,7 @@
 //! | 202 | delivered |
 //! | another 2xx | delivered: the receiver has it, though that is not how RFC 8935 §2.2 says so |
 //! | 400 with an `err` | a dead letter: sent again it would be refused again |
+//! | 400 with an `err` that is about the key | sent again by another key, or a few times by the same one |
 //! | 400 without | stays: that is the word of something in between, and says nothing of this event |
 //! | 401, 403 | stays, and the stream is paused |
 //! | 408, 429, 5xx, any other, a redirect, none | stays, and is sent again later |
@@ -32,6 +33,13 @@ pub enum Verdict {
         /// Its `description`, or nothing.
         description: String,
     },
+    /// The receiver does not take the key that signed, which still signs. It may not know it yet.
+    KeyRefused {
+        /// Its `err`: one of [`KEY_ERRS`].
+        err: String,
+        /// Its `description`, or nothing.
+        description: String,
+    },
     /// The receiver does not take anything from us.
     Refused {
         /// 401 or 403.
@@ -48,20 +56,64 @@ pub enum Verdict {
     },
 }
 
+/// Why an event was not sent, which says nothing of its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// Too many others were, at the same time.
+    NoPlace,
+    /// Its stream has changed meanwhile.
+    Changed,
+    /// It could not be read.
+    Unread,
+    /// Nothing can be signed now.
+    Unsigned,
+    /// This node does not know now what is blocked.
+    Stale,
+}
+
+impl Unsent {
+    /// Its name in `svc_push_total`.
+    #[must_use]
+    pub const fn result(self) -> &'static str {
+        match self {
+            Self::NoPlace => "no_place",
+            Self::Changed => "changed",
+            Self::Unread => "unread",
+            Self::Unsigned => "unsigned",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+/// Errors that are about the key of a token and not about its event (RFC 8935 §2.4).
+const KEY_ERRS: [&str; 2] = ["invalid_key", "authentication_failed"];
+
 impl Verdict {
     /// What an answer comes to, or that there was none.
-    #[must_use]
-    pub fn of(answer: Result<PushAnswer, Error>) -> Self {
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => return Self::of_error(&error),
-        };
+    ///
+    /// # Errors
+    /// [`Unsent`] if this node did not get as far as the receiver.
+    pub fn of(answer: Result<PushAnswer, Error>) -> Result<Self, Unsent> {
+        match answer {
+            Ok(answer) => Ok(Self::of_answer(&answer)),
+            Err(Error::NoPlace) => Err(Unsent::NoPlace),
+            Err(error) => Ok(Self::of_error(&error)),
+        }
+    }
+
+    fn of_answer(answer: &PushAnswer) -> Self {
         match answer.status {
             202 => Self::Delivered { as_specified: true },
             200..=299 => Self::Delivered { as_specified: false },
             400 => err_of(&answer.body).map_or_else(
                 || Self::again("the receiver answered 400 without an err", "answered_400"),
-                |(err, description)| Self::DeadLetter { err, description },
+                |(err, description)| {
+                    if KEY_ERRS.contains(&err.as_str()) {
+                        Self::KeyRefused { err, description }
+                    } else {
+                        Self::DeadLetter { err, description }
+                    }
+                },
             ),
             status @ (401 | 403) => Self::Refused { status },
             status => Self::Again {
@@ -92,22 +144,16 @@ impl Verdict {
         Self::again("the receiver's address is not allowed", "address_refused")
     }
 
-    /// Nothing can be signed now.
+    /// The receiver does not take a key that signs no more.
     #[must_use]
-    pub fn unsigned() -> Self {
-        Self::again("this node could not sign the event", "unsigned")
+    pub fn key_replaced() -> Self {
+        Self::again("the receiver refused a key that was replaced meanwhile", "key_replaced")
     }
 
     /// Whoever made the stream is blocked: nothing is told to it.
     #[must_use]
     pub fn owner_blocked() -> Self {
         Self::again("whoever made the stream is blocked", "owner_blocked")
-    }
-
-    /// This node does not know now what is blocked.
-    #[must_use]
-    pub fn stale() -> Self {
-        Self::again("this node could not tell whether the stream's owner is blocked", "stale")
     }
 
     fn again(reason: &str, result: &'static str) -> Self {
@@ -120,6 +166,7 @@ impl Verdict {
         match self {
             Self::Delivered { .. } => "delivered",
             Self::DeadLetter { .. } => "dead_letter",
+            Self::KeyRefused { .. } => "key_refused",
             Self::Refused { .. } => "refused",
             Self::Again { result, .. } => result,
         }
@@ -155,7 +202,8 @@ mod tests {
 
     fn answer(status: u16, body: &str) -> Verdict {
         let retry_after = Some(Duration::from_secs(20));
-        Verdict::of(Ok(PushAnswer { status, retry_after, body: body.as_bytes().to_vec() }))
+        let answer = PushAnswer { status, retry_after, body: body.as_bytes().to_vec() };
+        Verdict::of(Ok(answer)).expect("an answer")
     }
 
     fn dead(err: &str, description: &str) -> Verdict {
@@ -196,11 +244,9 @@ mod tests {
     #[test]
     fn an_answer_400_is_a_dead_letter_only_if_it_says_why() {
         for (body, verdict) in [
-            (r#"{"err": "invalid_key"}"#, dead("invalid_key", "")),
-            (
-                r#"{"err": "authentication_failed", "description": "who?"}"#,
-                dead("authentication_failed", "who?"),
-            ),
+            (r#"{"err": "invalid_audience"}"#, dead("invalid_audience", "")),
+            (r#"{"err": "invalid_key "}"#, dead("invalid_key ", "")),
+            (r#"{"err": "access_denied", "description": "who?"}"#, dead("access_denied", "who?")),
             (r#"{"description": "no", "err": "x", "more": {}}"#, dead("x", "no")),
             (r#"{"err": "x", "description": 7}"#, dead("x", "")),
         ] {
@@ -219,6 +265,14 @@ mod tests {
         ] {
             let said = answer(400, body);
             assert!(matches!(&said, Verdict::Again { result: "answered_400", .. }), "{body}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_the_key_is_not_said_of_the_event() {
+        for err in ["invalid_key", "authentication_failed"] {
+            let said = answer(400, &format!(r#"{{"err": "{err}", "description": "who?"}}"#));
+            assert_eq!(said, Verdict::KeyRefused { err: err.to_owned(), description: "who?".to_owned() });
         }
     }
 
@@ -242,7 +296,7 @@ mod tests {
             (Error::Url(UrlError::NotOnlyAddress), "address_refused"),
             (Error::Unreachable, "unreachable"),
         ] {
-            let said = Verdict::of(Err(error));
+            let said = Verdict::of(Err(error)).expect("a verdict");
             let Verdict::Again { reason, result: counted, after: None } = &said else { panic!("{said:?}") };
             assert_eq!(*counted, result);
             assert!(
@@ -251,5 +305,6 @@ mod tests {
             );
             assert_eq!(said.result(), result);
         }
+        assert_eq!(Verdict::of(Err(Error::NoPlace)), Err(Unsent::NoPlace), "no word about the receiver");
     }
 }

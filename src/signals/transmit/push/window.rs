@@ -15,6 +15,10 @@ pub struct Window {
     /// Those that wait and are the first of their subject.
     ready: BTreeSet<EventId>,
     under_way: usize,
+    /// How many the receiver took.
+    taken: u64,
+    /// Since it took the last one, it did not take one that it had not refused before.
+    is_outage: bool,
 }
 
 #[derive(Debug)]
@@ -22,6 +26,19 @@ struct Event {
     subject: Digest128,
     place: Place,
     failures: u32,
+    /// How many were taken before it failed for the first time.
+    taken_before: Option<u64>,
+    alone: u32,
+    key_refusals: u32,
+}
+
+/// How often an event was not taken by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// In all, since that was forgiven.
+    pub failures: u32,
+    /// While the receiver took others.
+    pub alone: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +54,8 @@ impl Window {
         if self.events.contains_key(&id) {
             return;
         }
-        self.events.insert(id, Event { subject, place: Place::Waiting, failures: 0 });
+        let (place, failures, alone, key_refusals) = (Place::Waiting, 0, 0, 0);
+        self.events.insert(id, Event { subject, place, failures, taken_before: None, alone, key_refusals });
         let of_subject = self.subjects.entry(subject).or_default();
         of_subject.insert(id);
         if of_subject.first() == Some(&id) {
@@ -73,12 +91,42 @@ impl Window {
         }
     }
 
+    /// The receiver took an event, or said why it never will: whatever else it does not take, it is there.
+    pub fn taken(&mut self, id: EventId) {
+        self.taken = self.taken.saturating_add(1);
+        self.is_outage = false;
+        self.done(id);
+    }
+
     /// An event was not taken, and rests; how often that happened to it by now.
-    pub fn failed(&mut self, id: EventId) -> u32 {
-        self.put(id, Place::Resting);
-        let Some(event) = self.events.get_mut(&id) else { return 0 };
+    pub fn failed(&mut self, id: EventId) -> Failed {
+        self.rest(id);
+        let Some(event) = self.events.get_mut(&id) else { return Failed { failures: 0, alone: 0 } };
         event.failures = event.failures.saturating_add(1);
-        event.failures
+        if *event.taken_before.get_or_insert(self.taken) == self.taken {
+            self.is_outage = true;
+        } else if !self.is_outage {
+            event.alone = event.alone.saturating_add(1);
+        }
+        Failed { failures: event.failures, alone: event.alone }
+    }
+
+    /// An event was refused because of its key; how often by now.
+    pub fn key_refused(&mut self, id: EventId) -> u32 {
+        let Some(event) = self.events.get_mut(&id) else { return 0 };
+        event.key_refusals = event.key_refusals.saturating_add(1);
+        event.key_refusals
+    }
+
+    /// An event was not sent, and rests.
+    pub fn rest(&mut self, id: EventId) {
+        self.put(id, Place::Resting);
+    }
+
+    /// An event was not sent, and may be at once.
+    pub fn unsent(&mut self, id: EventId) {
+        self.rest(id);
+        self.rested(id);
     }
 
     /// An event that rested may be sent again.
@@ -199,16 +247,63 @@ mod tests {
     fn what_failed_rests_with_all_that_come_behind_it() {
         let mut window = window(b"aab");
         assert_eq!(window.next(8), Some(id(0)));
-        assert_eq!(window.failed(id(0)), 1);
+        assert_eq!(window.failed(id(0)).failures, 1);
         assert_eq!(window.next(8), Some(id(2)), "the other subject goes on");
         assert_eq!(window.next(8), None);
         window.rested(id(0));
         window.rested(id(1));
         assert_eq!(window.next(8), Some(id(0)));
-        assert_eq!(window.failed(id(0)), 2);
+        assert_eq!(window.failed(id(0)).failures, 2);
         window.forgive();
         assert_eq!(window.next(8), Some(id(0)));
-        assert_eq!(window.failed(id(0)), 1, "what it was forgiven does not count");
+        assert_eq!(window.failed(id(0)).failures, 1, "what it was forgiven does not count");
+    }
+
+    #[test]
+    fn what_was_not_sent_may_be_sent_again_before_all_that_come_behind_it() {
+        let mut window = window(b"aab");
+        assert_eq!(window.next(8), Some(id(0)));
+        window.unsent(id(0));
+        assert_eq!((window.next(8), window.next(8), window.next(8)), (Some(id(0)), Some(id(2)), None));
+        window.rest(id(0));
+        assert_eq!(window.next(8), None);
+        window.rested(id(0));
+        assert_eq!(window.next(8), Some(id(0)));
+        assert_eq!(window.failed(id(0)).failures, 1, "not being sent is no failure");
+    }
+
+    /// Sends an event that is not taken.
+    fn fail(window: &mut Window, index: u64) -> u32 {
+        window.forgive();
+        while window.next(8).is_some() {}
+        window.failed(id(index)).alone
+    }
+
+    #[test]
+    fn an_event_fails_alone_while_the_receiver_takes_others() {
+        let mut window = window(b"abcdef");
+        assert_eq!(fail(&mut window, 0), 0);
+        assert_eq!(fail(&mut window, 0), 0, "nothing was taken since");
+        window.taken(id(1));
+        assert_eq!((fail(&mut window, 0), fail(&mut window, 0)), (1, 2));
+        // One that fails for the first time may be the begin of an outage.
+        assert_eq!((fail(&mut window, 2), fail(&mut window, 0)), (0, 2));
+        window.taken(id(3));
+        assert_eq!(
+            (fail(&mut window, 0), fail(&mut window, 2), fail(&mut window, 0)),
+            (3, 1, 4),
+            "two of them"
+        );
+    }
+
+    #[test]
+    fn in_an_outage_no_event_fails_alone() {
+        let mut window = window(b"abcdef");
+        assert_eq!(fail(&mut window, 0), 0);
+        window.taken(id(1));
+        for _ in 0..100 {
+            assert_eq!((fail(&mut window, 2), fail(&mut window, 3), fail(&mut window, 0)), (0, 0, 0));
+        }
     }
 
     #[test]

@@ -3,30 +3,33 @@
 //! A worker keeps the numbers of at most [`limits::STREAM_WINDOW`] events, and reads an event only to send it.
 //! It ends when there is nothing to push any more: the stream is deleted, disabled, or polled.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 
 use super::backoff::Jitter;
 use super::delivery::{Delivery, Outcome, Pushed};
 use super::inbox::Inbox;
 use super::ledger::{Ledger, Proposal};
-use super::verdict::Verdict;
-use super::window::Window;
+use super::verdict::{Unsent, Verdict};
+use super::waiting::{Cooling, Due, ended, rested};
+use super::window::{Failed, Window};
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::signals::transmit::matching;
-use crate::state::{self, EventId, NewDeadLetter, Stream, StreamStatus};
+use crate::state::{self, EventId, NewDeadLetter, OutboxEvent, Stream, StreamStatus};
 
 /// So many failures in a row, each after a wait, are an outage of the receiver and not of one event: when it is
 /// over, nothing waits any longer.
 const FAILURES_OF_AN_OUTAGE: u32 = 3;
+
+/// `err` of the dead letter of an event that its receiver never took while it took others.
+const UNDELIVERABLE: &str = "undeliverable";
 
 /// What pushes one stream.
 pub struct Worker {
@@ -45,23 +48,12 @@ pub struct Worker {
     failing: Option<Failing>,
     /// What was sent before the receiver changed its stream says nothing about it as it is now.
     epoch: u64,
+    /// When a change of its stream ended its waits last.
+    freed: Option<Duration>,
     advancing: Option<(Proposed, Work<Result<(), state::Error>>)>,
     due: Option<Due>,
     pausing: Option<Work<Result<(), state::Error>>>,
     is_odd: bool,
-}
-
-struct Cooling {
-    sleep: Pin<Box<Sleep>>,
-    /// The receiver asked for it.
-    is_asked: bool,
-}
-
-/// When the next proposal is due.
-struct Due {
-    sleep: Pin<Box<Sleep>>,
-    /// However many events come together meanwhile: the last one came to nothing.
-    is_held: bool,
 }
 
 /// Since when a receiver has taken nothing, by the boot clock and by the wall clock.
@@ -96,6 +88,7 @@ impl Worker {
             failures: 0,
             failing: None,
             epoch: 0,
+            freed: None,
             advancing: None,
             due: None,
             pausing: None,
@@ -116,6 +109,7 @@ impl Worker {
                 }
                 self.send();
             }
+            self.pass();
             self.record();
             self.until_something_happens().await;
         }
@@ -137,11 +131,22 @@ impl Worker {
         self.stream.config.endpoint_url.is_some() && self.stream.status != StreamStatus::Disabled
     }
 
-    /// What was answered until now says nothing of what will be.
+    /// What was answered until now says nothing of what will be. A stream that is pushed waits no longer, once in
+    /// the longest wait: whoever changes it again and again is waited for like any other.
     fn begin_anew(&mut self) {
+        self.forget_answers();
+        let (now, wait) = (self.shared.clock.boot(), self.shared.limits.waits.max);
+        let is_freed = self.freed.is_some_and(|freed| now.saturating_sub(freed) < wait);
+        if self.stream.status == StreamStatus::Enabled && !is_freed {
+            self.freed = Some(now);
+            (self.cooling, self.failures) = (None, 0);
+            self.forgive();
+        }
+    }
+
+    fn forget_answers(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
-        (self.cooling, self.failures, self.failing) = (None, 0, None);
-        self.forgive();
+        self.failing = None;
     }
 
     fn forgive(&mut self) {
@@ -210,6 +215,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Leaves behind what the stream is not for, if it holds nothing: whoever begins again reads from its cursor.
+    fn pass(&mut self) {
+        if self.window.len() == 0
+            && let Some(end) = self.inbox.passed()
+        {
+            self.ledger.pass(end);
+        }
+    }
+
     fn send(&mut self) {
         let at_once = match (&self.cooling, self.failures) {
             (Some(_), _) => 0,
@@ -231,7 +245,7 @@ impl Worker {
     /// Proposes what is over, if so much came together or it is due.
     fn record(&mut self) {
         let unrecorded = self.ledger.unrecorded();
-        if self.advancing.is_some() || unrecorded == 0 {
+        if self.advancing.is_some() || (unrecorded == 0 && !self.ledger.is_passing()) {
             return;
         }
         let limits = &self.shared.limits;
@@ -286,15 +300,11 @@ impl Worker {
         let is_of_now = epoch == self.epoch && self.stream.status == StreamStatus::Enabled;
         let (event, verdict) = match outcome {
             Outcome::Answered(event, verdict) => (event, verdict),
+            Outcome::Unsent(unsent) => return self.unsent(id, unsent),
             Outcome::Gone => {
                 tracing::error!(stream_id = self.stream_id(), %id, "an event was dropped before it was pushed");
                 self.ledger.lost(id);
                 self.window.done(id);
-                return;
-            }
-            Outcome::Unread => {
-                self.rest(id, None);
-                self.failed("this node could not read the event", None);
                 return;
             }
         };
@@ -303,15 +313,20 @@ impl Worker {
                 self.note_odd(as_specified);
                 self.succeeded();
                 self.ledger.delivered(id);
-                self.window.done(id);
+                self.window.taken(id);
             }
             Verdict::DeadLetter { err, description } => {
-                tracing::warn!(stream_id = self.stream_id(), %id, err, description, "dead letter");
                 self.succeeded();
-                let sub_id = event.event.sub_id.to_string();
-                let event_type = event.event.event_type.clone();
-                self.ledger.dead(NewDeadLetter { id, err, description, event_type, sub_id });
-                self.window.done(id);
+                self.window.taken(id);
+                self.dead(&event, err, description);
+            }
+            Verdict::KeyRefused { err, description } => {
+                let refusals = self.window.key_refused(id);
+                if refusals >= limits::PUSH_KEY_REFUSALS_MAX {
+                    self.dead(&event, err, description);
+                } else {
+                    self.not_taken(&event, "the receiver refused the key of this node", None, is_of_now);
+                }
             }
             Verdict::Refused { status } => {
                 self.rest(id, None);
@@ -319,24 +334,62 @@ impl Worker {
                     self.pause(format!("the receiver answered {status}"));
                 }
             }
-            Verdict::Again { reason, after, .. } => {
-                self.rest(id, after);
-                if is_of_now {
-                    self.failed(&reason, after);
+            Verdict::Again { reason, after, .. } => self.not_taken(&event, &reason, after, is_of_now),
+        }
+    }
+
+    /// It is over with an event that its receiver does not take.
+    fn dead(&mut self, event: &OutboxEvent, err: String, description: String) {
+        tracing::warn!(stream_id = self.stream_id(), id = %event.id, err, description, "dead letter");
+        let (event_type, sub_id) = (event.event.event_type.clone(), event.event.sub_id.to_string());
+        self.ledger.dead(NewDeadLetter { id: event.id, err, description, event_type, sub_id });
+        self.window.done(event.id);
+    }
+
+    /// An event stays, unless its receiver took others for as long as it did not take this one.
+    fn not_taken(&mut self, event: &OutboxEvent, reason: &str, asked: Option<Duration>, is_of_now: bool) {
+        let alone = self.rest(event.id, asked);
+        if alone >= limits::PUSH_FAILURES_ALONE_MAX {
+            self.dead(event, UNDELIVERABLE.to_owned(), reason.to_owned());
+        } else if is_of_now {
+            self.failed(reason, asked);
+        }
+    }
+
+    /// This node did not get as far as the receiver, which is not blamed.
+    fn unsent(&mut self, id: EventId, unsent: Unsent) {
+        if self.ledger.is_over(id) {
+            self.window.done(id);
+            return;
+        }
+        match unsent {
+            // That was a wait, or ends none.
+            Unsent::NoPlace | Unsent::Changed => self.window.unsent(id),
+            Unsent::Unread | Unsent::Unsigned | Unsent::Stale => {
+                let wait = self.shared.limits.waits.min;
+                self.window.rest(id);
+                self.rest_for(id, wait);
+                if self.cooling.is_none() {
+                    self.cool(wait, false);
                 }
             }
         }
     }
 
-    /// The event is sent again after its wait, if it is still to be sent.
-    fn rest(&mut self, id: EventId, asked: Option<Duration>) {
+    /// The event is sent again after its wait, if it is still to be sent; how often it failed alone.
+    fn rest(&mut self, id: EventId, asked: Option<Duration>) -> u32 {
         if self.ledger.is_over(id) {
             self.window.done(id);
-            return;
+            return 0;
         }
-        let failures = self.window.failed(id);
+        let Failed { failures, alone } = self.window.failed(id);
         let waits = &self.shared.limits.waits;
         let wait = asked.map_or_else(|| waits.after(failures, &mut self.jitter), |wait| waits.asked(wait));
+        self.rest_for(id, wait);
+        alone
+    }
+
+    fn rest_for(&mut self, id: EventId, wait: Duration) {
         self.resting.push(Box::pin(async move {
             sleep(wait).await;
             id
@@ -384,15 +437,23 @@ impl Worker {
             return;
         }
         tracing::warn!(stream_id = self.stream_id(), reason, "stream paused");
-        let (state, stream_id) = (self.shared.state.clone(), self.stream_id().to_owned());
-        self.pausing = Some(Box::pin(async move { state.pause_stream(&stream_id, reason).await }));
+        let (shared, stream) = (Arc::clone(&self.shared), Arc::clone(&self.stream));
+        self.pausing = Some(Box::pin(async move {
+            // Another URL is another receiver.
+            if !shared.is_as_it_was(&stream) {
+                return Ok(());
+            }
+            shared.state.pause_stream(&stream.config.stream_id, reason).await
+        }));
     }
 
     fn paused(&mut self, outcome: Result<(), state::Error>) {
         self.pausing = None;
         match outcome {
             // Or it is not enabled any more: then somebody else was first.
-            Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => self.begin_anew(),
+            Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => {
+                self.forget_answers();
+            }
             Err(error) => {
                 tracing::warn!(%error, stream_id = self.stream_id(), "pause a stream");
                 self.cool(self.shared.limits.waits.min, false);
@@ -412,26 +473,6 @@ impl Worker {
     }
 }
 
-impl Due {
-    fn after(wait: Duration, is_held: bool) -> Self {
-        Self { sleep: Box::pin(sleep(wait)), is_held }
-    }
-}
-
-async fn rested(sleep: Option<&mut Pin<Box<Sleep>>>) {
-    match sleep {
-        Some(sleep) => sleep.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn ended<T>(work: &mut Option<Work<T>>) -> T {
-    match work {
-        Some(work) => work.await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn advanced(
     advancing: &mut Option<(Proposed, Work<Result<(), state::Error>>)>,
 ) -> (Proposed, Result<(), state::Error>) {
@@ -440,3 +481,6 @@ async fn advanced(
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

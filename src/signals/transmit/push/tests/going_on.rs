@@ -148,3 +148,28 @@ async fn who_takes_over_in_the_middle_loses_nothing_and_repeats_the_same_jti() {
     bench.until_cursor(&stream_id, |cursor| cursor.delivered == 30).await;
     bench.end().await;
 }
+
+/// Whoever leads next reads from the earliest cursor: one of a stream that nothing is for must not be days old.
+#[tokio::test]
+async fn a_stream_that_nothing_is_for_passes_what_the_others_get() {
+    let mut bench = Bench::still().await;
+    let idle = bench.stream(Some("http://127.0.0.1:9/")).await;
+    let stream = bench.core.state.stream(&idle).expect("there");
+    let config = StreamConfig { events_delivered: Vec::new(), ..stream.config.clone() };
+    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    let rows = limits::POLL_ROWS_PASSED_MIN;
+    let some = vec!["a"; 100];
+    for round in 0..2 {
+        // The first were told while nobody led.
+        for _ in 0..rows / 100 {
+            bench.tell(&some).await;
+        }
+        if round == 0 {
+            bench.transmit();
+        }
+        let end = *bench.core.state.outbox_end().borrow();
+        let cursor = bench.until_cursor(&idle, |cursor| cursor.next == end).await;
+        assert_eq!((cursor.delivered, cursor.dropped), (0, 0));
+    }
+    bench.end().await;
+}

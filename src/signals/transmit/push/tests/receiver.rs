@@ -20,6 +20,8 @@ pub struct Receiver {
 pub struct Arrived {
     /// What its token says; nobody has verified it.
     pub claims: Value,
+    /// Which key it names.
+    pub kid: String,
     answer: oneshot::Sender<String>,
 }
 
@@ -105,11 +107,12 @@ async fn serve(connection: TcpStream, arrived: mpsc::UnboundedSender<Arrived>) {
             return;
         }
         let token = String::from_utf8(body).expect("text");
-        let claims =
-            URL_SAFE_NO_PAD.decode(token.split('.').nth(1).expect("three parts")).expect("base64url");
+        let mut parts = token.split('.').map(|part| URL_SAFE_NO_PAD.decode(part).expect("base64url"));
+        let mut part = || crate::json::parse(&parts.next().expect("three parts")).expect("JSON");
+        let (header, claims) = (part(), part());
+        let kid = header["kid"].as_str().expect("kid").to_owned();
         let (answer, answered) = oneshot::channel();
-        let claims = crate::json::parse(&claims).expect("JSON");
-        if arrived.send(Arrived { claims, answer }).is_err() {
+        if arrived.send(Arrived { claims, kid, answer }).is_err() {
             return;
         }
         let Ok(answer) = answered.await else { return };
