@@ -130,6 +130,10 @@ impl Worker {
         let Some(now) = self.shared.state.stream(self.stream_id()) else { return false };
         let before = std::mem::replace(&mut self.stream, now);
         let now = &self.stream;
+        if before.filter != now.filter {
+            // What was told and looked up is not all that it is for: another worker begins at the cursor.
+            return false;
+        }
         if before.status != now.status || before.config.endpoint_url != now.config.endpoint_url {
             // Another URL is another receiver, and one that resumes is there.
             self.begin_anew();
@@ -242,8 +246,8 @@ impl Worker {
         self.due = None;
         let Proposal { cursor, dead, delivered, lost } = self.ledger.proposal(self.window.ids());
         let proposed = Proposed { delivered, dead: dead.len() as u64, lost };
-        let (state, stream_id) = (self.shared.state.clone(), self.stream_id().to_owned());
-        let work = async move { state.advance_stream(&stream_id, cursor, dead).await };
+        let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
+        let work = async move { state.advance_stream(&stream, cursor, dead).await };
         self.advancing = Some((proposed, Box::pin(work)));
     }
 
@@ -384,8 +388,8 @@ impl Worker {
             return;
         }
         tracing::warn!(stream_id = self.stream_id(), reason, "stream paused");
-        let (state, stream_id) = (self.shared.state.clone(), self.stream_id().to_owned());
-        self.pausing = Some(Box::pin(async move { state.pause_stream(&stream_id, reason).await }));
+        let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
+        self.pausing = Some(Box::pin(async move { state.pause_stream(&stream, &reason).await }));
     }
 
     fn paused(&mut self, outcome: Result<(), state::Error>) {
@@ -393,6 +397,8 @@ impl Worker {
         match outcome {
             // Or it is not enabled any more: then somebody else was first.
             Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => self.begin_anew(),
+            // Its owner has changed it, which may be the remedy: the next failure says.
+            Err(state::Error::StreamChanged) => {}
             Err(error) => {
                 tracing::warn!(%error, stream_id = self.stream_id(), "pause a stream");
                 self.cool(self.shared.limits.waits.min, false);
