@@ -266,14 +266,11 @@ pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// fewer.
 /// Test: `state::outbox::tests::so_many_events_are_dropped_at_once_and_more_with_the_next`. Metric: none, the next one drops more.
 pub const OUTBOX_DROPPED_AT_ONCE: usize = 4;
-/// Largest `claims` of an event that is passed on to streams, in bytes as JSON; a signal with a larger one is
-/// answered 400.
-/// Test: `http::signals::an_event_that_could_not_be_passed_on_is_refused_by_name`. Metric: `svc_signals_total{result="invalid"}`.
-pub const EVENT_CLAIMS_BYTES_MAX: usize = 8 * 1024;
-/// Largest subject identifier of an event that is passed on to streams, in bytes as JSON; a signal about a larger
-/// one is answered 400.
-/// Test: `http::signals::an_event_that_could_not_be_passed_on_is_refused_by_name`. Metric: `svc_signals_total{result="invalid"}`.
-pub const EVENT_SUBJECT_BYTES_MAX: usize = 8 * 1024;
+/// Most that an event which is passed on to streams says, its claims, subject and `txn` together, in bytes as
+/// JSON; a signal with more is answered 400. With it the token that we sign is one that receivers of this fabric
+/// take, which has at most [`TOKEN_BYTES_MAX`].
+/// Test: `signals::transmit::sets::tests::the_largest_event_makes_a_token_that_a_receiver_takes`. Metric: `svc_signals_total{result="invalid"}`.
+pub const EVENT_SAID_BYTES_MAX: usize = 5 * 1024;
 /// Most types of events that a stream can ask for.
 /// Test: `signals::streams::request::tests::an_event_type_is_an_absolute_uri_of_a_limited_length`. Metric: `svc_http_requests_total{status="400"}`.
 pub const STREAM_EVENTS_REQUESTED_MAX: usize = 64;
@@ -286,6 +283,9 @@ pub const STREAM_REASON_BYTES_MAX: usize = 256;
 /// Most events of a stream that are remembered because its receiver refused them; the oldest beyond it are dropped.
 /// Test: `state::streams::cursor::tests::only_the_newest_dead_letters_are_kept`. Metric: none, they are counted all the same.
 pub const DEAD_LETTERS_PER_STREAM_MAX: usize = 1_000;
+/// Longest subject identifier that is kept of one of them, in bytes as JSON; a longer one is left out.
+/// Test: `state::streams::cursor::tests::a_subject_that_is_too_long_is_left_out_of_a_dead_letter`. Metric: none, the rest of the letter is kept.
+pub const DEAD_LETTER_SUBJECT_BYTES_MAX: usize = 512;
 /// Shortest time between two verifications of a stream, in time that has passed; sooner: 429.
 /// Test: `state::streams::tests::a_stream_is_verified_once_a_minute_of_time_that_has_passed`. Metric: `svc_http_requests_total{status="429"}`.
 pub const VERIFICATION_INTERVAL_MIN: Duration = Duration::from_secs(60);
@@ -306,7 +306,7 @@ pub const FEED_TEXT_BYTES_MAX: usize = 512;
 pub const POLL_EVENTS_MAX: usize = 100;
 /// Bytes that the events of one answer say, beyond which it gets no further ones.
 /// Test: `signals::transmit::poll::tests::large_events_come_in_several_answers`. Metric: none, the next poll goes on.
-pub const POLL_ANSWER_BYTES_FULL: usize = 512 * 1024;
+pub const POLL_ANSWER_BYTES_FULL: usize = 256 * 1024;
 /// Largest request body of a poll.
 /// Test: `http::poll::a_bad_poll_is_refused_and_its_member_named`. Metric: `svc_http_requests_total{status="413"}`.
 pub const POLL_BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -318,14 +318,17 @@ pub const POLL_OUTCOMES_MAX: usize = 1_000;
 pub const SET_ERR_BYTES_MAX: usize = 64;
 /// Longest description with which a receiver refuses a token, in bytes.
 /// Test: `signals::transmit::poll::request::tests::a_description_is_cut_where_it_is_too_long_and_never_inside_a_character`. Metric: none, the rest is cut.
-pub const SET_ERR_DESCRIPTION_BYTES_MAX: usize = 1_000;
+pub const SET_ERR_DESCRIPTION_BYTES_MAX: usize = 256;
 /// Longest wait of a poll for something to give, from its begin on: shorter than [`REQUEST_TIMEOUT`] by what
 /// comes before and after it.
-/// Test: `signals::transmit::poll::tests::a_poll_waits_until_something_is_appended_and_no_longer_than_it_may`. Metric: `svc_polls_waiting`.
+/// Test: `signals::transmit::poll::tests::a_poll_waits_until_something_happens_and_no_longer_than_it_may`. Metric: `svc_polls_waiting`.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Most polls that wait on a node at once; beyond it one is answered at once, with nothing.
-/// Test: `signals::transmit::poll::tests::beyond_so_many_that_wait_a_poll_is_answered_at_once`. Metric: `svc_polls_waiting`.
+/// Most polls that wait on a node at once; beyond it: 503.
+/// Test: `signals::transmit::poll::places::tests::beyond_so_many_that_wait_a_poll_is_told_to_come_later`. Metric: `svc_polls_waiting`.
 pub const POLLS_WAITING_MAX: usize = 256;
+/// Most of them of one caller, one for each of its streams and a few more; beyond it: 503.
+/// Test: `signals::transmit::poll::places::tests::an_attack_with_many_polls_of_one_caller_leaves_the_others_their_places`. Metric: `svc_http_requests_total{status="503"}`.
+pub const POLLS_WAITING_PER_CALLER_MAX: usize = 128;
 /// Most rows of the outbox that one poll looks at, each time that it looks.
 /// Test: `signals::transmit::poll::look::tests::only_so_many_rows_are_looked_at_for_one_poll`. Metric: none, the next poll goes on.
 pub const POLL_ROWS_SEEN_MAX: usize = 10_000;
@@ -337,10 +340,13 @@ pub const POLL_ROWS_AT_ONCE: usize = 256;
 pub const POLL_ROWS_PASSED_MIN: usize = 1_000;
 /// Most polls of a node that look through the outbox, or sign, at once; who comes beyond waits for
 /// [`POLL_LOOK_WAIT`].
-/// Test: `signals::transmit::poll::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
+/// Test: `signals::transmit::poll::places::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
 pub const POLL_LOOKS_MAX: usize = 4;
+/// Most of them of one caller; the others of its polls wait for these, and for no longer.
+/// Test: `signals::transmit::poll::places::tests::an_attack_with_many_polls_of_one_caller_leaves_the_others_their_places`. Metric: `svc_http_requests_total{status="503"}`.
+pub const POLL_LOOKS_PER_CALLER_MAX: usize = 2;
 /// Longest wait for such a place; beyond it: 503.
-/// Test: `signals::transmit::poll::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
+/// Test: `signals::transmit::poll::places::tests::only_so_many_polls_look_at_once_and_who_waits_too_long_is_told`. Metric: `svc_http_requests_total{status="503"}`.
 pub const POLL_LOOK_WAIT: Duration = Duration::from_secs(2);
 /// Most attempts of a poll to write down what was acknowledged while others do so too; beyond it: 503.
 /// Test: `signals::transmit::poll::tests::a_poll_that_others_overtake_tries_so_often_and_no_more`. Metric: `svc_http_requests_total{status="503"}`.

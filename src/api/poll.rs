@@ -27,7 +27,8 @@ pub struct PollRequest {
     /// Most tokens of the answer, up to 100, which is the default; 0 only acknowledges.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_events: Option<u64>,
-    /// Whether it is answered at once also if there is nothing to give; else it waits up to 10 s.
+    /// Whether it is answered at once also if there is nothing to give; else it waits up to 10 s, also for a
+    /// stream that is not enabled to be so.
     #[serde(skip_serializing_if = "Option::is_none")]
     return_immediately: Option<bool>,
     /// `jti` of tokens that were received, up to 1000; others than this stream's are ignored.
@@ -80,7 +81,7 @@ fn in_order<S: Serializer>(sets: &[(String, Arc<str>)], serializer: S) -> Result
         (status = 403, description = "The caller may not, or is blocked", body = error::Body),
         (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
         (status = 501, description = "This fabric transmits no signals: there is no [transmitter]", body = error::Body),
-        (status = 503, description = "Not possible now; what was acknowledged is to be said again", body = error::Body),
+        (status = 503, description = "Not possible now, or too many polls wait; what was acknowledged is to be said again", body = error::Body),
     )
 )]
 pub async fn post(

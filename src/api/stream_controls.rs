@@ -85,7 +85,7 @@ pub struct DeadLetterAnswer {
     description: Option<String>,
     /// The type of the event.
     event_type: String,
-    /// Whom it is about.
+    /// Whom it is about; empty if that takes more than 512 bytes, which are not kept.
     sub_id: Map<String, Value>,
 }
 
@@ -167,7 +167,8 @@ pub async fn verify(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-/// Has a stream told about a subject again that was removed from it.
+/// Has a stream told about a subject again that was removed from it: of what happens from here on. One that stays
+/// removed because another one matches it, as aliases and complex subjects do, is refused.
 #[utoipa::path(
     post,
     path = "/v1/signals/subjects:add",
@@ -175,7 +176,7 @@ pub async fn verify(
     request_body = SubjectRequest,
     responses(
         (status = 200, description = "The stream is told about it"),
-        (status = 400, description = "A member is missing, unknown or not valid", body = error::Body),
+        (status = 400, description = "A member is missing, unknown or not valid, or another subject that was removed matches this one", body = error::Body),
         (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
         (status = 501, description = "The transmitter is not configured", body = error::Body),
         (status = 503, description = "Not possible now", body = error::Body),

@@ -37,7 +37,8 @@ pub struct StreamRequest {
     iss: Option<String>,
     /// Whom the events are meant for. It cannot be changed.
     aud: Option<String>,
-    /// 1 to 64 URIs of event types, of which at least one is supported.
+    /// 1 to 64 URIs of event types, of which at least one is supported. Those that PATCH or PUT adds count from
+    /// there on.
     events_requested: Option<Vec<String>>,
     /// In the flat shape: only these of `events_requested`. In PATCH and PUT: what is delivered, or nothing.
     events_delivered: Option<Vec<String>>,

@@ -39,7 +39,7 @@ pub const EVENTS_SUPPORTED: [&str; 22] = [
 /// What of a signal is passed on, in the order of its events. What it says is not changed.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a subject, or an event that is passed on, is larger than streams take.
+/// [`Error::Invalid`] if an event that is passed on is larger, with its subject, than streams take.
 pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
     let is_supported = |event: &&Event| EVENTS_SUPPORTED.contains(&event.uri.as_str());
     let supported: Vec<&Event> = set.events.iter().filter(is_supported).collect();
@@ -47,14 +47,18 @@ pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
         return Ok(Vec::new());
     }
     let sub_id = subject_id::passed_on(&set.sub_id, Some(&set.iss));
-    if sub_id.to_string().len() > limits::EVENT_SUBJECT_BYTES_MAX {
-        let rule = "must be at most 8192 bytes as JSON, to be passed on";
+    // All that others have written of a token that we sign.
+    let txn = set.txn.as_ref().map_or(0, |txn| Value::from(txn.as_str()).to_string().len());
+    let about = sub_id.to_string().len().saturating_add(txn);
+    if about > limits::EVENT_SAID_BYTES_MAX {
+        let rule = "must be at most 5120 bytes as JSON, with txn, to be passed on";
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
     let event = |event: &Event| {
-        if Value::Object(event.claims.clone()).to_string().len() > limits::EVENT_CLAIMS_BYTES_MAX {
+        let claims = Value::Object(event.claims.clone()).to_string().len();
+        if about.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();
-            let rule = "must be at most 8192 bytes as JSON, to be passed on";
+            let rule = "must be at most 5120 bytes as JSON, with sub_id and txn, to be passed on";
             return Err(Error::Invalid { field: format!("events.{name}"), rule });
         }
         Ok(SecurityEvent {

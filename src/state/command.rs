@@ -23,12 +23,12 @@ pub use proto::{
     AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock,
     AuditBlockRow, AuditHead, AuditNodeRow, BlockRow, Bootstrap, ChangeStreamSubject, CheckStateHash,
     CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered,
-    EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow, IssueAgent, LiftBlock, Metadata,
-    NonceRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool,
-    Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
-    RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, SpendNonce, Stream, StreamCursorRow,
-    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
-    UpdateStream, VerifyStream,
+    EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow, IssueAgent, KeptDeadLetters,
+    LiftBlock, Metadata, NonceRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey,
+    PutPolicy, PutTool, Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow,
+    RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since,
+    SpendNonce, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool,
+    ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
 };
 
 /// The version of the format that this version writes.
@@ -252,9 +252,15 @@ mod tests {
             status: StreamStatus::StreamDisabled.into(),
             reason: "r".into(),
             by_transmitter: true,
+            changes: None,
         };
-        let advance =
-            AdvanceStream { stream_id: s(), version: 3, cursor: Some(cursor), dead_letters: vec![letter] };
+        let advance = AdvanceStream {
+            stream_id: s(),
+            version: 3,
+            cursor: Some(cursor),
+            dead_letters: vec![letter],
+            filter: None,
+        };
         let change = ChangeStreamSubject { stream_id: s(), sub_id: "{}".into(), removed: true };
         for (command, bytes) in [
             (Command::AcceptSignal(signal), [&[114, 16, 58, 11][..], &event_bytes, &[66, 1, b's']].concat()),

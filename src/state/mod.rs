@@ -49,7 +49,7 @@ pub use revocations::{FactText, Made, Revocation, Revoked, Target};
 pub use signals::{Again, Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use streams::{
-    DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
+    Added, DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
 };
 pub use tools::{ToolPage, ToolQuery};
 

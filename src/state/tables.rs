@@ -1,6 +1,6 @@
 //! The tables of the state, and what one entry sees of them while it is applied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
@@ -227,6 +227,37 @@ impl<'v> Tables<'v> {
             }
         }
         rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
+    }
+
+    /// At most `limit` of the keys that begin with `prefix`, in order, from `from` behind the prefix on. What an
+    /// earlier entry deleted before `from` is not walked through.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn keys_under(
+        &self,
+        table: &'static str,
+        prefix: &[u8],
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>, Corrupt> {
+        let from = [prefix, from].concat();
+        let changed = self.changed.range((table, from.clone())..);
+        let changed = changed.take_while(|((of, key), _)| *of == table && key.starts_with(prefix));
+        let put = changed.filter(|(_, row)| row.is_some()).map(|((_, key), _)| key.clone());
+        let mut keys: BTreeSet<Vec<u8>> = put.take(limit).collect();
+        let mut earlier = 0;
+        self.view.scan(table, &from, &mut |key, _| {
+            if earlier >= limit || !key.starts_with(prefix) {
+                return false;
+            }
+            if !self.is_deleted(table, key) {
+                keys.insert(key.to_vec());
+                earlier += 1;
+            }
+            true
+        })?;
+        Ok(keys.into_iter().take(limit).collect())
     }
 
     /// Whether this entry has removed the row under `key`.

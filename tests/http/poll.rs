@@ -43,6 +43,21 @@ async fn revoke(node: &Node, name: &str) {
     revoke_with(node, name, "gone").await;
 }
 
+fn credential_change() -> String {
+    format!("{CAEP}/credential-change")
+}
+
+/// [`IDP`] says that a credential of a workload has changed.
+async fn change_credential(node: &Node, name: &str) {
+    let set = json!({
+        "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": workload(name)},
+        "events": {credential_change(): {"change_type": "update", "credential_type": "x509"}},
+    });
+    let answer = node.post("/v1/signals/events", &set).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+}
+
 async fn revoke_with(node: &Node, name: &str, reason: &str) {
     let set = json!({
         "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
@@ -368,7 +383,23 @@ async fn a_stream_does_not_get_a_subject_that_was_removed_from_it() {
     assert_eq!(added.status, 200, "{}", added.body);
     revoke_with(&node, "quiet", "again").await;
     let answer = poll_now(&node, &stream_id, &json!({})).await;
-    assert_eq!(subjects(&answer).last(), Some(&workload("quiet")));
+    assert_eq!(subjects(&answer), [workload("quiet")], "once: from where it was added on");
+}
+
+#[tokio::test]
+async fn a_stream_gets_what_is_added_to_it_from_there_on_and_what_it_held_before_as_well() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    revoke(&node, "first").await;
+    change_credential(&node, "before").await;
+    let more = json!({"stream_id": stream_id, "events_requested": [session_revoked(), credential_change()]});
+    let headers = [("content-type", "application/json")];
+    let changed = node.call("PATCH", STREAMS, &headers, more.to_string()).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    change_credential(&node, "behind").await;
+    revoke(&node, "last").await;
+    let answer = poll_now(&node, &stream_id, &json!({})).await;
+    assert_eq!(subjects(&answer), ["first", "behind", "last"].map(workload));
 }
 
 #[tokio::test]
@@ -398,15 +429,14 @@ async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
     let before = poll_now(&node, &stream_id, &json!({})).await;
     set_status("paused").await;
     revoke(&node, "held").await;
-    // Also without `returnImmediately`: there is nothing to wait for.
-    let answer = poll(&node, &stream_id, &json!({"ack": [jtis(&before)[0]]})).await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"sets":{}}"#));
+    let answer = poll_now(&node, &stream_id, &json!({"ack": [jtis(&before)[0]]})).await;
+    assert_eq!(answer.body, r#"{"sets":{}}"#);
     set_status("enabled").await;
     let held = poll_now(&node, &stream_id, &json!({})).await;
     assert_eq!(subjects(&held), [workload("w1"), workload("held")], "what was acknowledged meanwhile counts");
     set_status("disabled").await;
     revoke(&node, "missed").await;
-    assert_eq!(poll(&node, &stream_id, &json!({})).await.body, r#"{"sets":{}}"#);
+    assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, r#"{"sets":{}}"#);
     set_status("enabled").await;
     revoke(&node, "fresh").await;
     assert_eq!(subjects(&poll_now(&node, &stream_id, &json!({})).await), [workload("fresh")]);

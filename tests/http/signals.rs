@@ -317,15 +317,15 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     let reason = |bytes: usize| json!({ "reason": "x".repeat(bytes - r#"{"reason":""}"#.len()) });
     let event = |uri: &str, bytes: usize| json!({ uri: reason(bytes) });
     let revoked = format!("{CAEP}/session-revoked");
-    let rule = "must be at most 8192 bytes as JSON, to be passed on";
+    let rule = "must be at most 5120 bytes as JSON, with sub_id and txn, to be passed on";
 
-    let said = set(&node, &workload(REPORTER), &event(&revoked, 8193));
+    let said = set(&node, &workload(REPORTER), &event(&revoked, 5120));
     let text = format!("events.session-revoked: {rule}");
     send(&node, &said).await.is_refused(400, "invalid_request", &text);
     is_err(&send_signed(&node, &signed(&node, &said)).await, "invalid_request", &text);
     // One of them is enough, and none of them counts.
     let purged = format!("{RISC}/account-purged");
-    let both = json!({ (revoked.as_str()): {}, (purged.as_str()): reason(8193) });
+    let both = json!({ (revoked.as_str()): {}, (purged.as_str()): reason(5120) });
     let text = format!("events.account-purged: {rule}");
     send(&node, &with(&said, &json!({ "events": both }))).await.is_refused(400, "invalid_request", &text);
     let part = |sub: &str| json!({"format": "iss_sub", "iss": IDP, "sub": sub});
@@ -333,13 +333,14 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
         [part(&"a".repeat(2048)), part(&"b".repeat(2048)), part(&"c".repeat(2048)), part(&"d".repeat(2048))];
     let large =
         json!({ "sub_id": {"format": "aliases", "identifiers": parts}, "events": event(&revoked, 20) });
-    send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", &format!("sub_id: {rule}"));
+    let rule = "sub_id: must be at most 5120 bytes as JSON, with txn, to be passed on";
+    send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", rule);
     node.granted(&reporter).await;
 
     // What nobody is told of may be larger; and nothing of what was refused was remembered.
     let own = set(&node, &workload(REPORTER), &event("https://example.com/of-our-own", 100_000));
     is_answered(&send(&node, &own).await, "ignored");
-    let full = with(&said, &json!({ "events": event(&revoked, 8192) }));
+    let full = with(&said, &json!({ "events": event(&revoked, 4096) }));
     is_answered(&send(&node, &full).await, "accepted");
     is_revoked(&node, &reporter).await;
     let metrics = node.get("/metrics").await.body;

@@ -647,6 +647,16 @@ async fn subjects_are_removed_up_to_a_limit_and_added_again() {
             node.post(path, &with(&verified, &changes)).await.is_refused(400, "invalid_request", text);
         }
     }
+    // One that stays removed, because it matches another that is, is not said to be there.
+    let aliases = json!({"format": "aliases", "identifiers": [subject(1), subject(2)]});
+    assert_eq!(ask(ADD, subject(3)).await.status, 200);
+    assert_eq!(ask(REMOVE, aliases.clone()).await.status, 204);
+    let text = "subject: another subject that was removed matches it";
+    ask(ADD, subject(1)).await.is_refused(400, "invalid_request", text);
+    ask(ADD, subject(2)).await.is_refused(400, "invalid_request", text);
+    for subject in [aliases, subject(1), subject(2)] {
+        assert_eq!(ask(ADD, subject.clone()).await.status, 200, "{subject}");
+    }
     node.post("/v1/signals/subjects", &verified).await.is_refused(404, "not_found", "no such route");
 }
 

@@ -64,36 +64,45 @@ fn what_is_about_streams_themselves_or_not_known_is_not_passed_on() {
     }
 }
 
+/// What `txn` and a subject leave of the limit.
+fn left_by(sub_id: &Value) -> usize {
+    limits::EVENT_SAID_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len()
+}
+
 #[test]
 fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
-    let most = limits::EVENT_CLAIMS_BYTES_MAX;
-    assert_eq!(most, 8192, "as the refusal says");
+    assert_eq!(limits::EVENT_SAID_BYTES_MAX, 5120, "as the refusal says");
+    // As it is passed on.
+    let alice_of_idp = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
+    let most = left_by(&alice_of_idp);
     let (full, more) = (claims(most), claims(most + 1));
     assert!(events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &full)])).is_ok());
     let refusal = events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "events.risk-level-change: must be at most 8192 bytes as JSON, to be passed on"
+        "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id and txn, to be passed on"
     );
+    let silent = Set { txn: None, ..set(&alice(), &[(RISK, &more)]) };
+    assert!(events(&silent).is_ok(), "txn takes its part");
     // What is not passed on may be as large as the signal itself.
     assert_eq!(events(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
 }
 
 #[test]
 fn a_subject_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
-    let most = limits::EVENT_SUBJECT_BYTES_MAX;
-    assert_eq!(most, 8192, "as the refusal says");
     let iss_sub = |sub: usize| json!({"format": "iss_sub", "iss": "i".repeat(2048), "sub": "s".repeat(sub)});
-    let two = |sub: usize| json!({"format": "aliases", "identifiers": [iss_sub(2048), iss_sub(sub)]});
     let nothing = json!({});
     let about = |sub_id: &Value, uri: &str| events(&set(sub_id, &[(uri, &nothing)]));
-    let spare = most - two(0).to_string().len();
-    assert!(about(&two(spare), SESSION_REVOKED).is_ok());
+    let two = |sub: usize| json!({"format": "aliases", "identifiers": [iss_sub(1), iss_sub(sub)]});
+    let spare = left_by(&two(0));
+    assert!(about(&two(spare - nothing.to_string().len()), SESSION_REVOKED).is_ok());
+    let refusal = about(&two(spare), SESSION_REVOKED).expect_err("refused").to_string();
+    assert!(refusal.starts_with("events.session-revoked: "), "no room for what is said: {refusal}");
     let refusal = about(&two(spare + 1), SESSION_REVOKED).expect_err("refused");
-    assert_eq!(refusal.to_string(), "sub_id: must be at most 8192 bytes as JSON, to be passed on");
+    assert_eq!(refusal.to_string(), "sub_id: must be at most 5120 bytes as JSON, with txn, to be passed on");
     assert_eq!(about(&two(spare + 1), "urn:other").expect("is accepted"), []);
     // Members that its format does not have are not passed on, and count for nothing.
-    let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(most)});
+    let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(limits::EVENT_SAID_BYTES_MAX)});
     assert!(about(&wordy, SESSION_REVOKED).is_ok());
 }
 

@@ -188,10 +188,11 @@ impl Streams {
         Ok(self.state.verify_stream(stream_id, state).await?)
     }
 
-    /// Has a stream told about a subject, or no longer: SSF 1.0 §8.1.3, where every subject is there at first.
+    /// Has a stream told about a subject, or no longer: SSF 1.0 §8.1.3, where every subject is there at first. One
+    /// that is added is told about from there on.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`state::Error::UnknownStream`], [`state::Error::TooManySubjects`].
+    /// [`Error::Invalid`], also if it stays removed because it matches another that is; [`state::Error::UnknownStream`], [`state::Error::TooManySubjects`].
     pub async fn change_subject(
         &self,
         stream_id: &str,
@@ -199,8 +200,11 @@ impl Streams {
         is_removed: bool,
         caller: &Caller,
     ) -> Result<(), Error> {
-        self.of(stream_id, caller)?;
+        let stream = self.of(stream_id, caller)?;
         let subject = subject::read(subject)?;
+        if !is_removed {
+            subject::is_not_left_out(&subject, &stream.removed_subjects)?;
+        }
         Ok(self.state.change_stream_subject(stream_id, &subject, is_removed).await?)
     }
 

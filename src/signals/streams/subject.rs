@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Error;
-use crate::token::subject_id::SubjectId;
+use crate::token::subject_id::{self, SubjectId};
 
 const FIELD: &str = "subject";
 
@@ -21,6 +21,24 @@ pub(super) fn read(value: &Value) -> Result<Value, Error> {
         Some(field) => Err(Error::invalid(field, "is not a member of this format")),
         None => Ok(canonical),
     }
+}
+
+/// Whether a stream is told about a subject once that one is not removed any more: what is removed beside it may
+/// match it too, as aliases and complex subjects do, and would keep it out without a word. One of those can always
+/// be added that was removed itself: a part of it that was removed as well is another's affair, and the parts wait
+/// for it.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn is_not_left_out(subject: &Value, removed: &[SubjectId]) -> Result<(), Error> {
+    let subject = SubjectId::read(&subject_id::passed_on(subject, None), FIELD)?;
+    let is_of_parts = matches!(subject, SubjectId::Aliases(_) | SubjectId::Complex(_));
+    let can_be_added = is_of_parts && removed.contains(&subject);
+    if !can_be_added && removed.iter().any(|other| *other != subject && other.matches(&subject)) {
+        let rule = "another subject that was removed matches it: add that one first";
+        return Err(Error::invalid(FIELD, rule));
+    }
+    Ok(())
 }
 
 /// `None` if it, or a part of it, is only known to be of a format.
@@ -121,6 +139,34 @@ mod tests {
         ] {
             refused(&subject, "subject.format: is not one by which");
         }
+    }
+
+    #[test]
+    fn a_subject_that_another_one_keeps_out_is_not_added_in_vain() {
+        let read = |value: &Value| SubjectId::read(value, FIELD).expect("a subject");
+        let (a, b) = (json!({"format": "opaque", "id": "a"}), json!({"format": "opaque", "id": "b"}));
+        let aliases = json!({"format": "aliases", "identifiers": [a, b]});
+        let user = json!({"format": "complex", "user": a});
+        let user_of_tenant = json!({"format": "complex", "user": a, "tenant": b});
+        let uri = json!({"format": "uri", "uri": SPIFFE});
+        let spiffe_id = json!({"format": "spiffe_id", "spiffe_id": SPIFFE});
+        for (added, removed, is_good) in [
+            (&a, vec![&a, &b], true),
+            (&a, vec![&a, &aliases], false),
+            (&aliases, vec![&aliases], true),
+            (&aliases, vec![&aliases, &b], true),
+            (&aliases, vec![&b], false),
+            (&user_of_tenant, vec![&user], false),
+            (&user_of_tenant, vec![&user_of_tenant], true),
+            // Kept as `uri`, so that it is the same one.
+            (&spiffe_id, vec![&uri], true),
+            (&b, vec![], true),
+        ] {
+            let removed: Vec<_> = removed.into_iter().map(read).collect();
+            assert_eq!(is_not_left_out(added, &removed).is_ok(), is_good, "{added}");
+        }
+        let said = is_not_left_out(&b, &[read(&aliases)]).expect_err("kept out").to_string();
+        assert_eq!(said, "subject: another subject that was removed matches it: add that one first");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Whether a stream is for an event: it is addressed to the stream, or is of a type that the stream delivers
-//! and about a subject that was not removed from it.
+//! and about a subject that was not removed from it. What was added to a stream counts from there on.
 
-use crate::state::{OutboxEvent, Stream};
+use serde_json::Value;
+
+use crate::state::{EventId, OutboxEvent, Stream};
 use crate::token::subject_id::SubjectId;
 
 /// Whether `event` is to be delivered by `stream`. What is addressed to one stream (its verification, a change
@@ -13,19 +15,25 @@ pub fn is_for(stream: &Stream, event: &OutboxEvent) -> bool {
     match &event.stream_id {
         Some(addressed) => *addressed == config.stream_id,
         None => {
-            config.events_delivered.contains(&event.event.event_type)
-                && !is_removed(&stream.removed_subjects, event)
+            let (event_type, sub_id) = (&event.event.event_type, &event.event.sub_id);
+            let is_earlier = |since: &EventId| event.id < *since;
+            let added_later = stream.added.subjects.iter().filter(|(_, since)| is_earlier(since));
+            let left_out = stream.removed_subjects.iter().chain(added_later.map(|(subject, _)| subject));
+            config.events_delivered.contains(event_type)
+                && !stream.added.types.get(event_type).is_some_and(is_earlier)
+                && !is_any(left_out, sub_id)
         }
     }
 }
 
 /// A subject that cannot be read is none that could have been removed.
-fn is_removed(removed: &[SubjectId], event: &OutboxEvent) -> bool {
-    if removed.is_empty() {
+fn is_any<'s>(left_out: impl Iterator<Item = &'s SubjectId>, sub_id: &Value) -> bool {
+    let mut left_out = left_out.peekable();
+    if left_out.peek().is_none() {
         return false;
     }
-    let subject = SubjectId::read(&event.event.sub_id, "sub_id");
-    subject.is_ok_and(|subject| removed.iter().any(|removed| removed.matches(&subject)))
+    let subject = SubjectId::read(sub_id, "sub_id");
+    subject.is_ok_and(|subject| left_out.any(|left_out| left_out.matches(&subject)))
 }
 
 #[cfg(test)]
@@ -34,7 +42,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::state::{EventId, SecurityEvent, StreamConfig, StreamStatus};
+    use crate::state::{Added, EventId, SecurityEvent, StreamConfig, StreamStatus};
 
     const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
     const CHANGED: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
@@ -58,7 +66,10 @@ mod tests {
             created_at: Timestamp::default(),
             updated_at: Timestamp::default(),
             removed_subjects: removed.iter().map(subject).collect(),
+            added: Added::default(),
             revision: 1,
+            changes: 1,
+            filter: 1,
         }
     }
 
@@ -92,6 +103,26 @@ mod tests {
         for stream in [stream(&[], &[]), stream(&[VERIFICATION], std::slice::from_ref(&removed))] {
             assert!(is_for(&stream, &event(VERIFICATION, removed.clone(), Some(&own))));
             assert!(!is_for(&stream, &event(VERIFICATION, removed.clone(), Some(&other))));
+        }
+    }
+
+    #[test]
+    fn what_was_added_to_a_stream_counts_from_there_on() {
+        let id = |index| EventId { index, number: 0 };
+        let at = |index, name, address| OutboxEvent { id: id(index), ..event(name, email(address), None) };
+        let mut stream = stream(&[REVOKED, CHANGED], &[]);
+        stream.added.types.insert(CHANGED.to_owned(), id(5));
+        let subject = SubjectId::read(&email("a@b.example"), "sub_id").expect("a subject");
+        stream.added.subjects.push((subject, id(7)));
+        for (event, expected) in [
+            (at(4, REVOKED, "b@b.example"), true),
+            (at(4, CHANGED, "b@b.example"), false),
+            (at(5, CHANGED, "b@b.example"), true),
+            (at(6, REVOKED, "a@b.example"), false),
+            (at(7, REVOKED, "a@b.example"), true),
+            (at(7, CHANGED, "a@b.example"), true),
+        ] {
+            assert_eq!(is_for(&stream, &event), expected, "{event:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! any node answers any poll.
 
 mod look;
+mod places;
 mod request;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +13,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use request::{Refused, Request};
 
 use self::look::Found;
+use self::places::{Places, Share};
 use super::progress;
 use super::sets::{self, SetMaker};
 use crate::clock::Clock;
@@ -47,7 +49,7 @@ pub enum Error {
     /// Whoever asks is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
-    /// Others advance the same stream, or look through the outbox and sign.
+    /// Others advance the same stream, look through the outbox and sign, or wait.
     #[error("too many polls at once, try again soon")]
     Busy,
     /// A token could not be made.
@@ -85,8 +87,15 @@ pub struct Poller {
     metrics: Metrics,
     /// Ends every wait.
     shutdown: CancellationToken,
-    waiting: Semaphore,
-    looking: Semaphore,
+    places: Places,
+}
+
+/// One poll.
+#[derive(Clone, Copy)]
+struct Asked<'p> {
+    stream_id: &'p str,
+    asking: Asking<'p>,
+    share: &'p Share<'p>,
 }
 
 /// Open events that are to be given.
@@ -109,15 +118,7 @@ impl Poller {
         metrics: Metrics,
         shutdown: CancellationToken,
     ) -> Self {
-        Self {
-            sets,
-            state,
-            clock,
-            metrics,
-            shutdown,
-            waiting: Semaphore::new(limits::POLLS_WAITING_MAX),
-            looking: Semaphore::new(limits::POLL_LOOKS_MAX),
-        }
+        Self { sets, state, clock, metrics, shutdown, places: Places::default() }
     }
 
     /// Answers a poll: first what it says became of tokens is in the log, then it is given what is open. If that
@@ -130,12 +131,13 @@ impl Poller {
         // Before anything is looked up (design §4): every signal that was answered is seen by this poll.
         let fresh = self.state.fresh().await?;
         self.check(&fresh, asking)?;
-        let stream = self.stream(stream_id, asking)?;
+        let asked = Asked { stream_id, asking, share: &self.places.of(asking.id) };
+        self.stream(asked)?;
         let Request { events_max, returns_immediately, acknowledged, refused } = request;
         // Not kept while it waits.
-        self.record(&stream, acknowledged, refused).await?;
+        self.record(asked, acknowledged, refused).await?;
         let wait_from = (!returns_immediately).then_some(began);
-        let answer = self.answer(stream_id, asking, events_max, wait_from).await?;
+        let answer = self.answer(asked, events_max, wait_from).await?;
         self.metrics.polled_sets("returned", answer.sets.len());
         Ok(answer)
     }
@@ -150,7 +152,7 @@ impl Poller {
         Ok(())
     }
 
-    fn stream(&self, stream_id: &str, asking: Asking<'_>) -> Result<Arc<Stream>, Error> {
+    fn stream(&self, Asked { stream_id, asking, .. }: Asked<'_>) -> Result<Arc<Stream>, Error> {
         let answers = |stream: &Arc<Stream>| stream.answers(asking.id, asking.is_operator);
         let stream = self.state.stream(stream_id).filter(answers).ok_or(Error::UnknownStream)?;
         if stream.config.endpoint_url.is_some() {
@@ -167,59 +169,74 @@ impl Poller {
     /// once, one looks again.
     async fn record(
         &self,
-        stream: &Stream,
+        asked: Asked<'_>,
         acknowledged: BTreeSet<String>,
         refused: BTreeMap<String, Refused>,
     ) -> Result<(), Error> {
-        let stream_id = &stream.config.stream_id;
-        let id_of = |jti: String| self.sets.id_of(&jti, stream_id);
+        // What has not happened was given to nobody, and is not looked for.
+        let end = *self.state.outbox_end().borrow();
+        let id_of = |jti: String| self.sets.id_of(&jti, asked.stream_id).filter(|id| *id < end);
         let acknowledged: BTreeSet<EventId> = acknowledged.into_iter().filter_map(id_of).collect();
         let refused = refused.into_iter().filter_map(|(jti, refused)| Some((id_of(jti)?, refused)));
         let refused: BTreeMap<EventId, Refused> = refused.collect();
         if acknowledged.is_empty() && refused.is_empty() {
             return Ok(());
         }
-        unless_overtaken(|| self.advance(stream, &acknowledged, &refused)).await
+        unless_overtaken(|| self.advance(asked, &acknowledged, &refused)).await
     }
 
     async fn advance(
         &self,
-        stream: &Stream,
+        asked: Asked<'_>,
         acknowledged: &BTreeSet<EventId>,
         refused: &BTreeMap<EventId, Refused>,
     ) -> Result<(), Error> {
-        let stream_id = &stream.config.stream_id;
-        let cursor = self.cursor(stream)?;
-        let (advanced, dead) = self.advanced(stream, &cursor, acknowledged, refused).await?;
-        let delivered = advanced.delivered.saturating_sub(cursor.delivered);
-        if delivered == 0 && dead.is_empty() {
-            return Ok(());
+        let stream = self.stream(asked)?;
+        let mut cursor = self.cursor(&stream)?;
+        let (found, mut letters) = self.look_for(asked, (&stream, &cursor), acknowledged, refused).await?;
+        loop {
+            let dead = progress::open(&cursor, &found.matching).filter(|id| letters.contains_key(id));
+            // Letters may be large: so many in one command.
+            let dead: BTreeSet<EventId> = dead.take(limits::DEAD_LETTERS_AT_ONCE_MAX).collect();
+            let advanced =
+                progress::with_dead_letters(&cursor, &found.matching, found.up_to, acknowledged, &dead);
+            let delivered = advanced.delivered.saturating_sub(cursor.delivered);
+            if delivered == 0 && dead.is_empty() {
+                return Ok(());
+            }
+            let dead: Vec<NewDeadLetter> = dead.iter().filter_map(|id| letters.remove(id)).collect();
+            self.state.advance_stream(&stream, advanced, dead.clone()).await?;
+            self.count(&stream, delivered, &dead);
+            cursor = self.cursor(&stream)?;
         }
-        self.state.advance_stream(stream_id, advanced, dead.clone()).await?;
-        self.metrics.polled_sets("acknowledged", usize::try_from(delivered).unwrap_or(usize::MAX));
-        self.metrics.polled_sets("refused", dead.len());
-        for letter in &dead {
-            log_refused(stream_id, letter);
-        }
-        Ok(())
     }
 
-    /// The cursor behind what became of tokens, and the letters of those that were refused.
-    async fn advanced(
+    fn count(&self, stream: &Stream, delivered: u64, dead: &[NewDeadLetter]) {
+        self.metrics.polled_sets("acknowledged", usize::try_from(delivered).unwrap_or(usize::MAX));
+        self.metrics.polled_sets("refused", dead.len());
+        self.metrics.stream_events("delivered", delivered);
+        self.metrics.stream_events("dead_letter", dead.len() as u64);
+        for letter in dead {
+            log_refused(&stream.config.stream_id, letter);
+        }
+    }
+
+    /// What lies up to the last token of which something became, and the letters of those that were refused.
+    async fn look_for(
         &self,
-        stream: &Stream,
-        cursor: &StreamCursor,
+        asked: Asked<'_>,
+        (stream, cursor): (&Stream, &StreamCursor),
         acknowledged: &BTreeSet<EventId>,
         refused: &BTreeMap<EventId, Refused>,
-    ) -> Result<(StreamCursor, Vec<NewDeadLetter>), Error> {
+    ) -> Result<(Found, BTreeMap<EventId, NewDeadLetter>), Error> {
+        let (mut found, mut letters) = (Found::from(cursor), BTreeMap::new());
         let last = acknowledged.last().copied().max(refused.keys().last().copied());
         let Some(last) = last.filter(|last| *last >= cursor.next) else {
-            return Ok((cursor.clone(), Vec::new()));
+            return Ok((found, letters));
         };
         // What is done behind them is passed with them, up to what stays open.
         let furthest = cursor.done.last().copied().max(Some(last));
-        let _place = place_to_look(&self.looking).await?;
-        let (mut found, mut letters) = (Found::from(cursor), BTreeMap::new());
+        let _place = asked.share.to_look().await?;
         let (mut seen, mut stays_open) = (0, false);
         let mut take = |_, event: OutboxEvent| {
             seen += 1;
@@ -235,29 +252,36 @@ impl Poller {
             if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         look::look(&self.state, stream, &mut found, &mut take).await.map_err(state::Error::from)?;
-        let dead: BTreeSet<EventId> =
-            progress::open(cursor, &found.matching).filter(|id| letters.contains_key(id)).collect();
-        let advanced = progress::with_dead_letters(cursor, &found.matching, found.up_to, acknowledged, &dead);
-        letters.retain(|id, _| dead.contains(id));
-        Ok((advanced, letters.into_values().collect()))
+        Ok((found, letters))
     }
 
     /// What is open; if that is nothing, it waits for something, unless there is no time from which to wait.
     async fn answer(
         &self,
-        stream_id: &str,
-        asking: Asking<'_>,
+        asked: Asked<'_>,
         events_max: usize,
         wait_from: Option<Duration>,
     ) -> Result<Polled, Error> {
-        let mut end = self.state.outbox_end();
+        if events_max == 0 {
+            return Ok(Polled::default());
+        }
+        let (mut end, mut changes) = (self.state.outbox_end(), self.state.stream_changes());
         let mut before: Option<(Arc<Stream>, u64, Found)> = None;
         loop {
-            // What is appended from here on wakes this poll, whether it is looked at now or not.
+            let place = asked.share.to_look().await?;
+            // What happens from here on wakes this poll, whether it is looked at now or not.
             end.mark_unchanged();
+            changes.mark_unchanged();
             // As it is now: it may have been paused, changed or deleted while this poll waited.
-            let stream = self.stream(stream_id, asking)?;
-            if events_max == 0 || stream.status != StreamStatus::Enabled {
+            let stream = self.stream(asked)?;
+            if stream.status != StreamStatus::Enabled {
+                drop(place);
+                // Whoever was answered at once would ask again at once.
+                if let Some(began) = wait_from
+                    && self.wait(asked, &mut changes, began).await?
+                {
+                    continue;
+                }
                 return Ok(Polled::default());
             }
             let cursor = self.cursor(&stream)?;
@@ -268,16 +292,14 @@ impl Poller {
             let found = before.take().filter(is_same);
             let mut found = found.map_or_else(|| Found::from(&cursor), |(.., found)| found);
 
-            let place = place_to_look(&self.looking).await?;
             let taken = self.take(&stream, &cursor, &mut found, events_max).await?;
             let sets = self.sign(&stream, &taken.events).await?;
             drop(place);
             self.pass(&stream, &cursor, &found, taken.rows_before).await;
             if let Some(began) = wait_from.filter(|_| sets.is_empty() && found.is_at_end)
-                && self.wait(&mut end, began).await
+                && self.wait(asked, &mut end, began).await?
             {
                 before = Some((stream, cursor.version, found));
-                self.check(&self.state.fresh().await?, asking)?;
                 continue;
             }
             let more_available = Some(taken.has_more || !found.is_at_end);
@@ -324,7 +346,7 @@ impl Poller {
         }
         let stream_id = &stream.config.stream_id;
         let passed = progress::advance(cursor, &found.matching, found.up_to, &BTreeSet::new());
-        match self.state.advance_stream(stream_id, passed, Vec::new()).await {
+        match self.state.advance_stream(stream, passed, Vec::new()).await {
             Ok(()) | Err(state::Error::StreamChanged | state::Error::UnknownStream) => {}
             Err(error) => tracing::warn!(%error, stream_id, "let a stream pass what it is not for"),
         }
@@ -343,19 +365,26 @@ impl Poller {
         Ok(sets)
     }
 
-    /// Whether something was appended in time.
-    async fn wait(&self, end: &mut watch::Receiver<EventId>, began: Duration) -> bool {
+    /// Whether something happened in time; if so, whoever asks may still be answered.
+    async fn wait<T>(
+        &self,
+        asked: Asked<'_>,
+        happens: &mut watch::Receiver<T>,
+        began: Duration,
+    ) -> Result<bool, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
-        tokio::select! {
-            appended = appended(&self.waiting, &self.metrics, end, left) => appended,
+        let place = asked.share.to_wait()?;
+        let counted = self.metrics.poll_waits();
+        let has_happened = tokio::select! {
+            has_happened = happened(happens, left) => has_happened,
             () = self.shutdown.cancelled() => false,
+        };
+        drop((place, counted));
+        if has_happened {
+            self.check(&self.state.fresh().await?, asked.asking)?;
         }
+        Ok(has_happened)
     }
-}
-
-async fn place_to_look(places: &Semaphore) -> Result<SemaphorePermit<'_>, Error> {
-    let place = tokio::time::timeout(limits::POLL_LOOK_WAIT, places.acquire()).await;
-    place.ok().and_then(Result::ok).ok_or(Error::Busy)
 }
 
 /// Tries again while others are faster, so often and no more.
@@ -373,16 +402,9 @@ where
     Err(Error::Busy)
 }
 
-/// Waits until something is appended, no longer than `left`. Who comes when as many wait as may does not wait.
-async fn appended(
-    places: &Semaphore,
-    metrics: &Metrics,
-    end: &mut watch::Receiver<EventId>,
-    left: Duration,
-) -> bool {
-    let Ok(_place) = places.try_acquire() else { return false };
-    let _counted = metrics.poll_waits();
-    matches!(tokio::time::timeout(left, end.changed()).await, Ok(Ok(())))
+/// Waits until something happens, no longer than `left`.
+async fn happened<T>(happens: &mut watch::Receiver<T>, left: Duration) -> bool {
+    matches!(tokio::time::timeout(left, happens.changed()).await, Ok(Ok(())))
 }
 
 fn letter(event: OutboxEvent, refused: &Refused) -> NewDeadLetter {

@@ -154,9 +154,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::signals::passed_on;
     use crate::state::SecurityEvent;
     use crate::token::jws::Compact;
     use crate::token::key_set::VerifyingKey;
+    use crate::token::set::{Event, Set};
+    use crate::token::subject_id::SubjectId;
 
     const ISS: &str = "https://fabric.example";
     const AUD: &str = "https://receiver.example";
@@ -207,6 +210,40 @@ mod tests {
         silent.event.txn = None;
         let set = sign(&key, ISS, "the-jti", AUD, &silent).expect("signed");
         assert!(part(&set, 1).get("txn").is_none());
+    }
+
+    /// Whatever others have a say in is as long as it may be, and is escaped where it can be.
+    #[test]
+    fn the_largest_event_makes_a_token_that_a_receiver_takes() {
+        let uri = passed_on::EVENTS_SUPPORTED.into_iter().max_by_key(|uri| uri.len()).expect("a type");
+        let incoming = |claims: usize| Set {
+            iss: "https://idp.example".to_owned(),
+            jti: "1".to_owned(),
+            iat: Timestamp::from_secs(100),
+            aud: Vec::new(),
+            txn: Some("\"".repeat(limits::OPAQUE_BYTES_MAX)),
+            subject: SubjectId::Email("a@b.example".to_owned()),
+            sub_id: json!({"format": "email", "email": "a@b.example"}),
+            events: vec![Event {
+                uri: uri.to_owned(),
+                claims: json!({"a": "x".repeat(claims)}).as_object().cloned().expect("object"),
+                happened_at: None,
+            }],
+        };
+        let fits = |claims: usize| passed_on::events(&incoming(claims)).is_ok();
+        let spare = (0..limits::EVENT_SAID_BYTES_MAX).rev().find(|claims| fits(*claims)).expect("fits");
+        assert!(!fits(spare + 1));
+        let said = passed_on::events(&incoming(spare)).expect("fits").remove(0);
+        let id = EventId { index: u64::MAX, number: u32::MAX };
+        let event = OutboxEvent { id, event: said, ..event() };
+        let iss = format!("https://{}", "i".repeat(limits::URI_BYTES_MAX - "https://".len()));
+        let aud = "\"".repeat(limits::URI_BYTES_MAX);
+        let jti = SetMaker::jti(incarnation(), &"f".repeat(32), id);
+        let key = SetSigningKey::generate().expect("key");
+        let set = sign(&key, &iss, &jti, &aud, &event).expect("signed");
+        assert!(Compact::parse(&set).is_ok(), "{} bytes", set.len());
+        // The limit is not much less than it could be.
+        assert!(set.len() > limits::TOKEN_BYTES_MAX - 1024, "{} bytes", set.len());
     }
 
     #[test]

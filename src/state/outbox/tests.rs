@@ -258,7 +258,7 @@ fn a_large_event_makes_room_for_itself_and_the_table_never_grows_beyond() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     bench.one(START, signal("1", &many));
     bench.set_bytes(limits::OUTBOX_BYTES_MAX);
-    let large = "x".repeat(limits::EVENT_CLAIMS_BYTES_MAX);
+    let large = "x".repeat(limits::EVENT_SAID_BYTES_MAX);
     bench.one(START, signal("2", &[&large]));
     assert!(bench.outbox().bytes <= limits::OUTBOX_BYTES_MAX, "{}", bench.outbox().bytes);
     assert!(bench.waiting().len() > 100, "and no more goes than must: {}", bench.waiting().len());

@@ -7,11 +7,13 @@ use std::collections::BTreeSet;
 
 use prost::Message as _;
 
-use super::{find, key_of};
+use super::{Stream, find, key_of};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
-use crate::state::command::{self, AdvanceStream, Command, DeadLetterRow, Refusal, Reply, StreamCursorRow};
+use crate::state::command::{
+    self, AdvanceStream, Command, DeadLetterRow, KeptDeadLetters, Refusal, Reply, StreamCursorRow,
+};
 use crate::state::events::EventId;
 use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode};
 use crate::state::{Error, State};
@@ -31,6 +33,16 @@ pub struct StreamCursor {
     pub dropped: u64,
     /// Events that its receiver refused for good, whether they are remembered or not. The log counts them.
     pub dead_letters: u64,
+    /// Which of them are remembered; `None` until that was counted.
+    pub kept: Option<Kept>,
+}
+
+/// Which dead letters of a stream are remembered, so that nobody walks through those that were dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    count: u64,
+    /// None of them is before it.
+    first: EventId,
 }
 
 /// An event that a receiver refused for good.
@@ -46,7 +58,7 @@ pub struct DeadLetter {
     pub description: String,
     /// Its type.
     pub event_type: String,
-    /// Whom it is about, as a JSON object.
+    /// Whom it is about, as a JSON object; an empty one if that was too long to be kept.
     pub sub_id: String,
 }
 
@@ -99,6 +111,9 @@ impl From<StreamCursorRow> for StreamCursor {
             delivered: row.delivered,
             dropped: row.dropped,
             dead_letters: row.dead_letters,
+            kept: row
+                .kept
+                .map(|kept| Kept { count: kept.count, first: kept.first.unwrap_or_default().into() }),
         }
     }
 }
@@ -112,6 +127,9 @@ impl From<StreamCursor> for StreamCursorRow {
             delivered: cursor.delivered,
             dropped: cursor.dropped,
             dead_letters: cursor.dead_letters,
+            kept: cursor
+                .kept
+                .map(|kept| KeptDeadLetters { count: kept.count, first: Some(kept.first.into()) }),
         }
     }
 }
@@ -123,17 +141,18 @@ pub(super) fn cursor_of(tables: &Tables<'_>, stream_id: &str) -> Result<StreamCu
 }
 
 /// Moves a stream on, and remembers what its receiver refused. Nothing goes back, and nothing is taken for done
-/// that has not happened: it would be lost to the stream when it does.
+/// that has not happened: it would be lost to the stream when it does. So would what lies between, if the stream
+/// was moved by whoever looked for other events than it is for.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
 pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) -> Result<Reply, Corrupt> {
     let stream_id = command.stream_id.as_str();
-    if find(tables, stream_id)?.is_none() {
+    let Some(stream) = find(tables, stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
-    }
+    };
     let known = cursor_of(tables, stream_id)?;
-    if known.version != command.version {
+    if known.version != command.version || command.filter.is_some_and(|filter| filter != stream.filter) {
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
     let told = command.cursor.map(StreamCursor::from);
@@ -142,6 +161,7 @@ pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) 
     let next = known.next.max(told.next.min(happened_before));
     let done = told.done.into_iter().filter(|id| (next..happened_before).contains(id));
     let refused = command.dead_letters.len() as u64;
+    let kept = put_dead_letters(tables, now, (stream_id, known.kept), command.dead_letters)?;
     let cursor = StreamCursor {
         next,
         done: done.take(limits::STREAM_WINDOW).collect(),
@@ -149,25 +169,33 @@ pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) 
         delivered: known.delivered.max(told.delivered),
         dropped: known.dropped.max(told.dropped),
         dead_letters: known.dead_letters.saturating_add(refused),
+        kept,
     };
     cursor.put(tables, stream_id);
-    put_dead_letters(tables, now, stream_id, command.dead_letters)?;
     Ok(Reply::Done { changed: true })
 }
 
-/// The newest of one command are kept, and of those before.
+/// The newest of one command are kept, and of those before. As many rows are read as letters come, and no others.
 fn put_dead_letters(
     tables: &mut Tables<'_>,
     now: Timestamp,
-    stream_id: &str,
+    (stream_id, known): (&str, Option<Kept>),
     dead: Vec<command::DeadLetter>,
-) -> Result<(), Corrupt> {
+) -> Result<Option<Kept>, Corrupt> {
     if dead.is_empty() {
-        return Ok(());
+        return Ok(known);
     }
     let prefix = key_of(stream_id);
+    let mut kept = match known {
+        Some(kept) => kept,
+        // Once for each stream, of which an older version has written the letters.
+        None => Kept {
+            count: tables.keys_under(DEAD_LETTER, &prefix, &[], usize::MAX)?.len() as u64,
+            first: EventId::default(),
+        },
+    };
     for letter in dead {
-        let id = letter.id.ok_or_else(|| Corrupt::row("a dead letter has no id"))?;
+        let id: EventId = letter.id.ok_or_else(|| Corrupt::row("a dead letter has no id"))?.into();
         let row = DeadLetterRow {
             at_millis: now.millis(),
             err: letter.err,
@@ -175,14 +203,28 @@ fn put_dead_letters(
             event_type: letter.event_type,
             sub_id: letter.sub_id,
         };
-        tables.put(DEAD_LETTER, &[&prefix[..], &EventId::from(id).key()].concat(), row.encode_to_vec());
+        let key = [&prefix[..], &id.key()].concat();
+        if tables.row(DEAD_LETTER, &key)?.is_none() {
+            kept.count = kept.count.saturating_add(1);
+            kept.first = kept.first.min(id);
+        }
+        tables.put(DEAD_LETTER, &key, row.encode_to_vec());
     }
-    let kept = tables.messages_under::<DeadLetterRow>(DEAD_LETTER, &prefix)?;
-    let surplus = kept.len().saturating_sub(limits::DEAD_LETTERS_PER_STREAM_MAX);
-    for (key, _) in kept.iter().take(surplus) {
-        tables.delete(DEAD_LETTER, key);
+    let surplus = kept.count.saturating_sub(limits::DEAD_LETTERS_PER_STREAM_MAX as u64);
+    let surplus = usize::try_from(surplus).unwrap_or(usize::MAX);
+    if surplus > 0 {
+        for key in tables.keys_under(DEAD_LETTER, &prefix, &kept.first.key(), surplus)? {
+            tables.delete(DEAD_LETTER, &key);
+            kept.count = kept.count.saturating_sub(1);
+            kept.first = EventId::from_key(key.get(prefix.len()..).unwrap_or_default())?.next();
+        }
     }
-    Ok(())
+    Ok(Some(kept))
+}
+
+/// Half a subject would be another's.
+fn kept_subject(sub_id: String) -> String {
+    if sub_id.len() <= limits::DEAD_LETTER_SUBJECT_BYTES_MAX { sub_id } else { "{}".to_owned() }
 }
 
 /// Forgets where a stream stood, with its dead letters.
@@ -231,14 +273,14 @@ fn dead_letter(id: &[u8], row: &[u8]) -> Result<DeadLetter, Corrupt> {
 
 impl State {
     /// Moves a stream on from the place with the version of `cursor`, and remembers what its receiver refused for
-    /// good, which the log counts.
+    /// good, which the log counts. `stream` is what its events were looked for by.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if it stands elsewhere by now; or as [`Error::Write`]
-    /// says.
+    /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if it stands elsewhere by now, or is for other events; or
+    /// as [`Error::Write`] says.
     pub async fn advance_stream(
         &self,
-        stream_id: &str,
+        stream: &Stream,
         cursor: StreamCursor,
         dead: Vec<NewDeadLetter>,
     ) -> Result<(), Error> {
@@ -247,13 +289,14 @@ impl State {
             err: dead.err,
             description: dead.description,
             event_type: dead.event_type,
-            sub_id: dead.sub_id,
+            sub_id: kept_subject(dead.sub_id),
         };
         let command = AdvanceStream {
-            stream_id: stream_id.to_owned(),
+            stream_id: stream.config.stream_id.clone(),
             version: cursor.version,
             cursor: Some(cursor.into()),
             dead_letters: dead.into_iter().map(letter).collect(),
+            filter: Some(stream.filter),
         };
         self.propose(Command::AdvanceStream(command)).await.map(drop)
     }

@@ -5,6 +5,7 @@
 //! changes.
 
 mod cursor;
+mod filter;
 mod status;
 
 use std::collections::BTreeMap;
@@ -14,13 +15,14 @@ use prost::Message as _;
 use serde_json::{Map, Value};
 
 pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
+pub use self::filter::{Added, change_subject};
 pub use self::status::{StreamStatus, UnknownStatus, set_status};
 
 use super::command::{
     self, ChangeStreamSubject, Command, CreateStream, DeleteStream, Refusal, Reply, StreamRow, StreamWritten,
     UpdateStream, VerifyStream, stated,
 };
-use super::events::{SecurityEvent, VERIFICATION, object};
+use super::events::{SecurityEvent, VERIFICATION};
 use super::feed::{self, Note};
 use super::owned::Owned;
 use super::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
@@ -66,8 +68,15 @@ pub struct Stream {
     pub updated_at: Timestamp,
     /// Whom it does not get events about, as it is told of them.
     pub removed_subjects: Vec<SubjectId>,
+    /// What it was not for from its beginning on.
+    pub added: Added,
     /// Counts the changes of its configuration, from 1.
     pub revision: u64,
+    /// Counts all its changes, those of its status and its subjects among them.
+    pub changes: u64,
+    /// Which of them was the last of what it is for. Whoever looks for its events by one filter does not move it
+    /// on by another.
+    pub filter: u64,
 }
 
 impl From<StreamConfig> for command::Stream {
@@ -103,10 +112,7 @@ impl TryFrom<StreamRow> for Stream {
 
     fn try_from(row: StreamRow) -> Result<Self, Corrupt> {
         let status = StreamStatus::read(row.status)?;
-        let subject = |text: &String| {
-            let read = SubjectId::read(&Value::Object(object(text)?), "sub_id");
-            read.map_err(|_| Corrupt::row("a stream is without a subject that cannot be read"))
-        };
+        let added = Added::read(&row)?;
         Ok(Self {
             config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream is without the stream"))?.into(),
             status,
@@ -114,8 +120,11 @@ impl TryFrom<StreamRow> for Stream {
             owes_update: row.owes_update,
             created_at: Timestamp::from_millis(row.created_at_millis),
             updated_at: Timestamp::from_millis(row.updated_at_millis),
-            removed_subjects: row.removed_subjects.iter().map(subject).collect::<Result<_, _>>()?,
+            removed_subjects: row.removed_subjects.iter().map(filter::subject).collect::<Result<_, _>>()?,
+            added,
             revision: row.revision,
+            changes: row.changes,
+            filter: row.filter,
         })
     }
 }
@@ -148,7 +157,8 @@ fn find(tables: &Tables<'_>, stream_id: &str) -> Result<Option<StreamRow>, Corru
 }
 
 fn put(tables: &mut Tables<'_>, now: Timestamp, row: StreamRow, detail: &str) -> Result<Reply, Corrupt> {
-    let row = StreamRow { updated_at_millis: now.millis(), ..row };
+    let changes = row.changes.saturating_add(1);
+    let row = StreamRow { updated_at_millis: now.millis(), changes, ..row };
     let stream_id = row.stream.as_ref().map(|stream| stream.stream_id.clone()).unwrap_or_default();
     tables.put(STREAM, stream_id.as_bytes(), row.encode_to_vec());
     feed::note(tables, now, Note { kind: "stream", subject: &stream_id, detail, ..Note::default() })?;
@@ -182,10 +192,11 @@ pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) ->
         revision: 1,
         ..StreamRow::default()
     };
-    put(tables, now, row, "created")
+    put(tables, now, filter::with_another(row), "created")
 }
 
-/// Replaces the configuration of a stream. What it holds, it goes on holding.
+/// Replaces the configuration of a stream. What it holds, it goes on holding; of the types that it did not
+/// deliver before, it gets what happens from here on.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -197,44 +208,16 @@ pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) ->
     if row.revision != command.revision {
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
-    let owner = row.stream.as_ref().map(|known| known.owner.clone()).unwrap_or_default();
-    let stream = Some(command::Stream { owner, ..stream });
-    if row.stream == stream {
+    let known = row.stream.clone().unwrap_or_default();
+    let stream = command::Stream { owner: known.owner.clone(), ..stream };
+    if known == stream {
         return Ok(written(row));
     }
-    let revision = row.revision.saturating_add(1);
-    put(tables, now, StreamRow { stream, revision, ..row }, "updated")
-}
-
-/// Takes a subject out of a stream, or back into it.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
-pub fn change_subject(
-    tables: &mut Tables<'_>,
-    now: Timestamp,
-    command: ChangeStreamSubject,
-) -> Result<Reply, Corrupt> {
-    object(&command.sub_id)?;
-    let Some(mut row) = find(tables, &command.stream_id)? else {
-        return Ok(Reply::Refused(Refusal::UnknownStream));
-    };
-    let is_removed = row.removed_subjects.contains(&command.sub_id);
-    if is_removed == command.removed {
-        return Ok(written(row));
-    }
-    if command.removed {
-        let bytes: usize = row.removed_subjects.iter().map(String::len).sum();
-        if row.removed_subjects.len() >= limits::STREAM_SUBJECTS_MAX
-            || bytes.saturating_add(command.sub_id.len()) > limits::STREAM_SUBJECTS_BYTES_MAX
-        {
-            return Ok(Reply::Refused(Refusal::TooManySubjects));
-        }
-        row.removed_subjects.push(command.sub_id);
-    } else {
-        row.removed_subjects.retain(|sub_id| *sub_id != command.sub_id);
-    }
-    put(tables, now, row, "updated")
+    let (revision, is_other_filter) =
+        (row.revision.saturating_add(1), known.events_delivered != stream.events_delivered);
+    let added_types = filter::added_types(&row.added_types, &known, &stream, tables.next_event());
+    let row = StreamRow { stream: Some(stream), revision, added_types, ..row };
+    put(tables, now, if is_other_filter { filter::with_another(row) } else { row }, "updated")
 }
 
 /// Sends a verification event, if it is not too soon after the last.

@@ -71,7 +71,8 @@ impl FromStr for StreamStatus {
 }
 
 /// Sets the status of a stream. One that was disabled begins here: what happened meanwhile was not held. One
-/// that we have paused tells so when it is enabled again, whoever disabled it between.
+/// that we have paused tells so when it is enabled again, whoever disabled it between; so does one that was paused
+/// already when we had a reason of our own.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -84,17 +85,24 @@ pub fn set_status(
         return Ok(Reply::Refused(Refusal::UnknownStream));
     };
     let (before, status) = (StreamStatus::read(row.status)?, StreamStatus::read(command.status)?);
-    if command.by_transmitter && before != StreamStatus::Enabled {
-        return Ok(Reply::Refused(Refusal::StreamNotEnabled));
+    if command.by_transmitter {
+        if command.changes.is_some_and(|changes| changes != row.changes) {
+            return Ok(Reply::Refused(Refusal::StreamChanged));
+        }
+        let is_known_paused = before == StreamStatus::Paused && command.changes.is_some();
+        if before != StreamStatus::Enabled && !is_known_paused {
+            return Ok(Reply::Refused(Refusal::StreamNotEnabled));
+        }
     }
-    if status == before && row.reason == command.reason {
+    let is_owed = command.by_transmitter && status != StreamStatus::Enabled;
+    if status == before && row.reason == command.reason && !is_owed {
         return Ok(written(row));
     }
     if before == StreamStatus::Disabled && status != before {
         cursor_of(tables, &command.stream_id)?.anew(tables.next_event()).put(tables, &command.stream_id);
     }
     let mut row = StreamRow { status: command.status, reason: command.reason, ..row };
-    if command.by_transmitter && status != StreamStatus::Enabled {
+    if is_owed {
         row.owes_update = true;
         row.owed_reason.clone_from(&row.reason);
     }
@@ -127,31 +135,31 @@ impl State {
         status: StreamStatus,
         reason: String,
     ) -> Result<Stream, Error> {
-        self.set_status(stream_id, status, reason, false).await
-    }
-
-    /// Pauses a stream, as its transmitter. A reason beyond its limit is cut.
-    ///
-    /// # Errors
-    /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], or as [`Error::Write`] says.
-    pub async fn pause_stream(&self, stream_id: &str, reason: String) -> Result<(), Error> {
-        let reason = cut(&reason, limits::STREAM_REASON_BYTES_MAX).to_owned();
-        self.set_status(stream_id, StreamStatus::Paused, reason, true).await.map(drop)
-    }
-
-    async fn set_status(
-        &self,
-        stream_id: &str,
-        status: StreamStatus,
-        reason: String,
-        by_transmitter: bool,
-    ) -> Result<Stream, Error> {
         let command = SetStreamStatus {
             stream_id: stream_id.to_owned(),
             status: command::StreamStatus::from(status).into(),
             reason,
-            by_transmitter,
+            by_transmitter: false,
+            changes: None,
         };
         self.write_stream(Command::SetStreamStatus(command), None).await
+    }
+
+    /// Pauses a stream, as its transmitter, or has it tell why it would be paused if it was not already. A reason
+    /// beyond its limit is cut. `stream` is what this was decided by: whatever its owner has changed meanwhile may
+    /// be the remedy.
+    ///
+    /// # Errors
+    /// [`Error::StreamChanged`] if it is not that any more; [`Error::UnknownStream`], [`Error::StreamNotEnabled`]
+    /// if it is disabled, or as [`Error::Write`] says.
+    pub async fn pause_stream(&self, stream: &Stream, reason: &str) -> Result<(), Error> {
+        let command = SetStreamStatus {
+            stream_id: stream.config.stream_id.clone(),
+            status: command::StreamStatus::from(StreamStatus::Paused).into(),
+            reason: cut(reason, limits::STREAM_REASON_BYTES_MAX).to_owned(),
+            by_transmitter: true,
+            changes: Some(stream.changes),
+        };
+        self.write_stream(Command::SetStreamStatus(command), None).await.map(drop)
     }
 }

@@ -12,6 +12,8 @@ use crate::state::tables::{DEAD_LETTER, OWNED, STREAM_CURSOR};
 use crate::state::testing::{Bench, create_stream, delete_stream, signal};
 use crate::state::{Replicated, Told};
 
+mod changes;
+
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const DONE: Reply = Reply::Done { changed: true };
@@ -22,6 +24,7 @@ fn set(status: StreamStatus, reason: &str) -> SetStreamStatus {
         status: command::StreamStatus::from(status).into(),
         reason: reason.to_owned(),
         by_transmitter: false,
+        changes: None,
     }
 }
 
@@ -165,6 +168,7 @@ fn a_deleted_stream_leaves_nothing_and_takes_nothing_with_it() {
             version: 1,
             cursor: Some(command::StreamCursorRow::default()),
             dead_letters: vec![letter],
+            filter: None,
         };
         assert_eq!(bench.one(START, Command::AdvanceStream(command)), DONE);
     }
@@ -271,7 +275,7 @@ fn what_is_done_of_a_stream_that_begins_anew_is_forgotten_with_the_rest() {
     bench.one(START, signal("1", &["a", "b"]));
     let done = vec![EventId { index: 2, number: 2 }.into()];
     let cursor = Some(command::StreamCursorRow { done, delivered: 1, ..command::StreamCursorRow::default() });
-    let advance = AdvanceStream { stream_id: "s".to_owned(), version: 1, cursor, dead_letters: Vec::new() };
+    let advance = AdvanceStream { stream_id: "s".to_owned(), version: 1, cursor, ..AdvanceStream::default() };
     assert_eq!(bench.one(START, Command::AdvanceStream(advance)), DONE);
     assert_eq!(bench.cursor().done.len(), 1);
     bench.apply(

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::Timestamp;
-use crate::state::StreamStatus;
+use crate::state::{Added, StreamStatus};
 
 const ISSUER: &str = "https://fabric.example";
 const OWNER: &str = "spiffe://trust.example/receiver";
@@ -85,7 +85,10 @@ fn stream(members: Members) -> Stream {
         created_at: at,
         updated_at: at,
         removed_subjects: Vec::new(),
+        added: Added::default(),
         revision: 1,
+        changes: 1,
+        filter: 1,
     }
 }
 

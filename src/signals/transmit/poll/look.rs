@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::state::{SecurityEvent, StreamConfig, StreamStatus};
+    use crate::state::{Added, SecurityEvent, StreamConfig, StreamStatus};
 
     /// Events that are for the stream, or are not.
     struct Rows(Vec<bool>);
@@ -145,7 +145,10 @@ mod tests {
             created_at: Timestamp::default(),
             updated_at: Timestamp::default(),
             removed_subjects: Vec::new(),
+            added: Added::default(),
             revision: 1,
+            changes: 1,
+            filter: 1,
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use futures::FutureExt as _;
 use futures::future::join_all;
 use serde_json::{Map, Value, json};
 
@@ -96,6 +95,20 @@ impl Bench {
 
     fn cursor(&self) -> StreamCursor {
         StreamCursor::clone(&self.core.state.stream_cursor(&self.stream_id).expect("a cursor"))
+    }
+
+    fn stream(&self) -> Arc<Stream> {
+        self.core.state.stream(&self.stream_id).expect("a stream")
+    }
+
+    /// As its transmitter.
+    async fn pause(&self, reason: &str) {
+        self.core.state.pause_stream(&self.stream(), reason).await.expect("paused");
+    }
+
+    async fn enable(&self) {
+        let status = StreamStatus::Enabled;
+        self.core.state.set_stream_status(&self.stream_id, status, String::new()).await.expect("enabled");
     }
 
     fn dead_letters(&self) -> Vec<DeadLetter> {
@@ -217,13 +230,13 @@ async fn whoever_never_acknowledges_is_given_the_same_window_and_nothing_beyond(
 async fn large_events_come_in_several_answers() {
     let bench = start().await;
     let large = || {
-        let text = "a".repeat(limits::EVENT_CLAIMS_BYTES_MAX - 100);
+        let text = "a".repeat(limits::EVENT_SAID_BYTES_MAX - 100);
         event(WANTED, json!({ "reason": text }).as_object().cloned().expect("object"))
     };
     let most = limits::POLL_EVENTS_MAX;
     bench.append((0..most).map(|_| large()).collect()).await;
     let first = bench.poll(&json!({})).await;
-    let said = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_CLAIMS_BYTES_MAX);
+    let said = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
     assert!((said..said + 5).contains(&first.sets.len()), "{}", first.sets.len());
     assert_eq!(first.more_available, Some(true));
     let second = bench.poll(&json!({"ack": jtis(&first)})).await;
@@ -278,10 +291,109 @@ async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_i
 
     let mut waiting = Box::pin(bench.polled(&asked));
     until_it_waits(&mut waiting).await;
-    bench.core.state.pause_stream(&bench.stream_id, "for a test".to_owned()).await.expect("paused");
+    bench.pause("for a test").await;
     bench.append_many(WANTED, 1).await;
-    let woken = waiting.await.expect("polled");
-    assert_eq!((woken.sets.len(), woken.more_available), (0, None), "paused meanwhile");
+    for _ in 0..100 {
+        assert!(futures::poll!(&mut waiting).is_pending(), "paused meanwhile");
+        tokio::task::yield_now().await;
+    }
+    bench.enable().await;
+    assert_eq!(waiting.await.expect("polled").sets.len(), 2, "what was held, and what became of it");
+    bench.end().await;
+}
+
+/// Its client would ask again at once, for as long as it is paused.
+#[tokio::test]
+async fn a_poll_of_a_stream_that_is_not_enabled_waits_until_it_is() {
+    let bench = start().await;
+    let asked = json!({});
+    for status in [StreamStatus::Paused, StreamStatus::Disabled] {
+        bench.core.state.set_stream_status(&bench.stream_id, status, String::new()).await.expect("set");
+        let mut waiting = Box::pin(bench.polled(&asked));
+        while !bench.shows("svc_polls_waiting 1") {
+            assert!(futures::poll!(&mut waiting).is_pending());
+            tokio::task::yield_now().await;
+        }
+        let at_once = bench.poll(&json!({})).await;
+        assert_eq!((at_once.sets.len(), at_once.more_available), (0, None), "who does not wait is told");
+        bench.enable().await;
+        bench.append_many(WANTED, 1).await;
+        let given = waiting.await.expect("polled");
+        assert_eq!(given.sets.len(), 1);
+        bench.poll(&json!({"ack": jtis(&given)})).await;
+    }
+    bench.end().await;
+}
+
+/// It had looked for one type when the receiver asked for another one too, and an event of that came.
+#[tokio::test]
+async fn a_poll_that_looked_for_other_events_passes_nothing_of_what_was_added() {
+    let bench = start().await;
+    let many = limits::POLL_ROWS_PASSED_MIN;
+    bench.append_many(OTHER, many).await;
+    let (stream, cursor) = (bench.stream(), bench.cursor());
+    let mut config = stream.config.clone();
+    config.events_delivered.push(OTHER.to_owned());
+    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.append_many(OTHER, 1).await;
+    let mut found = Found::from(&cursor);
+    let mut take = |_, _| ControlFlow::Continue(());
+    look::look(&bench.core.state, &stream, &mut found, &mut take).await.expect("rows");
+    bench.poller.pass(&stream, &cursor, &found, found.rows).await;
+    assert_eq!(bench.cursor(), cursor);
+    // And nothing of what was before it was asked for.
+    assert_eq!(bench.poll(&json!({})).await.sets.len(), 1);
+    bench.end().await;
+}
+
+/// Each would have been looked for through the whole outbox, and nothing of it been written down.
+#[tokio::test]
+async fn an_attack_with_names_of_events_that_have_not_happened_has_nothing_looked_for() {
+    let bench = start().await;
+    bench.append_many(WANTED, 1).await;
+    let end = *bench.core.state.outbox_end().borrow();
+    let forged = SetMaker::jti(bench.poller.sets.incarnation().expect("bootstrapped"), &bench.stream_id, end);
+    let nobody = bench.poller.places.of(None);
+    let mut places = Vec::new();
+    for _ in 0..limits::POLL_LOOKS_MAX {
+        places.push(nobody.to_look().await.expect("a place"));
+    }
+    let only = |members: &Value| {
+        let mut members = at_once(members);
+        members["maxEvents"] = 0.into();
+        members
+    };
+    for members in [json!({"ack": [forged]}), json!({"setErrs": {forged.as_str(): {"err": "x"}}})] {
+        assert!(bench.polled(&only(&members)).await.is_ok(), "nobody looks for {members}");
+    }
+    drop(places);
+    let given = bench.poll(&json!({})).await;
+    bench.poll(&json!({"ack": [jtis(&given)[0], forged.as_str()]})).await;
+    assert_eq!(bench.cursor().delivered, 1, "what is named beside it counts");
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_refuses_more_than_one_command_takes_is_heard_to_the_end() {
+    let bench = start().await;
+    let most = limits::DEAD_LETTERS_AT_ONCE_MAX;
+    bench.append_many(WANTED, most + 5).await;
+    let given = bench.poll(&json!({})).await;
+    let names = jtis(&given);
+    let (ack, refused) = names.split_at(2);
+    let errors: Map<_, _> = refused.iter().map(|jti| ((*jti).to_owned(), json!({"err": "x"}))).collect();
+    let version = bench.cursor().version;
+    assert!(bench.poll(&json!({"ack": ack, "setErrs": errors})).await.sets.is_empty());
+    let cursor = bench.cursor();
+    assert_eq!((cursor.delivered, cursor.dead_letters, cursor.done.len()), (2, most as u64 + 3, 0));
+    assert_eq!(cursor.version, version + 2, "in two commands");
+    assert_eq!(bench.dead_letters().len(), most + 3);
+    for line in [
+        r#"svc_stream_events_total{result="delivered"} 2"#,
+        r#"svc_stream_events_total{result="dead_letter"} 67"#,
+    ] {
+        assert!(bench.shows(line), "{line}");
+    }
     bench.end().await;
 }
 
@@ -289,13 +401,11 @@ async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_i
 async fn a_stream_that_we_paused_is_told_so_when_it_is_enabled_again() {
     let bench = start().await;
     bench.append_many(WANTED, 1).await;
-    bench.core.state.pause_stream(&bench.stream_id, "it is behind".to_owned()).await.expect("paused");
+    bench.pause("it is behind").await;
     bench.append_many(WANTED, 1).await;
     let paused = bench.poll(&json!({})).await;
     assert_eq!((paused.sets.len(), paused.more_available), (0, None));
-    let enabled =
-        bench.core.state.set_stream_status(&bench.stream_id, StreamStatus::Enabled, String::new()).await;
-    enabled.expect("enabled");
+    bench.enable().await;
     // What was held, and then what became of the stream, which is not among what it delivers.
     let given = bench.poll(&json!({})).await;
     let events = given.sets.iter().map(|(_, set)| events(set)).collect::<Vec<_>>();
@@ -321,56 +431,22 @@ async fn a_node_that_stops_answers_polls_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poll_waits_until_something_is_appended_and_no_longer_than_it_may() {
-    let (metrics, places) = (Metrics::new().expect("metrics"), Semaphore::new(1));
+async fn a_poll_waits_until_something_happens_and_no_longer_than_it_may() {
     let (sender, mut end) = watch::channel(EventId::default());
     let (longest, almost) = (limits::POLL_WAIT_MAX, limits::POLL_WAIT_MAX.mul_f64(0.999));
-    let waiting = tokio::time::timeout(almost, appended(&places, &metrics, &mut end, longest)).await;
-    assert!(waiting.is_err(), "it still waits");
-    assert!(!appended(&places, &metrics, &mut end, longest).await, "no longer");
+    assert!(tokio::time::timeout(almost, happened(&mut end, longest)).await.is_err(), "it still waits");
+    assert!(!happened(&mut end, longest).await, "no longer");
     let append = async {
         tokio::task::yield_now().await;
         sender.send_replace(EventId { index: 1, number: 0 });
     };
-    let (woken, ()) = tokio::join!(appended(&places, &metrics, &mut end, longest), append);
+    let (woken, ()) = tokio::join!(happened(&mut end, longest), append);
     assert!(woken);
     // What came since it began to look.
     sender.send_replace(EventId { index: 2, number: 0 });
-    assert!(appended(&places, &metrics, &mut end, Duration::ZERO).await);
+    assert!(happened(&mut end, Duration::ZERO).await);
     drop(sender);
-    assert!(!appended(&places, &metrics, &mut end, longest).await, "the node is gone");
-}
-
-#[tokio::test(start_paused = true)]
-async fn beyond_so_many_that_wait_a_poll_is_answered_at_once() {
-    let metrics = Metrics::new().expect("metrics");
-    let places = Semaphore::new(limits::POLLS_WAITING_MAX);
-    let (_sender, end) = watch::channel(EventId::default());
-    let wait = async || appended(&places, &metrics, &mut end.clone(), limits::POLL_WAIT_MAX).await;
-    let mut waiting: Vec<_> = (0..limits::POLLS_WAITING_MAX).map(|_| Box::pin(wait())).collect();
-    assert!(waiting.iter_mut().all(|wait| wait.now_or_never().is_none()));
-    assert_eq!(wait().now_or_never(), Some(false));
-    let page = metrics.render().expect("page");
-    assert!(page.contains(&format!("svc_polls_waiting {}", limits::POLLS_WAITING_MAX)), "{page}");
-    waiting.pop();
-    assert!(wait().now_or_never().is_none(), "there is room again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_so_many_polls_look_at_once_and_who_waits_too_long_is_told() {
-    let places = Semaphore::new(limits::POLL_LOOKS_MAX);
-    let mut looking = Vec::new();
-    for _ in 0..limits::POLL_LOOKS_MAX {
-        looking.push(place_to_look(&places).now_or_never().expect("no wait").expect("a place"));
-    }
-    let mut waiting = Box::pin(place_to_look(&places));
-    assert!((&mut waiting).now_or_never().is_none());
-    looking.pop();
-    let taken = waiting.await.expect("its turn has come");
-    let almost = limits::POLL_LOOK_WAIT.mul_f64(0.999);
-    assert!(tokio::time::timeout(almost, place_to_look(&places)).await.is_err(), "it still waits");
-    assert!(matches!(place_to_look(&places).await, Err(Error::Busy)));
-    drop((taken, looking));
+    assert!(!happened(&mut end, longest).await, "the node is gone");
 }
 
 #[tokio::test]

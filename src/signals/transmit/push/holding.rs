@@ -59,11 +59,15 @@ impl Holding {
         let (dropping, first) = self.look_at_oldest(cursor.as_ref().clone()).await?;
         let (cursor, dropped, oldest) = dropping.end();
         let Some(since) = first.filter(|_| dropped > 0) else { return Ok(oldest) };
-        let now = state.stream(stream_id);
-        if now.is_some_and(|stream| stream.status == StreamStatus::Enabled) {
-            self.pause(since).await?;
+        // Its receiver can see why, also if it had paused the stream itself.
+        if let Some(stream) = state.stream(stream_id)
+            && (stream.status == StreamStatus::Enabled
+                || (stream.status == StreamStatus::Paused && !stream.owes_update))
+        {
+            self.pause(&stream, since).await?;
         }
-        state.advance_stream(stream_id, cursor, Vec::new()).await?;
+        // By the filter that was looked by: what was added since is not passed.
+        state.advance_stream(&self.stream, cursor, Vec::new()).await?;
         tracing::warn!(stream_id, dropped, "events of a stream dropped");
         self.shared.metrics.stream_events("dropped", dropped);
         Ok(oldest)
@@ -92,7 +96,7 @@ impl Holding {
         Ok((dropping, first))
     }
 
-    async fn pause(&self, since: Timestamp) -> Result<(), Error> {
+    async fn pause(&self, stream: &Stream, since: Timestamp) -> Result<(), Error> {
         let holds = &self.shared.limits.holds;
         let what = match self.excess {
             Excess::Events(_) => format!("more than {} events wait", holds.events_max),
@@ -102,8 +106,8 @@ impl Holding {
         };
         let reason = format!("{what}, the oldest since {}; the oldest are dropped", since.to_rfc3339());
         tracing::warn!(stream_id = self.stream.config.stream_id, reason, "stream paused");
-        match self.shared.state.pause_stream(&self.stream.config.stream_id, reason).await {
-            // It is not enabled any more: then somebody else was first.
+        match self.shared.state.pause_stream(stream, &reason).await {
+            // It is disabled: then somebody else was first.
             Ok(()) | Err(state::Error::StreamNotEnabled) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::state::{EventId, SecurityEvent, StreamConfig, StreamCursor};
+    use crate::state::{Added, EventId, SecurityEvent, StreamConfig, StreamCursor};
 
     fn stream(stream_id: &str, types: &[&str]) -> Stream {
         Stream {
@@ -150,7 +150,10 @@ mod tests {
             created_at: Timestamp::default(),
             updated_at: Timestamp::default(),
             removed_subjects: Vec::new(),
+            added: Added::default(),
             revision: 7,
+            changes: 1,
+            filter: 1,
         }
     }
 

@@ -124,6 +124,10 @@ impl Worker {
         let Some(now) = self.shared.state.stream(self.stream_id()) else { return false };
         let before = std::mem::replace(&mut self.stream, now);
         let now = &self.stream;
+        if before.filter != now.filter {
+            // What was told and looked up is not all that it is for: another worker begins at the cursor.
+            return false;
+        }
         if before.status != now.status || before.config.endpoint_url != now.config.endpoint_url {
             // Another URL is another receiver, and one that resumes is there.
             self.begin_anew();
@@ -256,8 +260,8 @@ impl Worker {
         self.due = None;
         let Proposal { cursor, dead, delivered, lost } = self.ledger.proposal(self.window.ids());
         let proposed = Proposed { delivered, dead: dead.len() as u64, lost };
-        let (state, stream_id) = (self.shared.state.clone(), self.stream_id().to_owned());
-        let work = async move { state.advance_stream(&stream_id, cursor, dead).await };
+        let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
+        let work = async move { state.advance_stream(&stream, cursor, dead).await };
         self.advancing = Some((proposed, Box::pin(work)));
     }
 
@@ -437,14 +441,8 @@ impl Worker {
             return;
         }
         tracing::warn!(stream_id = self.stream_id(), reason, "stream paused");
-        let (shared, stream) = (Arc::clone(&self.shared), Arc::clone(&self.stream));
-        self.pausing = Some(Box::pin(async move {
-            // Another URL is another receiver.
-            if !shared.is_as_it_was(&stream) {
-                return Ok(());
-            }
-            shared.state.pause_stream(&stream.config.stream_id, reason).await
-        }));
+        let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
+        self.pausing = Some(Box::pin(async move { state.pause_stream(&stream, &reason).await }));
     }
 
     fn paused(&mut self, outcome: Result<(), state::Error>) {
@@ -454,6 +452,8 @@ impl Worker {
             Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => {
                 self.forget_answers();
             }
+            // Its owner has changed it, which may be the remedy: the next failure says.
+            Err(state::Error::StreamChanged) => {}
             Err(error) => {
                 tracing::warn!(%error, stream_id = self.stream_id(), "pause a stream");
                 self.cool(self.shared.limits.waits.min, false);

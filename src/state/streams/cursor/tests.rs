@@ -26,7 +26,7 @@ fn letter(id: EventId) -> command::DeadLetter {
 /// To move the stream on from `version`.
 fn advance(version: u64, cursor: StreamCursor, dead: Vec<command::DeadLetter>) -> Command {
     let (stream_id, cursor) = ("s".to_owned(), Some(cursor.into()));
-    Command::AdvanceStream(AdvanceStream { stream_id, version, cursor, dead_letters: dead })
+    Command::AdvanceStream(AdvanceStream { stream_id, version, cursor, dead_letters: dead, filter: None })
 }
 
 fn to(next: EventId) -> StreamCursor {
@@ -166,6 +166,101 @@ fn only_the_newest_dead_letters_are_kept() {
     assert_eq!(bench.letters(None, usize::MAX).0, kept);
 }
 
+/// Rows that say how many of them were looked at, and from where on.
+struct Watched<'r> {
+    rows: &'r crate::state::testing::Rows,
+    scans: std::cell::RefCell<Vec<(Vec<u8>, usize)>>,
+}
+
+impl View for Watched<'_> {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        self.rows.get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let mut visited = 0;
+        self.rows.scan(table, from, &mut |key, row| {
+            visited += 1;
+            visit(key, row)
+        })?;
+        self.scans.borrow_mut().push((from.to_vec(), visited));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_dead_letter_costs_the_same_however_many_are_kept_and_were_dropped() {
+    let mut bench = Bench::with_events();
+    let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, most)));
+    bench.one(START, advance(2, to(id(1, 0)), many(most + 1, 70)));
+    let Command::AdvanceStream(next) = advance(3, to(id(1, 0)), many(most + 71, 3)) else { panic!("moves") };
+    let watched = Watched { rows: &bench.rows, scans: Vec::new().into() };
+    super::advance(&mut Tables::of_entry(&watched, 9), START, next).expect("moves");
+    let first_kept = [&b"s\0"[..], &id(70, 0).next().key()].concat();
+    assert_eq!(watched.scans.take(), [(first_kept, 4)], "behind all that was dropped");
+    // Below its limit nothing is walked through at all.
+    let mut bench = Bench::with_events();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, 9)));
+    let Command::AdvanceStream(next) = advance(2, to(id(1, 0)), many(10, 3)) else { panic!("moves") };
+    let watched = Watched { rows: &bench.rows, scans: Vec::new().into() };
+    super::advance(&mut Tables::of_entry(&watched, 9), START, next).expect("moves");
+    assert_eq!(watched.scans.take(), []);
+}
+
+#[test]
+fn the_newest_dead_letters_are_kept_also_if_all_came_in_one_entry_and_in_any_order() {
+    let mut bench = Bench::with_events();
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    let entry = vec![
+        advance(1, to(id(1, 0)), many(2_000, 600)),
+        advance(2, to(id(1, 0)), many(1_000, 600)),
+        advance(3, to(id(1, 0)), many(3_000, 600)),
+        // Older than all that are kept.
+        advance(4, to(id(1, 0)), many(5, 3)),
+    ];
+    assert_eq!(bench.apply(START, entry), [DONE, DONE, DONE, DONE]);
+    let (kept, _) = bench.letters(None, usize::MAX);
+    let expected: Vec<EventId> = (2_200..2_600).chain(3_000..3_600).map(|index| id(index, 0)).collect();
+    assert_eq!((kept, bench.place().dead_letters), (expected, 1_803));
+}
+
+#[test]
+fn dead_letters_of_before_they_were_counted_are_counted_once() {
+    let mut bench = Bench::with_events();
+    let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, most)));
+    let old = StreamCursor { kept: None, ..bench.place() };
+    let row = StreamCursorRow::from(old).encode_to_vec();
+    bench.rows.0.insert((STREAM_CURSOR.to_owned(), b"s".to_vec()), row);
+    bench.one(START, advance(2, to(id(1, 0)), many(most + 1, 2)));
+    let (kept, _) = bench.letters(None, usize::MAX);
+    assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
+    assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+    // What a command says of it counts for nothing.
+    let told = StreamCursor { kept: Some(Kept { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
+    bench.one(START, advance(3, told, Vec::new()));
+    assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+}
+
+#[test]
+fn a_subject_that_is_too_long_is_left_out_of_a_dead_letter() {
+    let sub_id = |bytes: usize| {
+        let empty = json!({"format": "opaque", "id": ""}).to_string().len();
+        json!({"format": "opaque", "id": "x".repeat(bytes - empty)}).to_string()
+    };
+    let most = limits::DEAD_LETTER_SUBJECT_BYTES_MAX;
+    assert_eq!(kept_subject(sub_id(most)), sub_id(most));
+    assert_eq!(kept_subject(sub_id(most + 1)), "{}", "not half of it");
+}
+
 #[test]
 fn a_damaged_dead_letter_is_said_and_one_without_an_id_stops_the_node() {
     let mut bench = Bench::with_events();
@@ -183,7 +278,9 @@ fn a_damaged_dead_letter_is_said_and_one_without_an_id_stops_the_node() {
 #[test]
 fn a_place_survives_its_row() {
     let done = [id(3, 1), id(4, 0)].into();
-    let cursor = StreamCursor { next: id(2, 1), done, version: 3, delivered: 4, dropped: 5, dead_letters: 6 };
+    let kept = Some(Kept { count: 2, first: id(1, 7) });
+    let cursor =
+        StreamCursor { next: id(2, 1), done, version: 3, delivered: 4, dropped: 5, dead_letters: 6, kept };
     let row = StreamCursorRow::from(cursor.clone()).encode_to_vec();
     assert_eq!(StreamCursor::from_row(&row).expect("reads"), cursor);
     assert!(StreamCursor::from_row(&[0xff]).is_err());

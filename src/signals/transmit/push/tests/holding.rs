@@ -62,6 +62,36 @@ async fn a_stream_that_holds_too_much_is_paused_and_its_oldest_dropped_whoever_i
 }
 
 #[tokio::test]
+async fn a_stream_that_its_receiver_paused_says_why_events_of_it_were_dropped() {
+    let mut bench = narrow().await;
+    let mut receiver = Receiver::start().await;
+    let stream_id = bench.stream(Some(&receiver.url)).await;
+    bench.set_status(&stream_id, StreamStatus::Paused).await;
+    bench.transmit();
+    bench.tell(&TEN).await;
+    bench.tell(&["k", "l", "m"]).await;
+    bench.until_cursor(&stream_id, |cursor| cursor.dropped == 3).await;
+    let stream = bench.core.state.stream(&stream_id).expect("a stream");
+    let reason = stream.reason.clone().expect("a reason");
+    assert!(stream.owes_update && reason.starts_with("more than 10 events wait"), "{reason}");
+    // Said once, however often some are dropped.
+    bench.tell(&["n", "o", "p"]).await;
+    bench.until_cursor(&stream_id, |cursor| cursor.dropped == 6).await;
+    let changes = bench.core.state.stream(&stream_id).map(|stream| stream.changes);
+    assert_eq!(changes, Some(stream.changes));
+    bench.set_status(&stream_id, StreamStatus::Enabled).await;
+    let mut told = Vec::new();
+    for _ in 0..11 {
+        let arrived = receiver.next().await;
+        told.push(arrived.claims["events"].clone());
+        arrived.answer(202, "");
+    }
+    let updated = json!({UPDATED: {"status": "enabled", "reason": reason}});
+    assert_eq!(told.iter().filter(|events| **events == updated).count(), 1, "{told:?}");
+    bench.end().await;
+}
+
+#[tokio::test]
 async fn a_stream_that_is_resumed_with_all_it_holds_can_begin_to_deliver() {
     let mut bench = narrow().await;
     let mut receiver = Receiver::start().await;
@@ -72,8 +102,9 @@ async fn a_stream_that_is_resumed_with_all_it_holds_can_begin_to_deliver() {
     bench.tell(&TEN).await;
     bench.until_cursor(&stream_id, |cursor| cursor.dropped == 10).await;
     bench.set_status(&stream_id, StreamStatus::Enabled).await;
-    assert_eq!(take(&mut receiver, 10).await.len(), 10);
-    bench.until_cursor(&stream_id, |cursor| cursor.delivered == 10).await;
+    // With what became of it.
+    assert_eq!(take(&mut receiver, 11).await.len(), 11);
+    bench.until_cursor(&stream_id, |cursor| cursor.delivered == 11).await;
     assert_eq!(bench.core.state.stream(&stream_id).map(|stream| stream.status), Some(StreamStatus::Enabled));
     bench.end().await;
 }
@@ -128,7 +159,8 @@ async fn what_waits_is_counted_and_shown() {
     let cursor = bench.cursor(&stream_id);
     let end = *bench.core.state.outbox_end().borrow();
     let read = StreamCursor { next: end, delivered: 3, ..cursor };
-    bench.core.state.advance_stream(&stream_id, read, Vec::new()).await.expect("advanced");
+    let stream = bench.core.state.stream(&stream_id).expect("a stream");
+    bench.core.state.advance_stream(&stream, read, Vec::new()).await.expect("advanced");
     while !shown(r#"svc_stream_backlog{of="all"} 3"#) {
         tokio::task::yield_now().await;
     }
