@@ -409,9 +409,9 @@ pub const FEED_ROWS_AT_ONCE: usize = 256;
 /// for one reader.
 /// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, it is a granularity.
 pub const FEED_PAGE_PAUSE: Duration = Duration::from_millis(10);
-/// Most readers that read such pages, or pause before one, at once; the others wait for their turn.
-/// Test: `signals::feed::tests::edges::only_so_many_read_the_past_at_once_and_who_waits_gets_heartbeats`. Metric: none, all have their turn.
-pub const FEED_PAGES_AT_ONCE: usize = 4;
+/// Most such pages that are read in one such pause for single readers; the more readers, the longer each pauses.
+/// Test: `signals::feed::tests::edges::all_who_read_the_past_together_read_no_faster_than_a_few`. Metric: none, all go on.
+pub const FEED_PAGES_PER_PAUSE: usize = 4;
 /// Size beyond which no more events go into one write to a reader.
 /// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, the rest follows.
 pub const FEED_CHUNK_BYTES_FULL: usize = 16 * 1024;

@@ -11,8 +11,9 @@ mod readers;
 
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use frame::{Activity, ActivityKind, FeedId, KINDS, Kinds, Outcome};
@@ -125,8 +126,8 @@ struct Hub {
     told: broadcast::Sender<Told>,
     activities: mpsc::Sender<(Timestamp, Activity)>,
     readers: Readers,
-    /// Turns to read a page of the past.
-    turns: Semaphore,
+    /// How many of them are about to read a page of the past.
+    behind: AtomicUsize,
 }
 
 impl Feed {
@@ -137,8 +138,8 @@ impl Feed {
         let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_AT_ONCE);
         let end = parts.table.end();
         let place = *end.borrow();
-        let (readers, turns) = (Readers::default(), Semaphore::new(limits::FEED_PAGES_AT_ONCE));
-        let hub = Arc::new(Hub { parts, end, told, activities, readers, turns });
+        let (readers, behind) = (Readers::default(), AtomicUsize::new(0));
+        let hub = Arc::new(Hub { parts, end, told, activities, readers, behind });
         (Self(Arc::clone(&hub)), Teller { hub, place, activities: queue })
     }
 
@@ -281,18 +282,30 @@ impl Teller {
 }
 
 impl Hub {
-    /// A turn to read a page of the past, given up when it is dropped. Each takes a while whatever is read, so that
-    /// all who come back together leave time for everything else.
-    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // Nobody closes it.
-        let turn = self.turns.acquire().await.ok();
-        tokio::time::sleep(limits::FEED_PAGE_PAUSE).await;
-        turn
+    /// The pause before a page of the past. The more readers there are behind, the longer it is, so that all of them
+    /// together leave time for everything else. There is no turn to wait for: a reader that is not taken from,
+    /// although it has the turn, would keep the others waiting.
+    async fn pause(&self) {
+        let behind = Behind(&self.behind);
+        let readers = self.behind.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let pauses = readers.div_ceil(limits::FEED_PAGES_PER_PAUSE);
+        tokio::time::sleep(limits::FEED_PAGE_PAUSE.saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)))
+            .await;
+        drop(behind);
     }
 
     fn tell(&self, told: Told) {
         // Nobody reading is no error.
         drop(self.told.send(told));
+    }
+}
+
+/// One reader that is about to read a page of the past.
+struct Behind<'h>(&'h AtomicUsize);
+
+impl Drop for Behind<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -113,15 +113,12 @@ impl Reader {
             match self.source {
                 Source::Ended => return None,
                 Source::Table => {
-                    let hub = Arc::clone(&self.hub);
-                    let turn = tokio::select! {
+                    tokio::select! {
                         biased;
                         _ = self.heartbeats.tick() => return Some(self.heartbeat()),
-                        turn = hub.turn() => turn,
-                    };
-                    let page = self.read_page();
-                    drop(turn);
-                    if let Some(chunk) = page {
+                        () = self.hub.pause() => {}
+                    }
+                    if let Some(chunk) = self.read_page() {
                         return Some(chunk);
                     }
                 }

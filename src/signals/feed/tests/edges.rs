@@ -86,31 +86,43 @@ async fn when_a_row_cannot_be_read_it_is_not_passed_over_and_all_who_listen_are_
 /// Flood by coming back: with the oldest id and types that hardly exist, every reader had the whole table read at
 /// full speed.
 #[tokio::test(start_paused = true)]
-async fn only_so_many_read_the_past_at_once_and_who_waits_gets_heartbeats() {
+async fn all_who_read_the_past_together_read_no_faster_than_a_few() {
     const PAGES: usize = 3;
+    const PAUSES: usize = 10;
     let (feed, _teller) = Told::new();
-    feed.append(&vec!["tool"; PAGES * limits::FEED_ROWS_AT_ONCE + 1]);
+    let rows = PAGES * limits::FEED_ROWS_AT_ONCE;
+    feed.append(&vec!["tool"; rows + 1]);
+    let pages = || *feed.rows.reads.lock().expect("lock");
     let past = || {
         let only = Kinds::named(["cluster"]).expect("types");
         feed.feed.subscribe(None, Some(id(10)), only).expect("a reader")
     };
-    let mut readers: Vec<_> = (0..limits::FEED_PAGES_AT_ONCE).map(|_| past()).collect();
-    for reader in &mut readers {
-        next(reader).await;
-    }
-    let mut reading: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.next())).collect();
-    for reader in &mut reading {
-        assert!(futures::poll!(reader).is_pending());
-    }
-    let mut last = past();
-    next(&mut last).await;
-    assert_eq!(next(&mut last).await, ": ping\n\n", "nobody has made room");
-    assert_eq!(*feed.rows.reads.lock().expect("lock"), 0);
-    reading.pop();
+    // One that is not taken from any more, whatever it waits for.
+    let mut stalled = past();
+    next(&mut stalled).await;
+    let mut stalled = Box::pin(stalled.next());
+    assert!(futures::poll!(&mut stalled).is_pending());
+    let readers = (0..PAUSES * limits::FEED_PAGES_PER_PAUSE).map(|_| async {
+        let mut reader = past();
+        next(&mut reader).await;
+        next(&mut reader).await
+    });
+    let mut readers = Box::pin(futures::future::join_all(readers));
     let begun = now();
-    assert_eq!(next(&mut last).await, format!(": ping\nid: {}\n\n", id(10 + 3 * 256)));
-    assert_eq!(*feed.rows.reads.lock().expect("lock"), PAGES + 1, "what it passes is read page by page");
-    assert!(now() - begun >= limits::FEED_HEARTBEAT);
+    for pause in 1..=PAUSES * PAGES {
+        drop(
+            tokio::time::timeout_at(
+                begun + limits::FEED_PAGE_PAUSE * u32::try_from(pause).expect("few"),
+                &mut readers,
+            )
+            .await,
+        );
+        assert!(pages() <= pause * limits::FEED_PAGES_PER_PAUSE, "{} in {pause}", pages());
+    }
+    // And they all get there, in time for a heartbeat that says so.
+    let expected = format!(": ping\nid: {}\n\n", id(10 + rows as u64));
+    assert!(readers.await.iter().all(|told| *told == expected));
+    assert!(now() - begun <= limits::FEED_HEARTBEAT);
 }
 
 #[tokio::test(start_paused = true)]
