@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use moka::sync::Cache;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
 use crate::limits;
@@ -90,8 +92,9 @@ pub struct Keyring {
     state: State,
     /// Only of a node that transmits.
     make_set_key: Option<MakeSetKey>,
-    /// Two at once would each find the same key missing, and the half-made key of the other unused.
-    ensuring: Arc<Mutex<()>>,
+    /// The keys of this process that the log does not know yet, whatever became of publishing them. Two who make
+    /// keys at once would each find the same one missing.
+    unpublished: Arc<Mutex<Vec<StoredKey>>>,
 }
 
 impl Keyring {
@@ -109,8 +112,35 @@ impl Keyring {
             public: Cache::new(limits::SIGNING_KEYS_MAX as u64),
             state,
             make_set_key,
-            ensuring: Arc::default(),
+            unpublished: Arc::default(),
         })
+    }
+
+    /// Sees to it until the node ends that [`Keyring::ensure`] holds: whoever retires or taints a key may go away
+    /// before there is a successor, or it could not be published.
+    pub async fn keep(self) {
+        self.keep_by(tokio::time::interval(limits::SIGNING_KEYS_LOOK_INTERVAL)).await;
+    }
+
+    async fn keep_by(self, mut looks: Interval) {
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Whatever is done to a key is told; it is looked at only if it was done to one.
+        let mut told = self.state.feed_end();
+        let mut seen = None;
+        loop {
+            tokio::select! {
+                _ = looks.tick() => seen = None,
+                changed = told.changed() => if changed.is_err() {
+                    // There is no more state.
+                    return std::future::pending().await;
+                },
+            }
+            let keys = Arc::clone(&self.state.index().signing_keys);
+            if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &keys)) {
+                seen = Some(keys);
+                self.ensure_later().await;
+            }
+        }
     }
 
     /// Makes sure that this node has a key that signs and a successor that ages, for tokens and, if it
@@ -120,11 +150,19 @@ impl Keyring {
     /// # Errors
     /// As [`Error`] says.
     pub async fn ensure(&self) -> Result<(), Error> {
-        let _alone = self.ensuring.lock().await;
+        let mut unpublished = self.unpublished.lock().await;
         loop {
-            self.destroy_unused()?;
+            // One may have been published after whoever asked for it went away.
+            unpublished.retain(|key| !self.state.index().signing_keys.contains_key(key.kid()));
+            self.destroy_unused(&unpublished)?;
             let Some(lacking) = self.lacking() else { return Ok(()) };
-            self.publish_new(lacking).await?;
+            let made = unpublished.iter().find(|key| key.algorithm() == lacking).cloned();
+            let key = match made {
+                Some(key) => key,
+                None => self.make(lacking, &mut unpublished).await?,
+            };
+            let (kid, jwk) = (key.kid().to_owned(), key.public_jwk().to_string());
+            self.state.publish_signing_key(kid, jwk, lacking).await?;
         }
     }
 
@@ -142,9 +180,10 @@ impl Keyring {
 
     /// A private half that is retired, tainted or unknown to the log never signs again, so that it
     /// is not kept. One that a crash left before it was published goes the same way.
-    fn destroy_unused(&self) -> Result<(), Error> {
+    fn destroy_unused(&self, unpublished: &[StoredKey]) -> Result<(), Error> {
         let own = SigningAlgorithm::ALL.into_iter().flat_map(|algorithm| self.own(algorithm));
-        let live: Vec<String> = own.filter(SigningKeyFacts::is_live).map(|key| key.kid).collect();
+        let live = own.filter(SigningKeyFacts::is_live).map(|key| key.kid);
+        let live: Vec<String> = live.chain(unpublished.iter().map(|key| key.kid().to_owned())).collect();
         let unused: Vec<String> =
             self.private.load().keys().filter(|kid| !live.contains(kid)).cloned().collect();
         for kid in unused {
@@ -277,22 +316,19 @@ impl Keyring {
     }
 
     /// Replaces a key of this node that signs no more. What was asked for stands already: a successor that
-    /// cannot be published now is published by the next rotation, taint or start.
+    /// cannot be published now is published later by [`Keyring::keep`].
     pub async fn ensure_later(&self) {
         if let Err(error) = self.ensure().await {
             tracing::error!(%error, "publish a successor of the signing key");
         }
     }
 
-    /// The private half is on disk before the log says that it exists.
-    async fn publish_new(&self, algorithm: SigningAlgorithm) -> Result<(), Error> {
-        let key = self.make(algorithm).await?;
-        let (kid, jwk) = (key.kid().to_owned(), key.public_jwk().to_string());
-        self.state.publish_signing_key(kid, jwk, algorithm).await?;
-        Ok(())
-    }
-
-    async fn make(&self, algorithm: SigningAlgorithm) -> Result<StoredKey, Error> {
+    /// A key whose private half is on disk: the log says only then that it exists.
+    async fn make(
+        &self,
+        algorithm: SigningAlgorithm,
+        unpublished: &mut Vec<StoredKey>,
+    ) -> Result<StoredKey, Error> {
         let key = match algorithm {
             SigningAlgorithm::Es256 => {
                 StoredKey::Tokens(Arc::new(SigningKey::generate().map_err(Error::Generate)?))
@@ -304,12 +340,13 @@ impl Keyring {
         };
         let der = key.to_pkcs8().map_err(Error::Generate)?;
         let path = self.directory.join(format!("{}.{EXTENSION}", key.kid()));
-        write_private(&path, &der).map_err(|source| Error::File { path, source })?;
+        write_private(&path, &der).await.map_err(|source| Error::File { path, source })?;
         self.private.rcu(|private| {
             let mut private = BTreeMap::clone(private);
             private.insert(key.kid().to_owned(), key.clone());
             private
         });
+        unpublished.push(key.clone());
         Ok(key)
     }
 }
@@ -340,13 +377,124 @@ fn check_mode(path: &Path) -> Result<(), Error> {
     if mode & 0o077 == 0 { Ok(()) } else { Err(Error::TooOpen { path: path.to_owned(), mode }) }
 }
 
-/// A crash leaves the whole file or none that counts as a key.
-fn write_private(path: &Path, der: &[u8]) -> io::Result<()> {
+/// A crash leaves the whole file or none that counts as a key. A disk that is slow to sync holds up no requests.
+async fn write_private(path: &Path, der: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(der)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
+    let mut options = tokio::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh).await?;
+    file.write_all(der).await?;
+    // What the write came to is said here only.
+    file.flush().await?;
+    file.sync_all().await?;
+    tokio::fs::rename(&fresh, path).await?;
     let parent = path.parent().ok_or_else(|| io::Error::other("a key file has a directory"))?;
-    fs::File::open(parent)?.sync_all()
+    tokio::fs::File::open(parent).await?.sync_all().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures::future::join_all;
+
+    use super::*;
+    use crate::state::testing::Core;
+
+    const RS256: SigningAlgorithm = SigningAlgorithm::Rs256;
+
+    impl Keyring {
+        fn live_kids(&self, algorithm: SigningAlgorithm) -> Vec<String> {
+            self.own(algorithm).filter(SigningKeyFacts::is_live).map(|key| key.kid).collect()
+        }
+    }
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    /// A keyring of this node that makes its keys for events with `make`.
+    fn keyring_with(
+        node: &Core,
+        make: impl Fn() -> Result<SetSigningKey, signing::Error> + Send + Sync + 'static,
+    ) -> Keyring {
+        let make: MakeSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
+        Keyring::open(&node.place.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
+    }
+
+    /// Until this node has as many keys as it needs, of those that are not `but`.
+    async fn until_replaced(keyring: &Keyring, algorithm: SigningAlgorithm, but: &str) {
+        let mut told = keyring.state.feed_end();
+        while keyring.live(algorithm) < KEYS_OF_EACH || keyring.live_kids(algorithm).contains(&but.to_owned())
+        {
+            told.changed().await.expect("it goes on");
+        }
+    }
+
+    /// The successor of a tainted key was made by the request that tainted it: if that went away, the node had one
+    /// key left, and the next taint left it with none for ten minutes.
+    #[tokio::test]
+    async fn a_key_has_a_successor_though_whoever_tainted_it_went_away() {
+        let node = Core::start(NOW).await;
+        let keyring = keyring_with(&node, SetSigningKey::generate);
+        keyring.ensure().await.expect("keys");
+        for algorithm in SigningAlgorithm::ALL {
+            let kid = keyring.live_kids(algorithm).remove(0);
+            // All that is left of the request is its entry.
+            node.state
+                .taint_signing_key(kid.clone(), lineage::signing_key("https://f", &kid))
+                .await
+                .expect("tainted");
+            tokio::select! {
+                () = keyring.clone().keep() => panic!("it ended"),
+                () = until_replaced(&keyring, algorithm, &kid) => {}
+            }
+        }
+        drop(keyring);
+        node.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_could_not_be_written_is_made_a_minute_later() {
+        let node = Core::start(NOW).await;
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let keyring = keyring_with(&node, move || match counted.fetch_add(1, Ordering::SeqCst) {
+            0..3 => Err(signing::Error::Generation),
+            _ => SetSigningKey::generate(),
+        });
+        assert!(matches!(keyring.ensure().await, Err(Error::Generate(_))));
+        tokio::select! {
+            () = keyring.clone().keep_by(tokio::time::interval(Duration::from_millis(1))) => panic!("it ended"),
+            () = until_replaced(&keyring, RS256, "none") => {}
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 5, "it failed three times and made two");
+        drop(keyring);
+        node.end().await;
+    }
+
+    /// As a request does that goes away while its key is published: the log may know the key a moment later, and then
+    /// its other half must not be gone.
+    #[tokio::test]
+    async fn a_key_that_may_be_published_yet_is_kept_and_no_other_is_made() {
+        let node = Core::start(NOW).await;
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let keyring = keyring_with(&node, move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            SetSigningKey::generate()
+        });
+        // The log takes none beyond its limit, which the two for tokens do not reach.
+        let others = (0..limits::SIGNING_KEYS_MAX - KEYS_OF_EACH)
+            .map(|at| node.state.publish_signing_key(format!("other-{at}"), "{}".to_owned(), RS256));
+        for published in join_all(others).await {
+            published.expect("published");
+        }
+        for _ in 0..3 {
+            assert!(matches!(keyring.ensure().await, Err(Error::State(_))));
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        let made = keyring.unpublished.lock().await.first().expect("it is kept").kid().to_owned();
+        assert!(keyring.directory.join(format!("{made}.{EXTENSION}")).exists());
+        drop(keyring);
+        node.end().await;
+    }
 }

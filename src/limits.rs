@@ -174,7 +174,7 @@ pub const SET_EVENTS_MAX: usize = 16;
 /// How far ahead of our clock `iat` of a security event token, and an event's time, may lie (contract §6).
 /// Test: `token::set::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_http_requests_total{status="400"}`.
 pub const SET_IAT_AHEAD_MAX: Duration = Duration::from_secs(60);
-/// Greatest age of a security event token (contract §6).
+/// Greatest age of a security event token (contract §6). Our keys for them stay published for as long.
 /// Test: `token::set::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_http_requests_total{status="400"}`.
 pub const SET_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Longest `family` of events, in bytes, that a policy may say.
@@ -186,12 +186,17 @@ pub const SIGNAL_FAMILY_BYTES_MAX: usize = 64;
 /// How long a signing key is published before it may sign (contract §3, W).
 /// Test: `state::machine::tests::a_key_is_not_retired_before_its_successor_is_old_enough`. Metric: `svc_signing_keys{state="pending"}`.
 pub const KEY_PUBLISH_AHEAD: Duration = Duration::from_secs(600);
-/// Longest life of any token a signing key signs: the agent identity token (contract §4).
+/// Longest life of any token a signing key signs: the agent identity token (contract §4). Security event tokens
+/// have none of their own: [`SET_AGE_MAX`].
 /// Test: `state::machine::tests::a_retired_key_is_forgotten_only_after_its_longest_token`. Metric: `svc_signing_keys{state="retired"}`.
 pub const TOKEN_LIFETIME_LONGEST: Duration = Duration::from_secs(3600);
 /// Most signing keys of the cluster, of all algorithms; those whose last token is dead do not count.
 /// Test: `state::machine::tests::beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten`. Metric: `svc_signing_keys`, `svc_http_requests_total{status="409"}`.
 pub const SIGNING_KEYS_MAX: usize = 256;
+/// Time between two looks at whether this node has the signing keys it needs, beside one after every change of
+/// a key.
+/// Test: `keyring::tests::a_successor_that_could_not_be_written_is_made_a_minute_later`. Metric: `svc_signing_keys{state="pending"}`.
+pub const SIGNING_KEYS_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long caches may keep a JWKS (contract §1, Cache).
 /// Test: `http::keys::the_key_set_may_be_cached_for_a_minute_and_says_so`. Metric: none, caches are not ours.
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
@@ -421,9 +426,13 @@ pub const FEED_READER_QUEUE: usize = 1_024;
 /// Most rows of the feed that are read at once, for one reader that resumes or for all.
 /// Test: `signals::feed::tests::a_reader_far_behind_reads_page_by_page_and_joins_without_a_gap`. Metric: none, it goes on.
 pub const FEED_ROWS_AT_ONCE: usize = 256;
-/// Pause between two such pages when they are told to all, so that who reads keeps up.
+/// Pause between two such pages when they are told to all, so that who reads keeps up, and before each that is read
+/// for one reader.
 /// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, it is a granularity.
 pub const FEED_PAGE_PAUSE: Duration = Duration::from_millis(10);
+/// Most such pages that are read in one such pause for single readers; the more readers, the longer each pauses.
+/// Test: `signals::feed::tests::edges::all_who_read_the_past_together_read_no_faster_than_a_few`. Metric: none, all go on.
+pub const FEED_PAGES_PER_PAUSE: usize = 4;
 /// Size beyond which no more events go into one write to a reader.
 /// Test: `signals::feed::tests::a_burst_of_events_cuts_off_nobody_who_reads`. Metric: none, the rest follows.
 pub const FEED_CHUNK_BYTES_FULL: usize = 16 * 1024;
@@ -451,9 +460,9 @@ pub const FETCH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest document fetched.
 /// Test: `outbound::issuer_keys::tests::a_wrong_document_never_replaces_a_good_one_and_ends_only_with_time`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
 pub const FETCH_BYTES_MAX: usize = 256 * 1024;
-/// Most keys in one key set.
+/// Most keys in one key set: as many as a fabric publishes ([`SIGNING_KEYS_MAX`]).
 /// Test: `token::key_set::tests::refuses_what_is_no_key_set`. Metric: `svc_issuer_key_fetches_total{result="failed"}`.
-pub const KEYS_PER_SET_MAX: usize = 100;
+pub const KEYS_PER_SET_MAX: usize = 256;
 /// How long fetched keys are used before they are fetched again.
 /// Test: `outbound::issuer_keys::tests::asks_once_while_keys_are_fresh`. Metric: `svc_issuer_key_fetches_total{result="fetched"}`.
 pub const KEYS_FRESH: Duration = Duration::from_secs(300);
@@ -659,7 +668,8 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two looks at what a connection is doing: what "idle" and "stalled" are rounded up to.
 /// Test: `api::listener::tests::deadlines::an_idle_connection_is_closed`. Metric: none, it is a granularity.
 pub const CONNECTION_LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest wait until the other end reads on; after it the connection is cut.
+/// Longest wait until the other end reads on, or its machine says that it has what was sent; after it the connection
+/// is cut.
 /// Test: `api::listener::tests::deadlines::a_reader_that_stops_is_cut`. Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Age at which a plain connection is closed gracefully.
@@ -737,7 +747,7 @@ pub const CONNECTIONS_PER_IDENTITY_MAX: usize = 1024;
 /// Open files kept free of connections, for the database, the log and calls to others.
 /// Test: `api::listener::descriptors::tests::connections_shrink_to_what_the_limit_of_open_files_leaves`. Metric: none, fewer connections are let in.
 pub const DESCRIPTORS_RESERVED: usize = 1024;
-/// Longest wait for the index that `Svc-Min-Index` names; beyond it: 503.
+/// Longest wait for the index that `Svc-Min-Index` or `Last-Event-ID` names; beyond it: 503.
 /// Test: `http::around::an_answer_can_be_asked_for_at_an_index`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Pause after a connection could not be accepted.
@@ -764,7 +774,7 @@ pub const REQUESTS_OF_CALLER_MAX: usize = 512;
 /// Most requests whose answer waits until the rest of their body is read; beyond it: answered at once.
 /// Test: none, the others are answered as before. Metric: none, nobody is refused by it.
 pub const LEFTOVERS_MAX: usize = 1_024;
-/// Most requests that wait for their `Svc-Min-Index` at once; beyond it: 503.
+/// Most requests that wait for their `Svc-Min-Index` or `Last-Event-ID` at once; beyond it: 503.
 /// Test: `http::edges::waiting_for_an_index_takes_nobodys_place`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAITS_MAX: usize = 64;
 /// Most requests under way at once; beyond it: 503.

@@ -188,6 +188,7 @@ async fn assemble(
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
     // Before anybody is listened to, so that the keys of a first start may take their time.
     keyring.ensure().await?;
+    core.background.spawn(keyring.clone().keep());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
     if policy.current().is_none() {

@@ -234,6 +234,14 @@ async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
     let Some(value) = headers.get(SVC_MIN_INDEX) else { return Ok(()) };
     let index = value.to_str().ok().and_then(|text| text.parse().ok());
     let index = index.ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))?;
+    reach(app, index, "Svc-Min-Index").await
+}
+
+/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which `what` of a request asks for.
+///
+/// # Errors
+/// 503 if it has not by then, or too many wait.
+pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error> {
     if app.state.core().applied() >= index {
         return Ok(());
     }
@@ -241,11 +249,11 @@ async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
     let _place = app
         .min_index_places
         .try_acquire()
-        .map_err(|_| Error::unavailable("too many requests wait for their Svc-Min-Index"))?;
+        .map_err(|_| Error::unavailable(format!("too many requests wait for their {what}")))?;
     let reached = app.state.core().until_applied(index);
     tokio::time::timeout(limits::MIN_INDEX_WAIT, reached)
         .await
-        .map_err(|_| Error::unavailable("this node has not applied Svc-Min-Index yet"))
+        .map_err(|_| Error::unavailable(format!("this node has not applied {what} yet")))
 }
 
 /// What the router itself refuses gets the contract's error object too.

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 
 use super::App;
+use super::around;
 use super::caller::{Caller, ReadEvents, Shown};
 use super::error::{self, Error};
 use crate::clock::{Clock, Timestamp};
@@ -45,7 +46,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
         (status = 200, description = "Events, without an end", content_type = "text/event-stream", body = String),
         (status = 400, description = "An id or a type is not valid", body = error::Body),
         (status = 429, description = "This caller reads too often at once", body = error::Body),
-        (status = 503, description = "Too many read on this node, or it cannot tell now", body = error::Body),
+        (status = 503, description = "Too many read on this node, it cannot tell now, or is behind the id", body = error::Body),
     )
 )]
 pub async fn read(
@@ -57,8 +58,12 @@ pub async fn read(
     let (parts, _) = request.into_parts();
     let asked = Asked::read(query, &parts.headers)?;
     let authority = Authority::of(&caller, &parts).ok_or_else(|| Error::internal("no connection"))?;
-    // An id that another node told before this request came is of the past here too.
     app.state.fresh().await?;
+    // Another node may be ahead and have told what this one does not know yet.
+    if let Some(after) = asked.after.filter(|after| Some(after.incarnation) == app.state.index().incarnation)
+    {
+        around::reach(&app, after.event.index, LAST_EVENT_ID).await?;
+    }
     let reader = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
     // What took this caller's authority away before it listened is not told to it.
     authority.shown.judge::<ReadEvents>(&app).await?;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::output::printable;
 use crate::outbound::admin;
 use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
 
@@ -93,7 +94,10 @@ impl Error {
         if let Self::Config(config::Error::Mistakes(mistakes)) = self {
             mistakes.iter().try_for_each(|mistake| writeln!(out, "error: {mistake}"))?;
         } else {
-            writeln!(out, "error: {}", self.to_string().trim_end())?;
+            // What a node answered stands in it too, and what a compiler says has lines.
+            let text = self.to_string();
+            let lines: Vec<_> = text.trim_end().lines().map(printable).collect();
+            writeln!(out, "error: {}", lines.join("\n"))?;
         }
         match self.hint() {
             Some(hint) => writeln!(out, "hint: {hint}"),
@@ -172,6 +176,15 @@ mod tests {
         let source = io::Error::from(io::ErrorKind::AddrInUse);
         let text = written(&Error::Demo(demo::Error::Node(node::Error::Listen { address, source })));
         assert!(text.starts_with("error: listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
+    }
+
+    /// Terminal injection through what a node answers.
+    #[test]
+    fn what_a_node_answers_is_shown_and_not_obeyed() {
+        let description = "no\u{1b}[2J\u{9b}x\u{202e}y\nline".to_owned();
+        let refused = admin::Error::Refused { status: 400, description, answer: serde_json::Value::Null };
+        let text = written(&Error::Answer(refused));
+        assert!(text.starts_with("error: no\u{fffd}[2J\u{fffd}x\u{fffd}y\nline\n"), "{text:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use super::output::printable;
+use super::output::{json_line, printable};
 use super::server::Server;
 use crate::outbound::admin::{self, NodeClient};
 use crate::outbound::events::Event;
@@ -63,7 +63,8 @@ impl Watch<'_> {
         let mut ended = self.show().await?;
         loop {
             let pause = pauses.next(ended.was_told);
-            writeln!(self.say, "{}; connecting again in {:.1} s", ended.why, pause.as_secs_f64())?;
+            let why = printable(&ended.why);
+            writeln!(self.say, "{why}; connecting again in {:.1} s", pause.as_secs_f64())?;
             tokio::time::sleep(pause).await;
             ended = match self.show().await {
                 Ok(ended) => ended,
@@ -106,7 +107,7 @@ impl Watch<'_> {
         }
         if self.json {
             // Written anew, so that it is one line whatever it was.
-            writeln!(self.out, "{data}")?;
+            json_line(self.out, &data)?;
         } else {
             writeln!(self.out, "{}", line(&data))?;
         }
@@ -213,12 +214,12 @@ mod tests {
             .mount(&server)
             .await;
         let second = "id: a-2-0\n\nevent: reset\ndata: {\"first_available\":\"a-1-0\"}\n\n\
-                      id: a-3-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"second\"}\n\n";
+                      id: a-3-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"second\u{9b}\"}\n\n";
         get().and(header("last-event-id", "a-1-0")).respond_with(feed(second)).mount(&server).await;
         let first = "retry: 3000\nid: a-0-0\n\nid: a-1-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"first\"}\n\n";
         get().respond_with(feed(first)).with_priority(9).mount(&server).await;
         let (out, said, ended) = shown(&server, None, false).await;
-        assert_eq!(out, "- tool       -      first - -\n- tool       -      second - -\n");
+        assert_eq!(out, "- tool       -      first - -\n- tool       -      second\u{fffd} - -\n");
         assert_eq!(
             said,
             "the node has ended the connection; connecting again in 0.5 s\n\
@@ -227,17 +228,17 @@ mod tests {
         );
         assert_eq!(ended, "the caller is blocked");
         let (out, ..) = shown(&server, Some("a-1-0"), true).await;
-        assert_eq!(out, "{\"subject\":\"second\",\"type\":\"tool\"}\n");
+        assert_eq!(out, "{\"subject\":\"second\\u009b\",\"type\":\"tool\"}\n");
     }
 
     #[tokio::test]
     async fn what_may_pass_is_waited_for_but_the_first_answer_must_be_a_feed() {
         let server = MockServer::start().await;
-        let busy = json!({"error": "server_error", "error_description": "not now"});
+        let busy = json!({"error": "server_error", "error_description": "not\u{202e} now\u{9b}"});
         let busy = ResponseTemplate::new(503).set_body_json(busy);
         Mock::given(path("/v1/events")).respond_with(busy.clone()).mount(&server).await;
         let (_, said, ended) = shown(&server, None, false).await;
-        assert_eq!((said.as_str(), ended.as_str()), ("", "not now"));
+        assert_eq!((said.as_str(), ended.as_str()), ("", "not\u{202e} now\u{9b}"));
         server.reset().await;
         Mock::given(header_exists("last-event-id")).respond_with(busy).up_to_n_times(1).mount(&server).await;
         let gone = json!({"error": "not_found", "error_description": "gone"});
@@ -248,6 +249,6 @@ mod tests {
         Mock::given(path("/v1/events")).respond_with(feed("id: a-1-0\n\n")).mount(&server).await;
         let (_, said, ended) = shown(&server, None, false).await;
         assert_eq!(ended, "gone");
-        assert!(said.ends_with("not now; connecting again in 1.0 s\n"), "{said}");
+        assert!(said.ends_with("not\u{fffd} now\u{fffd}; connecting again in 1.0 s\n"), "{said}");
     }
 }

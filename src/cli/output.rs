@@ -1,5 +1,6 @@
 //! Lists for people and for programs.
 
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
@@ -45,7 +46,29 @@ pub(super) fn list(
 
 /// Writes a document, indented.
 pub(super) fn json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
-    writeln!(out, "{value:#}")
+    writeln!(out, "{}", escaped(&format!("{value:#}")))
+}
+
+/// Writes a document as one line.
+pub(super) fn json_line(out: &mut dyn Write, value: &Value) -> io::Result<()> {
+    writeln!(out, "{}", escaped(&value.to_string()))
+}
+
+/// The same JSON, without a character that a terminal would act on. Control characters below U+0020 are escaped in
+/// every JSON text already; what is beyond ASCII is in strings only.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c < '\u{7f}' || is_printable(c) {
+            text.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to memory does not fail.
+            let _: fmt::Result = write!(text, "\\u{unit:04x}");
+        }
+    }
+    text
 }
 
 fn cell(value: Option<&Value>) -> String {
@@ -57,9 +80,20 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// What came from elsewhere cannot move the cursor or colour the terminal.
+/// What came from elsewhere cannot move the cursor, colour the terminal, turn the text around or hide in it.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
+}
+
+/// Neither a control character, nor one that ends a line, nor one that only says how others are shown (Unicode
+/// general categories Cc, Zl, Zp and Cf).
+fn is_printable(c: char) -> bool {
+    let is_format = matches!(c,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
+        | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}');
+    !c.is_control() && !is_format
 }
 
 #[cfg(test)]
@@ -102,5 +136,30 @@ mod tests {
             let is_plain = text.chars().all(|c| c == '\n' || !c.is_control());
             assert!(is_plain && text.lines().count() == 2, "{text:?}");
         }
+    }
+
+    /// Terminal injection: DEL, the C1 controls, which some terminals obey, and characters that turn a line around
+    /// are raw in what most programs write as JSON.
+    #[test]
+    fn json_holds_nothing_that_a_terminal_acts_on_and_says_the_same() {
+        let hostile =
+            "a\u{7f}\u{9b}2J\u{9d}0;x\u{9c}\u{202e}b\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}\u{1b}\r\né𝄞";
+        let rows = json!([{ "kid": hostile, hostile: 1 }]);
+        let mut line = Vec::new();
+        json_line(&mut line, &rows).expect("written");
+        let line = String::from_utf8(line).expect("text");
+        assert_eq!(line.lines().count(), 1);
+        for text in [written(Format::Json, &rows), line] {
+            assert!(text.chars().all(|c| c == '\n' || is_printable(c)), "{text:?}");
+            assert!(text.contains("a\\u007f\\u009b2J") && text.contains("\\udb40\\udc41"), "{text:?}");
+            assert!(text.contains("é𝄞"), "what can be read stays as it is: {text:?}");
+            assert_eq!(crate::json::parse(text.as_bytes()), Ok(rows.clone()));
+        }
+    }
+
+    #[test]
+    fn no_text_turns_a_line_around_or_hides_in_it() {
+        assert_eq!(printable("a\u{202e}b\u{2069}c\u{200d}d\u{7f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}é");
+        assert_eq!(printable("Ünïcode – 漢字 𝄞"), "Ünïcode – 漢字 𝄞");
     }
 }

@@ -167,9 +167,10 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
         let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
         let database = Arc::new(database);
-        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         self.membership = database.membership().map_err(io::Error::other)?;
+        // As with an entry: first the rows, then what is kept in memory of them, which wakes whoever reads them.
         self.shared.database.store(Arc::clone(&database));
+        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
         let mut builder = self.snapshots.begin(&database)?;
         openraft::RaftSnapshotBuilder::build_snapshot(&mut builder).await.map(drop)
@@ -196,5 +197,77 @@ impl View for Shared {
 
     fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, super::Corrupt> {
         self.database.load().first_between(table, from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, OnceLock};
+
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::storage::RaftSnapshotBuilder as _;
+    use openraft::vote::RaftLeaderId as _;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::cluster::{Corrupt, Stamp, Write};
+
+    const TABLE: &str = "table";
+
+    /// What whoever is woken by a change in memory finds in the rows.
+    #[derive(Default)]
+    struct Woken {
+        shared: OnceLock<Arc<Shared>>,
+        found: Mutex<Vec<Option<Vec<u8>>>>,
+    }
+
+    impl Machine for Woken {
+        const TABLES: &'static [&'static str] = &[TABLE];
+
+        fn batch(_stamp: Stamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
+            bytes::Bytes::new()
+        }
+
+        fn apply(&self, _view: &dyn View, _batch: &[u8], _index: u64) -> Result<Applied, Corrupt> {
+            Ok(Applied::default())
+        }
+
+        fn project(&self, _writes: &[Write], _index: u64) -> Result<(), Corrupt> {
+            Ok(())
+        }
+
+        fn rebuild(&self, _view: &dyn View) -> Result<(), Corrupt> {
+            if let Some(shared) = self.shared.get() {
+                self.found.lock().expect("lock").push(shared.get(TABLE, b"key")?);
+            }
+            Ok(())
+        }
+    }
+
+    /// Whoever was woken while a snapshot was installed read the rows of before, and slept on.
+    #[tokio::test]
+    async fn whoever_is_woken_by_a_snapshot_finds_its_rows() {
+        let (data, (still_open, _closed)) = (tempfile::tempdir().expect("directory"), mpsc::channel(1));
+        let open = |name: &str| {
+            let machine = Arc::new(Woken::default());
+            let generations = Generations::new(data.path().join(name).join("state")).expect("state");
+            let snapshots = data.path().join(name).join("snapshots");
+            let snapshots = Snapshots::new(snapshots, Woken::TABLES).expect("snapshots");
+            let (_, durable) = watch::channel(u64::MAX);
+            let opened =
+                StateMachine::open(Arc::clone(&machine), generations, snapshots, durable, still_open.clone());
+            let (state, shared) = opened.expect("state");
+            assert!(machine.shared.set(shared).is_ok());
+            (state, machine)
+        };
+        let (mut leader, _) = open("leader");
+        let (mut follower, woken) = open("follower");
+        let write = Write::Put { table: TABLE, key: b"key".to_vec(), value: b"row".to_vec() };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 1);
+        let database = leader.shared.database.load_full();
+        database.commit(&[write], &Mark { log_id, membership: None }).expect("committed");
+        let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
+        follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.expect("installed");
+        assert_eq!(*woken.found.lock().expect("lock"), [Some(b"row".to_vec())]);
     }
 }

@@ -66,9 +66,15 @@ impl SigningKeyState {
     }
 }
 
-/// How long after its retirement a key's tokens can be alive.
-const RETIRED_FOR: Duration =
-    Duration::from_secs(limits::TOKEN_LIFETIME_LONGEST.as_secs() + limits::LEEWAY.as_secs());
+/// How long what a key has signed can be accepted after it signs no more: a token until it expires, a security
+/// event token, which does not expire, until it is too old to be taken (contract §6).
+const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
+    let longest = match algorithm {
+        SigningAlgorithm::Es256 => limits::TOKEN_LIFETIME_LONGEST,
+        SigningAlgorithm::Rs256 => limits::SET_AGE_MAX,
+    };
+    Duration::from_secs(longest.as_secs() + limits::LEEWAY.as_secs())
+}
 
 impl SigningKeyFacts {
     /// What the key is good for at `now`.
@@ -76,7 +82,9 @@ impl SigningKeyFacts {
     pub fn state(&self, now: Timestamp) -> SigningKeyState {
         match (self.tainted_at, self.retired_at) {
             (Some(_), _) => SigningKeyState::Tainted,
-            (None, Some(retired)) if now >= retired.plus(RETIRED_FOR) => SigningKeyState::Dead,
+            (None, Some(retired)) if now >= retired.plus(outlived_by(self.algorithm)) => {
+                SigningKeyState::Dead
+            }
             (None, Some(_)) => SigningKeyState::Retired,
             (None, None) if now >= self.usable_from => SigningKeyState::Active,
             (None, None) => SigningKeyState::Pending,
@@ -96,8 +104,12 @@ impl SigningKeyFacts {
     }
 
     fn forgettable(&self, now: Timestamp) -> bool {
-        let ended = self.tainted_at.or(self.retired_at);
-        ended.is_some_and(|ended| now >= ended.plus(RETIRED_FOR))
+        match (self.tainted_at, self.retired_at) {
+            // It stands in no key set; it is shown for a while, and an event's key no longer than a token's.
+            (Some(tainted), _) => now >= tainted.plus(outlived_by(SigningAlgorithm::Es256)),
+            (None, Some(_)) => self.state(now) == SigningKeyState::Dead,
+            (None, None) => false,
+        }
     }
 
     /// From its row.
@@ -261,4 +273,52 @@ pub fn taint(
 fn all(tables: &Tables<'_>) -> Result<Vec<SigningKeyFacts>, Corrupt> {
     let rows = tables.messages::<SigningKeyRow>(SIGNING_KEY)?;
     rows.into_iter().map(|(kid, row)| SigningKeyFacts::from_row(&kid, row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDED: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn retired(algorithm: SigningAlgorithm) -> SigningKeyFacts {
+        SigningKeyFacts {
+            kid: "k".to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm,
+            published_at: Timestamp::from_secs(1),
+            usable_from: Timestamp::from_secs(1),
+            retired_at: Some(ENDED),
+            tainted_at: None,
+        }
+    }
+
+    /// A receiver takes an event for a day, and could verify it for an hour.
+    #[test]
+    fn a_retired_key_is_published_until_nothing_that_it_signed_is_taken_any_more() {
+        for (algorithm, secs) in
+            [(SigningAlgorithm::Es256, 3_600 + 5), (SigningAlgorithm::Rs256, 24 * 3_600 + 5)]
+        {
+            let (facts, dead) = (retired(algorithm), ENDED.plus(Duration::from_secs(secs)));
+            let last = dead.minus(Duration::from_millis(1));
+            assert_eq!(
+                (facts.state(last), facts.state(dead)),
+                (SigningKeyState::Retired, SigningKeyState::Dead)
+            );
+            assert_eq!((facts.verifies(last), facts.verifies(dead)), (true, false));
+            assert_eq!((facts.forgettable(last), facts.forgettable(dead)), (false, true));
+        }
+    }
+
+    /// By tainting one key after the other somebody would fill the log's places for a day.
+    #[test]
+    fn a_tainted_key_takes_no_place_longer_whatever_it_signed() {
+        for algorithm in SigningAlgorithm::ALL {
+            let facts = SigningKeyFacts { tainted_at: Some(ENDED), ..retired(algorithm) };
+            let forgotten = ENDED.plus(Duration::from_secs(3_600 + 5));
+            assert!(!facts.verifies(ENDED) && facts.forgettable(forgotten));
+            assert!(!facts.forgettable(forgotten.minus(Duration::from_millis(1))));
+        }
+    }
 }

@@ -376,6 +376,7 @@ mod tests {
 
     use super::*;
     use crate::token::Error as TokenError;
+    use crate::token::signing::SetSigningKey;
     use crate::token::testing::{Signer, with};
 
     fn parse(keys: &Value) -> Result<KeySet, Error> {
@@ -474,6 +475,24 @@ mod tests {
             let refused = KeySet::parse(document.as_bytes(), Purpose::Issuer).err();
             assert_eq!(refused, Some(Error::NotKeySet), "{document}");
         }
+    }
+
+    /// A fabric is an issuer to another, with as many keys as its log takes, and with the largest.
+    #[test]
+    fn the_whole_key_set_of_another_fabric_is_taken() {
+        let key = SetSigningKey::generate().expect("a key").public_jwk().clone();
+        let kid = "k".repeat(key["kid"].as_str().expect("kid").len() - 3);
+        let key_set = |keys| {
+            let keys: Vec<_> =
+                (0..keys).map(|at| with(&key, &json!({"kid": format!("{kid}{at:03}")}))).collect();
+            json!({ "keys": keys }).to_string()
+        };
+        let document = key_set(limits::SIGNING_KEYS_MAX);
+        assert!(document.len() < limits::FETCH_BYTES_MAX, "{}", document.len());
+        let set = KeySet::parse(document.as_bytes(), Purpose::Issuer).expect("a key set");
+        assert_eq!(set.len(), limits::SIGNING_KEYS_MAX);
+        let beyond = key_set(limits::KEYS_PER_SET_MAX + 1);
+        assert_eq!(KeySet::parse(beyond.as_bytes(), Purpose::Issuer).err(), Some(Error::TooManyKeys));
     }
 
     #[test]

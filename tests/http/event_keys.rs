@@ -15,6 +15,7 @@ use trust_fabric::keyring::{Error, Keyring, MakeSetKey};
 use trust_fabric::state;
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::KeySet;
+use trust_fabric::token::lineage;
 use trust_fabric::token::signing::{SetSigningKey, SigningAlgorithm};
 
 use crate::support::python::run;
@@ -227,9 +228,28 @@ async fn callers_at_the_same_moment_make_no_key_too_many() {
     assert_eq!(files(&node), &tokens | &sets);
 }
 
+/// All that is left of a request that went away is its entry in the log.
+#[tokio::test]
+async fn a_node_replaces_a_tainted_key_though_nobody_waits_for_that() {
+    let node = Node::start().await;
+    let kid = published(&node, "ES256").await.pop_first().expect("a key");
+    let state = node.state();
+    let mut told = state.feed_end();
+    state.taint_signing_key(kid.clone(), lineage::signing_key(FABRIC, &kid)).await.expect("tainted");
+    loop {
+        let keys = published(&node, "ES256").await;
+        assert!(!keys.contains(&kid));
+        if keys.len() == 2 {
+            break;
+        }
+        told.changed().await.expect("it goes on");
+    }
+}
+
 #[tokio::test]
 async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
-    let node = Node::start().await;
+    // It does not transmit itself, so that it replaces none of these keys.
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
     let now = || node.clock.now();
     let (first, token) = (keyring.set_signing_key(now()), keyring.signing_key(now()));
@@ -246,7 +266,10 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
     let sets = published(&node, "RS256").await;
     assert!(sets.len() == 3 && sets.contains(&first), "{sets:?}");
     assert_eq!((files(&node).contains(&first), files(&node).len()), (false, 4));
-    node.advance_secs(3600 + 5);
+    // Events that it has signed do not expire, and are taken by whoever gets them late.
+    node.advance_secs(24 * 3600 + 4);
+    assert!(published(&node, "RS256").await.contains(&first));
+    node.advance_secs(1);
     assert!(!published(&node, "RS256").await.contains(&first));
 }
 

@@ -368,7 +368,11 @@ async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_ha
     let newest = place(&node).await;
     let (life, _) = newest.split_once('-').expect("an id");
     let other_life = format!("{}-7-0", "0".repeat(32));
-    for id in [other_life, format!("{life}-{}-0", u64::MAX), format!("{life}-999999-0")] {
+    let applied: u64 =
+        node.get("/readyz").await.header("svc-index").expect("an index").parse().expect("a number");
+    // Of an entry that is here, but not of an event in it.
+    let of_no_event = format!("{life}-{applied}-4294967295");
+    for id in [of_no_event, other_life] {
         let newest = place(&node).await;
         let mut reader = feed_behind(&node, "", &id).await;
         let reset = reader.next().await.expect("a reset");
@@ -382,6 +386,29 @@ async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_ha
         // What it was told of can be asked for.
         let mut old = feed_behind(&node, "?types=tool", &first).await;
         assert_eq!(old.next().await.expect("an event").data["subject"], "first");
+    }
+}
+
+/// A node that had not applied the last entry yet told who came from one that had to begin anew.
+#[tokio::test]
+async fn who_comes_from_a_node_that_is_ahead_is_not_reset_but_told_when_this_one_is_there() {
+    let node = Node::start().await;
+    let newest = place(&node).await;
+    let (life, _) = newest.split_once('-').expect("an id");
+    let applied = || async {
+        let answer = node.get("/readyz").await;
+        answer.header("svc-index").expect("an index").parse::<u64>().expect("a number")
+    };
+    let ahead = format!("{life}-{}-0", applied().await + 1);
+    let (mut reader, ()) = futures::join!(feed_behind(&node, "", &ahead), register(&node, "one"));
+    let greeting = reader.block().await.expect("a greeting");
+    assert!(greeting.ends_with(&format!("id: {ahead}")), "{greeting}");
+    register(&node, "two").await;
+    assert!(reader.until_registered("two").await.iter().all(|event| event.kind != "reset"));
+    for index in [applied().await + 1_000, u64::MAX] {
+        let far = format!("{life}-{index}-0");
+        let refused = node.call("GET", EVENTS, &[("last-event-id", &far)], "").await;
+        refused.is_refused(503, "server_error", "this node has not applied Last-Event-ID yet");
     }
 }
 

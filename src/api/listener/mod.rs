@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -127,6 +128,7 @@ impl Edge {
             loop {
                 match listener.accept().await {
                     Ok((socket, address)) => {
+                        notice_the_dead(&socket);
                         // On a socket for both families an IPv4 address comes as an IPv6 one.
                         return (socket, SocketAddr::new(address.ip().to_canonical(), address.port()));
                     }
@@ -218,6 +220,13 @@ impl Edge {
         self.metrics.http_connection_refused(reason);
         None
     }
+}
+
+/// What fits into the machine's buffer is written whether or not the other end is still there: without this, a feed
+/// of events would have its place for as long as that takes.
+fn notice_the_dead(socket: &TcpStream) {
+    // A machine that has no such option serves without.
+    drop(SockRef::from(socket).set_tcp_user_timeout(Some(limits::WRITE_STALL_TIMEOUT)));
 }
 
 /// A connection that was accepted.

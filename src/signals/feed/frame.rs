@@ -5,6 +5,8 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -247,15 +249,27 @@ fn shown(text: &str) -> &str {
     text.get(..text.floor_char_boundary(limits::FEED_TEXT_SHOWN_BYTES_MAX)).unwrap_or(text)
 }
 
-/// Every JWT begins with `{"` in base64url, and has more of it before its first dot.
+/// Whether a JWT stands anywhere in a text, or the beginning of one: base64url up to a dot, of which some end is a
+/// header. Where it begins nobody can know: what stands before it may be base64url too.
 fn holds_token(text: &str) -> bool {
-    const LEAST: usize = 16;
-    text.match_indices("eyJ").any(|(at, _)| {
-        let rest = text.as_bytes().get(at..).unwrap_or_default();
-        let is_base64url = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let header = rest.iter().take_while(|byte| is_base64url(byte)).count();
-        header >= LEAST && rest.get(header) == Some(&b'.')
-    })
+    let is_base64url = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let runs = text.as_bytes().split_inclusive(|byte| !is_base64url(byte));
+    // What no dot ends is no header.
+    let headers = runs.filter_map(|run| run.strip_suffix(b"."));
+    headers.flat_map(|run| run.windows(HEADER_LEAST)).any(begins_header)
+}
+
+/// No header has less: `{"alg":"ES"}`.
+const HEADER_LEAST: usize = 16;
+
+/// Whether this decodes to the beginning of a JSON object, however that is spaced.
+fn begins_header(text: &[u8]) -> bool {
+    if text.first() != Some(&b'e') {
+        return false;
+    }
+    let Ok(decoded) = URL_SAFE_NO_PAD.decode(text) else { return false };
+    let Some(members) = decoded.strip_prefix(b"{") else { return false };
+    matches!(members.trim_ascii_start().first(), None | Some(b'"'))
 }
 
 #[cfg(test)]
@@ -357,6 +371,35 @@ mod tests {
             assert!(!self::text(&frame).contains("eyJ"), "{text}");
         }
         for text in ["", "eyJ", "eyJhbGci.x", "honeyJar.example", "eyJhbGciOiJFUzI1NiJ9", "the keys of eyJ"] {
+            assert_eq!(shown(text), text);
+        }
+    }
+
+    /// Smuggling by white space: a header that does not begin with `{"` was no token.
+    #[test]
+    fn a_token_is_withheld_however_its_header_is_spaced_and_whatever_stands_before_it() {
+        let spaces = ["", " ", "\n", "\r\n ", "\t", "\n    ", " \t\r\n \t\r\n \t\r\n \t"];
+        for space in spaces {
+            let header = URL_SAFE_NO_PAD.encode(format!("{{{space}\"alg\":\"ES256\"}}"));
+            let token = format!("{header}.eyJzdWIiOiJ4In0.c2lnbmF0dXJl");
+            for before in ["", "x", "xy", "xyz", "Bearer_", "a.b.", "e", "ey", "é", "https://t.example/?t="]
+            {
+                let text = format!("{before}{token}");
+                assert!(shown(&text).starts_with("withheld"), "{space:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_look_a_little_like_a_header_are_shown() {
+        for text in [
+            "spiffe://trust.example/the-e-commerce-platform.shop",
+            "framework-controller-of-many.example",
+            "eworker-of-the-fabric-no-1.example",
+            "ey0000000000000000000000.example",
+            "e.e.e",
+            "https://eyewitness-network-services.example",
+        ] {
             assert_eq!(shown(text), text);
         }
     }

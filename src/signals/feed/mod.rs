@@ -11,6 +11,7 @@ mod readers;
 
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -67,7 +68,8 @@ pub trait Table: Send + Sync {
     /// As [`Table::read`].
     fn begin(&self) -> Result<EventId, Corrupt>;
 
-    /// Behind the newest event; changes when one can be read.
+    /// Behind the newest event; changes when one can be read, and all that is read from memory knows of it. Rows
+    /// that are there before are told to nobody yet: what they took away is not taken away for everybody.
     fn end(&self) -> watch::Receiver<EventId>;
 }
 
@@ -94,6 +96,8 @@ impl Table for State {
 enum Told {
     /// An event.
     Event(Frame),
+    /// What comes next cannot be told, and why: who listens is cut off, and finds out when it comes back.
+    Gap(&'static str),
     /// The node stops.
     End,
 }
@@ -122,6 +126,8 @@ struct Hub {
     told: broadcast::Sender<Told>,
     activities: mpsc::Sender<(Timestamp, Activity)>,
     readers: Readers,
+    /// How many of them are about to read a page of the past.
+    behind: AtomicUsize,
 }
 
 impl Feed {
@@ -132,7 +138,8 @@ impl Feed {
         let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_AT_ONCE);
         let end = parts.table.end();
         let place = *end.borrow();
-        let hub = Arc::new(Hub { parts, end, told, activities, readers: Readers::default() });
+        let (readers, behind) = (Readers::default(), AtomicUsize::new(0));
+        let hub = Arc::new(Hub { parts, end, told, activities, readers, behind });
         (Self(Arc::clone(&hub)), Teller { hub, place, activities: queue })
     }
 
@@ -160,31 +167,31 @@ impl Feed {
     ) -> Result<Reader, Error> {
         let hub = &self.0;
         let incarnation = hub.parts.table.incarnation().ok_or(Error::NotNow)?;
+        // Counted and listening first, and then asked for the end: the teller passes over what is before an end
+        // at which nobody read, and tells what is behind it. So it is with the end of the node.
+        let place = hub.readers.enter(caller, &hub.parts.metrics)?;
+        let live = hub.told.subscribe();
         if hub.parts.shutdown.is_cancelled() {
             return Err(Error::NotNow);
         }
-        // Counted and listening first, and then asked for the end: the teller passes over what is before an end
-        // at which nobody read, and tells what is behind it.
-        let place = hub.readers.enter(caller, &hub.parts.metrics)?;
-        let live = hub.told.subscribe();
         let (begin, end) = (hub.parts.table.begin()?, *hub.end.borrow());
         let start = match after {
             None => reader::Start::Now,
             Some(after) if after.incarnation == incarnation && (begin..end).contains(&after.event) => {
                 reader::Start::Behind(after.event)
             }
-            Some(_) => reader::Start::Reset(self.first_from(begin)?),
+            Some(_) => reader::Start::Reset(self.first_between(begin, end)?),
         };
         Ok(Reader::new(Arc::clone(hub), (place, live), incarnation, kinds, (start, end)))
     }
 
-    fn first_from(&self, begin: EventId) -> Result<Option<EventId>, Corrupt> {
+    fn first_between(&self, begin: EventId, end: EventId) -> Result<Option<EventId>, Corrupt> {
         let mut first = None;
         self.0.parts.table.read(begin, &mut |row| {
             first = Some(row.id);
             false
         })?;
-        Ok(first)
+        Ok(first.filter(|first| *first < end))
     }
 }
 
@@ -228,7 +235,7 @@ impl Teller {
         std::future::pending::<()>().await;
     }
 
-    /// Tells a page of rows. Whether there may be more.
+    /// Tells a page of rows before `end`. Whether there may be more.
     fn tell_rows(&mut self, end: EventId) -> bool {
         let Parts { table, unit_id, .. } = &self.hub.parts;
         let incarnation = table.incarnation().filter(|_| self.hub.readers.is_any());
@@ -237,18 +244,31 @@ impl Teller {
             self.place = end;
             return false;
         };
-        let (mut frames, mut rows) = (Vec::new(), 0);
-        let read = table.read(self.place, &mut |row| {
+        let (first, mut frames, mut rows) = (self.place, Vec::new(), 0);
+        let read = table.read(first, &mut |row| {
+            if row.id >= end {
+                return false;
+            }
             self.place = row.id.next();
             frames.extend(Frame::of_row(incarnation, &row, unit_id));
             rows += 1;
             rows < limits::FEED_ROWS_AT_ONCE
         });
-        frames.into_iter().map(Told::Event).for_each(|told| self.hub.tell(told));
-        if let Err(error) = read {
-            tracing::error!(%error, "read the feed");
+        let gap = match read.and_then(|()| table.begin()) {
+            Ok(begin) if begin > first => Some("overtaken"),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::error!(%error, "read the feed");
+                Some("damaged")
+            }
+        };
+        if let Some(why) = gap {
+            // Who comes from now on reads from here.
             self.place = end;
+            self.hub.tell(Told::Gap(why));
+            return false;
         }
+        frames.into_iter().map(Told::Event).for_each(|told| self.hub.tell(told));
         rows >= limits::FEED_ROWS_AT_ONCE
     }
 
@@ -262,9 +282,30 @@ impl Teller {
 }
 
 impl Hub {
+    /// The pause before a page of the past. The more readers there are behind, the longer it is, so that all of them
+    /// together leave time for everything else. There is no turn to wait for: a reader that is not taken from,
+    /// although it has the turn, would keep the others waiting.
+    async fn pause(&self) {
+        let behind = Behind(&self.behind);
+        let readers = self.behind.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let pauses = readers.div_ceil(limits::FEED_PAGES_PER_PAUSE);
+        tokio::time::sleep(limits::FEED_PAGE_PAUSE.saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)))
+            .await;
+        drop(behind);
+    }
+
     fn tell(&self, told: Told) {
         // Nobody reading is no error.
         drop(self.told.send(told));
+    }
+}
+
+/// One reader that is about to read a page of the past.
+struct Behind<'h>(&'h AtomicUsize);
+
+impl Drop for Behind<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

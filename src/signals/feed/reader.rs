@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures::FutureExt as _;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -31,8 +30,8 @@ pub(super) enum Start {
 /// Where a reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// In the table; whether it has read a page and others should have their turn first.
-    Table { has_read: bool },
+    /// In the table.
+    Table,
     /// What is told to all.
     Live,
     /// It was let go, or cut off.
@@ -77,7 +76,7 @@ impl Reader {
         // The end is behind an event, if there ever was one.
         let newest = end.number.checked_sub(1).map(|number| EventId { index: end.index, number });
         let (passed, next, source) = match &start {
-            Start::Behind(after) => (Some(*after), after.next(), Source::Table { has_read: false }),
+            Start::Behind(after) => (Some(*after), after.next(), Source::Table),
             Start::Now | Start::Reset(_) => (newest, end, Source::Live),
         };
         let id = |event| FeedId { incarnation, event };
@@ -113,12 +112,11 @@ impl Reader {
         loop {
             match self.source {
                 Source::Ended => return None,
-                Source::Table { has_read } => {
-                    if has_read {
-                        tokio::task::yield_now().await;
-                    }
-                    if self.heartbeats.tick().now_or_never().is_some() {
-                        return Some(self.heartbeat());
+                Source::Table => {
+                    tokio::select! {
+                        biased;
+                        _ = self.heartbeats.tick() => return Some(self.heartbeat()),
+                        () = self.hub.pause() => {}
                     }
                     if let Some(chunk) = self.read_page() {
                         return Some(chunk);
@@ -155,21 +153,26 @@ impl Reader {
 
     /// A page of the table. Nothing is waited for between reading it and answering it.
     fn read_page(&mut self) -> Option<Chunk> {
+        // Listening first, then asking for the end, then reading: what comes meanwhile is told too, and is passed
+        // over by its id.
+        self.live = self.hub.told.subscribe();
         if self.hub.parts.shutdown.is_cancelled() {
             self.source = Source::Ended;
             return None;
         }
-        // Listening first, then reading: what comes meanwhile is told too, and is passed over by its id.
-        if self.source == (Source::Table { has_read: true }) {
-            self.live = self.hub.told.subscribe();
-        }
-        let first = self.next;
-        let hub = Arc::clone(&self.hub);
+        let (hub, first) = (Arc::clone(&self.hub), self.next);
+        let end = *hub.end.borrow();
         let (mut page, mut rows, mut is_full) = (Page::default(), 0, false);
         let read = hub.parts.table.read(first, &mut |row| {
-            let frame = Frame::of_row(self.incarnation, &row, &hub.parts.unit_id);
+            if row.id >= end {
+                return false;
+            }
             self.pass(row.id);
-            if let Some(frame) = frame {
+            page.concerns_authority |= OF_AUTHORITY.contains(&&*row.kind);
+            // What nobody asked for is not put into words.
+            if self.kinds.has(&row.kind)
+                && let Some(frame) = Frame::of_row(self.incarnation, &row, &hub.parts.unit_id)
+            {
                 self.add(&mut page, &frame);
             }
             rows += 1;
@@ -189,7 +192,7 @@ impl Reader {
                 return None;
             }
         }
-        self.source = if is_full { Source::Table { has_read: true } } else { Source::Live };
+        self.source = if is_full { Source::Table } else { Source::Live };
         page.into_chunk()
     }
 
@@ -202,6 +205,7 @@ impl Reader {
             match told {
                 Ok(Told::Event(frame)) => self.add_live(&mut page, &frame),
                 Ok(Told::End) | Err(false) => self.source = Source::Ended,
+                Ok(Told::Gap(why)) => self.cut_off(why),
                 Err(true) => self.cut_off("slow"),
             }
             if self.source == Source::Ended || page.is_full() {

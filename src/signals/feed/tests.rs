@@ -9,6 +9,8 @@ use futures::FutureExt as _;
 
 use super::*;
 
+mod edges;
+
 const LIFE: Incarnation = Incarnation::from_bytes([0xab; 16]);
 const OTHER_LIFE: Incarnation = Incarnation::from_bytes([0xac; 16]);
 
@@ -18,6 +20,7 @@ struct Rows {
     begin: Mutex<EventId>,
     end: watch::Sender<EventId>,
     reads: Mutex<usize>,
+    is_damaged: Mutex<bool>,
 }
 
 impl Table for Rows {
@@ -27,6 +30,9 @@ impl Table for Rows {
 
     fn read(&self, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt> {
         *self.reads.lock().expect("lock") += 1;
+        if *self.is_damaged.lock().expect("lock") {
+            return Err(Corrupt::row("damaged"));
+        }
         let rows: Vec<_> =
             self.kept.lock().expect("lock").range(from..).map(|(_, row)| row.clone()).collect();
         rows.into_iter().all(visit);
@@ -53,7 +59,13 @@ struct Told {
 impl Told {
     fn new() -> (Self, Teller) {
         let end = watch::Sender::new(EventId::default());
-        let rows = Rows { kept: Mutex::default(), begin: Mutex::default(), end, reads: Mutex::default() };
+        let rows = Rows {
+            kept: Mutex::default(),
+            begin: Mutex::default(),
+            end,
+            reads: Mutex::default(),
+            is_damaged: Mutex::default(),
+        };
         let (rows, shutdown) = (Arc::new(rows), CancellationToken::new());
         let metrics = Metrics::new().expect("metrics");
         let (feed, teller) = Feed::new(Parts {
@@ -68,6 +80,12 @@ impl Told {
 
     /// Appends an event of each of these types, each in an entry of its own, as one change.
     fn append(&self, kinds: &[&str]) {
+        let end = self.write(kinds);
+        self.rows.end.send_replace(end);
+    }
+
+    /// The same as far as the table goes, before anybody is told. Answers the end.
+    fn write(&self, kinds: &[&str]) -> EventId {
         let mut rows = self.rows.kept.lock().expect("lock");
         for kind in kinds {
             let index = rows.last_key_value().map_or(10, |(id, _)| id.index + 1);
@@ -83,9 +101,7 @@ impl Told {
             };
             rows.insert(id, row);
         }
-        let end = rows.last_key_value().map(|(id, _)| id.next()).unwrap_or_default();
-        drop(rows);
-        self.rows.end.send_replace(end);
+        rows.last_key_value().map(|(id, _)| id.next()).unwrap_or_default()
     }
 
     /// The oldest rows are dropped, up to this entry.
@@ -308,27 +324,28 @@ async fn who_asks_for_what_is_not_kept_is_reset_and_reads_from_now_on() {
     let (feed, teller) = Told::new();
     let reset = |first: &str| format!("event: reset\ndata: {{\"first_available\":{first}}}\n\n");
     let quoted = |id: FeedId| format!("\"{id}\"");
-    // Nothing has ever happened.
-    let mut reader = feed.subscribe(Some(id(3)));
-    assert_eq!(next(&mut reader).await, format!("retry: 3000\n\n{}", reset("null")));
-    feed.append(&["tool"; 10]);
-    feed.drop_before(13);
-    let unknown = [
-        id(12),
-        id(20),
-        FeedId { event: EventId { index: 19, number: 1 }, ..id(19) },
-        FeedId { incarnation: OTHER_LIFE, ..id(15) },
-    ];
-    let mut readers = Vec::new();
-    for after in unknown {
-        let mut reader = feed.subscribe(Some(after));
-        let greeting = format!("retry: 3000\nid: {}\n\n{}", id(19), reset(&quoted(id(13))));
-        assert_eq!(next(&mut reader).await, greeting, "{after}");
-        readers.push(reader);
-    }
-    let (mut oldest, mut newest) = (feed.subscribe(Some(id(13))), feed.subscribe(Some(id(19))));
-    feed.append(&["key"]);
     beside(teller, async {
+        // Nothing has ever happened.
+        let mut reader = feed.subscribe(Some(id(3)));
+        assert_eq!(next(&mut reader).await, format!("retry: 3000\n\n{}", reset("null")));
+        feed.append(&["tool"; 10]);
+        assert_eq!(told(&mut reader, 10).await, numbers(10..20));
+        feed.drop_before(13);
+        let unknown = [
+            id(12),
+            id(20),
+            FeedId { event: EventId { index: 19, number: 1 }, ..id(19) },
+            FeedId { incarnation: OTHER_LIFE, ..id(15) },
+        ];
+        let mut readers = Vec::new();
+        for after in unknown {
+            let mut reader = feed.subscribe(Some(after));
+            let greeting = format!("retry: 3000\nid: {}\n\n{}", id(19), reset(&quoted(id(13))));
+            assert_eq!(next(&mut reader).await, greeting, "{after}");
+            readers.push(reader);
+        }
+        let (mut oldest, mut newest) = (feed.subscribe(Some(id(13))), feed.subscribe(Some(id(19))));
+        feed.append(&["key"]);
         for reader in &mut readers {
             assert_eq!(told(reader, 1).await, numbers([20]));
         }

@@ -299,3 +299,23 @@ async fn a_reader_that_stops_is_cut_at_the_network_too() {
     };
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
+
+/// Half-open connections: whoever is gone without a word kept the place of its feed until the machine's buffer was full
+/// of heartbeats.
+#[tokio::test]
+async fn a_connection_whose_other_end_is_gone_is_given_up_by_the_machine() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
+    let address = listener.local_addr().expect("address");
+    let edge = Edge {
+        kind: Kind::Plain,
+        router: Router::new(),
+        places: Places::new(Caps::default(), 1),
+        metrics: Metrics::new().expect("metrics"),
+        shutdown: CancellationToken::new(),
+    };
+    let (accepted, connected) = futures::join!(edge.accept(&listener), TcpStream::connect(address));
+    let (socket, _) = accepted.expect("a connection");
+    let unanswered = SockRef::from(&socket).tcp_user_timeout().expect("the option");
+    assert_eq!(unanswered, Some(limits::WRITE_STALL_TIMEOUT));
+    drop(connected);
+}
