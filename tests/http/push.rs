@@ -88,8 +88,7 @@ async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, cou
 /// Attack: whoever made a stream is blocked, and its receiver goes on listening.
 #[tokio::test]
 async fn nothing_is_pushed_for_whoever_is_blocked_until_that_is_lifted() {
-    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n\
-                       [outbound]\nallow_loopback_push = true\n";
+    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n";
     let setup = Setup { is_secure: true, more_config: more_config.to_owned(), ..Setup::default() };
     let node = Node::start_with(setup).await;
     let mut receiver = receiver(&node).await;
