@@ -438,14 +438,17 @@ mod tests {
         keyring.ensure().await.expect("keys");
         for algorithm in SigningAlgorithm::ALL {
             let kid = keyring.live_kids(algorithm).remove(0);
-            // All that is left of the request is its entry.
-            node.state
-                .taint_signing_key(kid.clone(), lineage::signing_key("https://f", &kid))
-                .await
-                .expect("tainted");
+            let tainted = async {
+                // All that is left of the request is its entry.
+                let digest = lineage::signing_key("https://f", &kid);
+                node.state.taint_signing_key(kid.clone(), digest).await.expect("tainted");
+                until_replaced(&keyring, algorithm, &kid).await;
+            };
             tokio::select! {
+                // It has had its first look before the key is tainted.
+                biased;
                 () = keyring.clone().keep() => panic!("it ended"),
-                () = until_replaced(&keyring, algorithm, &kid) => {}
+                () = tainted => {}
             }
         }
         drop(keyring);

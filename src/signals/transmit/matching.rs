@@ -11,19 +11,16 @@ use crate::token::subject_id::SubjectId;
 /// both be sent "even if" the type is not among `events_delivered`. How the stream stands is not asked.
 #[must_use]
 pub fn is_for(stream: &Stream, event: &OutboxEvent) -> bool {
-    let config = &stream.config;
-    match &event.stream_id {
-        Some(addressed) => *addressed == config.stream_id,
-        None => {
-            let (event_type, sub_id) = (&event.event.event_type, &event.event.sub_id);
-            let is_earlier = |since: &EventId| event.id < *since;
-            let added_later = stream.added.subjects.iter().filter(|(_, since)| is_earlier(since));
-            let left_out = stream.removed_subjects.iter().chain(added_later.map(|(subject, _)| subject));
-            config.events_delivered.contains(event_type)
-                && !stream.added.types.get(event_type).is_some_and(is_earlier)
-                && !is_any(left_out, sub_id)
-        }
+    if let Some(addressed) = &event.stream_id {
+        return *addressed == stream.config.stream_id;
     }
+    let (event_type, sub_id) = (&event.event.event_type, &event.event.sub_id);
+    let is_earlier = |since: &EventId| event.id < *since;
+    let added_later = stream.added.subjects.iter().filter(|(_, since)| is_earlier(since));
+    let left_out = stream.removed_subjects.iter().chain(added_later.map(|(subject, _)| subject));
+    stream.config.events_delivered.contains(event_type)
+        && !stream.added.types.get(event_type).is_some_and(is_earlier)
+        && !is_any(left_out, sub_id)
 }
 
 /// A subject that cannot be read is none that could have been removed.

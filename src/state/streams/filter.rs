@@ -37,7 +37,7 @@ fn since(added: &Since) -> EventId {
 }
 
 /// A subject as a row has it.
-pub(super) fn subject(text: &String) -> Result<SubjectId, Corrupt> {
+pub(super) fn subject(text: &str) -> Result<SubjectId, Corrupt> {
     let read = SubjectId::read(&Value::Object(object(text)?), "sub_id");
     read.map_err(|_| Corrupt::row("a stream has a subject that cannot be read"))
 }

@@ -120,7 +120,11 @@ impl TryFrom<StreamRow> for Stream {
             owes_update: row.owes_update,
             created_at: Timestamp::from_millis(row.created_at_millis),
             updated_at: Timestamp::from_millis(row.updated_at_millis),
-            removed_subjects: row.removed_subjects.iter().map(filter::subject).collect::<Result<_, _>>()?,
+            removed_subjects: row
+                .removed_subjects
+                .iter()
+                .map(|text| filter::subject(text))
+                .collect::<Result<_, _>>()?,
             added,
             revision: row.revision,
             changes: row.changes,
