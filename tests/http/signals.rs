@@ -171,7 +171,7 @@ async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
     let theirs = || with(&good(&node), &json!({"iss": OTHER_IDP}));
     is_answered(&send_over(&node, &second, &theirs()).await, "accepted");
     is_answered(&send_over(&node, &gateway, &blocked).await, "accepted");
-    send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "iss: the caller is revoked");
+    send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "the caller is blocked");
     is_answered(&send_over(&node, &gateway, &good(&node)).await, "accepted");
 
     let node = Node::start().await;
