@@ -118,7 +118,7 @@ async fn what_somebody_else_was_over_with_while_it_was_under_way_is_not_sent_aga
     let mut bench = Bench::still().await;
     let (mut worker, id) = worker(&mut bench).await;
     let cursor = StreamCursor { next: id.next(), dropped: 1, ..bench.cursor(worker.stream_id()) };
-    bench.core.state.advance_stream(worker.stream_id(), cursor, Vec::new()).await.expect("advanced");
+    bench.core.state.advance_stream(&worker.stream, cursor, Vec::new()).await.expect("advanced");
     worker.look_at_cursor();
     assert_eq!(worker.window.len(), 1, "a later one of its subject must not overtake it");
     worker.judge(answered(&bench, Verdict::address_refused()));
@@ -137,7 +137,7 @@ async fn what_was_delivered_and_not_recorded_because_of_others_is_proposed_again
     worker.judge(answered(&bench, Verdict::Delivered { as_specified: true }));
     // Another one was first.
     let other = bench.cursor(worker.stream_id());
-    bench.core.state.advance_stream(worker.stream_id(), other, Vec::new()).await.expect("advanced");
+    bench.core.state.advance_stream(&worker.stream, other, Vec::new()).await.expect("advanced");
     worker.record();
     let (proposed, work) = worker.advancing.take().expect("proposed");
     let outcome = work.await;
