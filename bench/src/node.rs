@@ -29,7 +29,7 @@ const CALLERS: [(&str, &str); 6] = [
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
     (TRANSMITTER, r#""signals.send""#),
-    ("receiver", r#""streams.manage""#),
+    ("receiver", r#""streams.manage", "streams.read""#),
 ];
 /// The caller that brings signals, and in whose name.
 const TRANSMITTER: &str = "transmitter";

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use trust_fabric::limits;
 use wiremock::ResponseTemplate;
 
 use crate::support::{BAD_SUBJECT, Cluster, JWT, NOW_SECS, Node, REPORTER, SVID, Signer, credential, with};
@@ -42,8 +43,8 @@ async fn a_source_that_is_wrong_in_any_way_refuses_its_own_issuer_only() {
     let private = with(&node.cluster.es256.jwk(), &json!({"d": "AAAA"}));
     let off_curve = with(&node.cluster.es256.jwk(), &json!({"x": crate::support::encode([1; 32])}));
     let twice = json!({"keys": [node.cluster.es256.jwk(), Signer::es256("shared").jwk()]});
-    let many: Vec<Value> =
-        (0..101).map(|at| with(&node.cluster.es256.jwk(), &json!({"kid": format!("k{at}")}))).collect();
+    let numbered = |at| with(&node.cluster.es256.jwk(), &json!({"kid": format!("k{at}")}));
+    let many: Vec<Value> = (0..=limits::KEYS_PER_SET_MAX).map(numbered).collect();
     let huge = format!("{{\"keys\":[],\"x\":\"{}\"}}", "x".repeat(300_000));
     let cases = [
         ("gone", JWKS, ResponseTemplate::new(404)),
