@@ -1,11 +1,14 @@
-//! Compiles the protobuf definitions of the on-disk formats, without an installed `protoc`.
+//! Compiles the protobuf definitions: the formats on disk, and what nodes say to each other. Without an
+//! installed `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["proto/log.proto", "proto/command.proto"];
-    for file in files {
-        println!("cargo:rerun-if-changed={file}");
-    }
-    let descriptors = protox::compile(files, ["proto"])?;
-    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(descriptors)?;
+    println!("cargo:rerun-if-changed=proto");
+    let on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
+    tonic_prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(on_disk)?;
+    let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;
+    let mut messages = tonic_prost_build::Config::new();
+    // What is in the log is said as it is on disk.
+    messages.bytes(["."]).extern_path(".trust_fabric.log.v1", "crate::cluster::codec::proto");
+    tonic_prost_build::configure().compile_fds_with_config(between_nodes, messages)?;
     Ok(())
 }

@@ -42,5 +42,6 @@ pub mod policy;
 pub mod signals;
 pub mod state;
 pub mod telemetry;
+pub mod tls;
 pub mod token;
 pub mod tools;

@@ -546,23 +546,49 @@ pub const BLAST_RADIUS_PARENTS_MAX: usize = 10_000;
 // --- replicated core ---------------------------------------------------------------------------
 
 /// Most commands waiting to be proposed; beyond it: 503.
-/// Test: `cluster::propose::tests::beyond_the_queue_nothing_is_proposed`. Metric: `svc_exchange_total{result="unavailable"}`.
+/// Test: `cluster::batches::tests::beyond_the_queue_nothing_is_proposed`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSALS_QUEUED_MAX: usize = 16 * 1024;
 /// Most commands in one log entry.
-/// Test: `cluster::propose::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
+/// Test: `cluster::batches::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
 pub const COMMANDS_PER_ENTRY_MAX: usize = 512;
 /// Size beyond which no further command is added to a log entry.
-/// Test: `cluster::propose::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
+/// Test: `cluster::batches::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
 pub const ENTRY_BYTES_FULL: usize = 1024 * 1024;
 /// Most that the clock may be set ahead while a node runs; a larger step is not followed.
-/// Test: `cluster::propose::tests::a_clock_set_far_ahead_is_not_followed`. Metric: none, it is said in the log.
+/// Test: `cluster::batches::tests::a_clock_set_far_ahead_is_not_followed`. Metric: none, it is said in the log.
 pub const CLOCK_STEP_MAX: Duration = Duration::from_secs(300);
 /// Most entries proposed and not yet applied.
 /// Test: none, it takes a log that is written slowly. Metric: none, the queue fills instead.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
 /// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
-/// Test: `cluster::propose::tests::a_command_that_is_not_applied_in_time_has_an_unknown_outcome`. Metric: `svc_exchange_total{result="unavailable"}`.
+/// Test: `cluster::peers::tests::together::without_a_majority_nothing_is_written_and_no_lease_is_kept`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before a command whose outcome is open is sent again.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const PROPOSE_RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Most that a command's number is ahead of the first of its process that is not answered. It is more than a process
+/// has waiting and in entries under way at once; the replies in between are remembered, and up to as many that are
+/// being removed.
+/// Test: `state::once::tests::a_command_too_far_ahead_is_refused_and_one_at_the_limit_is_not`, `cluster::propose::tests::no_command_is_numbered_further_ahead_than_is_remembered`. Metric: `svc_exchange_total{result="unavailable"}`.
+pub const SUBMISSIONS_AHEAD_MAX: u64 = 32 * 1024;
+/// How long replies are remembered for a process that proposes nothing, in time that has passed; far longer than it
+/// waits for them.
+/// Test: `state::once::tests::a_process_that_was_not_heard_of_for_long_repeats_nothing_and_may_go_on`. Metric: `svc_exchange_total{result="unavailable"}`.
+pub const ORIGIN_KEPT: Duration = Duration::from_secs(600);
+/// Most processes that are remembered, by some 50 bytes each; a command of another is refused.
+/// Test: `state::once::tests::beyond_their_limit_no_process_is_remembered_until_others_are_forgotten`. Metric: `svc_exchange_total{result="unavailable"}`.
+pub const ORIGINS_MAX: u64 = 4096;
+/// Most of them that have proposed nothing for so long that their replies are forgotten; beyond it those go that have
+/// not for the longest.
+/// Test: `state::once::tests::of_unused_processes_those_unused_for_the_longest_are_forgotten`. Metric: none, it is not exceeded for long.
+pub const ORIGINS_UNUSED_MAX: usize = 1024;
+/// How often it is looked for processes that have proposed nothing for long, in time that has passed.
+/// Test: `state::once::tests::replies_to_a_process_that_is_gone_are_removed_so_many_at_once`. Metric: none, it is not exceeded but stated.
+pub const ORIGINS_SWEPT_EVERY: Duration = Duration::from_secs(60);
+/// Most replies that one entry removes because they were received, and most because their process is gone. Twice what an
+/// entry adds, so that they get fewer.
+/// Test: `state::once::tests::an_entry_removes_only_so_many_replies_and_the_next_goes_on`, `state::once::tests::replies_to_a_process_that_is_gone_are_removed_so_many_at_once`. Metric: none, the next entry goes on.
+pub const REPLIES_FORGOTTEN_AT_ONCE: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Bytes of entries beyond which the log is cut behind a snapshot; half of it then stays.
 /// Test: `cluster::restarts::a_log_of_large_entries_is_cut_and_goes_on_after_a_restart`. Metric: none, the rest is in the snapshot.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -588,6 +614,19 @@ pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
 /// Most requests that wait for a lease at once; beyond it: 503 at once.
 /// Test: `cluster::freshness::tests::beyond_their_limit_nobody_waits`. Metric: `svc_freshness_refused_total`.
 pub const FRESHNESS_WAITS_MAX: usize = 2_048;
+/// Longest wait of a read for the leader's answer, and then until this node has applied what it named; beyond
+/// it: 503.
+/// Test: `cluster::read_index::tests::without_a_leader_a_read_waits_and_is_then_refused`, `cluster::read_index::tests::what_the_leader_named_is_waited_for_and_no_longer_than_its_limit`. Metric: `svc_http_requests_total{status="503"}`.
+pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);
+/// Longest wait for one answer of the leader; beyond it, it is asked anew.
+/// Test: `cluster::read_index::tests::an_answer_that_comes_after_its_question_was_given_up_is_for_nobody`. Metric: `svc_http_requests_total{status="503"}`.
+pub const READ_INDEX_ATTEMPT: Duration = Duration::from_millis(500);
+/// Pause after a question to the leader that failed.
+/// Test: `cluster::read_index::tests::who_waited_for_a_question_that_failed_shares_the_next_with_those_who_came_meanwhile`. Metric: `svc_http_requests_total{status="503"}`.
+pub const READ_INDEX_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Most reads that wait for the next question to the leader, and for the one under way; beyond it: 503 at once.
+/// Test: `cluster::read_index::tests::beyond_their_limit_nobody_waits_for_the_leader`. Metric: `svc_http_requests_total{status="503"}`.
+pub const READ_INDEX_WAITS_MAX: usize = 512;
 /// Longest wait until no member can answer from before a revocation; beyond it: 503, although it is applied.
 /// Test: `cluster::freshness::tests::an_entry_that_is_not_applied_is_not_acknowledged`. Metric: `svc_http_requests_total{status="503"}`.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -793,16 +832,16 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 // --- TLS ---------------------------------------------------------------------------------------
 
 /// Time between two looks at the files of TLS.
-/// Test: `api::tls::tests::reload::a_new_certificate_and_a_new_revocation_list_are_taken_over`. Metric: `svc_tls_reloads_total`.
+/// Test: `tls::tests::reload::a_new_certificate_and_a_new_revocation_list_are_taken_over`. Metric: `svc_tls_reloads_total`.
 pub const TLS_RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest file with our certificate, our private key, or the client CAs.
-/// Test: `api::tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{result="failed"}`.
+/// Test: `tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{with="callers",result="failed"}`.
 pub const TLS_FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest file with revocation lists.
-/// Test: `api::tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{result="failed"}`.
+/// Test: `tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{with="callers",result="failed"}`.
 pub const TLS_CRL_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most certificates a client may send beside its own; beyond it: refused in the handshake.
-/// Test: `api::tls::tests::certificates::only_certificates_with_a_good_path_pass`. Metric: `svc_http_connections_refused_total{reason="handshake"}`.
+/// Test: `tls::tests::certificates::only_certificates_with_a_good_path_pass`. Metric: `svc_http_connections_refused_total{reason="handshake"}`.
 pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
 
 // --- caches ------------------------------------------------------------------------------------
@@ -863,6 +902,74 @@ pub const OUTBOX_ROWS_PER_TURN: usize = 128;
 /// Most times that a stream is looked at for one of them before that.
 /// Test: `signals::transmit::push::engine::tests::many_streams_are_told_of_a_few_events_before_others_have_their_turn`. Metric: none, the rest is read next.
 pub const OUTBOX_TOLD_PER_TURN: usize = 2_048;
+
+// --- between nodes -----------------------------------------------------------------------------
+
+/// Most members that a cluster is founded with.
+/// Test: `config::tests::cluster::refuses_members_that_break_their_rules`. Metric: none, the node does not start.
+pub const MEMBERS_MAX: usize = 9;
+/// Largest message between nodes.
+/// Test: `cluster::peers::tests::bad::a_message_beyond_the_limit_is_refused`. Metric: none, the other node is told.
+pub const PEER_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Size beyond which no further entry is sent in one message. An entry is no larger than
+/// [`ENTRY_BYTES_FULL`] and one command.
+/// Test: `cluster::log::tests::entries_are_read_up_to_a_size_and_at_least_one`. Metric: none, the rest is sent next.
+pub const APPEND_BYTES_FULL: usize = 4 * 1024 * 1024;
+/// Most connections of other nodes.
+/// Test: `cluster::peers::tests::bad::connections_that_say_nothing_are_given_up_and_hold_up_nobody`. Metric: none, it is logged.
+pub const PEER_CONNECTIONS_MAX: usize = 128;
+/// Most calls under way in one connection.
+/// Test: none, the library keeps it. Metric: none, the others wait.
+pub const PEER_STREAMS_MAX: u32 = 1_024;
+/// Largest list of headers of a call.
+/// Test: none, the library keeps it. Metric: none, the connection is closed.
+pub const PEER_HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Bytes that may be under way in one call and in one connection.
+/// Test: none, it is a granularity. Metric: none, the others wait.
+pub const PEER_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Longest wait for a connection to a node, its handshake included, and for the first answer over it.
+/// Test: `cluster::peers::tests::bad::a_half_open_connection_is_given_up_by_whoever_asks_over_it`. Metric: none, it is tried again.
+pub const PEER_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause before entries are sent again to a node that did not take them.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const PEER_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks whether the other end of a connection is there.
+/// Test: `cluster::peers::tests::bad::a_half_open_connection_is_given_up_by_whoever_asks_over_it`. Metric: none, it is a granularity.
+pub const PEER_PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for an answer to that.
+/// Test: `cluster::peers::tests::bad::a_half_open_connection_is_given_up_by_whoever_asks_over_it`. Metric: none, it is connected again.
+pub const PEER_PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time that what was sent to a node is not received there.
+/// Test: `cluster::peers::tests::bad::a_half_open_connection_is_given_up_by_whoever_asks_over_it`. Metric: none, it is connected again.
+pub const PEER_SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Time between two rounds of asking the members that a cluster is founded with.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const FOUNDING_PAUSE: Duration = Duration::from_millis(250);
+/// How long a member that is asked whether it has applied an entry waits until it has, before it says how far it
+/// has come.
+/// Test: none, it is asked again. Metric: none, it is a granularity.
+pub const APPLIED_WAIT: Duration = Duration::from_secs(1);
+/// Largest index of a log entry that is believed.
+/// Test: `cluster::peers::tests::bad::a_peer_that_lies_about_its_term_is_refused`. Metric: none, the other node is told.
+pub const LOG_INDEX_MAX: u64 = 1 << 60;
+/// How far the term of another node may be ahead of ours.
+/// Test: `cluster::peers::tests::bad::a_peer_that_lies_about_its_term_is_refused`. Metric: none, the other node is told.
+pub const TERM_AHEAD_MAX: u64 = 1 << 20;
+/// Bytes of a snapshot in one message.
+/// Test: none, it is a granularity. Metric: none, the rest comes next.
+pub const SNAPSHOT_PART_BYTES: usize = 256 * 1024;
+/// Messages of a snapshot that wait to be sent.
+/// Test: none, it is a granularity. Metric: none, reading waits.
+pub const SNAPSHOT_PARTS_QUEUED_MAX: usize = 8;
+/// Most files of a snapshot.
+/// Test: `cluster::peers::tests::snapshots::a_head_that_promises_too_much_is_refused`. Metric: none, the other node is told.
+pub const SNAPSHOT_FILES_MAX: usize = 16 * 1024;
+/// Largest snapshot in bytes.
+/// Test: `cluster::peers::tests::snapshots::a_head_that_promises_too_much_is_refused`. Metric: none, the other node is told.
+pub const SNAPSHOT_BYTES_MAX: u64 = 256 * 1024 * 1024 * 1024;
+/// Longest name of a file of a snapshot in bytes.
+/// Test: `cluster::peers::tests::snapshots::names_that_lead_elsewhere_are_refused`. Metric: none, the other node is told.
+pub const SNAPSHOT_NAME_BYTES_MAX: usize = 64;
 
 // --- telemetry ---------------------------------------------------------------------------------
 

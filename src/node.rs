@@ -1,6 +1,7 @@
 //! The only wiring: opens the data directory, starts the core, brings up keys and policy, listens.
 //! And the only place that starts tasks and threads, so that a shutdown can wait for all of them.
 
+mod begin;
 mod core;
 mod edge;
 mod signals;
@@ -14,13 +15,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::begin::{bootstrap, despite_elections, until_current, until_recovered};
 use self::core::{Core, start_core};
 use self::edge::Edge;
 use self::signals::{feed, reached_at, receiver, streams, transmitter};
-use crate::active_policy::{ActivePolicy, Load, LoadError, Workers};
+use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, Places};
 use crate::api::rates::Rates;
-use crate::api::tls;
 use crate::api::{self, App, Pressure, Router};
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
@@ -46,7 +47,7 @@ use crate::token::signing::{self, SetSigningKey};
 use crate::tools::audit;
 use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
-use crate::{limits, policy};
+use crate::{limits, policy, tls};
 
 /// Why a node did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,9 @@ pub enum Error {
     /// Certificates, keys or revocation lists.
     #[error("tls: {0}")]
     Tls(#[from] tls::Error),
+    /// Certificates, keys or revocation lists between nodes.
+    #[error("cluster: {0}")]
+    PeerTls(tls::Error),
     /// The current policy does not compile on this node.
     #[error("the current policy does not compile on this node; the log says why")]
     NoPolicy,
@@ -153,7 +157,7 @@ pub async fn start(
     let places = Places::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 
-    let mut core = start_core(&config, &clock).await?;
+    let mut core = start_core(&config, &clock, &metrics).await?;
     let assembled = assemble(config, clock, (compiler, issuers), &metrics, &shutdown, &mut core).await;
     let served = assembled.and_then(|router| edge.serve(&router, &places, &metrics, &shutdown));
     let (listener, following) = match served {
@@ -180,14 +184,14 @@ async fn assemble(
     core: &mut Core,
 ) -> Result<Router, Error> {
     let state = core.state.clone();
-    state.core().until_recovered(limits::RECOVERY_MAX).await.map_err(Error::NotRecovered)?;
+    until_recovered(&config, &state, shutdown).await?;
+    // Before anything is decided by what is not here, as which of this node's keys the log does not know.
+    until_current(&state).await?;
     let workers = policy_workers(compiler);
-    bootstrap(&config, &state, &workers.load).await?;
+    let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
+    despite_elections(&state, || bootstrap(&state, &first_policy)).await?;
     let transmits = config.transmitter.is_some();
-    let make_set_key = transmits.then(set_key_worker);
-    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
-    // Before anybody is listened to, so that the keys of a first start may take their time.
-    keyring.ensure().await?;
+    let keyring = open_keyring(&config, &state).await?;
     core.background.spawn(keyring.clone().keep());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
@@ -282,6 +286,14 @@ async fn assemble(
     })))
 }
 
+/// The keys of this node, before anybody is listened to: those of a first start may take their time.
+async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
+    let make_set_key = config.transmitter.is_some().then(set_key_worker);
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
+    despite_elections(state, || async { Ok(keyring.ensure().await?) }).await?;
+    Ok(keyring)
+}
+
 fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &SignatureCache) -> OwnTokens {
     OwnTokens::new(own_tokens::Parts {
         issuer: config.fabric.issuer.clone(),
@@ -368,27 +380,6 @@ fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     all
 }
 
-/// Begins the cluster's life if it has not begun: its name, and its first policy.
-async fn bootstrap(config: &Config, state: &State, load: &Load) -> Result<(), Error> {
-    if state.position().is_none() {
-        match state.bootstrap(draw()?, draw()?).await {
-            Ok(()) | Err(state::Error::AlreadyBootstrapped) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if !state.index().policy.is_empty() {
-        return Ok(());
-    }
-    let bundle = load(config.policy_sources()?).await.map_err(Error::Policy)?;
-    let sources = bundle
-        .sources()
-        .iter()
-        .map(|source| state::PolicySource { path: source.path.clone(), text: source.text.clone() })
-        .collect();
-    state.put_policy(bundle.digest().to_owned(), sources, String::new(), String::new()).await?;
-    Ok(())
-}
-
 fn policy_workers(compiler: &Path) -> Workers {
     let compiler: Arc<Path> = compiler.into();
     Workers {
@@ -440,4 +431,61 @@ fn draw() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::cluster;
+    use crate::state::testing::Core;
+
+    fn bundle(word: &str) -> policy::Bundle {
+        let text = format!(
+            "package svc.exchange\n\n# {word}\ndecision := {{\"allow\": false, \"reason\": \"no\"}}\n"
+        );
+        let sources = [Source { path: "exchange.rego".to_owned(), text }];
+        policy::Bundle::compile(&sources).expect("compiles")
+    }
+
+    /// Nodes that are founded together, each with a policy of its own, see that there is none and bring it; another
+    /// one is faster than this, and then its operator is.
+    #[tokio::test]
+    async fn whoever_begins_the_clusters_life_first_has_done_it_for_all() {
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let (state, incarnation) = (&core.state, core.state.index().incarnation);
+        let faster = || async {
+            state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
+            let applied =
+                state.put_policy("later".to_owned(), Vec::new(), String::new(), "theirs".to_owned());
+            assert!(applied.await.expect("applied"));
+            Ok(bundle("ours"))
+        };
+        bootstrap(state, faster).await.expect("done by others");
+        assert_eq!((state.index().policy.as_str(), state.index().incarnation), ("later", incarnation));
+        assert!(matches!(state.bootstrap([8; 16], [9; 16]).await, Err(state::Error::AlreadyBootstrapped)));
+        bootstrap(state, || async { Err(Error::NoPolicy) }).await.expect("nothing to do");
+        core.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_start_whose_leader_is_lost_writes_again_and_any_other_error_ends_it() {
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let tries = std::cell::Cell::new(0);
+        let write = || async {
+            tries.set(tries.get() + 1);
+            match tries.get() {
+                1 => Err(state::Error::Write(cluster::Error::NoLeader).into()),
+                2 => Err(keyring::Error::State(state::Error::Write(cluster::Error::OutcomeUnknown)).into()),
+                _ => Ok(()),
+            }
+        };
+        despite_elections(&core.state, write).await.expect("written");
+        assert_eq!(tries.get(), 3);
+        for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
+            let ended = despite_elections(&core.state, || async { Err(error.clone().into()) }).await;
+            assert!(matches!(ended, Err(Error::State(_))));
+        }
+        core.end().await;
+    }
 }

@@ -40,7 +40,8 @@ fn concerned(
         let [(name, value)] = JSON;
         request(Method::POST, path).header(name, value).body(body.to_string())
     };
-    let get = |path: &str| request(Method::GET, path);
+    // Who names an index asks for no leader; the lease is needed all the same.
+    let get = |path: &str| request(Method::GET, path).header("svc-min-index", "0");
     let bearer = |builder: RequestBuilder| builder.bearer_auth(token);
     vec![
         ("exchange", json("/v1/exchange/token", &exchange(token, jwt))),
@@ -101,6 +102,71 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
         let missing = answer["missing"].as_array().expect("missing");
         assert!(missing.contains(&json!("freshness lease")), "{answer}");
         assert_ne!(answer["status"], "pass");
+    }
+    shutdown.cancel();
+    // It ends with what the test did to its core.
+    drop(running.until_stopped().await);
+}
+
+/// What is read without asking the leader: what is public, health, metrics and the live feed. Everything else that
+/// is read is as new as what was acknowledged before.
+const READ_HERE: [&str; 9] = [
+    "/.well-known/oauth-authorization-server",
+    "/.well-known/ssf-configuration",
+    "/livez",
+    "/metrics",
+    "/openapi.json",
+    "/readyz",
+    "/v1/events",
+    "/v1/identity/jwks",
+    "/v1/sys/health",
+];
+
+#[tokio::test]
+async fn without_a_leader_nothing_is_read_but_at_an_index_that_is_named() {
+    let site = Site::new();
+    let config = site.config(&site.data());
+    let shutdown = CancellationToken::new();
+    let clock = Clock::system();
+    let running = node::start(config, clock, Path::new(PROGRAM), shutdown.clone()).await.expect("starts");
+    let http = client();
+    let read = |path: &str| http.get(format!("http://{}{path}", running.address));
+    let paths: Vec<String> = trust_fabric::api::rows()
+        .iter()
+        .filter(|row| row.method == Method::GET && !READ_HERE.contains(&row.path))
+        .map(|row| row.path.replace("{tool_id}", "a").replace("{agent_id}", "a"))
+        .collect();
+    assert!(paths.len() > 12, "{paths:?}");
+    let all = |index: Option<&'static str>| {
+        let asked = paths.iter().map(move |path| {
+            let asked = read(path);
+            let asked = match index {
+                Some(index) => asked.header("svc-min-index", index),
+                None => asked,
+            };
+            async move { (path, asked.send().await.expect("answer")) }
+        });
+        futures::future::join_all(asked)
+    };
+    for (path, answer) in all(None).await {
+        assert_ne!(answer.status(), 503, "{path}");
+    }
+    let applied = running.state.core().applied();
+    running.state.core().shutdown().await.expect("stops");
+    for (path, answer) in all(None).await {
+        assert_eq!(answer.status(), 503, "{path}");
+        assert!(answer.headers().contains_key("retry-after"), "{path}");
+        let text = answer.text().await.expect("text");
+        assert!(text.contains("the cluster has no leader"), "{path}: {text}");
+    }
+    // Whoever looks after a cluster without a leader sees what this node knows.
+    for (path, answer) in all(Some("0")).await {
+        let text = answer.text().await.expect("text");
+        assert!(!text.contains("no leader"), "{path}: {text}");
+    }
+    for path in ["/v1/tools", "/v1/sys/keys", "/v1/sys/policy", "/v1/blocks", "/v1/audit/blocks"] {
+        let asked = read(path).header("svc-min-index", applied.to_string());
+        assert_eq!(asked.send().await.expect("answer").status(), 200, "{path}");
     }
     shutdown.cancel();
     // It ends with what the test did to its core.

@@ -20,7 +20,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging};
 use crate::clock::Timestamp;
 use crate::identity::{self, Identified, Members, Shown};
-use crate::state::stated;
+use crate::state::{Current, stated};
 use crate::{json, limits};
 
 /// RFC 3986 §2.3, unreserved: everything else of an identifier is encoded where it is one segment.
@@ -218,11 +218,13 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
 pub async fn list(
     caller: Caller<Identities>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
-    let (agents, next) = app.identity.list(&who(&caller), page.after.as_deref(), page.limit).await?;
+    let (agents, next) =
+        app.identity.list(&current, &who(&caller), page.after.as_deref(), page.limit).await?;
     let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
     paging::answer(&uri, &agents, next.as_deref())
 }
@@ -241,11 +243,12 @@ pub async fn list(
 pub async fn show(
     caller: Caller<Identities>,
     State(app): State<App>,
+    current: Current,
     agent_id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
     // An identifier is ASCII: what is not even UTF-8 names no agent.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let record = AgentRecord::from(app.identity.show(&agent_id, &who(&caller)).await?);
+    let record = AgentRecord::from(app.identity.show(&current, &agent_id, &who(&caller)).await?);
     Ok((NO_STORE, Json(record)).into_response())
 }
 

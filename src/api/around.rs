@@ -231,10 +231,20 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// `Svc-Min-Index`: the request is answered at that index or later, or 503 (contract §1).
 async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
-    let Some(value) = headers.get(SVC_MIN_INDEX) else { return Ok(()) };
+    match min_index(headers)? {
+        Some(index) => reach(app, index, "Svc-Min-Index").await,
+        None => Ok(()),
+    }
+}
+
+/// The log index that a request names, if it names one.
+///
+/// # Errors
+/// 400 if it is none.
+pub(super) fn min_index(headers: &HeaderMap) -> Result<Option<u64>, Error> {
+    let Some(value) = headers.get(SVC_MIN_INDEX) else { return Ok(None) };
     let index = value.to_str().ok().and_then(|text| text.parse().ok());
-    let index = index.ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))?;
-    reach(app, index, "Svc-Min-Index").await
+    index.map(Some).ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))
 }
 
 /// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which `what` of a request asks for.

@@ -12,6 +12,7 @@ use super::caller::{Caller, ReadAudit};
 use super::error::{self, Error};
 use super::paging::{self, Members};
 use crate::clock::Timestamp;
+use crate::state::Current;
 use crate::tools::audit::entry::{Block, Entry};
 use crate::tools::audit::trail::{self, OpenBlock, ReadError};
 use crate::tools::audit::{self, Decision};
@@ -60,6 +61,7 @@ pub struct KeptBlock {
 pub async fn of_tool(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
+    current: Current,
     tool_id: Result<Path<String>, PathRejection>,
     (uri, query): Asked,
 ) -> Result<Response, Error> {
@@ -76,7 +78,7 @@ pub async fn of_tool(
         since: members.value("since").map(since).transpose()?,
         before: before.transpose()?,
     };
-    let page = app.audit.trail(&tool_id, &query).await?;
+    let page = app.audit.trail(&current, &tool_id, &query).await?;
     paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
 }
 
@@ -95,6 +97,7 @@ pub async fn of_tool(
 pub async fn blocks(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
+    current: Current,
     (uri, query): Asked,
 ) -> Result<Response, Error> {
     let members = Members::read(query, &["after", "limit", "cursor"])?;
@@ -105,7 +108,7 @@ pub async fn blocks(
     let cursor = page.after.as_deref();
     let cursor =
         cursor.map(|text| number(text, "cursor: must be one that a Link header gave")).transpose()?;
-    let (blocks, is_more) = app.audit.blocks(cursor.or(after).unwrap_or(0), page.limit).await?;
+    let (blocks, is_more) = app.audit.blocks(&current, cursor.or(after).unwrap_or(0), page.limit).await?;
     let next = blocks.last().filter(|_| is_more).map(|block| block.number.to_string());
     let blocks: Vec<KeptBlock> = blocks.into_iter().map(KeptBlock::from).collect();
     paging::answer(&uri, &blocks, next.as_deref())

@@ -14,7 +14,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging};
 use crate::signals::revoke;
 use crate::signals::revoke::Revocations;
-use crate::state::{Blocked, stated};
+use crate::state::{Blocked, Current, stated};
 
 /// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]
@@ -56,11 +56,12 @@ pub struct Block {
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
-    let (blocked, next) = app.revocations.blocks(page.after.as_deref(), page.limit)?;
+    let (blocked, next) = app.revocations.blocks(&current, page.after.as_deref(), page.limit)?;
     let rows: Vec<_> = blocked.into_iter().map(|blocked| row_of(&app.revocations, blocked)).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }

@@ -18,10 +18,11 @@ use axum::http::{HeaderMap, header};
 use super::App;
 use super::error::Error;
 use super::notes::Notes;
-use super::peer::{Channel, Peer, PeerCertificate};
+use super::peer::{Channel, Peer};
 use super::rates::Key;
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
+use crate::tls::PeerCertificate;
 use crate::token;
 use crate::token::CertificateDigest;
 use crate::token::jws::Compact;
@@ -454,8 +455,7 @@ async fn not_blocked(app: &App, id: &WorkloadId, access: Access) -> Result<(), E
         }
         Err(error) => return Err(error.into()),
     };
-    let Some(position) = app.state.position() else { return Ok(()) };
-    if app.state.is_blocked_caller(&fresh, (&app.issuer, id.as_str()), position, app.clock.now()) {
+    if app.state.is_blocked_caller(&fresh, (&app.issuer, id.as_str()), app.clock.now()) {
         return Err(Error::forbidden("the caller is blocked"));
     }
     Ok(())

@@ -17,6 +17,7 @@ use super::jwks::{self, JwkSet};
 use super::paging::Members;
 use super::{body, idempotency};
 use crate::identity::encryption_keys;
+use crate::state::Current;
 use crate::{json, limits};
 
 /// A key to be registered. Unknown members are ignored.
@@ -114,13 +115,14 @@ pub async fn register(
 pub async fn list(
     _caller: Caller<Authenticated>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let query = Members::read(query, &["workload_id"])?;
     let workload_id = query.value("workload_id");
     let workload_id = workload_id.ok_or_else(|| Error::invalid_request("workload_id: is needed"))?;
-    let set = JwkSet { keys: app.identity.encryption_keys(workload_id).await? };
+    let set = JwkSet { keys: app.identity.encryption_keys(&current, workload_id).await? };
     let media = [(header::CONTENT_TYPE, HeaderValue::from_static(jwks::media(&headers)))];
     // Nobody is to encrypt to an agent that was revoked meanwhile.
     Ok((NO_STORE, (media, Json(set))).into_response())

@@ -271,7 +271,9 @@ impl From<state::Error> for Error {
         use state::Error as E;
         let description = error.to_string();
         match error {
-            E::Write(_) | E::Stale(_) | E::TooManyRevocations => Self::unavailable(description),
+            E::Write(_) | E::Stale(_) | E::NotCurrent(_) | E::TooManyRevocations => {
+                Self::unavailable(description)
+            }
             // Both are by the minute.
             E::RevocationQuota | E::VerifiedTooOften => Self::too_many_requests(&description, 60),
             E::NonceSpent | E::StreamNotEnabled => Self::invalid_request(description),
@@ -330,9 +332,12 @@ impl From<identity::Error> for Error {
             | E::RenewedTooOften
             | E::CallerBlocked
             | E::Ended => Self::forbidden(description),
-            E::NoPolicy | E::CannotSign(_) | E::NotBootstrapped | E::Stale(_) | E::Write(_) => {
-                Self::unavailable(description)
-            }
+            E::NoPolicy
+            | E::CannotSign(_)
+            | E::NotBootstrapped
+            | E::Stale(_)
+            | E::NotCurrent(_)
+            | E::Write(_) => Self::unavailable(description),
             E::Internal(source) => Self::internal(source),
         };
         let detail = match &error {

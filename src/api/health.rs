@@ -1,8 +1,13 @@
 //! `/v1/sys/health`, `/livez`, `/readyz`.
 //!
 //! `/livez` says that the process answers; it depends on nothing else, so that a supervisor never
-//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work. A node that
-//! has no freshness lease is not ready, and health warns: requests wait for the lease, and most come through.
+//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work. A follower that
+//! has a leader and a lease is as ready as the leader. Of two things that are missing health only warns, and the
+//! node is not ready:
+//!
+//! - a freshness lease: requests wait for it, and most come through
+//! - a signing key that is old enough: a node that has joined "serves everything but minting and is not ready
+//!   until its key is W old" (contract §3)
 
 use axum::Json;
 use axum::extract::State;
@@ -27,7 +32,7 @@ pub struct Health {
     /// What the node calls itself.
     unit_id: String,
     /// `pass`; `warn` while requests wait because this node cannot prove that it knows everything that was
-    /// revoked; `fail`.
+    /// revoked, or while it mints nothing because its signing key is not old enough; `fail`.
     status: &'static str,
     /// What is missing; empty if nothing is, absent for callers who are not authenticated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,6 +56,8 @@ enum NotReady {
 
 /// What is missing without a freshness lease.
 const LEASE: &str = "freshness lease";
+/// What is missing to a node that cannot mint.
+const SIGNING_KEY: &str = "signing key";
 
 fn health(app: &App) -> Health {
     let initialized = app.state.position().is_some();
@@ -60,7 +67,7 @@ fn health(app: &App) -> Health {
     for (is_missing, what) in [
         (!initialized, "bootstrap"),
         (leader.is_none(), "leader"),
-        (locked, "signing key"),
+        (locked, SIGNING_KEY),
         (app.policy.is_behind(), "policy"),
         (!app.state.core().freshness().is_held, LEASE),
     ] {
@@ -75,7 +82,7 @@ fn health(app: &App) -> Health {
         unit_id: app.unit_id.clone(),
         status: match missing.as_slice() {
             [] => "pass",
-            [LEASE] => "warn",
+            some if some.iter().all(|what| [LEASE, SIGNING_KEY].contains(what)) => "warn",
             _ => "fail",
         },
         missing: Some(missing),

@@ -12,6 +12,7 @@ mod body;
 mod cached;
 pub mod caller;
 mod conditional;
+mod current;
 pub mod demo_issuer;
 mod encryption_keys;
 mod error;
@@ -41,7 +42,6 @@ mod streams;
 mod sys_keys;
 mod sys_policy;
 mod sys_signals;
-pub mod tls;
 mod tools;
 mod verify;
 

@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::clock::Timestamp;
-use crate::id::WorkloadId;
+use crate::tls::PeerCertificate;
 
 /// The other end of a connection. Every request carries an `Arc` of it in its extensions.
 #[derive(Clone, Debug)]
@@ -25,17 +24,6 @@ pub enum Channel {
     Plain,
     /// TLS, with the verified certificate of the client if it sent one.
     Tls(Option<PeerCertificate>),
-}
-
-/// A client certificate that was verified in the handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCertificate {
-    /// Its only URI name (X.509-SVID §2).
-    pub spiffe_id: WorkloadId,
-    /// SHA-256 of its DER form (RFC 8705 §3.1, `x5t#S256`).
-    pub thumbprint: [u8; 32],
-    /// From when on it counts no more, whatever connection it opened.
-    pub not_after: Timestamp,
 }
 
 /// What counts as one address: one IPv6 customer has a /64 (RFC 6177), and a mapped IPv4 address is

@@ -14,9 +14,9 @@ use super::body;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
-use super::{idempotency, paging};
+use super::{current, idempotency, paging};
 use crate::signals::revoke::{self, DryRun, Members, Revocations};
-use crate::state::{FactText, Revoked, stated};
+use crate::state::{Current, FactText, Revoked, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
 
@@ -181,7 +181,8 @@ pub async fn revoke(
     let members: RevocationRequest = json::read(&bytes)?;
     let request = revoke::Request::read(members.into(), &app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
-        let found = app.revocations.dry_run(&request, page.after.as_deref(), page.limit).await?;
+        let current = current::of(&app, &parts.headers).await?;
+        let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
         return said(&parts.uri, &app.revocations, request.fact(), found);
     }
     let made = app.revocations.revoke(&request, caller.id().unwrap_or_default(), idempotency).await?;
@@ -269,11 +270,12 @@ fn text_of(revocations: &Revocations, fact: &Fact) -> FactText {
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
-    let (revoked, next) = app.revocations.list(page.after.as_deref(), page.limit)?;
+    let (revoked, next) = app.revocations.list(&current, page.after.as_deref(), page.limit)?;
     let rows: Vec<_> = revoked.into_iter().map(|revoked| row_of(&app.revocations, revoked)).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }

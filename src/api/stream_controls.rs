@@ -20,7 +20,7 @@ use super::paging;
 use super::streams::{named, read_body, who};
 use crate::json;
 use crate::signals::streams;
-use crate::state::{DeadLetter, EventId, Stream, stated};
+use crate::state::{Current, DeadLetter, EventId, Stream, stated};
 
 /// A status that is asked for. An unknown member is refused.
 #[derive(Deserialize, ToSchema)]
@@ -105,11 +105,12 @@ pub struct DeadLetterAnswer {
 pub async fn status(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
+    current: Current,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.configured()?;
     let query = paging::Members::read(query, &["stream_id"])?;
-    Ok(of_status(&app.streams.show(named(&query)?, &who(&caller))?.stream))
+    Ok(of_status(&app.streams.show(&current, named(&query)?, &who(&caller))?.stream))
 }
 
 /// Enables, pauses or disables a stream. What happens while it is paused is held for it; while it is disabled,
@@ -130,11 +131,12 @@ pub async fn status(
 pub async fn set_status(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
     let StatusRequest { stream_id, status, reason } = read(&app, &headers, body).await?;
-    let stream = app.streams.set_status(&stream_id, &status, reason, &who(&caller)).await?;
+    let stream = app.streams.set_status(&current, &stream_id, (&status, reason), &who(&caller)).await?;
     let request_id = super::around::current_request_id();
     let status = stream.status.as_str();
     tracing::info!(request_id, stream_id, status, caller = caller.id(), "stream status set");
@@ -159,11 +161,12 @@ pub async fn set_status(
 pub async fn verify(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
     let VerificationRequest { stream_id, state } = read(&app, &headers, body).await?;
-    app.streams.verify(&stream_id, state, &who(&caller)).await?;
+    app.streams.verify(&current, &stream_id, state, &who(&caller)).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -185,10 +188,11 @@ pub async fn verify(
 pub async fn add_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change_subject(&app, &who(&caller), (&headers, body), false).await?;
+    change_subject((&app, &current), &who(&caller), (&headers, body), false).await?;
     Ok((StatusCode::OK, NO_STORE).into_response())
 }
 
@@ -210,10 +214,11 @@ pub async fn add_subject(
 pub async fn remove_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change_subject(&app, &who(&caller), (&headers, body), true).await?;
+    change_subject((&app, &current), &who(&caller), (&headers, body), true).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -237,6 +242,7 @@ pub async fn remove_subject(
 pub async fn dead_letters(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
@@ -244,7 +250,9 @@ pub async fn dead_letters(
     let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
     let page = query.page()?;
     let after = page.after.as_deref().map(event_id).transpose()?;
-    let (letters, next) = app.streams.dead_letters(named(&query)?, after, page.limit, &who(&caller))?;
+    let stream_id = named(&query)?;
+    let (letters, next) =
+        app.streams.dead_letters(&current, stream_id, (after, page.limit), &who(&caller))?;
     let rows: Vec<_> = letters.into_iter().map(row_of).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }
@@ -254,13 +262,13 @@ async fn read<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -
 }
 
 async fn change_subject(
-    app: &App,
+    (app, current): (&App, &Current),
     who: &streams::Caller,
     (headers, body): (&HeaderMap, Body),
     is_removed: bool,
 ) -> Result<(), Error> {
     let SubjectRequest { stream_id, subject, .. } = read(app, headers, body).await?;
-    Ok(app.streams.change_subject(&stream_id, &subject, is_removed, who).await?)
+    Ok(app.streams.change_subject(current, &stream_id, (&subject, is_removed), who).await?)
 }
 
 fn of_status(stream: &Stream) -> Response {

@@ -20,7 +20,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging};
 use crate::signals::passed_on::EVENTS_SUPPORTED;
 use crate::signals::streams::{self, Delivery, Extent, Members, Method, Shown};
-use crate::state::Stream;
+use crate::state::{Current, Stream};
 use crate::{json, limits};
 
 /// A stream that is asked for, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in
@@ -226,6 +226,7 @@ pub async fn create(
 pub async fn read(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
@@ -233,14 +234,14 @@ pub async fn read(
     let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
-        let (streams, next) = app.streams.list(&who(&caller), page.after.as_deref(), page.limit)?;
+        let (streams, next) = app.streams.list(&current, &who(&caller), page.after.as_deref(), page.limit)?;
         let streams = streams.iter().map(|shown| counted(&app, shown)).collect();
         return paging::answer(&uri, &StreamsAnswer::Page(streams), next.as_deref());
     };
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         return Err(Error::invalid_request(format!("{name}: is for the list, without stream_id")));
     }
-    let shown = app.streams.show(stream_id, &who(&caller))?;
+    let shown = app.streams.show(&current, stream_id, &who(&caller))?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
@@ -262,10 +263,11 @@ pub async fn read(
 pub async fn update(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change(&app, Extent::Part, &who(&caller), &headers, body).await
+    change((&app, &current), Extent::Part, &who(&caller), &headers, body).await
 }
 
 /// Replaces what a receiver states of a stream; what it does not state is gone.
@@ -286,14 +288,15 @@ pub async fn update(
 pub async fn replace(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change(&app, Extent::Whole, &who(&caller), &headers, body).await
+    change((&app, &current), Extent::Whole, &who(&caller), &headers, body).await
 }
 
 async fn change(
-    app: &App,
+    (app, current): (&App, &Current),
     extent: Extent,
     who: &streams::Caller,
     headers: &HeaderMap,
@@ -304,7 +307,7 @@ async fn change(
         states_something(&members)?;
     }
     let request: StreamRequest = json::from_value(Value::Object(members))?;
-    let shown = app.streams.change(request.into(), extent, who).await?;
+    let shown = app.streams.change(current, request.into(), extent, who).await?;
     log("stream changed", &shown.stream, who.id.as_deref());
     Ok((NO_STORE, Json(described(app, &shown.stream))).into_response())
 }
@@ -341,18 +344,18 @@ fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
 pub async fn delete(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
+    current: Current,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.configured()?;
     let query = paging::Members::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
-    app.streams.delete(stream_id, &who(&caller)).await?;
+    app.streams.delete(&current, stream_id, &who(&caller)).await?;
     let request_id = super::around::current_request_id();
     tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-/// `stream_id` of a query.
 /// A body, read before anything is answered: one that is not read closes the connection under a caller that is
 /// still writing.
 pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, Error> {
@@ -361,6 +364,7 @@ pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Res
     Ok(bytes)
 }
 
+/// `stream_id` of a query.
 pub(super) fn named(query: &paging::Members) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
 }

@@ -11,7 +11,7 @@ use super::error::{self, Error};
 use super::{App, paging};
 use crate::clock::Timestamp;
 use crate::keyring;
-use crate::state::SigningKeyFacts;
+use crate::state::{Current, SigningKeyFacts};
 use crate::token::signing::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.
@@ -62,7 +62,11 @@ pub struct Tainted {
     operation_id = "listSigningKeys",
     responses((status = 200, description = "The keys, ordered by kid", body = [SigningKey]))
 )]
-pub async fn list(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Json<Vec<SigningKey>> {
+pub async fn list(
+    _caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    _current: Current,
+) -> Json<Vec<SigningKey>> {
     let now = app.key_time();
     let signing = SigningAlgorithm::ALL.map(|algorithm| app.keyring.signing_kid(algorithm, now));
     let keys = app.state.index().signing_keys.values().map(|key| describe(key, now, &signing)).collect();

@@ -14,6 +14,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
 use super::paging::Members;
 use crate::policy::Source;
+use crate::state::Current;
 use crate::{active_policy, limits};
 
 /// One file of a bundle.
@@ -85,7 +86,11 @@ pub struct PolicyChange {
         (status = 404, description = "There is none", body = error::Body),
     )
 )]
-pub async fn get(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Result<Json<PolicyBundle>, Error> {
+pub async fn get(
+    _caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    _current: Current,
+) -> Result<Json<PolicyBundle>, Error> {
     let digest = app.state.index().policy.clone();
     let sources = app.state.policy_sources(&digest)?.ok_or_else(|| Error::not_found("there is no policy"))?;
     let sources = sources.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect();
@@ -140,7 +145,11 @@ async fn apply(
     operation_id = "policyHistory",
     responses((status = 200, description = "The changes, oldest first", body = [PolicyChange]))
 )]
-pub async fn history(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Json<Vec<PolicyChange>> {
+pub async fn history(
+    _caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    _current: Current,
+) -> Json<Vec<PolicyChange>> {
     let change = |change: crate::state::PolicyChange| PolicyChange {
         number: change.number,
         digest: change.digest,
@@ -165,6 +174,7 @@ pub async fn history(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> J
 pub async fn rollback(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
+    _current: Current,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {

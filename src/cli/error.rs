@@ -57,6 +57,8 @@ pub(super) enum Error {
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]
     NotReady(String),
+    #[error("there is no trust-fabric-bench")]
+    NoBench,
     #[error("start the runtime: {0}")]
     Runtime(io::Error),
     #[error("find this program's file: {0}")]
@@ -120,9 +122,15 @@ impl Error {
                 Some("--ca says whom to believe, --cert and --key show who you are")
             }
             Self::Pki(pki::Error::TooOpen { .. }) => Some("take the rights of others away: chmod go= <path>"),
+            Self::Pki(pki::Error::NoIssuer(_)) => {
+                Some("`trust-fabric pki --issuer` makes one; --dir says where")
+            }
             Self::Answer(admin::Error::TimedOut(_)) => {
                 Some("what was asked for may have happened: look before trying again")
             }
+            Self::NoBench => Some(
+                "cargo build --release -p trust-fabric-bench makes it; put it beside this program or on the PATH",
+            ),
             Self::Demo(demo::Error::NoDataDirectory) => Some("choose a directory with --data-dir"),
             Self::Demo(demo::Error::Data { source, .. }) if is_not_writable(source) => {
                 Some("choose another directory with --data-dir")

@@ -4,8 +4,10 @@
 
 mod agent;
 mod audit;
+mod bench;
 mod blocks;
 mod config;
+mod credential;
 mod dev;
 mod error;
 mod events;
@@ -79,10 +81,15 @@ enum Command {
     Audit(audit::Command),
     /// Watch what happens in the cluster, while it happens.
     Events(events::Arguments),
-    /// Make a development CA, and certificates of a node and its callers.
+    /// Make a development CA, and certificates of nodes and their callers.
     Pki(pki::Arguments),
+    /// Print a credential of the development issuer that `pki --issuer` made.
+    Credential(credential::Arguments),
     /// Exit with 0 if a node can do its work: for health checks of containers.
     Health(health::Arguments),
+    /// Measure running nodes, under attack, overload and failover: runs `trust-fabric-bench`.
+    #[command(disable_help_flag = true)]
+    Bench(bench::Arguments),
 }
 
 /// Runs the command that `arguments` name, the first of which is the program.
@@ -123,7 +130,9 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Audit(command) => audit::run(command, out),
         Command::Events(arguments) => events::run(arguments, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
+        Command::Credential(arguments) => credential::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
+        Command::Bench(arguments) => bench::run(arguments),
     }
 }
 
@@ -259,7 +268,13 @@ mod tests {
             "events --types signal,tool --since a-1-0 --json --server http://127.0.0.1:1",
             "pki",
             "pki --dir d --trust-domain a.example --host h --host ::1 --caller a --caller b --days 365",
+            "pki --peer 1 --peer 18446744073709551615 --issuer",
+            "credential",
+            "credential --dir d --audience https://a.example --service-account demo/reporter",
             "health --server http://127.0.0.1:1",
+            "bench",
+            "bench --help",
+            "bench failover --rounds 3 -- --odd",
             "keys list --server https://h:1 --ca c.pem --cert a.pem --key a-key.pem",
         ] {
             assert!(parsed(arguments).is_ok(), "{arguments}");
@@ -303,6 +318,10 @@ mod tests {
             "pki --trust-domain Dev.example",
             "pki --trust-domain ../x",
             "pki --host *.example.org",
+            "pki --peer 0",
+            "pki --peer one",
+            "pki --peer 18446744073709551616",
+            "credential --service-account reporter",
         ] {
             assert_eq!(parsed(arguments).expect_err("wrong usage").exit_code(), 2, "{arguments}");
         }

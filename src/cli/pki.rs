@@ -1,6 +1,7 @@
 //! `trust-fabric pki`
 
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,14 +11,16 @@ use super::Error;
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
-use crate::pki::{self, Caller, Host, Made, Pair};
+use crate::pki::{self, Caller, DevelopmentIssuer, Host, IssuerFiles, Made, Pair};
 
 /// Who gets a certificate if nobody is named, and what each may do.
 const CALLERS: [(&str, &str); 2] =
     [("operator", r#"["cluster.admin", "metrics.read"]"#), ("workload", r#"["exchange"]"#)];
 
 /// The port of TLS (ARCHITECTURE.md, "Ports").
-const HTTPS_PORT: u16 = 8694;
+pub(super) const HTTPS_PORT: u16 = 8694;
+/// The port of nodes among each other.
+const PEER_PORT: u16 = 8695;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -33,6 +36,12 @@ pub(super) struct Arguments {
     /// A caller, by SPIFFE ID or its path; can be repeated [default: operator and workload]
     #[arg(long = "caller", value_name = "PATH_OR_ID")]
     callers: Vec<String>,
+    /// A node of several, by node.id, that gets a certificate for the others; can be repeated.
+    #[arg(long = "peer", value_name = "ID")]
+    peers: Vec<NonZeroU64>,
+    /// Also make a development issuer, of which `trust-fabric credential` prints credentials.
+    #[arg(long = "issuer")]
+    has_issuer: bool,
     /// How many days the certificates are valid.
     #[arg(long = "days", value_name = "DAYS", default_value_t = 30,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::PKI_DAYS_MAX)))]
@@ -50,25 +59,42 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
         directory: arguments.dir.clone(),
         trust_domain: arguments.trust_domain.clone(),
         hosts: arguments.hosts.clone(),
+        peers: arguments.peers.clone(),
         callers: callers.collect::<Result<_, _>>()?,
         lifetime_days: arguments.lifetime_days,
     };
     let made = pki::make(&request, Clock::system().now())?;
-    Ok(write(out, &request, &made)?)
+    let issuer = arguments.has_issuer.then(|| DevelopmentIssuer::make(&request.directory)).transpose()?;
+    Ok(write(out, &request, &made, issuer.as_ref())?)
 }
 
-fn write(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result<()> {
+fn write(
+    out: &mut dyn Write,
+    request: &pki::Request,
+    made: &Made,
+    issuer: Option<&IssuerFiles>,
+) -> io::Result<()> {
     writeln!(
         out,
         "Certificates of {}, for development only: the key that signs them lies beside them.\n\
          Production brings its own, as docs/certificates.md says.\n",
         request.trust_domain
     )?;
-    for pair in [&made.ca, &made.node].into_iter().chain(made.callers.iter().map(|(_, pair)| pair)) {
+    let peers = made.peers.iter().map(|(_, pair)| pair);
+    let callers = made.callers.iter().map(|(_, pair)| pair);
+    for pair in [&made.ca, &made.node].into_iter().chain(peers).chain(callers) {
         write_pair(out, pair)?;
+    }
+    if let Some(issuer) = issuer {
+        let what = made_or_kept(issuer.is_new);
+        writeln!(out, "{what}  {}\n{what}  {}", issuer.key_set.display(), issuer.private_key.display())?;
     }
     writeln!(out, "\nFor the configuration of the node:\n")?;
     write_config(out, request, made)?;
+    write_cluster(out, made)?;
+    if let Some(issuer) = issuer {
+        write_issuer(out, request, issuer)?;
+    }
     if let Some((_, caller)) = made.callers.first() {
         writeln!(out, "\nTo call it:\n")?;
         writeln!(
@@ -82,8 +108,12 @@ fn write(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result
     Ok(())
 }
 
+fn made_or_kept(is_new: bool) -> &'static str {
+    if is_new { "made" } else { "kept" }
+}
+
 fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
-    let what = if pair.is_new { "made" } else { "kept" };
+    let what = made_or_kept(pair.is_new);
     let not_after = pair.not_after.to_rfc3339();
     let day = not_after.split('T').next().unwrap_or(&not_after);
     writeln!(out, "{what}  {}  valid until {day}", pair.certificate.display())?;
@@ -118,6 +148,33 @@ fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io:
     Ok(())
 }
 
+/// What each node of several says of itself, and what all say alike.
+fn write_cluster(out: &mut dyn Write, made: &Made) -> io::Result<()> {
+    for (id, pair) in &made.peers {
+        let (certificate, private_key) = (quoted(&pair.certificate), quoted(&pair.private_key));
+        writeln!(out, "\n[cluster]    # of the node whose node.id is {id}")?;
+        writeln!(
+            out,
+            "listen = \"0.0.0.0:{PEER_PORT}\"\ncertificate = {certificate}\nprivate_key = {private_key}"
+        )?;
+        writeln!(out, "ca = {}", quoted(&made.ca.certificate))?;
+    }
+    for (id, _) in &made.peers {
+        let address = format!("node-{id}:{PEER_PORT}");
+        writeln!(
+            out,
+            "\n[[cluster.members]]\nid = {id}\naddress = \"{address}\"    # where the others reach it"
+        )?;
+    }
+    Ok(())
+}
+
+fn write_issuer(out: &mut dyn Write, request: &pki::Request, issuer: &IssuerFiles) -> io::Result<()> {
+    writeln!(out, "\n[[issuers]]\nissuer = \"{}\"\nsubject = \"kubernetes\"", DevelopmentIssuer::ISS)?;
+    writeln!(out, "keys_file = {}", quoted(&issuer.key_set))?;
+    writeln!(out, "trust_domains = [\"{}\"]", request.trust_domain)
+}
+
 /// A TOML string: JSON's escapes are among TOML's.
 fn quoted(path: &Path) -> Value {
     path.to_string_lossy().into_owned().into()
@@ -145,6 +202,8 @@ mod tests {
             trust_domain: "dev.example".parse().expect("trust domain"),
             hosts: Vec::new(),
             callers: Vec::new(),
+            peers: Vec::new(),
+            has_issuer: false,
             lifetime_days: 30,
         }
     }
@@ -191,6 +250,40 @@ mod tests {
         let said = said(&Arguments { hosts, ..arguments(&parent.path().join("pki")) });
         assert!(said.contains("https = \"0.0.0.0:8694\""), "{said}");
         assert!(said.contains("hosts = [\"fabric.example.org\",\"2001:db8::1\"]"), "{said}");
+    }
+
+    #[test]
+    fn nodes_of_several_and_an_issuer_get_their_lines_too() {
+        let parent = tempfile::tempdir().expect("directory");
+        let directory = parent.path().join("pki");
+        let peers = [1, 2].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
+        let several = Arguments { peers, has_issuer: true, ..arguments(&directory) };
+        let first = said(&several);
+        assert_eq!(
+            (first.matches("\nmade  ").count(), first.matches("\nkept  ").count()),
+            (14, 0),
+            "{first}"
+        );
+        let at = directory.display();
+        for lines in [
+            format!(
+                "[cluster]    # of the node whose node.id is 2\nlisten = \"0.0.0.0:8695\"\ncertificate = \"{at}/peer-2.pem\"\nprivate_key = \"{at}/peer-2-key.pem\"\nca = \"{at}/ca.pem\"\n"
+            ),
+            "[[cluster.members]]\nid = 2\naddress = \"node-2:8695\"".to_owned(),
+            format!(
+                "subject = \"kubernetes\"\nkeys_file = \"{at}/issuer-keys.json\"\ntrust_domains = [\"dev.example\"]\n"
+            ),
+        ] {
+            assert!(first.contains(&lines), "{lines}: {first}");
+        }
+        let second = said(&several);
+        assert_eq!(
+            (second.matches("\nmade  ").count(), second.matches("\nkept  ").count()),
+            (0, 14),
+            "{second}"
+        );
+        let without = said(&arguments(&directory));
+        assert!(!without.contains("[cluster]") && !without.contains("[[issuers]]"), "{without}");
     }
 
     #[test]

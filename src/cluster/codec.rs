@@ -12,7 +12,7 @@ use super::types::{Commands, Entry, LogId, Membership, Peer, StoredMembership, T
 
 /// Generated from `proto/log.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
-mod proto {
+pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/trust_fabric.log.v1.rs"));
 }
 
@@ -41,11 +41,13 @@ fn leader_from_proto(leader: Option<proto::LeaderId>, of: &'static str) -> Resul
     Ok(LeaderId::new(leader.term, leader.node_id))
 }
 
-fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
+/// As a message.
+pub fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
     proto::LogId { leader: Some(leader_to_proto(&log_id.leader_id)), index: log_id.index }
 }
 
-fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
+/// From a message.
+pub fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
     Ok(LogId::new(leader_from_proto(log_id.leader, "log id")?, log_id.index))
 }
 
@@ -61,12 +63,21 @@ pub fn decode_log_id(bytes: &[u8]) -> Result<LogId, Error> {
 
 /// Encodes a vote.
 pub fn encode_vote(vote: &Vote) -> Vec<u8> {
-    proto::Vote { leader: Some(leader_to_proto(&vote.leader_id)), committed: vote.committed }.encode_to_vec()
+    vote_to_proto(vote).encode_to_vec()
+}
+
+/// As a message.
+pub fn vote_to_proto(vote: &Vote) -> proto::Vote {
+    proto::Vote { leader: Some(leader_to_proto(&vote.leader_id)), committed: vote.committed }
 }
 
 /// Decodes a vote.
 pub fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
-    let vote = proto::Vote::decode(bytes).map_err(|error| Error::Undecodable("vote", error))?;
+    vote_from_proto(proto::Vote::decode(bytes).map_err(|error| Error::Undecodable("vote", error))?)
+}
+
+/// From a message.
+pub fn vote_from_proto(vote: proto::Vote) -> Result<Vote, Error> {
     Ok(Vote { leader_id: leader_from_proto(vote.leader, "vote")?, committed: vote.committed })
 }
 
@@ -116,6 +127,11 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
 
 /// Encodes a log entry.
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
+    entry_to_proto(entry).encode_to_vec()
+}
+
+/// As a message.
+pub fn entry_to_proto(entry: &Entry) -> proto::Entry {
     let payload = match &entry.payload {
         EntryPayload::Blank => None,
         EntryPayload::Normal(commands) => Some(proto::entry::Payload::Commands(commands.0.clone())),
@@ -123,12 +139,16 @@ pub fn encode_entry(entry: &Entry) -> Vec<u8> {
             Some(proto::entry::Payload::Membership(membership_to_proto(membership)))
         }
     };
-    proto::Entry { log_id: Some(log_id_to_proto(&entry.log_id())), payload }.encode_to_vec()
+    proto::Entry { log_id: Some(log_id_to_proto(&entry.log_id())), payload }
 }
 
 /// Decodes a log entry.
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, Error> {
-    let entry = proto::Entry::decode(bytes).map_err(|error| Error::Undecodable("log entry", error))?;
+    entry_from_proto(proto::Entry::decode(bytes).map_err(|error| Error::Undecodable("log entry", error))?)
+}
+
+/// From a message.
+pub fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Error> {
     let log_id = log_id_from_proto(entry.log_id.ok_or(Error::Missing("log entry", "log id"))?)?;
     let payload = match entry.payload {
         None => EntryPayload::Blank,

@@ -17,14 +17,15 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use super::propose::{Error, Raft};
+use super::peers::proto::BarrierRequest;
+use super::propose::Error;
+use super::types::Peer;
 use super::{Handle, Machine};
 use crate::clock::Clock;
 use crate::limits;
@@ -191,7 +192,7 @@ impl Freshness {
 
     /// Ends when no member can answer from an index older than `index` any more. `applied` ends when it is
     /// applied here; `others` answers how far each other member is known to have applied, and since when
-    /// this node leads.
+    /// this node leads; `heard` changes when that may have.
     ///
     /// # Errors
     /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`], and if this node does not lead.
@@ -200,6 +201,7 @@ impl Freshness {
         index: u64,
         applied: impl Future<Output = ()>,
         others: impl Fn() -> Option<Others>,
+        mut heard: watch::Receiver<()>,
     ) -> Result<(), Error> {
         let waited = async {
             applied.await;
@@ -210,7 +212,10 @@ impl Freshness {
                 if rest.is_zero() {
                     return Ok(());
                 }
-                tokio::time::sleep(rest).await;
+                tokio::select! {
+                    () = tokio::time::sleep(rest) => {}
+                    Ok(()) = heard.changed() => {}
+                }
             }
         };
         let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, waited).await;
@@ -253,22 +258,25 @@ impl Barrier {
     }
 }
 
-/// Asks the leader, which is this node, for leases. Never by the library's own lease: it is forgotten by a
-/// voter that restarts.
-pub async fn keep<M: Machine>(freshness: Arc<Freshness>, raft: Raft<M>, applied: watch::Receiver<u64>) {
-    let ask = || async {
-        let confirmed = raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
-        let metrics = raft.metrics();
-        let metrics = metrics.borrow_watched();
-        if metrics.current_leader == Some(metrics.id) {
-            freshness.leads_since(metrics.current_term);
-        }
-        Some(confirmed.read_log_id().index())
-    };
-    freshness.keep(ask, applied).await;
-}
-
 impl<M: Machine> Handle<M> {
+    /// Asks whoever leads for leases, for ever. Without this nobody gets a [`Fresh`].
+    pub(super) async fn keep_fresh(self) {
+        let applied = self.shared.applied.subscribe();
+        self.freshness.keep(|| self.confirmed_index(), applied).await;
+    }
+
+    /// Remembers since when this node leads.
+    pub(super) fn note_leading(&self) {
+        let metrics = self.raft.metrics();
+        let (leader, term) = {
+            let metrics = metrics.borrow_watched();
+            (metrics.current_leader, metrics.current_term)
+        };
+        if leader == Some(self.node_id) {
+            self.freshness.leads_since(term);
+        }
+    }
+
     /// The proof that this node has applied all that was acknowledged: at once while it holds its lease,
     /// else after waiting up to [`limits::FRESHNESS_WAIT`] for one. To be taken when a request has
     /// arrived and before anything is read for it.
@@ -286,25 +294,65 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Ends when no member can answer from an index older than `index` any more: the entry may be
-    /// acknowledged.
+    /// acknowledged. Only the leader can tell.
     ///
     /// # Errors
-    /// [`Error::Unacknowledged`].
+    /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`].
     pub async fn barrier(&self, index: u64) -> Result<(), Error> {
-        self.freshness.barrier(index, self.until_applied(index), || self.others()).await
+        let asked = async {
+            loop {
+                let (leader, member) = self.until_led().await;
+                let told = async {
+                    if leader == self.node_id {
+                        self.barrier_as_leader(index).await.is_ok()
+                    } else {
+                        self.barrier_of(leader, &member, index).await
+                    }
+                };
+                // One that is deposed gives up; one that hangs has a successor.
+                let is_told = tokio::select! {
+                    is_told = told => is_told,
+                    () = self.until_not_led_by(leader) => false,
+                };
+                if is_told {
+                    return;
+                }
+                tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
+            }
+        };
+        tokio::time::timeout(limits::BARRIER_TIMEOUT, asked).await.map_err(|_| Error::Unacknowledged)
     }
 
-    /// The other members; `None` unless this node leads. What they have applied, none has said.
+    /// The same, as the leader.
+    ///
+    /// # Errors
+    /// [`Error::Unacknowledged`], also if this node does not lead.
+    pub(super) async fn barrier_as_leader(&self, index: u64) -> Result<(), Error> {
+        let _wanted = self.progress.want(index);
+        let others = || self.others();
+        self.freshness.barrier(index, self.until_applied(index), others, self.progress.heard()).await
+    }
+
+    async fn barrier_of(&self, leader: u64, member: &Peer, index: u64) -> bool {
+        let Ok(client) = self.channels.shared(leader, member) else { return false };
+        let mut peer = client.peer();
+        let asked = peer.barrier(client.request(BarrierRequest { index }));
+        asked.await.is_ok()
+    }
+
+    /// The other members; `None` unless this node leads.
     fn others(&self) -> Option<Others> {
         let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        if metrics.current_leader != Some(self.node_id) {
+        let (leader, term) = {
+            let metrics = metrics.borrow_watched();
+            (metrics.current_leader, metrics.current_term)
+        };
+        if leader != Some(self.node_id) {
             return None;
         }
-        let members = metrics.membership_config.membership().nodes();
-        let others = members.filter(|(id, _)| **id != self.node_id);
-        let led_since = self.freshness.leads_since(metrics.current_term);
-        Some(Others { applied: others.map(|_| 0).collect(), led_since })
+        let led_since = self.freshness.leads_since(term);
+        let applied = self.other_members().into_iter().map(|(id, _)| self.progress.of(id)).collect();
+        Some(Others { applied, led_since })
     }
 }
 

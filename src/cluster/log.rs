@@ -35,6 +35,8 @@ pub const COMMITTED: &[u8] = b"committed";
 pub const PURGED: &[u8] = b"purged";
 /// Row: the identity of the disk and of the node on it, 24 bytes.
 pub const DISK: &[u8] = b"disk";
+/// Row: the cluster it belongs to, 16 bytes.
+pub const CLUSTER_ID: &[u8] = b"cluster-id";
 
 /// Most entries kept in memory beside those not yet durable.
 const ENTRIES_CACHED_MAX: usize = 4096;
@@ -126,7 +128,7 @@ pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
     Ok(Some(payload.to_vec()))
 }
 
-/// Writes a row of [`META`] durably; only before the writer runs.
+/// Writes a row of [`META`] durably: one that the writer never writes.
 ///
 /// # Errors
 /// If the disk refuses.
@@ -141,7 +143,7 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`] if a record is not what was written or one is missing.
-pub fn open(db: DB, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
+pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
@@ -162,7 +164,6 @@ pub fn open(db: DB, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
 
     let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
     let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
-    let db = Arc::new(db);
     let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let writer = Box::new(move || writer::run(&db, queue, &durable_sender));
@@ -236,33 +237,51 @@ impl LogReader {
     /// Memory first: what it does not hold from `first` on was durable before it was dropped, so it
     /// is on the disk. The other way round, an entry could leave memory between the two looks.
     fn read(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
-        let (newest, end) = {
-            let recent = self.recent();
-            // Entries that were truncated in memory may still be on the disk.
-            let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
-            let range = first..end.max(first);
-            let newest: Vec<Entry> =
-                recent.entries.range(range).map(|(_, (entry, _))| entry.clone()).collect();
-            (newest, end)
-        };
+        let (newest, end) = self.read_memory(first, end, usize::MAX);
         let end = newest.first().map_or(end, |entry| entry.log_id().index);
-        let mut entries = if first < end { self.read_disk(first, end)? } else { Vec::new() };
+        let mut entries = if first < end { self.read_disk(first, end, usize::MAX)? } else { Vec::new() };
         entries.extend(newest);
         Ok(entries)
     }
 
-    fn read_disk(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+    /// Those of the disk up to [`limits::APPEND_BYTES_FULL`], and at least one if there is one.
+    fn read_disk(&self, first: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let family = self.db.cf_handle(LOG).ok_or_else(|| io::Error::other("column family is missing"))?;
         let start = log_key(first);
-        let mut entries = Vec::new();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
         for item in self.db.iterator_cf(family, IteratorMode::From(&start, Direction::Forward)) {
             let (key, sealed) = item.map_err(io::Error::other)?;
-            if key[..] >= log_key(end)[..] {
+            if key[..] >= log_key(end)[..] || bytes >= bytes_max {
                 break;
             }
+            bytes += sealed.len();
             entries.push(decode(&key, &sealed)?);
         }
         Ok(entries)
+    }
+
+    /// The first of `first..end`, as many as go into one message to another node, and at least one.
+    fn read_some(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+        let (newest, end) = self.read_memory(first, end, limits::APPEND_BYTES_FULL);
+        let oldest = newest.first().map_or(end, |entry| entry.log_id().index);
+        if first < oldest { self.read_disk(first, oldest, limits::APPEND_BYTES_FULL) } else { Ok(newest) }
+    }
+
+    /// Those of `first..end` that are in memory, from the first of them on and up to a size, and where the log
+    /// ends if that is before `end`.
+    fn read_memory(&self, first: u64, end: u64, bytes_max: usize) -> (Vec<Entry>, u64) {
+        let recent = self.recent();
+        // Entries that were truncated in memory may still be on the disk.
+        let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
+        let (mut entries, mut total) = (Vec::new(), 0);
+        for (entry, bytes) in recent.entries.range(first..end.max(first)).map(|(_, known)| known) {
+            if total >= bytes_max {
+                break;
+            }
+            total += bytes;
+            entries.push(entry.clone());
+        }
+        (entries, end)
     }
 }
 
@@ -286,6 +305,10 @@ impl RaftLogReader<TypeConfig> for LogReader {
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
         Ok(self.recent().vote)
+    }
+
+    async fn limited_get_log_entries(&mut self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.read_some(first, end)
     }
 }
 
@@ -403,3 +426,6 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.done(job, written).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,7 +210,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::cluster::{Corrupt, Stamp, Write};
+    use crate::cluster::{Corrupt, Stamp, Submission, Write};
 
     const TABLE: &str = "table";
 
@@ -224,7 +224,11 @@ mod tests {
     impl Machine for Woken {
         const TABLES: &'static [&'static str] = &[TABLE];
 
-        fn batch(_stamp: Stamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
+        fn knows(_command: &[u8]) -> bool {
+            true
+        }
+
+        fn batch(_stamp: Stamp, _submissions: Vec<Submission>) -> bytes::Bytes {
             bytes::Bytes::new()
         }
 

@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 
 use super::*;
+use crate::clock::Clock;
 
 /// Where an entry is, and the way to let it go on.
 struct Step {
@@ -37,7 +37,12 @@ impl Stopping {
 impl Machine for Stopping {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn batch(_stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+    fn knows(_command: &[u8]) -> bool {
+        true
+    }
+
+    fn batch(_stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+        let commands: Vec<_> = submissions.into_iter().map(|submission| submission.command).collect();
         commands.concat().into()
     }
 
@@ -79,9 +84,12 @@ async fn start_one() -> Running {
         data: place.path().to_owned(),
         node_id: 1,
         drawn_disk_id: [7; 16],
+        drawn_cluster_id: [9; 16],
+        drawn_origin: Origin::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: clock.clone(),
         log_bytes_max: crate::limits::LOG_BYTES_MAX,
+        transport: None,
     };
     let (sender, steps) = sync_channel(0);
     let machine = Stopping { memory: Mutex::default(), steps: sender };
@@ -90,11 +98,11 @@ async fn start_one() -> Running {
         writer = Some(std::thread::spawn(work));
         Ok(())
     });
-    let Started { handle, proposer, log_keeper, renewal, closed } = started.await.expect("starts");
+    let Started { handle, work, closed } = started.await.expect("starts");
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(proposer);
-    tasks.spawn(log_keeper);
-    tasks.spawn(renewal);
+    for work in work {
+        tasks.spawn(work);
+    }
     handle.until_recovered(Duration::from_secs(20)).await.expect("recovers");
     let writer = writer.expect("writer");
     Running { handle, clock, steps, tasks, writer, closed, _place: place }

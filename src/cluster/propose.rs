@@ -1,21 +1,19 @@
-//! Proposals: many commands in one log entry, several entries under way.
+//! Proposals: a command is carried to whoever leads until it is known what came of it, and applied once however
+//! often it is sent.
 //!
-//! Whoever proposes waits until its command is applied on this node, so it reads its own write.
+//! It is known by the process that proposes it and a number. A leader that dies, is deposed, or cannot be reached
+//! leaves open what came of it: then the same is sent again, to the next one. Whoever proposes waits until its
+//! command is applied on this node, so it reads its own write.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use openraft::errors::{ClientWriteError, RaftError};
-use tokio::sync::{mpsc, oneshot};
 
+use super::batches::NotDone;
 use super::machine::StateMachine;
-use super::types::{Commands, TypeConfig};
-use super::{Machine, Stamp, network::NoPeers};
-use crate::clock::{Clock, Timestamp};
+use super::types::TypeConfig;
+use super::{Handle, Machine, Origin, Submission};
 use crate::limits;
 
 /// The consensus library, running our state machine.
@@ -50,238 +48,144 @@ pub struct Outcome {
     pub reply: Bytes,
 }
 
-struct Proposal {
-    command: Bytes,
-    answer: oneshot::Sender<Result<Outcome, Error>>,
+/// The numbers of this process's commands.
+pub struct Numbers {
+    origin: Origin,
+    given: Mutex<Given>,
 }
 
-/// Where commands are handed in.
-#[derive(Clone)]
-pub struct Proposer {
-    queue: mpsc::Sender<Proposal>,
+struct Given {
+    next: u64,
+    /// Those that are not answered and not given up.
+    open: BTreeSet<u64>,
 }
 
-impl Proposer {
-    /// A proposer, and the work that must run for it to get anywhere. The work ends when every
-    /// clone of the proposer is gone.
-    pub fn new<M: Machine>(raft: Raft<M>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
-        let (proposer, queue) = Self::queue();
-        (proposer, work(raft, clock, queue))
+impl Numbers {
+    /// From 1.
+    pub const fn new(origin: Origin) -> Self {
+        Self { origin, given: Mutex::new(Given { next: 1, open: BTreeSet::new() }) }
     }
 
-    fn queue() -> (Self, mpsc::Receiver<Proposal>) {
-        let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
-        (Self { queue: sender }, queue)
+    /// A number of its own for a command, until it is dropped. `None` if as many are open as may, or the oldest is
+    /// so old that the state machine would have to remember too much.
+    fn take(self: &Arc<Self>) -> Option<Number> {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = given.open.first().copied().unwrap_or(given.next);
+        if given.open.len() >= limits::PROPOSALS_QUEUED_MAX
+            || given.next - oldest >= limits::SUBMISSIONS_AHEAD_MAX
+        {
+            return None;
+        }
+        let sequence = given.next;
+        given.next += 1;
+        given.open.insert(sequence);
+        Some(Number { sequence, numbers: Arc::clone(self) })
     }
+}
 
+/// The number of one command that is not answered yet.
+struct Number {
+    sequence: u64,
+    numbers: Arc<Numbers>,
+}
+
+impl Number {
+    /// The command as it is sent now.
+    fn submission(&self, command: &Bytes) -> Submission {
+        let given = self.numbers.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let low_watermark = given.open.first().copied().unwrap_or(given.next);
+        let Numbers { origin, .. } = *self.numbers;
+        Submission { origin, sequence: self.sequence, low_watermark, command: command.clone() }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        let mut given = self.numbers.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.open.remove(&self.sequence);
+    }
+}
+
+impl<M: Machine> Handle<M> {
     /// Proposes an encoded command and waits until it is applied here.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn propose(&self, command: Bytes) -> Result<Outcome, Error> {
-        let (answer, outcome) = oneshot::channel();
-        self.queue.try_send(Proposal { command, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Error::Stopping,
-        })?;
-        match tokio::time::timeout(limits::PROPOSE_TIMEOUT, outcome).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(Error::OutcomeUnknown),
-        }
-    }
-}
-
-async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver<Proposal>) {
-    let mut under_way = FuturesUnordered::new();
-    let mut stamps = Stamps { clock, last: None };
-    loop {
-        let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
-        tokio::select! {
-            first = queue.recv(), if room => {
-                let Some(first) = first else { break };
-                let batch = gather(first, &mut queue);
-                under_way.push(propose_batch(&raft, stamps.next(), batch));
-            }
-            Some(()) = under_way.next() => {}
-        }
-    }
-    while under_way.next().await.is_some() {}
-}
-
-/// What waits behind `first`, up to the limits of one entry.
-fn gather(first: Proposal, queue: &mut mpsc::Receiver<Proposal>) -> Vec<Proposal> {
-    let mut bytes = first.command.len();
-    let mut batch = vec![first];
-    while batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL {
-        let Ok(next) = queue.try_recv() else { break };
-        bytes += next.command.len();
-        batch.push(next);
-    }
-    batch
-}
-
-/// The times that entries are stamped with: never back, and never further ahead than time has
-/// really passed. One wrong reading of the clock would otherwise stay in the log for good.
-struct Stamps {
-    clock: Clock,
-    last: Option<(Timestamp, Duration)>,
-}
-
-impl Stamps {
-    fn next(&mut self) -> Stamp {
-        let (wall, boot) = (self.clock.now(), self.clock.boot());
-        let stamp = match self.last {
-            None => wall,
-            Some((last, at)) => {
-                let expected = last.plus(boot.saturating_sub(at));
-                if wall.since(expected) > limits::CLOCK_STEP_MAX {
-                    tracing::warn!(ahead = ?wall.since(expected), "the clock was set ahead; it is not followed");
-                    expected
-                } else {
-                    last.max(wall)
+        let number = self.numbers.take().ok_or(Error::Overloaded)?;
+        // What is known of it if time runs out.
+        let mut known = Error::NoLeader;
+        let carried = async {
+            let outcome = loop {
+                let (leader, member) = self.until_led().await;
+                let submission = number.submission(&command);
+                let submitted = async {
+                    if leader == self.node_id {
+                        self.batches.submit(submission).await
+                    } else {
+                        self.forwards.submit(leader, member, submission).await
+                    }
+                };
+                // A leader that hangs answers nothing; its successor is known all the same.
+                let submitted = tokio::select! {
+                    submitted = submitted => submitted,
+                    () = self.until_not_led_by(leader) => Err(NotDone::Unknown),
+                };
+                match submitted {
+                    Ok(outcome) => break outcome,
+                    Err(NotDone::Overloaded) if known == Error::NoLeader => known = Error::Overloaded,
+                    Err(NotDone::Overloaded | NotDone::NotLeader) => {}
+                    Err(NotDone::Unknown) => known = Error::OutcomeUnknown,
                 }
-            }
-        };
-        let elapsed = self.last.map_or(Duration::ZERO, |(_, at)| boot.saturating_sub(at));
-        self.last = Some((stamp, boot));
-        Stamp { time: stamp, wall, elapsed }
-    }
-}
-
-async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Proposal>) {
-    let (commands, answers): (Vec<_>, Vec<_>) =
-        batch.into_iter().map(|proposal| (proposal.command, proposal.answer)).unzip();
-    let written = raft.client_write(Commands(M::batch(stamp, commands))).await;
-    match written {
-        Ok(written) => {
-            let index = written.log_id.index;
-            let replies = written.data.0;
-            for (answer, reply) in answers.into_iter().zip(replies) {
-                // The asker may have given up; the command stands all the same.
-                drop(answer.send(Ok(Outcome { index, reply })));
-            }
-        }
-        Err(error) => {
-            let error = match error {
-                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => Error::NoLeader,
-                RaftError::APIError(_) | RaftError::Fatal(_) => Error::OutcomeUnknown,
+                tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
             };
-            for answer in answers {
-                drop(answer.send(Err(error.clone())));
-            }
-        }
+            // It stands; only this node may be behind.
+            known = Error::OutcomeUnknown;
+            self.until_applied(outcome.index).await;
+            outcome
+        };
+        let carried = tokio::time::timeout(limits::PROPOSE_TIMEOUT, carried).await;
+        carried.map_err(|_| known)
     }
-}
-
-/// The library's configuration (reasons: `docs/decisions/2026-11-20-openraft-alpha-exact-pin.md`).
-///
-/// # Errors
-/// If the figures contradict each other.
-pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraft::ConfigError> {
-    let heartbeat_millis = u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX);
-    openraft::Config {
-        cluster_name: "trust-fabric".to_owned(),
-        heartbeat_interval: heartbeat_millis,
-        election_timeout_min: heartbeat_millis * 3,
-        election_timeout_max: heartbeat_millis * 6,
-        // The default, 200 ms, also bounds how long a whole snapshot may take.
-        install_snapshot_timeout: 60_000,
-        // A follower should catch up from the log; a snapshot that purges what apply still needs
-        // has taken whole clusters down.
-        max_in_snapshot_log_to_keep: 500_000,
-        snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(100_000),
-        enable_pre_vote: Some(true),
-        // A restarted leader must be elected again before it may believe it leads.
-        enable_leader_restore: Some(false),
-        ..openraft::Config::default()
-    }
-    .validate()
-    .map(Arc::new)
-}
-
-/// The network of a cluster of one.
-#[must_use]
-pub const fn network() -> NoPeers {
-    NoPeers
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-
     use super::*;
 
-    fn proposal(bytes: usize) -> Proposal {
-        Proposal { command: Bytes::from(vec![0; bytes]), answer: oneshot::channel().0 }
+    #[test]
+    fn nothing_below_the_watermark_is_open() {
+        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
+        let watermark = |number: &Number| number.submission(&Bytes::new()).low_watermark;
+        let (first, second) = (numbers.take().expect("room"), numbers.take().expect("room"));
+        assert_eq!((first.sequence, second.sequence), (1, 2));
+        assert_eq!((watermark(&first), watermark(&second)), (1, 1));
+        drop(first);
+        assert_eq!(watermark(&second), 2);
+        let third = numbers.take().expect("room");
+        drop(second);
+        assert_eq!((third.sequence, watermark(&third)), (3, 3));
     }
 
-    #[tokio::test]
-    async fn beyond_the_queue_nothing_is_proposed() {
-        let (proposer, mut queue) = Proposer::queue();
-        for _ in 0..limits::PROPOSALS_QUEUED_MAX {
-            assert!(proposer.propose(Bytes::new()).now_or_never().is_none(), "waits for its outcome");
+    #[test]
+    fn no_command_is_numbered_further_ahead_than_is_remembered() {
+        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
+        let oldest = numbers.take().expect("room");
+        for _ in 1..limits::SUBMISSIONS_AHEAD_MAX {
+            drop(numbers.take().expect("room"));
         }
-        assert_eq!(proposer.propose(Bytes::new()).now_or_never(), Some(Err(Error::Overloaded)));
-        drop(queue.try_recv().expect("one less"));
-        assert!(proposer.propose(Bytes::new()).now_or_never().is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_command_that_is_not_applied_in_time_has_an_unknown_outcome() {
-        let (proposer, _queue) = Proposer::queue();
-        let a_tick = Duration::from_millis(2);
-        let almost = limits::PROPOSE_TIMEOUT.saturating_sub(a_tick);
-        let waited = tokio::time::timeout(almost, proposer.propose(Bytes::new())).await;
-        assert!(waited.is_err(), "still waiting");
-        let most = limits::PROPOSE_TIMEOUT + a_tick;
-        let answered = tokio::time::timeout(most, proposer.propose(Bytes::new())).await;
-        assert_eq!(answered, Ok(Err(Error::OutcomeUnknown)));
+        assert!(numbers.take().is_none());
+        drop(oldest);
+        assert_eq!(numbers.take().expect("room").sequence, limits::SUBMISSIONS_AHEAD_MAX + 1);
     }
 
     #[test]
-    fn an_entry_takes_so_many_commands_or_so_many_bytes() {
-        let (proposer, mut queue) = Proposer::queue();
-        for (bytes, expected) in [
-            (1, limits::COMMANDS_PER_ENTRY_MAX),
-            (limits::ENTRY_BYTES_FULL / 4, 4),
-            // One byte below full lets one more in.
-            (limits::ENTRY_BYTES_FULL - 1, 2),
-        ] {
-            for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
-                proposer.queue.try_send(proposal(bytes)).expect("room");
-            }
-            let first = queue.try_recv().expect("waits");
-            assert_eq!(gather(first, &mut queue).len(), expected, "{bytes}");
-            while queue.try_recv().is_ok() {}
-        }
-    }
-
-    #[test]
-    fn a_clock_set_far_ahead_is_not_followed() {
-        let start = Timestamp::from_secs(1_000_000);
-        let after = |step: Duration| {
-            // A manual clock has one time for both, so the step is in what was stamped before.
-            let clock = Clock::manual(start);
-            let last = Some((start.minus(step), clock.boot()));
-            Stamps { clock, last }.next().time
-        };
-        assert_eq!(after(limits::CLOCK_STEP_MAX), start);
-        let beyond = limits::CLOCK_STEP_MAX + Duration::from_millis(1);
-        assert_eq!(after(beyond), start.minus(beyond), "no further than time has passed");
-    }
-
-    #[test]
-    fn a_stamp_tells_the_wall_clock_as_it_stands_and_only_time_that_has_passed() {
-        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
-        let mut stamps = Stamps { clock: clock.clone(), last: None };
-        // A process knows nothing of the time before it.
-        assert_eq!(stamps.next().elapsed, Duration::ZERO);
-        clock.advance(Duration::from_secs(7));
-        let stamp = stamps.next();
-        assert_eq!((stamp.elapsed, stamp.wall), (Duration::from_secs(7), clock.now()));
-        stamps.last = stamps.last.map(|(time, boot)| (time.minus(Duration::from_secs(86_400)), boot));
-        let stamp = stamps.next();
-        assert_eq!((stamp.elapsed, stamp.wall), (Duration::ZERO, clock.now()));
-        assert_eq!(stamp.time, clock.now().minus(Duration::from_secs(86_400)), "log time does not follow");
+    fn beyond_as_many_as_may_be_open_nothing_is_proposed() {
+        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
+        let mut open: Vec<_> =
+            (0..limits::PROPOSALS_QUEUED_MAX).map(|_| numbers.take().expect("room")).collect();
+        assert!(numbers.take().is_none());
+        drop(open.pop());
+        assert!(numbers.take().is_some());
     }
 }

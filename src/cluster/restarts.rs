@@ -1,21 +1,27 @@
 //! Restarts of a core whose log was cut short behind a snapshot.
 
 use std::path::Path;
-use std::time::Duration;
-
-use bytes::Bytes;
 
 use super::*;
+use crate::clock::Clock;
+use crate::cluster::database::Generations;
 
-const COMMAND_BYTES: usize = 100;
+pub(super) const COMMAND_BYTES: usize = 100;
+/// A command that is none.
+pub(super) const UNKNOWN: &[u8] = b"unknown";
 
 /// Writes each batch under the index of its entry.
-struct Rows;
+pub(super) struct Rows;
 
 impl Machine for Rows {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn batch(_stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+    fn knows(command: &[u8]) -> bool {
+        command != UNKNOWN
+    }
+
+    fn batch(_stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+        let commands: Vec<_> = submissions.into_iter().map(|submission| submission.command).collect();
         commands.concat().into()
     }
 
@@ -37,8 +43,7 @@ impl Machine for Rows {
 
 struct Running {
     handle: Handle<Rows>,
-    proposer: tokio::task::JoinHandle<()>,
-    keeper: tokio::task::JoinHandle<()>,
+    tasks: tokio::task::JoinSet<()>,
     writer: Option<std::thread::JoinHandle<()>>,
     closed: Closed,
 }
@@ -49,9 +54,12 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
         data: data.to_owned(),
         node_id: 1,
         drawn_disk_id: [7; 16],
+        drawn_cluster_id: [9; 16],
+        drawn_origin: Origin::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: Clock::system(),
         log_bytes_max,
+        transport: None,
     };
     let mut writer = None;
     let started = start(options, Rows, |work| {
@@ -59,10 +67,12 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
         Ok(())
     })
     .await?;
-    let keeper = tokio::spawn(started.log_keeper);
-    let proposer = tokio::spawn(started.proposer);
+    let mut tasks = tokio::task::JoinSet::new();
+    for work in started.work {
+        tasks.spawn(work);
+    }
     started.handle.until_recovered(Duration::from_secs(20)).await.expect("recovers");
-    Ok(Running { handle: started.handle, proposer, keeper, writer, closed: started.closed })
+    Ok(Running { handle: started.handle, tasks, writer, closed: started.closed })
 }
 
 async fn start_in(data: &Path) -> Result<Running, Corrupt> {
@@ -88,11 +98,8 @@ impl Running {
         wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
     }
 
-    async fn stop(self) {
-        for task in [self.proposer, self.keeper] {
-            task.abort();
-            drop(task.await);
-        }
+    async fn stop(mut self) {
+        self.tasks.shutdown().await;
         self.handle.shutdown().await.expect("stops");
         drop(self.handle);
         self.closed.wait().await;

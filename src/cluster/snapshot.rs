@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
@@ -25,6 +26,12 @@ pub struct SnapshotFiles {
 }
 
 impl SnapshotFiles {
+    /// Those that were received there.
+    #[must_use]
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { directory: directory.into() }
+    }
+
     /// Where the files are.
     #[must_use]
     pub fn directory(&self) -> &Path {
@@ -40,6 +47,8 @@ pub type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
 pub struct Snapshots {
     root: PathBuf,
     tables: &'static [&'static str],
+    /// How many snapshots of other nodes were begun to be received.
+    received: Arc<AtomicU64>,
 }
 
 /// Turns a fresh checkpoint into the current snapshot.
@@ -61,7 +70,7 @@ impl Snapshots {
                 fs::remove_dir_all(item.path())?;
             }
         }
-        Ok(Self { root, tables })
+        Ok(Self { root, tables, received: Arc::default() })
     }
 
     /// Fixes what the snapshot will hold: everything in `database` at this moment.
@@ -94,7 +103,19 @@ impl Snapshots {
         Ok(Some(Snapshot { meta, snapshot: SnapshotFiles { directory: directory.into() } }))
     }
 
-    fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+    /// Where a snapshot of another node is received, which no other was before: one that is still being installed
+    /// must not be written over. What is left there goes at the next start.
+    #[must_use]
+    pub fn receiving(&self) -> PathBuf {
+        let number = self.received.fetch_add(1, Ordering::Relaxed);
+        self.root.join(format!("receiving-{number}"))
+    }
+
+    /// What the files in `directory` hold, read from them.
+    ///
+    /// # Errors
+    /// If they are not those of a snapshot.
+    pub fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
         // Without the advice for a damaged state: this is another directory.
         let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
         let database = Database::read(directory, self.tables).map_err(damaged)?;

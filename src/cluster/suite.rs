@@ -13,7 +13,7 @@ use super::machine::StateMachine;
 use super::snapshot::Snapshots;
 use super::types::TypeConfig;
 use super::{Applied, Corrupt, Machine, View, Write};
-use crate::cluster::Stamp;
+use crate::cluster::{Stamp, Submission};
 
 /// A machine without commands: the suite applies none.
 struct Nothing;
@@ -21,7 +21,11 @@ struct Nothing;
 impl Machine for Nothing {
     const TABLES: &'static [&'static str] = &["table"];
 
-    fn batch(_stamp: Stamp, _commands: Vec<bytes::Bytes>) -> bytes::Bytes {
+    fn knows(_command: &[u8]) -> bool {
+        true
+    }
+
+    fn batch(_stamp: Stamp, _submissions: Vec<Submission>) -> bytes::Bytes {
         bytes::Bytes::new()
     }
 
@@ -50,7 +54,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let data = tempfile::tempdir().expect("directory");
         let (still_open, _) = mpsc::channel(1);
         let database = open_database(&data.path().join("raft")).expect("log");
-        let opened = open(database, crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
+        let opened = open(Arc::new(database), crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
         self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");

@@ -9,7 +9,7 @@ use url::Url;
 
 use super::keys::{self, Keys, Mode};
 use super::{
-    Cluster, Config, Error, Fabric, Log, Mistake, Node, Policy, edge, issuers, signals, transmitter,
+    Cluster, Config, Error, Fabric, Log, Mistake, Node, Policy, cluster, edge, issuers, signals, transmitter,
 };
 use crate::outbound::address::Network;
 use crate::outbound::guard::{Guard, Rules};
@@ -62,14 +62,11 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     let fabric = fabric(&keys.fabric, &mut checker);
     let edge = edge::check(keys, fabric.as_ref(), &mut checker);
     let directory = checker.require("policy.directory", keys.policy.directory.as_deref());
-    let heartbeat = checker.keep(
-        "cluster.heartbeat",
-        duration(&keys.cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX),
-    );
+    let cluster = cluster::check(keys, &mut checker);
     let blast_radius = checker.keep("blast_radius", containment(&keys.blast_radius));
     checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
-    let outbound = outbound(&keys.outbound, edge.as_ref(), &mut checker);
+    let outbound = outbound(&keys.outbound, edge.as_ref(), cluster.as_ref(), &mut checker);
     let guard = Guard::new(outbound.clone());
     let issuers = issuers::check(&keys.issuers, own_issuer, &guard, &mut checker);
     if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
@@ -84,13 +81,13 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     }
     let signals =
         if checker.mistakes.is_empty() { checker.keep("signals", SignalIssuers::new(signals)) } else { None };
-    match (node, edge, fabric, directory, heartbeat, blast_radius, signals) {
+    match (node, edge, fabric, directory, cluster, blast_radius, signals) {
         (
             Some(node),
             Some(edge),
             Some(fabric),
             Some(directory),
-            Some(heartbeat),
+            Some(cluster),
             Some(blast_radius),
             Some(signals),
         ) if checker.mistakes.is_empty() => Ok(Config {
@@ -105,7 +102,7 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
             signals,
             transmitter,
             policy: Policy { directory: directory.to_owned() },
-            cluster: Cluster { heartbeat },
+            cluster,
             outbound,
             blast_radius,
             log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
@@ -134,7 +131,12 @@ fn fabric(keys: &keys::Fabric, checker: &mut Checker) -> Option<Fabric> {
 }
 
 /// `[outbound]`, with what this node listens on.
-fn outbound(keys: &keys::Outbound, edge: Option<&edge::Edge>, checker: &mut Checker) -> Rules {
+fn outbound(
+    keys: &keys::Outbound,
+    edge: Option<&edge::Edge>,
+    cluster: Option<&Cluster>,
+    checker: &mut Checker,
+) -> Rules {
     let networks = checker.keep("outbound.allowed_networks", networks(&keys.allowed_networks));
     let mut rules = Rules {
         allow_loopback_http: keys.allow_loopback_http,
@@ -146,6 +148,8 @@ fn outbound(keys: &keys::Outbound, edge: Option<&edge::Edge>, checker: &mut Chec
         rules.own_ports.insert(edge.listen.http.port());
         rules.own_ports.extend(edge.tls.as_ref().map(|tls| tls.address.port()));
     }
+    let peers = cluster.and_then(|cluster| cluster.peers.as_ref());
+    rules.own_ports.extend(peers.map(|peers| peers.listen.port()));
     rules
 }
 

@@ -14,9 +14,9 @@ use super::keys::{self, Keys, Mode};
 use super::{Fabric, Limits, Listen, Tls};
 use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;
-use crate::api::tls::Files;
 use crate::id::WorkloadId;
 use crate::limits;
+use crate::tls::Files;
 
 /// What was checked together.
 pub(super) struct Edge {

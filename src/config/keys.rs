@@ -136,12 +136,34 @@ pub(super) struct Policy {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Cluster {
     pub heartbeat: String,
+    pub listen: Option<String>,
+    pub certificate: Option<PathBuf>,
+    pub private_key: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    pub crl: Option<PathBuf>,
+    pub members: Vec<Member>,
 }
 
 impl Default for Cluster {
     fn default() -> Self {
-        Self { heartbeat: "100ms".to_owned() }
+        Self {
+            heartbeat: "50ms".to_owned(),
+            listen: None,
+            certificate: None,
+            private_key: None,
+            ca: None,
+            crl: None,
+            members: Vec::new(),
+        }
     }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Member {
+    #[serde(deserialize_with = "whole_number")]
+    pub id: u64,
+    pub address: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -183,7 +205,7 @@ pub(super) struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { format: LogFormat::default(), filter: "info,openraft=warn".to_owned() }
+        Self { format: LogFormat::default(), filter: "info,openraft=error".to_owned() }
     }
 }
 

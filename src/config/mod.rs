@@ -5,6 +5,7 @@
 //! stands in a configuration, so all of it may be printed.
 
 mod check;
+mod cluster;
 mod edge;
 mod issuers;
 mod keys;
@@ -18,21 +19,20 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use self::check::Checker;
+pub use self::cluster::{Cluster, Peers};
 use self::keys::Keys;
 pub use self::process::{data_home, environment, forbid_core_dumps, program};
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
-use crate::api::tls;
 use crate::id::TrustDomain;
 use crate::outbound::guard::Rules;
 use crate::policy::blast_radius::Containment;
 use crate::signals::SignalIssuers;
 use crate::telemetry::LogFormat;
 use crate::token::issuer::Issuer;
-use crate::{limits, policy};
+use crate::{limits, policy, tls};
 
 /// Begins the name of every environment variable that sets a key; `__` separates the key's parts.
 pub const ENVIRONMENT_PREFIX: &str = "TRUST_FABRIC__";
@@ -134,13 +134,6 @@ pub struct Transmitter {
 pub struct Policy {
     /// Holds the policy that a new cluster starts with; a running one has its own.
     pub directory: PathBuf,
-}
-
-/// `[cluster]`
-#[derive(Clone, Copy, Debug)]
-pub struct Cluster {
-    /// Time between two heartbeats of the leader.
-    pub heartbeat: Duration,
 }
 
 /// `[log]`

@@ -1,6 +1,9 @@
 //! Every rule of a configuration, broken once.
 
+mod cluster;
+mod example;
 mod outbound;
+mod shipped;
 mod signals;
 mod transmitter;
 
@@ -61,9 +64,9 @@ fn what_is_not_set_has_the_documented_default() {
     let config = good(REQUIRED);
     assert_eq!((config.node.id, config.node.unit_id.as_str()), (1, "node-1"));
     assert_eq!(config.listen.http.to_string(), "127.0.0.1:8693");
-    assert_eq!(config.cluster.heartbeat, Duration::from_millis(100));
+    assert_eq!(config.cluster.heartbeat, std::time::Duration::from_millis(50));
     assert!(!config.outbound.allow_loopback_http);
-    assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Json, "info,openraft=warn"));
+    assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Json, "info,openraft=error"));
     assert!(config.issuers.is_empty());
     let fits = |value: &str, limit: &str| {
         config.blast_radius.fits(&value.parse().expect("value"), &limit.parse().expect("limit"))
@@ -424,74 +427,4 @@ fn a_name_of_this_node_is_a_name_or_an_address() {
     let config = good(&format!("{PRODUCTION}{ISSUER}[listen]\nhosts = {names}"));
     let expected = ["trust.example.com", "fabric.internal", "10.0.0.7", "fd00::7", "fd00::8"];
     assert_eq!(config.listen.hosts, expected);
-}
-
-const EXAMPLE: &str = include_str!("../../trust-fabric.example.toml");
-
-#[test]
-fn the_example_is_a_configuration() {
-    let config = good(EXAMPLE);
-    assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
-    let base_url = "https://trust.example.com:8694".to_owned();
-    assert_eq!(config.transmitter, Some(Transmitter { base_url }));
-}
-
-/// The example with the comment sign taken from every line that then holds a key.
-fn example_with_defaults_set() -> String {
-    let is_key = |line: &str| {
-        let name = line.split(" = ").next().unwrap_or_default();
-        line.contains(" = ")
-            && name.trim_matches('"').bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b':'))
-    };
-    let uncommented = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if is_key(rest) => rest.to_owned(),
-        _ => line.to_owned(),
-    };
-    EXAMPLE.lines().map(uncommented).collect::<Vec<_>>().join("\n")
-}
-
-#[test]
-fn what_the_example_shows_as_defaults_are_the_defaults() {
-    let text = example_with_defaults_set();
-    let effective = |text: &str| {
-        show(Some(file(text).path()), &mut std::iter::empty(), &Overrides::default()).expect("good")
-    };
-    let (mut set, mut unset) = (effective(&text), effective(EXAMPLE));
-    // Derived from other keys, or examples where the default is nothing.
-    assert_eq!(set["node"]["unit_id"].take(), "node-1");
-    assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
-    unset["blast_radius"]["parents"].take();
-    assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
-    assert_eq!(set["tls"]["client_trust_domain"].take(), unset["fabric"]["trust_domain"]);
-    assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
-    assert_eq!(set["signals"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
-    assert_eq!(set["signals"][0]["subject_issuers"].take()[0], unset["signals"][0]["issuer"]);
-    assert_eq!(set, unset);
-}
-
-#[test]
-fn the_example_holds_every_key() {
-    let all = Keys {
-        issuers: vec![keys::Issuer::default()],
-        signals: vec![keys::SignalIssuer::default()],
-        callers: vec![keys::Caller::default()],
-        tls: Some(keys::Tls::default()),
-        transmitter: Some(keys::Transmitter::default()),
-        ..Keys::default()
-    };
-    let all = serde_json::to_value(all).expect("keys");
-    let mut sections: Vec<(String, &serde_json::Value)> =
-        all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
-    assert_eq!(sections.len(), 15);
-    for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
-        *section = &section[0];
-    }
-    for (name, section) in sections {
-        assert!(EXAMPLE.contains(&format!("[{name}]")), "[{name}]");
-        for key in section.as_object().expect("keys").keys() {
-            let shown =
-                EXAMPLE.contains(&format!("{key} = ")) || EXAMPLE.contains(&format!("[{name}.{key}]"));
-            assert!(shown, "{name}.{key}");
-        }
-    }
 }

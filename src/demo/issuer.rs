@@ -33,10 +33,22 @@ pub(super) fn issuer(iss: &str, address: &str, audience: &str, key: SigningKey, 
     let jwks = json!({ "keys": [key.public_jwk()] });
     let (iss, audience) = (iss.to_owned(), audience.to_owned());
     let issue = move |namespace: &str, service_account: &str| {
-        let claims = claims(&iss, &audience, namespace, service_account, &clock)?;
-        key.sign(&claims, "JWT").map_err(|error| error.to_string())
+        credential(&key, &iss, &audience, namespace, service_account, &clock)
     };
     DemoIssuer { discovery, jwks, issue: Arc::new(issue) }
+}
+
+/// A service-account token of `iss` for `aud`, signed with `key`.
+pub(crate) fn credential(
+    key: &SigningKey,
+    iss: &str,
+    aud: &str,
+    namespace: &str,
+    service_account: &str,
+    clock: &Clock,
+) -> Result<String, String> {
+    let claims = claims(iss, aud, namespace, service_account, clock)?;
+    key.sign(&claims, "JWT").map_err(|error| error.to_string())
 }
 
 fn claims(

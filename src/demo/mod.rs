@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::issuer::credential;
 use self::page::Page;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
@@ -34,7 +35,7 @@ use crate::{id, limits, node, telemetry, token};
 /// `iss` of the development broker, whichever address it listens on: data outlives a port.
 const BROKER: &str = "http://127.0.0.1:8693";
 /// `iss` of the demo issuer, likewise.
-const ISSUER: &str = "http://127.0.0.1:8698";
+pub(crate) const ISSUER: &str = "http://127.0.0.1:8698";
 /// The trust domain of the shipped policy.
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 /// The shipped policy, so that the program needs nothing beside it.
@@ -256,7 +257,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
         }])?,
         transmitter: Some(config::Transmitter { base_url: format!("http://{listen}") }),
         policy: config::Policy { directory: data_dir.join("policies") },
-        cluster: config::Cluster { heartbeat: Duration::from_millis(100) },
+        cluster: config::Cluster { heartbeat: Duration::from_millis(100), peers: None },
         outbound: Rules { allow_loopback_http: true, ..Rules::default() },
         blast_radius: Containment::default(),
         log: config::Log { format: LogFormat::Text, filter: "warn".to_owned() },

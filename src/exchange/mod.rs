@@ -115,7 +115,7 @@ impl Exchange {
         let now = self.clock.now();
         let log_now = self.state.not_before_log(now);
         if let Some(id) = caller.id.as_deref()
-            && self.state.is_blocked_caller(&fresh, (self.own_tokens.issuer(), id), position, now)
+            && self.state.is_blocked_caller(&fresh, (self.own_tokens.issuer(), id), now)
         {
             return Err(Error::CallerBlocked);
         }

@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{self, AgentStanding, EncryptionKeyFacts, Idempotency, Registrar};
+use crate::state::{self, AgentStanding, Current, EncryptionKeyFacts, Idempotency, Registrar};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::subject::Credential;
 
@@ -101,7 +101,11 @@ impl Identity {
     ///
     /// # Errors
     /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
-    pub async fn encryption_keys(&self, workload_id: &str) -> Result<Vec<Map<String, Value>>, Error> {
+    pub async fn encryption_keys(
+        &self,
+        _current: &Current,
+        workload_id: &str,
+    ) -> Result<Vec<Map<String, Value>>, Error> {
         drop(self.configured()?);
         let fresh = self.state.fresh().await?;
         let workload_id: WorkloadId = workload_id.parse()?;

@@ -97,6 +97,9 @@ pub enum Error {
     /// It cannot be proven that this node knows what was revoked.
     #[error(transparent)]
     Stale(#[from] state::Stale),
+    /// This node's state is not known to be as new as what was acknowledged.
+    #[error(transparent)]
+    NotCurrent(state::NotCurrent),
     /// It could not be written, or is not known to be.
     #[error("{0}")]
     Write(#[source] cluster::Error),
@@ -125,6 +128,14 @@ impl Error {
         match error {
             state::Error::UnknownAgent | state::Error::NotTheOwner => Self::UnknownAgent,
             other => Self::of_write(other),
+        }
+    }
+
+    /// It could not be found out whether there is such an agent.
+    pub(super) fn of_lookup(error: state::Error) -> Self {
+        match error {
+            state::Error::NotCurrent(error) => Self::NotCurrent(error),
+            other => Self::internal(other),
         }
     }
 

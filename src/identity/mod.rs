@@ -27,7 +27,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    Agent, AgentStanding, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State, stated,
+    self, Agent, AgentStanding, Current, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State,
+    stated,
 };
 use crate::telemetry::Metrics;
 use crate::token::lineage::Fact;
@@ -136,11 +137,11 @@ impl Identity {
         let fresh = self.state.core().fresh().await?;
         let moment = self.moment()?;
         if let Some(id) = caller.id.as_deref()
-            && self.state.is_blocked_caller(&fresh, (&self.issuer, id), moment.position, moment.now)
+            && self.state.is_blocked_caller(&fresh, (&self.issuer, id), moment.now)
         {
             return Err(Error::CallerBlocked);
         }
-        let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now)?;
+        let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now).await?;
         let wanted = match &parent {
             Some(parent) => parent::limit(parent, request, &self.containment)?,
             None => Wanted::of_request(request),
@@ -156,7 +157,7 @@ impl Identity {
         let issued = self.state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
         let agent_id = issued.map_err(Error::of_issue)?;
         // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
-        let issued = self.acting(&fresh, &agent_id, moment.log_now)?;
+        let issued = self.acting(&fresh, &agent_id, moment.log_now).await?;
         let identified = self.mint(&issued, &permit, Vec::new(), &moment, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(identified)
@@ -177,7 +178,7 @@ impl Identity {
         if self.state.revokes(&fresh, bearer.lineage(), bearer.idx(), bearer.iat()) {
             return Err(Error::Revoked);
         }
-        let issued = self.acting(&fresh, bearer.sub().as_str(), moment.log_now)?;
+        let issued = self.acting(&fresh, bearer.sub().as_str(), moment.log_now).await?;
         let parent = match &issued.agent.on_behalf_of {
             None => None,
             Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
@@ -197,7 +198,7 @@ impl Identity {
     ///
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of somebody else; [`Error::Stale`].
-    pub async fn show(&self, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
+    pub async fn show(&self, _current: &Current, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
         let fresh = self.state.core().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
@@ -210,6 +211,7 @@ impl Identity {
     /// [`Error::Stale`], [`Error::Internal`].
     pub async fn list(
         &self,
+        _current: &Current,
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
@@ -229,7 +231,7 @@ impl Identity {
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
         let name = caller.name().to_owned();
         // An operator may have it issued too, and is then its issuer all the same.
-        let issued_by = self.state.agent(agent_id.as_str())?.map(|agent| agent.issued_by);
+        let issued_by = known(&self.state, agent_id.as_str()).await?.map(|agent| agent.issued_by);
         let by = if issued_by.as_ref() == Some(&name) { "user" } else { "admin" };
         let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
         let is_operator = caller.is_operator;
@@ -280,8 +282,8 @@ impl Identity {
     }
 
     /// An agent that is neither revoked nor ended; one that is forgotten has ended.
-    fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
-        let issued = self.state.agent(agent_id)?.ok_or(Error::Ended)?;
+    async fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
+        let issued = known(&self.state, agent_id).await?.ok_or(Error::Ended)?;
         match self.state.agent_standing(fresh, &issued, now)? {
             AgentStanding::Active => Ok(issued),
             AgentStanding::Revoked => Err(Error::Revoked),
@@ -342,6 +344,12 @@ impl Identity {
             jti: claims.jti,
         })
     }
+}
+
+/// An agent that any node has issued, also one that is not known here yet.
+async fn known(state: &State, agent_id: &str) -> Result<Option<IssuedAgent>, Error> {
+    let look = || Ok::<_, state::Error>(state.agent(agent_id)?);
+    state.confirmed(look).await.map_err(Error::of_lookup)
 }
 
 fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {

@@ -16,7 +16,7 @@ use crate::state::{AgentStanding, Fresh, IssuedAgent, State};
 ///
 /// # Errors
 /// As [`Error`] says.
-pub(super) fn of(
+pub(super) async fn of(
     request: &Request,
     caller: &Caller,
     state: &State,
@@ -24,7 +24,8 @@ pub(super) fn of(
     now: Timestamp,
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
-    let parent = state.agent(id)?.filter(|parent| caller.may_see(parent)).ok_or(Error::ParentUnknown)?;
+    let parent = super::known(state, id).await?.filter(|parent| caller.may_see(parent));
+    let parent = parent.ok_or(Error::ParentUnknown)?;
     match state.agent_standing(fresh, &parent, now)? {
         AgentStanding::Active => Ok(Some(parent)),
         AgentStanding::Revoked => Err(Error::ParentRevoked),

@@ -5,15 +5,17 @@ use std::io;
 use std::path::Path;
 use std::thread;
 
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::{Error, draw};
 use crate::clock::Clock;
-use crate::cluster;
+use crate::cluster::{self, Origin, Transport};
 use crate::config::Config;
 use crate::limits;
 use crate::state::{Replicated, State};
 use crate::telemetry::Metrics;
+use crate::tls::{Tls, With};
 use crate::tools::audit::{self, Audit};
 
 /// The core, and what runs beside it until the node ends.
@@ -73,16 +75,19 @@ impl Core {
 }
 
 /// Starts the core. It may not have recovered yet.
-pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, Error> {
+pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Core, Error> {
     let data = config.node.data_dir.clone();
     lock(&data)?;
     let options = cluster::Options {
         data,
         node_id: config.node.id,
         drawn_disk_id: draw()?,
+        drawn_cluster_id: draw()?,
+        drawn_origin: Origin::from_bytes(draw()?),
         heartbeat: config.cluster.heartbeat,
         clock: clock.clone(),
         log_bytes_max: limits::LOG_BYTES_MAX,
+        transport: transport(config, clock, metrics).await?,
     };
     let mut log_writer = None;
     let started = cluster::start(options, Replicated::default(), |writer| {
@@ -91,12 +96,25 @@ pub(super) async fn start_core(config: &Config, clock: &Clock) -> Result<Core, E
     })
     .await?;
     let mut background = JoinSet::new();
-    background.spawn(started.proposer);
-    background.spawn(started.log_keeper);
-    background.spawn(started.renewal);
+    for work in started.work {
+        background.spawn(work);
+    }
     let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
     let state = State::new(started.handle);
     Ok(Core { state, background, log_writer, audit: None, closed: started.closed })
+}
+
+/// How other nodes reach this one, if there are any.
+async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Transport>, Error> {
+    let Some(peers) = &config.cluster.peers else { return Ok(None) };
+    let trust_domain = config.fabric.trust_domain.clone();
+    let trust_domains = vec![trust_domain.clone()];
+    let tls = Tls::load(peers.files.clone(), trust_domains, With::Peers, clock.clone(), metrics.clone());
+    let tls = tls.map_err(Error::PeerTls)?;
+    let address = peers.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    tracing::info!(%address, members = peers.members.len(), "listening for other nodes");
+    Ok(Some(Transport { listener, tls, trust_domain, founders: peers.members.clone() }))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]

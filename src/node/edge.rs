@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
@@ -9,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::api::Router;
-use crate::api::listener::{self, Kind, Places};
-use crate::api::tls::Tls;
+use crate::api::listener::{self, Handshake, Kind, Places};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::limits;
 use crate::telemetry::Metrics;
+use crate::tls::{self, Tls, With};
 
 /// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
 /// is listened on is known before anything is written; connections are taken when there is somebody to
@@ -33,7 +34,7 @@ impl Edge {
         };
         let socket = bind(tls.address)?;
         let trust_domains = vec![tls.client_trust_domain.clone()];
-        let tls = Tls::load(tls.files.clone(), trust_domains, clock.clone(), metrics.clone())?;
+        let tls = Tls::load(tls.files.clone(), trust_domains, With::Callers, clock.clone(), metrics.clone())?;
         Ok(Self { http, https: Some((socket, tls)) })
     }
 
@@ -62,10 +63,20 @@ impl Edge {
         };
         serve_on(http, Kind::Plain);
         let following = https.map(|(socket, tls)| {
-            serve_on(socket, Kind::Tls(tls.handshake()));
+            serve_on(socket, Kind::Tls(handshake(&tls)));
             tls.follow()
         });
         Ok((listening, following))
+    }
+}
+
+fn handshake(tls: &Tls) -> Handshake {
+    let changes = tls.changes();
+    let tls = tls.clone();
+    Handshake {
+        acceptor: Arc::new(move || tls.acceptor()),
+        changes,
+        peer_certificate: |connection| tls::peer_certificate(connection).map_err(|error| error.to_string()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Certificates themselves: what is written into each kind, and what a kept one must say.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rcgen::{
@@ -12,6 +13,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
 use super::files::Place;
+use super::names::{PEERS, peer_stem};
 use super::{Caller, Error, Host, Pair, Unfit};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
@@ -60,7 +62,7 @@ pub(super) struct Names {
     common_name: String,
     id: String,
     hosts: Vec<Host>,
-    usage: ExtendedKeyUsagePurpose,
+    usages: Vec<ExtendedKeyUsagePurpose>,
 }
 
 impl Names {
@@ -80,7 +82,7 @@ impl Names {
             common_name: "node".to_owned(),
             id: format!("spiffe://{trust_domain}/node"),
             hosts: all,
-            usage: ExtendedKeyUsagePurpose::ServerAuth,
+            usages: vec![ExtendedKeyUsagePurpose::ServerAuth],
         }
     }
 
@@ -90,7 +92,17 @@ impl Names {
             common_name: caller.file_stem().to_owned(),
             id: caller.id().to_owned(),
             hosts: Vec::new(),
-            usage: ExtendedKeyUsagePurpose::ClientAuth,
+            usages: vec![ExtendedKeyUsagePurpose::ClientAuth],
+        }
+    }
+
+    /// `spiffe://<trust domain>/node/<id>`, by which nodes know each other: each calls, and is called.
+    pub(super) fn of_peer(trust_domain: &TrustDomain, id: NonZeroU64) -> Self {
+        Self {
+            common_name: peer_stem(id),
+            id: format!("spiffe://{trust_domain}/{PEERS}/{id}"),
+            hosts: Vec::new(),
+            usages: vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
         }
     }
 }
@@ -135,7 +147,7 @@ pub(super) fn pair(place: &Place, ca: &Ca, names: &Names, validity: Validity) ->
     params.is_ca = IsCa::ExplicitNoCa;
     // X.509-SVID §4.3: digitalSignature, and neither keyCertSign nor cRLSign.
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![names.usage.clone()];
+    params.extended_key_usages.clone_from(&names.usages);
     params.use_authority_key_identifier_extension = true;
     let certificate = params.signed_by(&key, &ca.issuer)?;
     place.write(&certificate.pem(), &key.serialize_pem())?;

@@ -1,18 +1,23 @@
-//! A development CA with certificates for one node and its callers, in one directory.
+//! A development CA with certificates for nodes and their callers, in one directory, and a development issuer
+//! of credentials.
 //!
 //! For development only: the CA's key lies beside what it signed. What production does instead is in
 //! `docs/certificates.md`. Nothing here is used by a node; it only reads what this makes.
 
 mod files;
+mod issuer;
 mod leaf;
 mod names;
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
+pub use self::issuer::{DevelopmentIssuer, IssuerFiles};
 pub use self::names::{Caller, Host};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
+use crate::token::signing;
 
 /// Why certificates were not made.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +71,15 @@ pub enum Error {
     /// A key or certificate could not be made.
     #[error("make a certificate: {0}")]
     Make(#[from] rcgen::Error),
+    /// The development issuer's key.
+    #[error("key of the development issuer: {0}")]
+    IssuerKey(#[from] signing::Error),
+    /// There is no development issuer in the directory.
+    #[error("{}: there is no development issuer", .0.display())]
+    NoIssuer(PathBuf),
+    /// A credential that the development issuer would not sign.
+    #[error("credential: {0}")]
+    Credential(String),
     /// The machine's clock stands where no certificate can be valid.
     #[error("make a certificate: the clock is outside the years a certificate can name")]
     Clock,
@@ -86,6 +100,9 @@ pub enum Unfit {
     /// Its time is over, or has not begun.
     #[error("it is not valid now")]
     Expired,
+    /// It is not the key set of the key beside it.
+    #[error("it is not the key set of the private key beside it")]
+    OtherKeySet,
     /// Another CA signed it.
     #[error("the CA in this directory did not sign it")]
     OtherCa,
@@ -106,6 +123,8 @@ pub struct Request {
     pub trust_domain: TrustDomain,
     /// More names of the node, beside `localhost`, `127.0.0.1` and `::1`.
     pub hosts: Vec<Host>,
+    /// The nodes of a cluster that get a certificate for each other, by `node.id`.
+    pub peers: Vec<NonZeroU64>,
     /// Who gets a certificate.
     pub callers: Vec<Caller>,
     /// How long what is made is valid; no certificate is valid longer than its CA.
@@ -132,6 +151,8 @@ pub struct Made {
     pub ca: Pair,
     /// The node.
     pub node: Pair,
+    /// The nodes of a cluster among each other, in the order of the request.
+    pub peers: Vec<(NonZeroU64, Pair)>,
     /// The callers, in the order of the request.
     pub callers: Vec<(Caller, Pair)>,
 }
@@ -152,13 +173,19 @@ pub fn make(request: &Request, now: Timestamp) -> Result<Made, Error> {
     let validity = validity.within(ca.not_after);
     let node_names = leaf::Names::of_node(&request.trust_domain, &request.hosts);
     let node = leaf::pair(&place(&request.directory, "node"), &issuer, &node_names, validity)?;
+    let mut peers = Vec::with_capacity(request.peers.len());
+    for id in &request.peers {
+        let place = place(&request.directory, &names::peer_stem(*id));
+        let names = leaf::Names::of_peer(&request.trust_domain, *id);
+        peers.push((*id, leaf::pair(&place, &issuer, &names, validity)?));
+    }
     let mut callers = Vec::with_capacity(request.callers.len());
     for caller in &request.callers {
         let place = place(&request.directory, caller.file_stem());
         let pair = leaf::pair(&place, &issuer, &leaf::Names::of_caller(caller), validity)?;
         callers.push((caller.clone(), pair));
     }
-    Ok(Made { ca, node, callers })
+    Ok(Made { ca, node, peers, callers })
 }
 
 fn place(directory: &Path, stem: &str) -> files::Place {

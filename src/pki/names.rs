@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use super::Error;
@@ -9,7 +10,13 @@ use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 
 /// File names that the directory uses for something else, without `.pem`.
-const TAKEN: [&str; 2] = ["ca", "node"];
+const TAKEN: [&str; 3] = ["ca", "node", "issuer"];
+
+/// First segment of the path in the name of a node of several.
+pub(super) const PEERS: &str = "node";
+
+/// Begins the names of a peer's files.
+const PEER_BEGINNING: &str = "peer-";
 
 /// Ends the name of the file with the private key, without `.pem`.
 const KEY_ENDING: &str = "-key";
@@ -45,9 +52,13 @@ impl Caller {
             refused("must be segments of A-Z, a-z, 0-9, '.', '-', '_' with a slash between, none of them '.' or '..'")
         })?;
         let file_stem = path.replace('/', "-");
-        if TAKEN.contains(&file_stem.as_str()) || file_stem.ends_with(KEY_ENDING) {
+        if path.split('/').next() == Some(PEERS) && path != PEERS {
+            return Err(refused("what is below node/ are the nodes of a cluster, see --peer"));
+        }
+        let is_peer = file_stem.strip_prefix(PEER_BEGINNING).is_some_and(|id| id.parse::<u64>().is_ok());
+        if TAKEN.contains(&file_stem.as_str()) || is_peer || file_stem.ends_with(KEY_ENDING) {
             return Err(refused(
-                "its files would be those of another: not 'ca', not 'node', and not ending in '-key'",
+                "its files would be those of another: not 'ca', 'node', 'issuer', 'peer-1' and the like, and not ending in '-key'",
             ));
         }
         Ok(Self { id, file_stem })
@@ -64,6 +75,11 @@ impl Caller {
     pub fn file_stem(&self) -> &str {
         &self.file_stem
     }
+}
+
+/// The name of the files of the node `id` among its peers: `peer-1.pem` and `peer-1-key.pem`.
+pub(super) fn peer_stem(id: NonZeroU64) -> String {
+    format!("{PEER_BEGINNING}{id}")
 }
 
 /// A name or an address under which a node is reached.
@@ -120,6 +136,8 @@ mod tests {
             ("ns/demo/sa/reporter", "spiffe://dev.example/ns/demo/sa/reporter", "ns-demo-sa-reporter"),
             ("spiffe://dev.example/ci", "spiffe://dev.example/ci", "ci"),
             ("keys", "spiffe://dev.example/keys", "keys"),
+            ("peer-one", "spiffe://dev.example/peer-one", "peer-one"),
+            ("nodes/1", "spiffe://dev.example/nodes/1", "nodes-1"),
         ] {
             let caller = Caller::within(text, &domain()).expect(text);
             assert_eq!((caller.id(), caller.file_stem()), (id, stem));
@@ -155,9 +173,15 @@ mod tests {
             ("SPIFFE://dev.example/ci", "spiffe://"),
             ("ca", "of another"),
             ("node", "of another"),
+            ("issuer", "of another"),
             ("ca-key", "of another"),
             ("ci-key", "of another"),
             ("a/key", "of another"),
+            ("peer-1", "of another"),
+            ("peer/18446744073709551615", "of another"),
+            ("node/1", "nodes of a cluster"),
+            ("node/1/x", "nodes of a cluster"),
+            ("spiffe://dev.example/node/1", "nodes of a cluster"),
             (&format!("{longest}a"), "too long"),
         ] {
             let refused = Caller::within(text, &domain()).expect_err(text);

@@ -23,7 +23,14 @@ fn now() -> Timestamp {
 fn request(directory: &Path, callers: &[&str]) -> Request {
     let trust_domain: TrustDomain = "dev.example".parse().expect("trust domain");
     let callers = callers.iter().map(|text| Caller::within(text, &trust_domain).expect("caller")).collect();
-    Request { directory: directory.to_owned(), trust_domain, hosts: Vec::new(), callers, lifetime_days: 30 }
+    Request {
+        directory: directory.to_owned(),
+        trust_domain,
+        hosts: Vec::new(),
+        peers: Vec::new(),
+        callers,
+        lifetime_days: 30,
+    }
 }
 
 /// A parent, and in it the directory that is not there yet.
@@ -143,6 +150,51 @@ fn a_node_has_its_names_and_the_ca_no_path() {
     let ca = said(&fs::read(&made.ca.certificate).expect("read"));
     assert_eq!((ca.is_ca, ca.uris), (true, vec!["spiffe://dev.example".to_owned()]));
     assert_eq!(ca.usage, "Key Cert Sign, CRL Sign");
+}
+
+#[test]
+fn a_peer_has_one_uri_and_is_server_and_client() {
+    let (_parent, directory) = fresh();
+    let peers = [1, u64::MAX].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
+    let hosts = vec!["fabric.example.org".parse().expect("host")];
+    let made = make(&Request { hosts, peers, ..request(&directory, &["operator"]) }, now()).expect("made");
+    for ((_, pair), id) in made.peers.iter().zip(["1", "18446744073709551615"]) {
+        let expected = Said {
+            uris: vec![format!("spiffe://dev.example/node/{id}")],
+            // Peers know each other by their number; under a host's name nobody is to take one for a node.
+            dns: Vec::new(),
+            addresses: Vec::new(),
+            is_ca: false,
+            usage: "Digital Signature".to_owned(),
+            server: true,
+            client: true,
+            key: "1.2.840.10045.3.1.7".to_owned(),
+            lifetime_days: 30,
+        };
+        assert_eq!(said(&fs::read(&pair.certificate).expect("read")), expected);
+        assert_eq!(pair.certificate, directory.join(format!("peer-{id}.pem")));
+        assert_eq!((mode(&pair.private_key), mode(&pair.certificate)), (0o600, 0o644));
+    }
+    let (_, operator) = &made.callers[0];
+    assert!(!said(&fs::read(&operator.certificate).expect("read")).server);
+}
+
+#[test]
+fn a_peer_is_kept_by_a_second_run_and_never_taken_for_another() {
+    let (_parent, directory) = fresh();
+    let peers = |ids: &[u64]| ids.iter().map(|id| NonZeroU64::new(*id).expect("an id")).collect();
+    make(&Request { peers: peers(&[1, 2]), ..request(&directory, &[]) }, now()).expect("made");
+    let before = contents(&directory);
+    let made = make(&Request { peers: peers(&[1, 2, 3]), ..request(&directory, &[]) }, now()).expect("made");
+    assert_eq!(made.peers.iter().map(|(_, pair)| pair.is_new).collect::<Vec<_>>(), [false, false, true]);
+    let after = contents(&directory);
+    assert!(after.len() == before.len() + 2 && before.iter().all(|(name, bytes)| after[name] == *bytes));
+    for ending in [".pem", "-key.pem"] {
+        let [from, to] = ["peer-2", "peer-1"].map(|stem| directory.join(format!("{stem}{ending}")));
+        fs::copy(from, to).expect("copied");
+    }
+    let outcome = make(&Request { peers: peers(&[1]), ..request(&directory, &[]) }, now());
+    assert_eq!(unfit(outcome), Unfit::OtherName("spiffe://dev.example/node/1".to_owned()));
 }
 
 #[test]

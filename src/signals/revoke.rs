@@ -18,7 +18,8 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, Blocked, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent, State, Target,
+    self, BlockId, Blocked, Current, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent, State,
+    Target,
 };
 use crate::token::lineage::{Fact, SUBJECT};
 
@@ -137,6 +138,7 @@ impl Revocations {
     /// As [`Error`] says.
     pub async fn dry_run(
         &self,
+        _current: &Current,
         request: &Request,
         after: Option<&str>,
         limit: usize,
@@ -157,6 +159,7 @@ impl Revocations {
     /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
     pub fn blocks(
         &self,
+        _current: &Current,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Blocked>, Option<BlockId>), Error> {
@@ -179,6 +182,7 @@ impl Revocations {
     /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
     pub fn list(
         &self,
+        _current: &Current,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Revoked>, Option<Digest128>), Error> {

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::cluster::{Machine as _, Write};
     use crate::state::Replicated;
-    use crate::state::command::{decode_reply, encode};
+    use crate::state::command::{decode_reply, encode, encode_batch_without_ids};
 
     #[derive(Default)]
     struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
@@ -333,7 +333,8 @@ mod tests {
     impl Rows {
         fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
             let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
-            let batch = Replicated::batch(crate::cluster::Stamp { time: at, ..Default::default() }, commands);
+            let stamp = crate::cluster::Stamp { time: at, ..Default::default() };
+            let batch = encode_batch_without_ids(stamp, commands);
             let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
             for write in applied.writes {
                 match write {

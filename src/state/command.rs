@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Stamp};
+use crate::cluster::{Corrupt, Origin, Stamp, Submission};
 
 /// Generated from `proto/command.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
@@ -24,15 +24,18 @@ pub use proto::{
     AuditBlockRow, AuditHead, AuditNodeRow, BlockRow, Bootstrap, ChangeStreamSubject, CheckStateHash,
     CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered,
     EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow, IssueAgent, KeptDeadLetters,
-    LiftBlock, Metadata, NonceRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey,
-    PutPolicy, PutTool, Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey, RevocationQuotaRow,
-    RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since,
-    SpendNonce, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool,
-    ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
+    LiftBlock, Metadata, NonceRow, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource,
+    PublishSigningKey, PutPolicy, PutTool, Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey,
+    RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus,
+    SigningKeyRow, Since, SpendNonce, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten,
+    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
 };
 
 /// The version of the format that this version writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version from before commands had ids. A version that knows no other stops where they begin: it would apply
+/// twice what comes twice.
+const VERSION_WITHOUT_IDS: u32 = 1;
 
 /// A text of a row, unless it is empty: there is no other way to leave one out.
 #[must_use]
@@ -45,8 +48,30 @@ pub fn stated<T: AsRef<str>>(text: T) -> Option<T> {
 pub struct Batch {
     /// The leader's time when it was proposed.
     pub stamp: Stamp,
-    /// The commands, in order, each with the caller's `Idempotency-Key`, if it sent one.
-    pub commands: Vec<(Command, Option<Idempotency>)>,
+    /// The commands, in order.
+    pub commands: Vec<Submitted>,
+}
+
+/// A decoded command, and what came with it.
+#[derive(Debug)]
+pub struct Submitted {
+    /// What it is known by; `None` in logs from before commands had ids.
+    pub id: Option<CommandId>,
+    /// The command.
+    pub command: Command,
+    /// The caller's `Idempotency-Key`, if it sent one.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// What a command is known by, and what its process says with it: as in [`Submission`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandId {
+    /// The process that proposed it.
+    pub origin: Origin,
+    /// Which of its commands it is.
+    pub sequence: u64,
+    /// It will not send what has a smaller sequence again.
+    pub low_watermark: u64,
 }
 
 /// What became of a command.
@@ -105,41 +130,118 @@ pub fn encode_once(command: Command, idempotency: Option<Idempotency>) -> Bytes 
     proto::Command { body: Some(command), idempotency }.encode_to_vec().into()
 }
 
-/// Joins encoded commands into a batch.
+/// Joins submissions into a batch.
 #[must_use]
-pub fn encode_batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
-    let batch = proto::Batch {
-        version: VERSION,
+pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+    let mut batch = stamped(VERSION, stamp);
+    for Submission { origin, sequence, low_watermark, command } in submissions {
+        batch.commands.push(command);
+        let place = batch.origins.iter().position(|known| known[..] == origin.as_bytes()[..]);
+        let place = place.unwrap_or_else(|| {
+            batch.origins.push(Bytes::copy_from_slice(origin.as_bytes()));
+            batch.origins.len() - 1
+        });
+        let origin = u32::try_from(place).unwrap_or(u32::MAX);
+        match batch.runs.last_mut() {
+            Some(run)
+                if (run.origin, run.low_watermark, end_of(run))
+                    == (origin, low_watermark, Some(sequence)) =>
+            {
+                run.commands += 1;
+            }
+            _ => batch.runs.push(proto::Run { origin, first_sequence: sequence, low_watermark, commands: 1 }),
+        }
+    }
+    batch.encode_to_vec().into()
+}
+
+/// Joins commands into a batch as it was before commands had ids.
+#[cfg(test)]
+#[must_use]
+pub fn encode_batch_without_ids(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+    proto::Batch { commands, ..stamped(VERSION_WITHOUT_IDS, stamp) }.encode_to_vec().into()
+}
+
+fn stamped(version: u32, stamp: Stamp) -> proto::Batch {
+    proto::Batch {
+        version,
         time_millis: stamp.time.millis(),
-        commands,
         wall_millis: stamp.wall.millis(),
         elapsed_millis: u64::try_from(stamp.elapsed.as_millis()).unwrap_or(u64::MAX),
-    };
-    batch.encode_to_vec().into()
+        ..proto::Batch::default()
+    }
+}
+
+/// The sequence behind a run; `None` if it is beyond what is counted to.
+fn end_of(run: &proto::Run) -> Option<u64> {
+    run.first_sequence.checked_add(u64::from(run.commands))
 }
 
 /// Takes a batch apart.
 ///
 /// # Errors
-/// [`Corrupt`] if it is of another version or holds a command that is not known.
+/// [`Corrupt`] if it is of another version, holds a command that is not known, or contradicts itself.
 pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let undecodable = |error| Corrupt::row(format_args!("decode command: {error}"));
     let batch = proto::Batch::decode(bytes).map_err(undecodable)?;
-    if batch.version != VERSION {
-        return Err(Corrupt::newer(format_args!("the log holds commands of version {}", batch.version)));
-    }
-    let decode = |bytes: Bytes| {
+    let ids = ids_of(&batch)?;
+    let decode = |(bytes, id): (Bytes, Option<CommandId>)| {
         let command = proto::Command::decode(bytes).map_err(undecodable)?;
         let body = command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))?;
-        Ok((body, command.idempotency))
+        Ok(Submitted { id, command: body, idempotency: command.idempotency })
     };
-    let commands = batch.commands.into_iter().map(decode).collect::<Result<_, _>>()?;
+    let commands = batch.commands.into_iter().zip(ids).map(decode).collect::<Result<_, _>>()?;
     let stamp = Stamp {
         time: Timestamp::from_millis(batch.time_millis),
         wall: Timestamp::from_millis(batch.wall_millis),
         elapsed: Duration::from_millis(batch.elapsed_millis),
     };
     Ok(Batch { stamp, commands })
+}
+
+/// Whether a command is one that [`decode_batch`] can decode.
+#[must_use]
+pub fn is_known(command: &[u8]) -> bool {
+    proto::Command::decode(command).is_ok_and(|command| command.body.is_some())
+}
+
+/// The id of each command of a batch.
+fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
+    let contradiction = |what| Corrupt::row(format_args!("decode command: {what}"));
+    let commands = batch.commands.len();
+    match batch.version {
+        VERSION_WITHOUT_IDS if batch.origins.is_empty() && batch.runs.is_empty() => {
+            return Ok(vec![None; commands]);
+        }
+        VERSION_WITHOUT_IDS => return Err(contradiction("a batch from before there were ids has some")),
+        VERSION => {}
+        other => return Err(Corrupt::newer(format_args!("the log holds commands of version {other}"))),
+    }
+    let origin = |bytes: &Bytes| bytes.as_ref().try_into().map(Origin::from_bytes);
+    let origins: Vec<Origin> = batch
+        .origins
+        .iter()
+        .map(origin)
+        .collect::<Result<_, _>>()
+        .map_err(|_| contradiction("an origin is not 16 bytes"))?;
+    let mut ids = Vec::with_capacity(commands);
+    for run in &batch.runs {
+        let origin = usize::try_from(run.origin).ok().and_then(|place| origins.get(place));
+        let origin = *origin.ok_or_else(|| contradiction("a run of commands is of no origin"))?;
+        // The last sequence is one that can be counted to, and no number alone fills the memory.
+        let is_whole = run.first_sequence.checked_add(u64::from(run.commands.saturating_sub(1))).is_some()
+            && usize::try_from(run.commands).is_ok_and(|more| more <= commands - ids.len());
+        if !is_whole {
+            return Err(contradiction("a run has more commands than there are"));
+        }
+        let sequences = (0..u64::from(run.commands)).map(|place| run.first_sequence + place);
+        let low_watermark = run.low_watermark;
+        ids.extend(sequences.map(|sequence| Some(CommandId { origin, sequence, low_watermark })));
+    }
+    if ids.len() != commands {
+        return Err(contradiction("there are commands without an id"));
+    }
+    Ok(ids)
 }
 
 /// Encodes a reply.
@@ -190,21 +292,122 @@ mod tests {
                 ..Default::default()
             })),
         ];
-        let batch = decode_batch(&encode_batch(stamp(Timestamp::from_secs(9)), commands)).expect("decodes");
-        assert_eq!(batch.stamp, stamp(Timestamp::from_secs(9)));
-        assert!(matches!(
-            &batch.commands[..],
-            [(Command::RetireSigningKey(_), None), (Command::SpendNonce(_), None)]
-        ));
+        let submissions = vec![submission(1, 7, commands[0].clone()), submission(1, 8, commands[1].clone())];
+        let stamp = stamp(Timestamp::from_secs(9));
+        for (batch, has_ids) in
+            [(encode_batch(stamp, submissions), true), (encode_batch_without_ids(stamp, commands), false)]
+        {
+            let batch = decode_batch(&batch).expect("decodes");
+            assert_eq!(batch.stamp, stamp);
+            let bodies: Vec<_> = batch.commands.iter().map(|submitted| &submitted.command).collect();
+            assert!(matches!(bodies[..], [Command::RetireSigningKey(_), Command::SpendNonce(_)]));
+            assert!(batch.commands.iter().all(|submitted| submitted.idempotency.is_none()));
+            assert!(batch.commands.iter().all(|submitted| submitted.id.is_some() == has_ids));
+        }
+    }
+
+    /// Of a command: an origin, a sequence, and a low watermark that is a little lower.
+    fn submission(origin: u8, sequence: u64, command: Bytes) -> Submission {
+        let origin = Origin::from_bytes([origin; 16]);
+        Submission { origin, sequence, low_watermark: sequence.saturating_sub(5), command }
+    }
+
+    fn retire() -> Bytes {
+        encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() }))
+    }
+
+    #[test]
+    fn every_command_keeps_its_id_in_whatever_order_they_come() {
+        let last = u64::MAX;
+        for ids in [
+            &[][..],
+            &[(1, 1, 1), (1, 2, 1), (1, 3, 1), (1, 4, 3), (1, 5, 3)],
+            &[(1, 1, 1), (2, 2, 1), (1, 3, 1), (3, 1, 0), (3, 2, 0), (1, 4, 1)],
+            &[(1, 5, 1), (1, 5, 1), (1, 4, 1), (1, 7, 1), (1, 8, 9)],
+            &[(1, last - 1, last), (1, last, last), (1, 0, last), (1, last, last), (1, last, last)],
+        ] {
+            let submission = |&(origin, sequence, low_watermark)| {
+                let origin = Origin::from_bytes([origin; 16]);
+                Submission { origin, sequence, low_watermark, command: retire() }
+            };
+            let batch = encode_batch(Stamp::default(), ids.iter().map(submission).collect());
+            let commands = decode_batch(&batch).expect("decodes").commands;
+            let decoded = commands.iter().map(|submitted| {
+                let id = submitted.id.expect("an id");
+                (id.origin.as_bytes()[0], id.sequence, id.low_watermark)
+            });
+            assert_eq!(decoded.collect::<Vec<_>>(), ids);
+        }
+    }
+
+    #[test]
+    fn the_ids_of_a_full_entry_of_one_process_are_few_bytes() {
+        let submission = |sequence| Submission {
+            origin: Origin::from_bytes([1; 16]),
+            sequence,
+            low_watermark: 1_000_000,
+            command: retire(),
+        };
+        let of = |commands: u64| (1_000_000..1_000_000 + commands).map(submission).collect();
+        let bytes = encode_batch(Stamp::default(), of(512)).len();
+        assert!(bytes <= 512 * (retire().len() + 2) + 40, "{bytes}");
+    }
+
+    #[test]
+    fn a_batch_that_contradicts_itself_is_corrupt() {
+        let run = |origin, first_sequence, commands| proto::Run {
+            origin,
+            first_sequence,
+            low_watermark: 1,
+            commands,
+        };
+        let batch = |version, origins: &[&'static [u8]], runs: &[proto::Run]| proto::Batch {
+            version,
+            commands: vec![retire(), retire()],
+            origins: origins.iter().map(|bytes| Bytes::from_static(bytes)).collect(),
+            runs: runs.to_vec(),
+            ..proto::Batch::default()
+        };
+        let a: &[&[u8]] = &[&[1; 16]];
+        let (long, short): (&[&[u8]], &[&[u8]]) = (&[&[1; 17]], &[&[1; 15]]);
+        for (is_whole, batch) in [
+            (true, batch(2, a, &[run(0, 1, 2)])),
+            (true, batch(2, a, &[run(0, 1, 1), run(0, 1, 1)])),
+            (true, batch(2, a, &[run(0, 1, 1), run(0, 2, 0), run(0, 2, 1)])),
+            (true, batch(2, a, &[run(0, u64::MAX - 1, 2)])),
+            (true, batch(1, &[], &[])),
+            (false, batch(1, a, &[])),
+            (false, batch(1, &[], &[run(0, 1, 2)])),
+            (false, batch(1, a, &[run(0, 1, 2)])),
+            (false, batch(2, &[], &[])),
+            (false, batch(2, a, &[])),
+            (false, batch(2, a, &[run(0, 1, 1)])),
+            (false, batch(2, a, &[run(0, 1, 3)])),
+            (false, batch(2, a, &[run(0, 1, 2), run(0, 3, 1)])),
+            (false, batch(2, a, &[run(0, 1, u32::MAX)])),
+            (false, batch(2, a, &[run(0, u64::MAX, 2)])),
+            (false, batch(2, a, &[run(1, 1, 2)])),
+            (false, batch(2, a, &[run(u32::MAX, 1, 2)])),
+            (false, batch(2, &[], &[run(0, 1, 2)])),
+            (false, batch(2, long, &[run(0, 1, 2)])),
+            (false, batch(2, short, &[run(0, 1, 2)])),
+            (false, batch(2, &[&[1; 16], &[]], &[run(0, 1, 2)])),
+        ] {
+            let decoded = decode_batch(&batch.encode_to_vec());
+            assert_eq!(decoded.is_ok(), is_whole, "{batch:?}");
+        }
     }
 
     #[test]
     fn a_node_stops_at_a_version_or_command_it_does_not_know() {
-        let newer = proto::Batch { version: 2, ..Default::default() }.encode_to_vec();
-        let refusal = decode_batch(&newer).expect_err("newer").to_string();
-        assert!(refusal.contains("too old"), "{refusal}");
+        for version in [0, 3] {
+            let other = proto::Batch { version, ..Default::default() }.encode_to_vec();
+            let refusal = decode_batch(&other).expect_err("another version").to_string();
+            assert!(refusal.contains("too old"), "{refusal}");
+        }
         // Field 99 of `Command`, length-delimited, empty.
-        let unknown = encode_batch(Stamp::default(), vec![Bytes::from_static(&[0x9a, 0x06, 0x00])]);
+        let unknown = submission(1, 1, Bytes::from_static(&[0x9a, 0x06, 0x00]));
+        let unknown = encode_batch(Stamp::default(), vec![unknown]);
         assert!(decode_batch(&unknown).expect_err("unknown").to_string().contains("not known"));
     }
 
@@ -213,9 +416,24 @@ mod tests {
         let command =
             encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into(), ..Default::default() }));
         assert_eq!(command[..], [42, 3, 10, 1, b'k']);
-        let batch =
-            encode_batch(Stamp { time: Timestamp::from_millis(5), ..Stamp::default() }, vec![command]);
+        let stamp = Stamp { time: Timestamp::from_millis(5), ..Stamp::default() };
+        let batch = encode_batch_without_ids(stamp, vec![command.clone()]);
         assert_eq!(batch[..], [8, 1, 16, 5, 26, 5, 42, 3, 10, 1, b'k']);
+        let commands = (8..=9)
+            .map(|sequence| Submission { low_watermark: 3, ..submission(7, sequence, command.clone()) });
+        let other = Submission { low_watermark: 1, ..submission(6, 1, command.clone()) };
+        let batch = encode_batch(stamp, commands.chain([other]).collect());
+        let expected = [
+            &[8, 2, 16, 5][..],
+            &[26, 5, 42, 3, 10, 1, b'k'].repeat(3),
+            &[50, 16],
+            &[7; 16],
+            &[50, 16],
+            &[6; 16],
+            &[58, 6, 16, 8, 24, 3, 32, 2],
+            &[58, 8, 8, 1, 16, 1, 24, 1, 32, 1],
+        ];
+        assert_eq!(batch[..], expected.concat());
         for reply in [
             Reply::Done { changed: true },
             Reply::Done { changed: false },

@@ -10,25 +10,28 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::command::{
-    self, Batch, Bootstrap, Command, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow, Told,
+    self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow,
+    Submitted, Told,
 };
 use super::events::{EventId, Span};
 use super::feed::Note;
+use super::once::Once;
 use super::resident::Resident;
 use super::revocation_index::RevocationIndex;
 use super::signing_keys::SigningKeyFacts;
 use super::streams::{Stream, StreamCursor};
 use super::tables::{
-    self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER, DROPPED_BY_AGE,
-    DROPPED_BY_BYTES, FEED, INCARNATION, META, OUTBOX, PASSED, POLICY, POLICY_HISTORY, REVOCATION,
-    REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR, TIME, TOOL, TOOLS, Tables,
+    self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, FEED, INCARNATION, META, Moment, OUTBOX, PASSED, POLICY,
+    POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR,
+    TIME, TOOL, TOOLS, Tables,
 };
 use super::{
     agents, audit, blocks, encryption_keys, feed, idempotency, outbox, policies, revocations, signals,
     signing_keys, spent, streams, tools,
 };
 use crate::clock::Timestamp;
-use crate::cluster::{Applied, Corrupt, Machine, Stamp, View, Write};
+use crate::cluster::{Applied, Corrupt, Machine, Stamp, StateHash, Submission, View, Write};
 use crate::id::Incarnation;
 
 /// The state machine, with what it keeps in memory for readers.
@@ -161,66 +164,39 @@ impl Machine for Replicated {
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
-    fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
-        command::encode_batch(stamp, commands)
+    fn knows(command: &[u8]) -> bool {
+        command::is_known(command)
+    }
+
+    fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+        command::encode_batch(stamp, submissions)
     }
 
     fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
         let batch = command::decode_batch(batch)?;
         let mut tables = Tables::of_entry(view, index);
         let moment = tables.advance(&batch.stamp)?;
-        let now = moment.now;
         let mut applied = Applied::default();
         revocations::forget_ended(&mut tables, moment, facts_of(&batch))?;
-        for (command, idempotency) in batch.commands {
-            let known = match &idempotency {
+        let mut once = Once::begin(&mut tables, moment.passed, &batch)?;
+        for Submitted { id, command, idempotency } in batch.commands {
+            let known = match &id {
                 None => None,
-                Some(idempotency) => idempotency::outcome(&tables, moment.passed, idempotency, &command)?,
+                Some(id) => once.known(&mut tables, id)?,
             };
             if let Some(reply) = known {
-                applied.replies.push(command::encode_reply(reply));
+                applied.replies.push(reply);
                 continue;
             }
-            let reply = match command {
-                Command::Bootstrap(command) => bootstrap(&mut tables, now, &command)?,
-                Command::SpendNonce(command) => spent::spend(&mut tables, moment.passed, &command)?,
-                Command::PublishSigningKey(command) => signing_keys::publish(&mut tables, now, &command)?,
-                Command::RetireSigningKey(command) => signing_keys::retire(&mut tables, now, &command.kid)?,
-                Command::TaintSigningKey(command) => {
-                    signing_keys::taint(&mut tables, moment, index, &command)?
-                }
-                Command::PutPolicy(command) => policies::put(&mut tables, now, &command)?,
-                Command::CheckStateHash(command) => {
-                    let hash = command.hash.as_ref().try_into();
-                    let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
-                    applied.expected_hash = Some((command.index, hash));
-                    Reply::Done { changed: false }
-                }
-                Command::PutTool(command) => tools::put(&mut tables, now, command)?,
-                Command::DeregisterTool(command) => tools::deregister(&mut tables, now, &command)?,
-                Command::IssueAgent(command) => agents::issue(&mut tables, now, index, command)?,
-                Command::RevokeAgent(command) => agents::revoke(&mut tables, moment, index, command)?,
-                Command::RegisterEncryptionKey(command) => {
-                    encryption_keys::register(&mut tables, now, command)?
-                }
-                Command::AppendAuditBlock(command) => audit::append(&mut tables, now, command)?,
-                Command::AcceptSignal(command) => signals::accept(&mut tables, moment, index, command)?,
-                Command::Revoke(command) => revocations::by_operator(&mut tables, moment, index, command)?,
-                Command::AllowRevocations(command) => signals::allow(&mut tables, &command)?,
-                Command::LiftBlock(command) => blocks::lift(&mut tables, moment, &command.id)?,
-                Command::CreateStream(command) => streams::create(&mut tables, now, command)?,
-                Command::UpdateStream(command) => streams::update(&mut tables, now, command)?,
-                Command::SetStreamStatus(command) => streams::set_status(&mut tables, moment, command)?,
-                Command::ChangeStreamSubject(command) => streams::change_subject(&mut tables, now, command)?,
-                Command::VerifyStream(command) => streams::verify(&mut tables, moment, command)?,
-                Command::DeleteStream(command) => streams::delete(&mut tables, now, &command)?,
-                Command::AdvanceStream(command) => streams::advance(&mut tables, now, command)?,
-            };
-            if let Some(idempotency) = &idempotency {
-                idempotency::remember(&mut tables, moment.passed, idempotency, &reply)?;
+            let hash = &mut applied.expected_hash;
+            let told = carry_out(&mut tables, moment, index, command, idempotency.as_ref(), hash)?;
+            let reply = command::encode_reply(told);
+            if let Some(id) = &id {
+                once.remember(id, &reply);
             }
-            applied.replies.push(command::encode_reply(Told::first(reply)));
+            applied.replies.push(reply);
         }
+        once.end(&mut tables);
         applied.writes = tables.into_writes();
         Ok(applied)
     }
@@ -330,6 +306,58 @@ impl Index {
     }
 }
 
+/// What comes of a command: of the same request under the same `Idempotency-Key` before, or now.
+fn carry_out(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    command: Command,
+    idempotency: Option<&Idempotency>,
+    expected_hash: &mut Option<(u64, StateHash)>,
+) -> Result<Told<Reply>, Corrupt> {
+    let now = moment.now;
+    if let Some(idempotency) = idempotency
+        && let Some(known) = idempotency::outcome(tables, moment.passed, idempotency, &command)?
+    {
+        return Ok(known);
+    }
+    let reply = match command {
+        Command::Bootstrap(command) => bootstrap(tables, now, &command)?,
+        Command::SpendNonce(command) => spent::spend(tables, moment.passed, &command)?,
+        Command::PublishSigningKey(command) => signing_keys::publish(tables, now, &command)?,
+        Command::RetireSigningKey(command) => signing_keys::retire(tables, now, &command.kid)?,
+        Command::TaintSigningKey(command) => signing_keys::taint(tables, moment, index, &command)?,
+        Command::PutPolicy(command) => policies::put(tables, now, &command)?,
+        Command::CheckStateHash(command) => {
+            let hash = command.hash.as_ref().try_into();
+            let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
+            *expected_hash = Some((command.index, hash));
+            Reply::Done { changed: false }
+        }
+        Command::PutTool(command) => tools::put(tables, now, command)?,
+        Command::DeregisterTool(command) => tools::deregister(tables, now, &command)?,
+        Command::IssueAgent(command) => agents::issue(tables, now, index, command)?,
+        Command::RevokeAgent(command) => agents::revoke(tables, moment, index, command)?,
+        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, now, command)?,
+        Command::AppendAuditBlock(command) => audit::append(tables, now, command)?,
+        Command::AcceptSignal(command) => signals::accept(tables, moment, index, command)?,
+        Command::Revoke(command) => revocations::by_operator(tables, moment, index, command)?,
+        Command::AllowRevocations(command) => signals::allow(tables, &command)?,
+        Command::LiftBlock(command) => blocks::lift(tables, moment, &command.id)?,
+        Command::CreateStream(command) => streams::create(tables, now, command)?,
+        Command::UpdateStream(command) => streams::update(tables, now, command)?,
+        Command::SetStreamStatus(command) => streams::set_status(tables, moment, command)?,
+        Command::ChangeStreamSubject(command) => streams::change_subject(tables, now, command)?,
+        Command::VerifyStream(command) => streams::verify(tables, moment, command)?,
+        Command::DeleteStream(command) => streams::delete(tables, now, &command)?,
+        Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
+    };
+    if let Some(idempotency) = idempotency {
+        idempotency::remember(tables, moment.passed, idempotency, &reply)?;
+    }
+    Ok(Told::first(reply))
+}
+
 fn take_revocation(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
     let (digest, index, at) = revocations::watermark(key, row)?;
     revocations.put(digest, index, at)
@@ -343,7 +371,7 @@ fn take_block(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(
 
 /// How many facts a batch may revoke, at the most.
 fn facts_of(batch: &Batch) -> usize {
-    let of = |(command, _): &(Command, _)| match command {
+    let of = |submitted: &Submitted| match &submitted.command {
         Command::AcceptSignal(signal) => signal.effects.len(),
         _ => 1,
     };
@@ -385,6 +413,9 @@ fn bootstrap(tables: &mut Tables<'_>, now: Timestamp, command: &Bootstrap) -> Re
     read_incarnation(&command.incarnation)?;
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
+    if command.is_timed {
+        tables.put(META, BOOTSTRAPPED_AT, now.millis().to_be_bytes().to_vec());
+    }
     let note = Note { kind: "cluster", subject: &cluster_id, detail: "bootstrapped", ..Note::default() };
     feed::note(tables, now, note)?;
     Ok(Reply::Done { changed: true })
@@ -411,7 +442,7 @@ mod tests {
     use super::*;
     use crate::limits;
     use crate::state::command::{PolicySource, PublishSigningKey, PutPolicy, SpendNonce};
-    use crate::state::testing::Bench;
+    use crate::state::testing::{Bench, batch};
     use crate::token::signing::SigningAlgorithm;
 
     const DONE: Reply = Reply::Done { changed: true };
@@ -450,6 +481,7 @@ mod tests {
             sources: vec![PolicySource { path: "a.rego".into(), text: digest.into() }],
             applied_by: String::new(),
             expected_current: expected.into(),
+            is_seed: false,
         })
     }
 
@@ -540,6 +572,99 @@ mod tests {
         }
     }
 
+    /// Of nodes that are founded together each brings one; and a node may be slower than the first operator.
+    #[test]
+    fn a_cluster_begins_with_one_policy_and_no_seed_replaces_another() {
+        let mut bench = Bench::default();
+        let seed = |digest: &str| match put_policy(digest, "") {
+            Command::PutPolicy(command) => Command::PutPolicy(PutPolicy { is_seed: true, ..command }),
+            other => other,
+        };
+        assert_eq!(bench.one(START, seed("a")), DONE);
+        for late in ["b", "a"] {
+            assert_eq!(bench.one(START, seed(late)), Reply::Refused(Refusal::PolicyChanged));
+        }
+        assert_eq!(bench.one(START, put_policy("c", "a")), DONE);
+        assert_eq!(bench.one(START, seed("a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(bench.machine.index().policy, "c");
+        assert_eq!(bench.machine.index().policy_history.len(), 2);
+    }
+
+    fn bootstrapped(at: Timestamp, is_timed: bool) -> Bench {
+        let mut bench = Bench::default();
+        let id = Bytes::from(vec![7; 16]);
+        let command = Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed };
+        assert_eq!(bench.one(at, Command::Bootstrap(command)), DONE);
+        bench
+    }
+
+    /// How much later than it is published each of these keys may sign.
+    fn waits(bench: &mut Bench, at: Timestamp, keys: Vec<Command>) -> Vec<Duration> {
+        let kids = |keys: &[Command]| -> Vec<String> {
+            let kid = |key: &Command| match key {
+                Command::PublishSigningKey(key) => key.kid.clone(),
+                _ => String::new(),
+            };
+            keys.iter().map(kid).collect()
+        };
+        let kids = kids(&keys);
+        assert!(bench.apply(at, keys).iter().all(|reply| *reply == DONE));
+        let known = Arc::clone(&bench.machine.index().signing_keys);
+        kids.iter().map(|kid| known[kid].usable_from.since(known[kid].published_at)).collect()
+    }
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const AGED: Duration = limits::KEY_PUBLISH_AHEAD;
+
+    #[test]
+    fn nodes_that_are_founded_together_all_sign_at_once_with_their_first_key() {
+        let mut bench = bootstrapped(START, true);
+        let keys = vec![publish("a1", 1), publish("a2", 1), publish_of("RS256", "r1", 1)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AT_ONCE]);
+        let last = START.plus(AGED).minus(Duration::from_millis(1));
+        let keys = vec![publish("b1", 2), publish("b2", 2), publish_of("RS256", "s1", 2)];
+        assert_eq!(waits(&mut bench, last, keys), [AT_ONCE, AGED, AT_ONCE]);
+        assert_eq!(waits(&mut bench, last, vec![publish("c1", 3)]), [AT_ONCE]);
+        let keys = vec![publish("d1", 4), publish_of("RS256", "t1", 4)];
+        assert_eq!(waits(&mut bench, START.plus(AGED), keys), [AGED, AGED], "it is not young any more");
+    }
+
+    /// Else whoever can taint a key has its node sign with one that nobody knows.
+    #[test]
+    fn a_node_whose_first_key_is_gone_does_not_sign_at_once_with_another() {
+        let mut bench = bootstrapped(START, true);
+        let keys = vec![publish("a1", 1), publish("b1", 2), publish("c1", 3)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE; 3]);
+        bench.one(START, Command::TaintSigningKey(taint("b1", &[])));
+        assert_eq!(waits(&mut bench, START, vec![publish("b2", 2)]), [AGED]);
+        // What is tainted is forgotten once the next key is published, and that is never while the cluster is young.
+        let late = START.plus(AGED).minus(Duration::from_millis(1));
+        bench.one(late, Command::TaintSigningKey(taint("b2", &[])));
+        assert_eq!(waits(&mut bench, late, vec![publish("b3", 2)]), [AGED]);
+        assert!(bench.machine.index().signing_keys.contains_key("b1"));
+    }
+
+    #[test]
+    fn a_node_that_has_retired_its_first_key_does_not_sign_at_once_with_another() {
+        let mut bench = bootstrapped(START, true);
+        // The clock jumps: the second is old enough to let the first go, and the cluster is young no more.
+        assert_eq!(waits(&mut bench, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
+        assert_eq!(bench.one(START.plus(AGED), retire("a1")), DONE);
+        assert_eq!(waits(&mut bench, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
+        let gone = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
+        assert_eq!(waits(&mut bench, gone, vec![publish("a4", 1)]), [AGED]);
+        assert!(!bench.machine.index().signing_keys.contains_key("a1"), "it is forgotten");
+    }
+
+    /// Its rows must come out as they did when they were written first.
+    #[test]
+    fn in_a_log_that_does_not_say_when_it_began_only_the_first_key_signs_at_once() {
+        let mut bench = bootstrapped(START, false);
+        assert!(!bench.rows.0.contains_key(&(META.to_owned(), BOOTSTRAPPED_AT.to_vec())));
+        let keys = vec![publish("a1", 1), publish("a2", 1), publish("b1", 2)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AGED]);
+    }
+
     /// Whoever has cached keys since the last one of an algorithm has not cached the next.
     #[test]
     fn where_the_last_key_of_an_algorithm_is_long_gone_the_next_is_not_the_first() {
@@ -605,7 +730,7 @@ mod tests {
         // ES256 has no name in the log: two spellings of one key would be two rows.
         for algorithm in ["ES256", "RS384", "rs256", " "] {
             let stamp = Stamp { time: START, wall: START, elapsed: Duration::ZERO };
-            let batch = Replicated::batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
+            let batch = batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
             assert!(bench.machine.apply(&bench.rows, &batch, 1).is_err(), "{algorithm}");
         }
     }
@@ -689,7 +814,7 @@ mod tests {
         let mut bench = Bench::default();
         let bootstrap = |byte: u8| {
             let id = Bytes::from(vec![byte; 16]);
-            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id })
+            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed: true })
         };
         assert_eq!(bench.one(START, bootstrap(1)), DONE);
         assert_eq!(bench.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));

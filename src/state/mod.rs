@@ -15,6 +15,7 @@ mod idempotency;
 mod leaf;
 mod leaves;
 mod machine;
+mod once;
 mod outbox;
 mod owned;
 mod policies;
@@ -55,7 +56,7 @@ pub use tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
-pub use crate::cluster::{Fresh, Stale};
+pub use crate::cluster::{Current, Fresh, NotCurrent, Stale};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
@@ -69,6 +70,9 @@ pub enum Error {
     /// It cannot be proven that this node knows what was revoked.
     #[error(transparent)]
     Stale(#[from] Stale),
+    /// This node's state is not known to be as new as what was acknowledged.
+    #[error(transparent)]
+    NotCurrent(#[from] NotCurrent),
     /// The nonce was spent before.
     #[error("the nonce was already used")]
     NonceSpent,
@@ -189,6 +193,8 @@ impl From<Refusal> for Error {
             Refusal::StreamNotEnabled => Self::StreamNotEnabled,
             Refusal::VerifiedTooOften => Self::VerifiedTooOften,
             Refusal::TooManySubjects => Self::TooManySubjects,
+            // This time it was not applied. It was sent before, or is sent again, and may stand then.
+            Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }
     }
 }
@@ -280,6 +286,7 @@ impl State {
         let command = command::Bootstrap {
             cluster_id: Bytes::copy_from_slice(&cluster_id),
             incarnation: Bytes::copy_from_slice(&incarnation),
+            is_timed: true,
         };
         self.propose(Command::Bootstrap(command)).await.map(drop)
     }
@@ -329,8 +336,17 @@ impl State {
         applied_by: String,
         expected_current: String,
     ) -> Result<bool, Error> {
-        let command = command::PutPolicy { digest, sources, applied_by, expected_current };
+        let command = command::PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
         self.propose(Command::PutPolicy(command)).await
+    }
+
+    /// Makes a policy bundle the one that the cluster begins with.
+    ///
+    /// # Errors
+    /// [`Error::PolicyChanged`] if there is a policy already, or as [`Error::Write`] says.
+    pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
+        let command = command::PutPolicy { digest, sources, is_seed: true, ..Default::default() };
+        self.propose(Command::PutPolicy(command)).await.map(drop)
     }
 
     /// States the hash the state had at an index, so that a node with another one stops.
@@ -349,6 +365,31 @@ impl State {
     /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
     pub async fn fresh(&self) -> Result<Fresh, Error> {
         Ok(self.core.fresh().await?)
+    }
+
+    /// The proof that everything acknowledged before is applied here: asks the leader.
+    ///
+    /// # Errors
+    /// [`Error::NotCurrent`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
+    pub async fn current(&self) -> Result<Current, Error> {
+        Ok(self.core.linearizable().await?)
+    }
+
+    /// What `look` finds. What is not here may have been written through another node a moment ago: before that is
+    /// said of it, the leader is asked, and it is looked for again.
+    ///
+    /// # Errors
+    /// Those of `look`; [`Error::NotCurrent`].
+    pub async fn confirmed<T, E: From<Error>>(
+        &self,
+        look: impl Fn() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        let found = look()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        self.current().await?;
+        look()
     }
 
     /// What is kept in memory, as of the last entry applied.
@@ -404,5 +445,40 @@ fn read_reply(outcome: &cluster::Outcome) -> Result<Told<Reply>, Error> {
         Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
         Some(reply) => Ok(reply),
         None => Err(Error::Undecodable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::testing::Core;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_here_is_looked_for_again_once_the_leader_was_asked_and_what_is_here_at_once() {
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let looks = Cell::new(0);
+        let look_from = |there_from: u32| {
+            looks.set(0);
+            let looks = &looks;
+            move || {
+                looks.set(looks.get() + 1);
+                Ok::<_, Error>((looks.get() >= there_from).then_some(7))
+            }
+        };
+        for (there_from, found, looked) in [(1, Some(7), 1), (2, Some(7), 2), (3, None, 2)] {
+            let confirmed = core.state.confirmed(look_from(there_from)).await;
+            assert_eq!((confirmed.expect("a leader"), looks.get()), (found, looked));
+        }
+        core.state.core().shutdown().await.expect("stops");
+        let here = core.state.confirmed(look_from(1)).await;
+        assert_eq!(here.expect("nobody is asked"), Some(7));
+        let missing = core.state.confirmed(look_from(2)).await;
+        assert!(
+            matches!(missing, Err(Error::NotCurrent(NotCurrent::NoLeader))),
+            "nobody says that it is not there"
+        );
+        core.end().await;
     }
 }

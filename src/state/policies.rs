@@ -18,6 +18,9 @@ const LAST_CHANGE: &[u8] = b"last_policy_change";
 /// [`Corrupt`] if a row is not what was written.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Result<Reply, Corrupt> {
     let current = tables.row(META, CURRENT_POLICY)?.unwrap_or_default();
+    if command.is_seed && !current.is_empty() {
+        return Ok(Reply::Refused(Refusal::PolicyChanged));
+    }
     if !command.expected_current.is_empty() && command.expected_current.as_bytes() != current {
         return Ok(Reply::Refused(Refusal::PolicyChanged));
     }

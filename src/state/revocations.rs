@@ -366,16 +366,11 @@ impl State {
         self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
     }
 
-    /// Whether a caller is blocked by whose certificate it comes, on a node that has applied `position`. A
-    /// watermark does not reach a certificate: nobody can tell when what it stands for was issued.
+    /// Whether a caller is blocked by whose certificate it comes. A watermark does not reach a certificate: nobody
+    /// can tell when what it stands for was issued. Nobody is before the cluster is bootstrapped.
     #[must_use]
-    pub fn is_blocked_caller(
-        &self,
-        fresh: &Fresh,
-        (issuer, id): (&str, &str),
-        position: LogPosition,
-        now: Timestamp,
-    ) -> bool {
+    pub fn is_blocked_caller(&self, fresh: &Fresh, (issuer, id): (&str, &str), now: Timestamp) -> bool {
+        let Some(position) = self.position() else { return false };
         let workload = id.parse::<WorkloadId>().ok().map(|id| lineage::workload(&id));
         let facts: Vec<_> = workload.into_iter().chain([lineage::client(issuer, id)]).collect();
         self.revokes(fresh, &facts, Some(position), now)

@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use super::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use super::revocations::Note;
-use super::tables::{Moment, REVOCATION, SIGNING_KEY, Tables};
+use super::tables::{BOOTSTRAPPED_AT, META, Moment, REVOCATION, SIGNING_KEY, Tables, eight_bytes};
 use super::{feed, idempotency, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -167,8 +167,17 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
 }
 
 /// Publishes a key. It may sign once it is [`limits::KEY_PUBLISH_AHEAD`] old, so that whoever
-/// caches the JWKS knows it by then; the very first key of its algorithm in a cluster may sign at once,
-/// because nobody can have cached the keys of anything it would verify.
+/// caches the JWKS knows it by then. Two may sign at once ("waived at bootstrap", contract §3):
+///
+/// 1. the very first key of its algorithm in a cluster: nobody can have cached the keys of anything it would
+///    verify
+/// 2. the first key of its algorithm of a node, until the cluster is [`limits::KEY_PUBLISH_AHEAD`] old, so that
+///    nodes that are founded together all sign. Nobody can hold a JWKS from before the cluster; one that is held
+///    was fetched minutes ago at most, is good for 60 s, and whoever meets a `kid` that is not in it fetches
+///    it again.
+///
+/// A node's second key waits whatever became of its first: one that is retired or tainted is remembered for
+/// longer than the cluster is that young.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
@@ -186,7 +195,9 @@ pub fn publish(
     }
     let algorithm = read_algorithm(&command.algorithm)?;
     let alike: Vec<_> = known.into_iter().filter(|key| key.algorithm == algorithm).collect();
-    let first_ever = alike.is_empty();
+    let is_first_ever = alike.is_empty();
+    let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
+    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, now)?);
     // Only those of the same algorithm: where the last key of one is gone, the next is not the first.
     for key in alike.into_iter().filter(|key| key.forgettable(now)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
@@ -197,13 +208,21 @@ pub fn publish(
         jwk: command.jwk.clone(),
         algorithm,
         published_at: now,
-        usable_from: if first_ever { now } else { now.plus(limits::KEY_PUBLISH_AHEAD) },
+        usable_from: if signs_at_once { now } else { now.plus(limits::KEY_PUBLISH_AHEAD) },
         retired_at: None,
         tainted_at: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
     tell(tables, now, &facts.kid, "published")?;
     Ok(Reply::Done { changed: true })
+}
+
+/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. One of before that was
+/// remembered is not young.
+fn is_young(tables: &Tables<'_>, now: Timestamp) -> Result<bool, Corrupt> {
+    let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
+    let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
+    Ok(now < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
 }
 
 /// Retires a key, if its node has another one of its algorithm that may sign.

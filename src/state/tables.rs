@@ -70,6 +70,11 @@ pub const OUTBOX: &str = "outbox";
 /// What the live feed tells, by event id.
 pub const FEED: &str = "feed";
 
+/// Processes that propose, by origin.
+pub const ORIGIN: &str = "origin";
+/// What was replied to commands that may be sent again, by (origin, sequence): the reply as it was encoded.
+pub const REPLY: &str = "reply";
+
 /// Every table.
 pub const ALL: &[&str] = &[
     META,
@@ -100,12 +105,17 @@ pub const ALL: &[&str] = &[
     DEAD_LETTER,
     OUTBOX,
     FEED,
+    ORIGIN,
+    REPLY,
 ];
 
 /// Row of [`META`]: 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
 /// Row of [`META`]: 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
+/// Row of [`META`]: when the cluster was bootstrapped in log time, milliseconds, 8 bytes; absent in a cluster of
+/// before that was remembered.
+pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
 /// Row of [`META`]: time that has passed, milliseconds, 8 bytes ([`Moment::passed`]).
@@ -125,6 +135,11 @@ pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 
 /// Row of [`META`]: how many streams there are, 8 bytes.
 pub const STREAMS: &[u8] = b"streams";
+
+/// Row of [`META`]: how many rows [`ORIGIN`] has, 8 bytes.
+pub const ORIGINS: &[u8] = b"origins";
+/// Row of [`META`]: when unused origins were last looked for, in time that has passed, milliseconds, 8 bytes.
+pub const ORIGINS_SWEPT: &[u8] = b"origins_swept";
 
 /// When an entry is applied, by three clocks that all nodes agree on.
 #[derive(Clone, Copy, Debug)]

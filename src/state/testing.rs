@@ -11,13 +11,13 @@ use tokio::task::JoinSet;
 
 use super::command::{
     AcceptSignal, Command, CreateStream, DeleteStream, Reply, SecurityEvent, Stream, Told, decode_reply,
-    encode,
+    encode, encode_batch_without_ids,
 };
 use super::events::SESSION_REVOKED;
-use super::tables::{FEED, META, OUTBOX};
+use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
 use super::{Replicated, State, feed, outbox};
 use crate::clock::{Clock, Timestamp};
-use crate::cluster::{self, Corrupt, Machine as _, Stamp, View, Write};
+use crate::cluster::{self, Corrupt, Machine as _, Origin, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
 use crate::keyring::{Keyring, MakeSetKey};
 use crate::limits;
@@ -25,6 +25,14 @@ use crate::token::signing::SetSigningKey;
 
 /// An issuer of signals.
 pub const ISS: &str = "https://idp.example";
+
+/// The process that proposes what a test does not say otherwise of.
+const ORIGIN_OF_TESTS: Origin = Origin::from_bytes([8; 16]);
+
+/// A batch without ids, as logs of before hold them: what commands do is the same, and nothing else is remembered.
+pub fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
+    encode_batch_without_ids(stamp, commands)
+}
 
 /// An event. Whom it is about is all that tells it from another.
 pub fn about(subject: &str) -> SecurityEvent {
@@ -88,9 +96,12 @@ impl Core {
             data: place.path().to_owned(),
             node_id: 1,
             drawn_disk_id: [7; 16],
+            drawn_cluster_id: [1; 16],
+            drawn_origin: ORIGIN_OF_TESTS,
             heartbeat: Duration::from_millis(20),
             clock: clock.clone(),
             log_bytes_max: limits::LOG_BYTES_MAX,
+            transport: None,
         };
         let started = cluster::start(options, Replicated::default(), |writer| {
             std::thread::spawn(writer);
@@ -98,8 +109,9 @@ impl Core {
         });
         let started = started.await.expect("starts");
         let mut tasks = JoinSet::new();
-        tasks.spawn(started.proposer);
-        tasks.spawn(started.renewal);
+        for work in started.work {
+            tasks.spawn(work);
+        }
         let state = State::new(started.handle);
         state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
         state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
@@ -164,13 +176,14 @@ impl View for Rows {
 }
 
 impl Rows {
-    /// All but what is called by the log index of its entry: that differs when the same commands come in fewer
-    /// or more entries.
+    /// All but what is called by the log index of its entry, and what is remembered of its commands: that differs
+    /// when the same commands come in fewer or more entries.
     #[must_use]
     pub fn without_events(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let is_span = |key: &[u8]| key == outbox::SPAN || key == feed::SPAN;
         let mut rows = self.0.clone();
-        rows.retain(|(table, key), _| table != OUTBOX && table != FEED && !(table == META && is_span(key)));
+        let differs = [OUTBOX, FEED, ORIGIN, REPLY];
+        rows.retain(|(table, key), _| !(differs.contains(&&table[..]) || table == META && is_span(key)));
         rows
     }
 }
@@ -188,17 +201,32 @@ impl Bench {
 
     /// The same, with whether each is the outcome of an earlier one.
     pub fn told(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
-        // Time passes as it is told, and is not undone by a clock that is set back.
+        let stamp = self.stamp(at);
+        self.stamped_as(stamp, commands)
+    }
+
+    /// Applies commands with their ids as one entry.
+    pub fn submitted(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Told<Reply>> {
+        let stamp = self.stamp(at);
+        self.entry(&Replicated::batch(stamp, submissions))
+    }
+
+    /// Time passes as it is told, and is not undone by a clock that is set back.
+    fn stamp(&mut self, at: Timestamp) -> Stamp {
         let elapsed = self.stamped.map_or(Duration::ZERO, |last| at.since(last));
         self.stamped = self.stamped.max(Some(at));
-        self.stamped_as(Stamp { time: at, wall: at, elapsed }, commands)
+        Stamp { time: at, wall: at, elapsed }
     }
 
     /// The same, stamped by clocks that do not agree.
     pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
-        let batch = Replicated::batch(stamp, commands);
+        self.entry(&batch(stamp, commands))
+    }
+
+    /// Applies a batch as it is in the log.
+    pub fn entry(&mut self, batch: &[u8]) -> Vec<Told<Reply>> {
         self.entries += 1;
-        let applied = self.machine.apply(&self.rows, &batch, self.entries).expect("applies");
+        let applied = self.machine.apply(&self.rows, batch, self.entries).expect("applies");
         for write in &applied.writes {
             match write.clone() {
                 Write::Put { table, key, value } => {

@@ -46,7 +46,7 @@ pub struct Metrics {
     tool_writes: IntCounterVec,
     tools: IntGauge,
     tls_reloads: IntCounterVec,
-    tls_certificate_not_after: IntGauge,
+    tls_certificate_not_after: IntGaugeVec,
     raft_applied_index: IntGauge,
     raft_is_leader: IntGauge,
     freshness_lease_held: IntGauge,
@@ -211,13 +211,14 @@ impl Metrics {
             tls_reloads: counters(
                 &registry,
                 "svc_tls_reloads_total",
-                "Changes of the files of TLS that were loaded or refused.",
-                &["result"],
+                "Changes of the files of TLS that were loaded or refused, by who is at the other end.",
+                &["with", "result"],
             )?,
-            tls_certificate_not_after: gauge(
+            tls_certificate_not_after: gauges(
                 &registry,
                 "svc_tls_certificate_not_after_seconds",
-                "End of our TLS certificate, in seconds since the Unix epoch; 0 without TLS.",
+                "End of our TLS certificate, in seconds since the Unix epoch, by who is at the other end.",
+                &["with"],
             )?,
             raft_applied_index: gauge(
                 &registry,
@@ -389,13 +390,13 @@ impl Metrics {
     }
 
     /// The files of TLS changed and were loaded, `ok`, or refused, `failed`.
-    pub fn tls_reload(&self, result: &'static str) {
-        self.tls_reloads.with_label_values(&[result]).inc();
+    pub fn tls_reload(&self, with: &'static str, result: &'static str) {
+        self.tls_reloads.with_label_values(&[with, result]).inc();
     }
 
     /// When our TLS certificate ends, in seconds since the Unix epoch.
-    pub fn set_tls_certificate_not_after(&self, secs: i64) {
-        self.tls_certificate_not_after.set(secs);
+    pub fn set_tls_certificate_not_after(&self, with: &'static str, secs: i64) {
+        self.tls_certificate_not_after.with_label_values(&[with]).set(secs);
     }
 
     /// An audit entry of this decision, for example `allow`, was written.
@@ -505,8 +506,8 @@ mod tests {
         metrics.set_signing_keys("ES256", "active", 2);
         metrics.tool_write("register", "done");
         metrics.set_tools(3);
-        metrics.tls_reload("ok");
-        metrics.set_tls_certificate_not_after(1_800_000_000);
+        metrics.tls_reload("callers", "ok");
+        metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
         metrics.set_raft(7, true);
         metrics.audit_entry("allow");
         metrics.set_audit_backlog(9);
@@ -546,8 +547,8 @@ mod tests {
             r#"svc_signing_keys{algorithm="ES256",state="active"} 2"#,
             r#"svc_tool_writes_total{action="register",result="done"} 1"#,
             "svc_tools 3",
-            r#"svc_tls_reloads_total{result="ok"} 1"#,
-            "svc_tls_certificate_not_after_seconds 1800000000",
+            r#"svc_tls_reloads_total{result="ok",with="callers"} 1"#,
+            r#"svc_tls_certificate_not_after_seconds{with="callers"} 1800000000"#,
             r#"svc_audit_entries_total{decision="allow"} 1"#,
             "svc_audit_backlog_bytes 9",
             r#"svc_audit_blocks_total{result="shipped"} 1"#,

@@ -18,7 +18,7 @@ pub use self::trace::TraceContext;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is not a list of levels and `target=level` directives.
-    #[error("log filter must be levels such as \"info\" or \"info,openraft=warn\": {0}")]
+    #[error("log filter must be levels such as \"info\" or \"info,openraft=error\": {0}")]
     FilterMalformed(String),
     /// A metric was described wrongly. A mistake in this file's own table, found by its tests.
     #[error("metric could not be registered: {0}")]

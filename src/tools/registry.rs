@@ -11,7 +11,7 @@ use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, State, Told, ToolPage, ToolQuery};
+use crate::state::{self, Current, State, Told, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Which tools a request can see.
@@ -209,7 +209,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
-    pub fn tool(&self, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
+    pub fn tool(&self, _current: &Current, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
         let row = self.state.tool(tool_id)?;
         let takes = |row: &ToolRow, wanted: &str| {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
@@ -222,7 +222,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`state::Error::Damaged`].
-    pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
+    pub fn tools(&self, _current: &Current, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
         Ok(self.state.tools(query)?)
     }
 

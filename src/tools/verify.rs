@@ -182,7 +182,8 @@ impl Verifier {
             now = self.clock.now();
             authentic = self.authenticate(&fresh, &request, now);
         }
-        let tool = self.tool(&request.tool_id)?.ok_or(Error::UnknownTool)?;
+        // "An unknown tool is confirmed with the leader before 404."
+        let tool = self.state.confirmed(|| self.tool(&request.tool_id)).await?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             say_whose(&mut draft, authentic.credential());

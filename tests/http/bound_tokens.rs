@@ -179,6 +179,7 @@ fn second_certificate_of_the_gateway(node: &Node) -> Pair {
         directory: directory.to_owned(),
         trust_domain,
         hosts: Vec::new(),
+        peers: Vec::new(),
         callers: vec![gateway],
         lifetime_days: 365,
     };

@@ -144,3 +144,38 @@ fn a_checkout_that_comes_after_another_is_built_anew() {
     let [first, second] = &checkouts;
     assert_eq!([first, first, second, second, first].map(|at| begins(at)), [true, false, true, false, true]);
 }
+
+/// A link to the program in a directory of its own, which the bench of a build is not in.
+fn program_alone() -> (tempfile::TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("directory");
+    let program = directory.path().join("trust-fabric");
+    std::fs::hard_link(PROGRAM, &program).expect("the same file system");
+    (directory, program)
+}
+
+#[test]
+fn the_bench_gets_every_argument_and_its_exit_code_is_the_answer() {
+    let (directory, program) = program_alone();
+    let bench = directory.path().join("trust-fabric-bench");
+    std::fs::write(&bench, "#!/bin/sh\necho \"$# $*\"\nexit 7\n").expect("written");
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&bench, permissions).expect("made a program");
+    for (arguments, said) in [
+        (vec!["failover", "--rounds", "3", "--help"], "4 failover --rounds 3 --help\n"),
+        (vec!["--help"], "1 --help\n"),
+        (vec![], "0 \n"),
+    ] {
+        let output = Command::new(&program).arg("bench").args(arguments).output().expect("run the program");
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()), (Some(7), said));
+    }
+}
+
+#[test]
+fn without_the_bench_the_command_says_where_it_comes_from() {
+    let (_directory, program) = program_alone();
+    let output =
+        Command::new(&program).env("PATH", "/nowhere").args(["bench", "failover"]).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no trust-fabric-bench") && said.contains("cargo build"), "{said}");
+}

@@ -136,14 +136,17 @@ async fn without_a_key_that_is_old_enough_nothing_is_minted() {
     let kid = token.header["kid"].as_str().expect("kid");
     node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await;
     node.exchange(&request(&node)).await.is_refused(503, "server_error", "cannot sign");
-    for path in ["/readyz", "/v1/sys/health"] {
+    // It does everything else, but nobody should be sent to it.
+    for (path, status, word) in [("/readyz", 503, "fail"), ("/v1/sys/health", 200, "warn")] {
         let health = node.get(path).await;
-        assert_eq!((health.status, &health.json()["missing"]), (503, &json!(["signing key"])));
-        assert_eq!(health.json()["locked"], true);
+        assert_eq!((health.status, &health.json()["missing"]), (status, &json!(["signing key"])));
+        assert_eq!((&health.json()["locked"], &health.json()["status"]), (&json!(true), &json!(word)));
     }
+    assert_eq!(node.get("/v1/tools").await.status, 200);
     assert_eq!(node.get("/livez").await.status, 200);
     node.advance_secs(600);
     node.granted(&request(&node)).await;
+    assert_eq!(node.get("/readyz").await.status, 200);
 }
 
 #[tokio::test]

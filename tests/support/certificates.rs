@@ -47,6 +47,7 @@ pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
         directory: directory.path().join("pki"),
         trust_domain,
         hosts: Vec::new(),
+        peers: Vec::new(),
         callers,
         lifetime_days: 365,
     };

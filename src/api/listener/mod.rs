@@ -31,10 +31,10 @@ use tokio_util::sync::CancellationToken;
 use self::activity::Ended;
 use self::connection::Connection;
 use self::places::Place;
-use super::peer::{Channel, Peer, PeerCertificate};
-use super::tls::handshake_failure;
+use super::peer::{Channel, Peer};
 use crate::limits;
 use crate::telemetry::Metrics;
+use crate::tls::{PeerCertificate, handshake_failure};
 
 pub use self::descriptors::{Error as DescriptorsError, connections_max};
 pub use self::head::Violation;

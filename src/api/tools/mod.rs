@@ -20,7 +20,7 @@ use super::conditional::{self, Tags};
 use super::error::{self, Error};
 use super::{body, idempotency, paging};
 use crate::state::command::ToolVersion;
-use crate::state::{self, ToolQuery};
+use crate::state::{self, Current, ToolQuery};
 use crate::tools::entry::{self, Entry};
 use crate::tools::registry::{self, Condition, Door, Outcome, Written};
 use crate::{json, limits, tools};
@@ -152,6 +152,7 @@ pub async fn put(
 pub async fn list(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Asked,
 ) -> Result<Response, Error> {
@@ -160,7 +161,7 @@ pub async fn list(
     if protocol.is_some_and(|protocol| !entry::PROTOCOLS.contains(&protocol)) {
         return Err(Error::invalid_request(format!("protocol: {}", entry::PROTOCOL_RULE)));
     }
-    answer_list(&app, &uri, &query, protocol)
+    answer_list(&app, &current, &uri, &query, protocol)
 }
 
 /// The tools that take MCP, in the order of their ids.
@@ -177,22 +178,24 @@ pub async fn list(
 pub async fn list_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
+    current: Current,
     uri: Uri,
     query: Asked,
 ) -> Result<Response, Error> {
     let query = paging::Members::read(query, &["limit", "cursor"])?;
-    answer_list(&app, &uri, &query, Door::Mcp.protocol())
+    answer_list(&app, &current, &uri, &query, Door::Mcp.protocol())
 }
 
 fn answer_list(
     app: &App,
+    current: &Current,
     uri: &Uri,
     query: &paging::Members,
     protocol: Option<&str>,
 ) -> Result<Response, Error> {
     let asked = query.page()?;
-    let page =
-        app.registry.tools(ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit })?;
+    let wanted = ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit };
+    let page = app.registry.tools(current, wanted)?;
     let records = page.rows.into_iter().map(ToolRecord::of).collect::<Result<Vec<_>, _>>()?;
     paging::answer(uri, &records, page.next.as_deref())
 }
@@ -217,10 +220,11 @@ fn answer_list(
 pub async fn get(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
+    current: Current,
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    answer_one(&app, Door::Every, &id_of(tool_id)?, &headers)
+    answer_one(&app, &current, Door::Every, &id_of(tool_id)?, &headers)
 }
 
 /// One tool that takes MCP.
@@ -243,14 +247,21 @@ pub async fn get(
 pub async fn get_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
+    current: Current,
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    answer_one(&app, Door::Mcp, &id_of(tool_id)?, &headers)
+    answer_one(&app, &current, Door::Mcp, &id_of(tool_id)?, &headers)
 }
 
-fn answer_one(app: &App, door: Door, tool_id: &str, headers: &HeaderMap) -> Result<Response, Error> {
-    let row = app.registry.tool(tool_id, door)?;
+fn answer_one(
+    app: &App,
+    current: &Current,
+    door: Door,
+    tool_id: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Error> {
+    let row = app.registry.tool(current, tool_id, door)?;
     if !if_match(headers)?.holds_for(&row) {
         return Err(state::Error::PreconditionFailed.into());
     }

@@ -23,6 +23,11 @@ async fn renew(freshness: &Freshness) {
 }
 
 /// How long a lease is held after it was asked for.
+/// Nobody says anything.
+fn unheard() -> watch::Receiver<()> {
+    watch::channel(()).1
+}
+
 fn held_for() -> Duration {
     limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHNESS_MARGIN)
 }
@@ -227,7 +232,7 @@ async fn a_cluster_of_one_waits_for_itself_only() {
     let alone = || Some(Others { applied: Vec::new(), led_since: clock.boot() });
     let (sender, mut applied) = watch::channel(6);
     let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
-    let mut waiting = pin!(freshness.barrier(7, applies, alone));
+    let mut waiting = pin!(freshness.barrier(7, applies, alone, unheard()));
     assert!(waiting.as_mut().now_or_never().is_none());
     sender.send_replace(7);
     assert_eq!(waiting.now_or_never(), Some(Ok(())));
@@ -239,7 +244,7 @@ async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_
     let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
     let answered = Cell::new(false);
     let waited = async {
-        freshness.barrier(7, async {}, silent).await.expect("acknowledged");
+        freshness.barrier(7, async {}, silent, unheard()).await.expect("acknowledged");
         answered.set(true);
     };
     let step = Duration::from_millis(10);
@@ -250,16 +255,32 @@ async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_
     assert!(answered.get());
 }
 
+#[tokio::test]
+async fn a_member_that_says_it_has_applied_is_waited_for_no_longer() {
+    let (freshness, clock) = freshness();
+    clock.advance(limits::FRESHNESS_LEASE);
+    let (said, applied) = (watch::Sender::new(()), AtomicU64::new(6));
+    let others =
+        || Some(Others { applied: vec![applied.load(Ordering::Relaxed)], led_since: Duration::ZERO });
+    let mut waiting = pin!(freshness.barrier(7, async {}, others, said.subscribe()));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    said.send_replace(());
+    assert!(waiting.as_mut().now_or_never().is_none(), "it said that it has not");
+    applied.store(7, Ordering::Relaxed);
+    said.send_replace(());
+    assert_eq!(waiting.now_or_never(), Some(Ok(())));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_is_not_applied_is_not_acknowledged() {
     let (freshness, _clock) = freshness();
     let alone = || Some(Others::default());
-    let outcome = freshness.barrier(7, std::future::pending(), alone).await;
+    let outcome = freshness.barrier(7, std::future::pending(), alone, unheard()).await;
     assert_eq!(outcome, Err(Error::Unacknowledged));
     // Nor by a node that does not lead, or whose clock stands still while another is silent.
-    assert_eq!(freshness.barrier(7, async {}, || None).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, || None, unheard()).await, Err(Error::Unacknowledged));
     let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
-    assert_eq!(freshness.barrier(7, async {}, silent).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, silent, unheard()).await, Err(Error::Unacknowledged));
 }
 
 #[test]

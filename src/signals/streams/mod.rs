@@ -18,7 +18,9 @@ pub use request::{Delivery, Extent, Members, Method};
 use self::request::Terms;
 use crate::limits;
 use crate::outbound::guard::Guard;
-use crate::state::{self, DeadLetter, EventId, Idempotency, State, Stream, StreamCursor, StreamStatus};
+use crate::state::{
+    self, Current, DeadLetter, EventId, Idempotency, State, Stream, StreamCursor, StreamStatus,
+};
 
 /// Everything that the management of streams needs.
 pub struct Streams {
@@ -96,8 +98,8 @@ impl Streams {
     ///
     /// # Errors
     /// [`state::Error::UnknownStream`] also for a stream of somebody else; [`Error::NotConfigured`].
-    pub fn show(&self, stream_id: &str, caller: &Caller) -> Result<Shown, Error> {
-        Ok(self.shown(self.of(stream_id, caller)?))
+    pub fn show(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<Shown, Error> {
+        Ok(self.shown(self.of(current, stream_id, caller)?))
     }
 
     /// At most `limit` of the streams behind `after` that this caller made, an operator of all; and behind which
@@ -107,6 +109,7 @@ impl Streams {
     /// [`Error::NotConfigured`].
     pub fn list(
         &self,
+        _current: &Current,
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
@@ -126,7 +129,13 @@ impl Streams {
     ///
     /// # Errors
     /// As [`Error`] says; [`state::Error::StreamChanged`] if others keep changing it.
-    pub async fn change(&self, members: Members, extent: Extent, caller: &Caller) -> Result<Shown, Error> {
+    pub async fn change(
+        &self,
+        current: &Current,
+        members: Members,
+        extent: Extent,
+        caller: &Caller,
+    ) -> Result<Shown, Error> {
         self.configured()?;
         let stream_id = members.stream_id.clone();
         let stream_id = stream_id.ok_or_else(|| Error::invalid("stream_id", "is required"))?;
@@ -135,7 +144,7 @@ impl Streams {
         let terms = Terms { issuer: &self.issuer, poll_url: &poll_url, push_url: &push_url };
         let mut attempts = 1;
         loop {
-            let stream = self.of(&stream_id, caller)?;
+            let stream = self.of(current, &stream_id, caller)?;
             let config = request::change(members.clone(), extent, &stream, &terms)?;
             match self.state.update_stream(config, stream.revision).await {
                 // Somebody else was faster: what was stated holds for what the stream is now.
@@ -151,8 +160,8 @@ impl Streams {
     ///
     /// # Errors
     /// [`state::Error::UnknownStream`] also for a stream of somebody else.
-    pub async fn delete(&self, stream_id: &str, caller: &Caller) -> Result<(), Error> {
-        self.of(stream_id, caller)?;
+    pub async fn delete(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<(), Error> {
+        self.of(current, stream_id, caller)?;
         Ok(self.state.delete_stream(stream_id).await?)
     }
 
@@ -162,12 +171,12 @@ impl Streams {
     /// [`Error::Invalid`], [`state::Error::UnknownStream`].
     pub async fn set_status(
         &self,
+        current: &Current,
         stream_id: &str,
-        status: &str,
-        reason: Option<String>,
+        (status, reason): (&str, Option<String>),
         caller: &Caller,
     ) -> Result<Stream, Error> {
-        self.of(stream_id, caller)?;
+        self.of(current, stream_id, caller)?;
         let unknown = |_| Error::invalid("status", "must be enabled, paused or disabled");
         let status: StreamStatus = status.parse().map_err(unknown)?;
         let reason = reason.map(|text| request::bounded("reason", text, limits::STREAM_REASON_BYTES_MAX));
@@ -179,8 +188,14 @@ impl Streams {
     ///
     /// # Errors
     /// [`state::Error::StreamNotEnabled`], [`state::Error::VerifiedTooOften`], [`Error::Invalid`], [`state::Error::UnknownStream`].
-    pub async fn verify(&self, stream_id: &str, state: Option<String>, caller: &Caller) -> Result<(), Error> {
-        self.of(stream_id, caller)?;
+    pub async fn verify(
+        &self,
+        current: &Current,
+        stream_id: &str,
+        state: Option<String>,
+        caller: &Caller,
+    ) -> Result<(), Error> {
+        self.of(current, stream_id, caller)?;
         let most = limits::VERIFICATION_STATE_BYTES_MAX;
         if state.as_ref().is_some_and(|state| state.len() > most) {
             return Err(Error::invalid("state", format!("must be at most {most} bytes")));
@@ -195,12 +210,12 @@ impl Streams {
     /// [`Error::Invalid`], also if it stays removed because it matches another that is; [`state::Error::UnknownStream`], [`state::Error::TooManySubjects`].
     pub async fn change_subject(
         &self,
+        current: &Current,
         stream_id: &str,
-        subject: &Value,
-        is_removed: bool,
+        (subject, is_removed): (&Value, bool),
         caller: &Caller,
     ) -> Result<(), Error> {
-        let stream = self.of(stream_id, caller)?;
+        let stream = self.of(current, stream_id, caller)?;
         let subject = subject::read(subject)?;
         if !is_removed {
             subject::is_not_left_out(&subject, &stream.removed_subjects)?;
@@ -215,17 +230,17 @@ impl Streams {
     /// [`state::Error::UnknownStream`], [`state::Error::Damaged`].
     pub fn dead_letters(
         &self,
+        current: &Current,
         stream_id: &str,
-        after: Option<EventId>,
-        limit: usize,
+        (after, limit): (Option<EventId>, usize),
         caller: &Caller,
     ) -> Result<(Vec<DeadLetter>, Option<EventId>), Error> {
-        self.of(stream_id, caller)?;
+        self.of(current, stream_id, caller)?;
         Ok(self.state.dead_letters(stream_id, after, limit)?)
     }
 
     /// The one place that says who sees a stream.
-    fn of(&self, stream_id: &str, caller: &Caller) -> Result<Arc<Stream>, Error> {
+    fn of(&self, _current: &Current, stream_id: &str, caller: &Caller) -> Result<Arc<Stream>, Error> {
         self.configured()?;
         let stream = self.state.stream(stream_id).filter(|stream| caller.may_see(stream));
         Ok(stream.ok_or(state::Error::UnknownStream)?)

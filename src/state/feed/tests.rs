@@ -84,7 +84,8 @@ fn policy(digest: &str) -> Command {
 fn whatever_stands_is_told_once_and_what_changes_nothing_is_not() {
     let mut bench = Bench::default();
     let id = Bytes::from_static(&[7; 16]);
-    let bootstrap = || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone() });
+    let bootstrap =
+        || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), is_timed: true });
     assert_eq!(bench.tells(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
     assert!(bench.tells(bootstrap()).is_empty());
 

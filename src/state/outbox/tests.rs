@@ -13,7 +13,7 @@ use crate::state::command::{
 };
 use crate::state::revocations::fact_row;
 use crate::state::tables::META;
-use crate::state::testing::{Bench, ISS, Rows, about, create_stream, delete_stream, signal};
+use crate::state::testing::{Bench, ISS, Rows, about, batch, create_stream, delete_stream, signal};
 use crate::token::lineage::Fact;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -325,10 +325,10 @@ fn a_command_whose_event_is_no_object_stops_the_node() {
     ] {
         let Command::AcceptSignal(signal) = signal("1", &[]) else { panic!("a signal") };
         let signal = AcceptSignal { events: vec![broken], ..signal };
-        let batch = Replicated::batch(Stamp::default(), vec![encode(Command::AcceptSignal(signal))]);
+        let batch = batch(Stamp::default(), vec![encode(Command::AcceptSignal(signal))]);
         assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err());
     }
     // And not because of something else in it.
-    let batch = Replicated::batch(Stamp::default(), vec![encode(signal("1", &["a"]))]);
+    let batch = batch(Stamp::default(), vec![encode(signal("1", &["a"]))]);
     assert!(bench.machine.apply(&bench.rows, &batch, 2).is_ok());
 }

@@ -7,7 +7,7 @@ use crate::cluster::{Machine as _, Stamp};
 use crate::id::{Incarnation, LogPosition};
 use crate::state::Replicated;
 use crate::state::tables::{BLOCKS, META};
-use crate::state::testing::Bench;
+use crate::state::testing::{Bench, batch};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -341,7 +341,7 @@ fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
     if let Command::AcceptSignal(signal) = &mut command {
         signal.effects[0].kind = 99;
     }
-    let batch = Replicated::batch(Stamp { time: START, ..Stamp::default() }, vec![command::encode(command)]);
+    let batch = batch(Stamp { time: START, ..Stamp::default() }, vec![command::encode(command)]);
     let bench = Bench::default();
     let refusal = bench.machine.apply(&bench.rows, &batch, 1).expect_err("stops").to_string();
     assert!(refusal.contains("too old"), "{refusal}");

@@ -9,7 +9,7 @@ use crate::cluster::{Machine as _, Stamp};
 use crate::state::command::{self, AdvanceStream, SetStreamStatus, encode, encode_once};
 use crate::state::events::{EventId, STREAM_UPDATED};
 use crate::state::tables::{DEAD_LETTER, OWNED, STREAM_CURSOR};
-use crate::state::testing::{Bench, create_stream, delete_stream, signal};
+use crate::state::testing::{Bench, batch, create_stream, delete_stream, signal};
 use crate::state::{Replicated, Told};
 
 mod changes;
@@ -453,7 +453,7 @@ fn a_damaged_row_or_command_stops_the_node() {
             ..AdvanceStream::default()
         }),
     ] {
-        let batch = Replicated::batch(Stamp::default(), vec![encode(command.clone())]);
+        let batch = batch(Stamp::default(), vec![encode(command.clone())]);
         assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err(), "{command:?}");
     }
 }

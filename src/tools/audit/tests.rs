@@ -10,6 +10,7 @@ use super::chain::{Summary, Verifier};
 use super::entry::Entry;
 use super::trail::{Page, Query, ReadError};
 use super::*;
+use crate::state::Current;
 use crate::state::testing::Core;
 
 mod lost;
@@ -69,11 +70,15 @@ impl Bench {
         self.audit.record(draft(tool_id, notes)).await.expect("recorded");
     }
 
+    async fn current(&self) -> Current {
+        self.core.state.current().await.expect("it leads")
+    }
+
     async fn trail(&self, tool_id: &str) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut query = Query { limit: 1000, ..Query::default() };
         loop {
-            let page = self.audit.trail(tool_id, &query).await.expect("trail");
+            let page = self.audit.trail(&self.current().await, tool_id, &query).await.expect("trail");
             entries.extend(page.entries);
             query.before = page.next;
             if page.next.is_none() {
@@ -86,7 +91,8 @@ impl Bench {
     async fn verified(&self) -> Summary {
         let (mut verifier, mut after) = (Verifier::default(), 0);
         loop {
-            let (blocks, is_more) = self.audit.blocks(after, 10).await.expect("blocks");
+            let (blocks, is_more) =
+                self.audit.blocks(&self.current().await, after, 10).await.expect("blocks");
             for block in &blocks {
                 assert_eq!(block.number, after + 1);
                 after = block.number;
@@ -139,7 +145,7 @@ async fn what_was_recorded_is_read_newest_first_and_holds_together() {
     let summary = bench.verified().await;
     assert_eq!((summary.entries, summary.blocks, summary.chains_begun_before), (10, 5, 0));
     assert!(matches!(
-        bench.audit.trail("c", &Query { limit: 1, ..Query::default() }).await,
+        bench.audit.trail(&bench.current().await, "c", &Query { limit: 1, ..Query::default() }).await,
         Err(ReadError::UnknownTool)
     ));
     assert!(bench.audit.backlog.is_empty());
@@ -221,9 +227,10 @@ async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
     let most = u32::try_from(limits::AUDIT_READS_MAX).expect("small");
     let taken = bench.audit.readers.acquire_many(most).await.expect("places");
     let query = Query { limit: 1, ..Query::default() };
-    assert!(matches!(bench.audit.trail("a", &query).await, Err(ReadError::Busy)));
-    assert!(matches!(bench.audit.blocks(0, 1).await, Err(ReadError::Busy)));
-    let (waited, ()) = futures::join!(bench.audit.trail("a", &query), async { drop(taken) });
+    assert!(matches!(bench.audit.trail(&bench.current().await, "a", &query).await, Err(ReadError::Busy)));
+    assert!(matches!(bench.audit.blocks(&bench.current().await, 0, 1).await, Err(ReadError::Busy)));
+    let current = bench.current().await;
+    let (waited, ()) = futures::join!(bench.audit.trail(&current, "a", &query), async { drop(taken) });
     assert_eq!(waited.expect("a place").entries.len(), 1);
     bench.end().await;
 }
@@ -241,7 +248,8 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
     for at in 1..=3 {
         bench.record("a", &at.to_string()).await;
         let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
-        let pages = futures::future::join_all((0..10).map(|_| audit.trail("a", &query))).await;
+        let current = bench.current().await;
+        let pages = futures::future::join_all((0..10).map(|_| audit.trail(&current, "a", &query))).await;
         assert!(pages.iter().all(|page| page.as_ref().is_ok_and(|page| page.entries.len() == 1 + at)));
     }
     let shipped = bench.core.state.last_audit_block().expect("row").sequence;
@@ -280,7 +288,8 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
             bench.audit.ship().await.expect("shipped");
         }
     }
-    let page = async |query: Query| bench.audit.trail("a", &query).await.expect("trail");
+    let page =
+        async |query: Query| bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
     let mut query = Query { limit: 4, ..Query::default() };
     let mut sizes = Vec::new();
     let mut all = Vec::new();
@@ -314,10 +323,10 @@ async fn a_page_opens_so_many_blocks_and_says_where_to_go_on() {
         bench.record("a", &at.to_string()).await;
     }
     let query = Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() };
-    let first = bench.audit.trail("a", &query).await.expect("trail");
+    let first = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
     assert!(first.entries.is_empty());
     let query = Query { before: Some(first.next.expect("goes on")), ..query };
-    let second = bench.audit.trail("a", &query).await.expect("trail");
+    let second = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
     assert_eq!((notes(&second.entries), second.next), (vec!["deny the first"], None));
     bench.end().await;
 }
@@ -329,7 +338,7 @@ async fn a_page_has_so_many_bytes() {
     let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX);
     futures::future::join_all((0..entries).map(|_| bench.audit.record(draft("a", &long)))).await;
     let query = Query { limit: usize::MAX, ..Query::default() };
-    let page = bench.audit.trail("a", &query).await.expect("trail");
+    let page = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
     let bytes: usize = page.entries.iter().map(|entry| serde_json::to_vec(entry).expect("JSON").len()).sum();
     let largest = limits::AUDIT_NOTES_BYTES_MAX + 1024;
     assert!(

@@ -11,7 +11,7 @@ use super::{Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
-use crate::state::{self, AuditBlock};
+use crate::state::{self, AuditBlock, Current};
 use crate::{json, limits};
 
 /// Why nothing can be shown.
@@ -97,7 +97,7 @@ impl Audit {
     ///
     /// # Errors
     /// As [`ReadError`] says.
-    pub async fn trail(&self, tool_id: &str, query: &Query) -> Result<Page, ReadError> {
+    pub async fn trail(&self, _current: &Current, tool_id: &str, query: &Query) -> Result<Page, ReadError> {
         let _place = self.place().await?;
         self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
@@ -130,7 +130,12 @@ impl Audit {
     ///
     /// # Errors
     /// As [`ReadError`] says.
-    pub async fn blocks(&self, after: u64, limit: usize) -> Result<(Vec<OpenBlock>, bool), ReadError> {
+    pub async fn blocks(
+        &self,
+        _current: &Current,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<OpenBlock>, bool), ReadError> {
         let _place = self.place().await?;
         self.ship_for_reader().await?;
         let (mut blocks, mut bytes) = (Vec::new(), 0);

@@ -190,9 +190,8 @@ impl Shared {
     }
 
     fn is_owner_blocked(&self, fresh: &Fresh, stream: &Stream) -> bool {
-        let Some(position) = self.state.position() else { return false };
         let owner = (self.sets.issuer(), stream.config.owner.as_str());
-        self.state.is_blocked_caller(fresh, owner, position, self.clock.now())
+        self.state.is_blocked_caller(fresh, owner, self.clock.now())
     }
 
     /// The token of an event, by the key that signs now: the same text as before while that is the same key.

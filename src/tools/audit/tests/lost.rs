@@ -53,7 +53,7 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
     assert!(segment("unreadable-1").is_dir(), "what may be looked at is kept");
     assert!(bench.audit.backlog.is_empty());
     // Empty blocks have their place, so that the blocks are a chain all the same.
-    let (blocks, _) = bench.audit.blocks(0, 10).await.expect("blocks");
+    let (blocks, _) = bench.audit.blocks(&bench.current().await, 0, 10).await.expect("blocks");
     let sizes: Vec<_> = blocks.iter().map(|block| block.block.entries.len()).collect();
     assert_eq!(sizes[..3], [0, 0, 1]);
     for pair in blocks.windows(2) {

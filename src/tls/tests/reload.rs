@@ -14,7 +14,7 @@ async fn own_certificate(setup: &Setup, tls: &Tls) -> CertificateDer<'static> {
 
 fn reloads(setup: &Setup, result: &str) -> Option<u64> {
     let page = setup.metrics.render().expect("page");
-    let name = format!("svc_tls_reloads_total{{result=\"{result}\"}} ");
+    let name = format!("svc_tls_reloads_total{{result=\"{result}\",with=\"callers\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("number"))
 }
 
@@ -54,7 +54,13 @@ async fn a_new_certificate_and_a_new_revocation_list_are_taken_over() {
     let refused = peer(&setup, &tls, Some(client), &TLS13).await;
     assert_eq!(refused, Err("certificate is revoked".to_owned()));
     let page = setup.metrics.render().expect("page");
-    assert!(page.contains(&format!("svc_tls_certificate_not_after_seconds {}", NOW + 20 * HOUR)), "{page}");
+    assert!(
+        page.contains(&format!(
+            "svc_tls_certificate_not_after_seconds{{with=\"callers\"}} {}",
+            NOW + 20 * HOUR
+        )),
+        "{page}"
+    );
     assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (Some(1), None));
 }
 

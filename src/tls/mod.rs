@@ -1,9 +1,11 @@
-//! TLS with client certificates: what is served with, from files that may change under us, and who
-//! the client is. Nothing here accepts a connection and nothing decides what a client may do.
+//! TLS with certificates at both ends: what is served with, from files that may change under us, and who
+//! the other end is; for callers, and between nodes. Nothing here accepts a connection and nothing decides
+//! what the other end may do.
 
 mod config;
 mod files;
 mod leaf;
+mod peers;
 mod reason;
 mod verifier;
 
@@ -18,16 +20,14 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::digest;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use self::files::Files;
-pub use self::leaf::Refusal;
+pub use self::leaf::{PeerCertificate, Refusal};
 pub use self::reason::handshake_failure;
 
 use self::config::Loaded;
 use self::files::Contents;
-use crate::api::listener::Handshake;
-use crate::api::peer::PeerCertificate;
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -147,6 +147,25 @@ pub enum Error {
     Peer(#[from] Refusal),
 }
 
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum With {
+    /// Callers of the API, who may come without a certificate.
+    Callers,
+    /// Nodes of this cluster, both ways: each has a certificate, over TLS 1.3, for HTTP/2.
+    Peers,
+}
+
+impl With {
+    /// As a label of a metric.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Callers => "callers",
+            Self::Peers => "peers",
+        }
+    }
+}
+
 /// TLS as the files say, and as they will say. Cheap to clone; clones change together.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
@@ -154,6 +173,7 @@ pub struct Tls(Arc<Shared>);
 struct Shared {
     files: Files,
     client_trust_domains: Vec<TrustDomain>,
+    with: With,
     clock: Clock,
     metrics: Metrics,
     loaded: ArcSwap<Loaded>,
@@ -175,14 +195,15 @@ impl Tls {
     pub fn load(
         files: Files,
         client_trust_domains: Vec<TrustDomain>,
+        with: With,
         clock: Clock,
         metrics: Metrics,
     ) -> Result<Self, Error> {
-        let loaded = config::load(&files, &Contents::read(&files)?, &client_trust_domains, &clock)?;
-        metrics.set_tls_certificate_not_after(loaded.not_after.secs());
+        let loaded = config::load(&files, &Contents::read(&files)?, (&client_trust_domains, with), &clock)?;
+        metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
         let loaded = ArcSwap::from_pointee(loaded);
         let generation = watch::Sender::new(0);
-        Ok(Self(Arc::new(Shared { files, client_trust_domains, clock, metrics, loaded, generation })))
+        Ok(Self(Arc::new(Shared { files, client_trust_domains, with, clock, metrics, loaded, generation })))
     }
 
     /// For the next handshake. It is not to be kept: the one after may need another.
@@ -191,15 +212,11 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.0.loaded.load().server))
     }
 
-    /// What a listener needs of this.
+    /// The same for a connection to a node. The name that is given to it is not looked at: who answers is known
+    /// by [`server_certificate`].
     #[must_use]
-    pub fn handshake(&self) -> Handshake {
-        let tls = self.clone();
-        Handshake {
-            acceptor: Arc::new(move || tls.acceptor()),
-            changes: self.changes(),
-            peer_certificate: |connection| peer_certificate(connection).map_err(|error| error.to_string()),
-        }
+    pub fn connector(&self) -> TlsConnector {
+        TlsConnector::from(Arc::clone(&self.0.loaded.load().client))
     }
 
     /// A number that grows with each change of the files that was loaded. A connection made before it
@@ -241,7 +258,8 @@ impl Tls {
             said.refused = None;
         } else if said.refused != Some(seen) {
             let loaded = contents.and_then(|contents| {
-                config::load(&shared.files, &contents, &shared.client_trust_domains, &shared.clock)
+                let who = (shared.client_trust_domains.as_slice(), shared.with);
+                config::load(&shared.files, &contents, who, &shared.clock)
             });
             said.refused = self.take_over(loaded).is_err().then_some(seen);
         }
@@ -250,11 +268,11 @@ impl Tls {
     }
 
     fn take_over(&self, loaded: Result<Loaded, Error>) -> Result<(), ()> {
-        let Shared { loaded: current, metrics, generation, .. } = self.0.as_ref();
+        let Shared { loaded: current, metrics, generation, with, .. } = self.0.as_ref();
         match loaded {
             Ok(loaded) => {
-                metrics.set_tls_certificate_not_after(loaded.not_after.secs());
-                metrics.tls_reload("ok");
+                metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
+                metrics.tls_reload(with.as_str(), "ok");
                 let not_after = loaded.not_after.to_rfc3339();
                 // First the files, then the number: who sees the number gets the new files.
                 current.store(Arc::new(loaded));
@@ -263,7 +281,7 @@ impl Tls {
                 Ok(())
             }
             Err(error) => {
-                metrics.tls_reload("failed");
+                metrics.tls_reload(with.as_str(), "failed");
                 tracing::warn!(%error, "the files of tls changed and cannot be used; those before stay in use");
                 Err(())
             }
@@ -287,6 +305,15 @@ impl Tls {
 /// # Errors
 /// [`Error::Peer`], which the handshake has already ruled out.
 pub fn peer_certificate(connection: &rustls::ServerConnection) -> Result<Option<PeerCertificate>, Error> {
+    let sent = connection.peer_certificates().and_then(<[_]>::first);
+    Ok(sent.map(|certificate| leaf::peer_certificate(certificate)).transpose()?)
+}
+
+/// The certificate of the node that was connected to. After the handshake.
+///
+/// # Errors
+/// [`Error::Peer`], which the handshake has already ruled out.
+pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
     Ok(sent.map(|certificate| leaf::peer_certificate(certificate)).transpose()?)
 }

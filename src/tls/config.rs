@@ -4,23 +4,27 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
-use rustls::{RootCertStore, ServerConfig, version};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::files::{Contents, Files};
+use super::peers::ServerVerifier;
 use super::verifier::Verifier;
-use super::{Error, leaf};
+use super::{Error, With, leaf};
 use crate::clock::{Clock, Timestamp};
 use crate::id::TrustDomain;
 
 /// One loaded state of the files.
 pub(super) struct Loaded {
     pub server: Arc<ServerConfig>,
+    /// For connections to other nodes.
+    pub client: Arc<ClientConfig>,
     /// Of the files it came from.
     pub digest: [u8; 32],
     /// From when on our own certificate counts.
@@ -44,7 +48,7 @@ impl TimeProvider for Time {
 pub(super) fn load(
     files: &Files,
     contents: &Contents,
-    trust_domains: &[TrustDomain],
+    (trust_domains, with): (&[TrustDomain], With),
     clock: &Clock,
 ) -> Result<Loaded, Error> {
     let now = clock.now();
@@ -63,38 +67,64 @@ pub(super) fn load(
     }
     let key = PrivateKeyDer::from_pem_slice(&contents.private_key)
         .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
-    let roots = client_cas(files, contents, now)?;
+    let roots = Arc::new(client_cas(files, contents, now)?);
     let crls = revocation_lists(files, contents, now)?;
 
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+    let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
         // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
-        .with_crls(crls)
-        .enforce_revocation_expiration()
-        .allow_unauthenticated()
+        .with_crls(crls.clone())
+        .enforce_revocation_expiration();
+    let webpki = match with {
+        With::Callers => webpki.allow_unauthenticated(),
+        With::Peers => webpki,
+    };
+    let webpki = webpki
         .build()
         .map_err(|_| Error::CrlMalformed { path: files.client_crl.clone().unwrap_or_default() })?;
     let verifier = Verifier { webpki, trust_domains: trust_domains.to_vec() };
+    let unusable = |error| match error {
+        rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {
+            certificate: files.certificate.clone(),
+            private_key: files.private_key.clone(),
+        },
+        _ => Error::NoPrivateKey { path: files.private_key.clone() },
+    };
+    let time = Arc::new(Time(clock.clone()));
+    let server_verifier = ServerVerifier::new(roots, &crls, trust_domains.to_vec(), &provider)
+        .map_err(|_| Error::CrlMalformed { path: files.client_crl.clone().unwrap_or_default() })?;
+    let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::<Time>::clone(&time))
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(server_verifier))
+        .with_client_auth_cert(chain.clone(), key.clone_key())
+        .map_err(unusable)?;
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    client.resumption = Resumption::disabled();
     // Of TLS 1.2 rustls has only the suites with AEAD.
-    let mut server = ServerConfig::builder_with_details(provider, Arc::new(Time(clock.clone())))
-        .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+    let (versions, protocols): (&[_], &[&[u8]]) = match with {
+        With::Callers => (&[&version::TLS13, &version::TLS12], &[b"h2", b"http/1.1"]),
+        With::Peers => (&[&version::TLS13], &[b"h2"]),
+    };
+    let mut server = ServerConfig::builder_with_details(provider, time)
+        .with_protocol_versions(versions)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(chain, key)
-        .map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {
-                certificate: files.certificate.clone(),
-                private_key: files.private_key.clone(),
-            },
-            _ => Error::NoPrivateKey { path: files.private_key.clone() },
-        })?;
-    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        .map_err(unusable)?;
+    server.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // No resumption of any kind: rustls would take the client's certificate from the first handshake
     // without verifying it again, so that one revoked since would go on. Without tickets there is
     // no early data either.
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
     server.max_early_data_size = 0;
-    Ok(Loaded { server: Arc::new(server), digest: contents.digest(), not_before, not_after })
+    Ok(Loaded {
+        server: Arc::new(server),
+        client: Arc::new(client),
+        digest: contents.digest(),
+        not_before,
+        not_after,
+    })
 }
 
 fn certificates(path: &std::path::Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {

@@ -10,34 +10,12 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherEr
 
 use super::leaf::{self, Refusal};
 use crate::id::TrustDomain;
-use crate::limits;
 
 /// webpki's rules, and ours after them.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub webpki: Arc<dyn ClientCertVerifier>,
     pub trust_domains: Vec<TrustDomain>,
-}
-
-impl Verifier {
-    /// How much is sent, before any of it costs a signature check.
-    fn check_size(intermediates: &[CertificateDer<'_>]) -> Result<(), Refusal> {
-        if intermediates.len() > limits::CLIENT_INTERMEDIATES_MAX {
-            return Err(Refusal::TooManyIntermediates);
-        }
-        Ok(())
-    }
-
-    /// What webpki lets pass.
-    fn check_svid(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-    ) -> Result<(), Refusal> {
-        intermediates.iter().try_for_each(|certificate| leaf::check_intermediate(certificate))?;
-        let peer = leaf::peer_certificate(end_entity)?;
-        leaf::check_trust_domain(&peer.spiffe_id, &self.trust_domains)
-    }
 }
 
 impl ClientCertVerifier for Verifier {
@@ -47,9 +25,9 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        Self::check_size(intermediates).map_err(refused)?;
+        leaf::check_size(intermediates).map_err(refused)?;
         let verified = self.webpki.verify_client_cert(end_entity, intermediates, now)?;
-        self.check_svid(end_entity, intermediates).map_err(refused)?;
+        leaf::check_svid(end_entity, intermediates, &self.trust_domains).map_err(refused)?;
         Ok(verified)
     }
 

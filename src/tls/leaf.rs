@@ -4,16 +4,27 @@
 //! here, because for the web it may be missing.
 
 use aws_lc_rs::digest;
+use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 
 use super::files::sha256;
-use crate::api::peer::PeerCertificate;
 use crate::clock::Timestamp;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
+
+/// A client certificate that was verified in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// Its only URI name (X.509-SVID §2).
+    pub spiffe_id: WorkloadId,
+    /// SHA-256 of its DER form (RFC 8705 §3.1, `x5t#S256`).
+    pub thumbprint: [u8; 32],
+    /// From when on it counts no more, whatever connection it opened.
+    pub not_after: Timestamp,
+}
 
 /// Why a certificate that leads to a client CA is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,8 +101,26 @@ pub(super) fn peer_certificate(der: &[u8]) -> Result<PeerCertificate, Refusal> {
     })
 }
 
+/// How much the other end sends, before any of it costs a signature check.
+pub(super) fn check_size(intermediates: &[CertificateDer<'_>]) -> Result<(), Refusal> {
+    if intermediates.len() > limits::CLIENT_INTERMEDIATES_MAX {
+        return Err(Refusal::TooManyIntermediates);
+    }
+    Ok(())
+}
+
+/// What webpki lets pass, of whichever end.
+pub(super) fn check_svid(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    trust_domains: &[TrustDomain],
+) -> Result<(), Refusal> {
+    intermediates.iter().try_for_each(|certificate| check_intermediate(certificate))?;
+    check_trust_domain(&peer_certificate(end_entity)?.spiffe_id, trust_domains)
+}
+
 /// Whether the trust domain of `spiffe_id` is one of `allowed`, compared byte for byte.
-pub(super) fn check_trust_domain(spiffe_id: &WorkloadId, allowed: &[TrustDomain]) -> Result<(), Refusal> {
+fn check_trust_domain(spiffe_id: &WorkloadId, allowed: &[TrustDomain]) -> Result<(), Refusal> {
     if allowed.contains(spiffe_id.trust_domain()) {
         Ok(())
     } else {
@@ -102,7 +131,7 @@ pub(super) fn check_trust_domain(spiffe_id: &WorkloadId, allowed: &[TrustDomain]
 /// Whether a certificate may stand between a leaf and a CA. webpki looks at everything but the key
 /// usage. RFC 5280 §6.1.4 (n): "If a key usage extension is present, verify that the keyCertSign bit
 /// is set."
-pub(super) fn check_intermediate(der: &[u8]) -> Result<(), Refusal> {
+fn check_intermediate(der: &[u8]) -> Result<(), Refusal> {
     match key_usage(&parse(der)?)? {
         Some(usage) if !usage.certificates => Err(Refusal::IntermediateKeyUsage),
         _ => Ok(()),

@@ -206,7 +206,13 @@ impl Setup {
     fn load(&self) -> Result<Tls, Error> {
         let trust_domains =
             ["trust.example", "second.example"].map(|name| name.parse().expect("trust domain"));
-        Tls::load(self.files.clone(), trust_domains.to_vec(), self.clock.clone(), self.metrics.clone())
+        Tls::load(
+            self.files.clone(),
+            trust_domains.to_vec(),
+            With::Callers,
+            self.clock.clone(),
+            self.metrics.clone(),
+        )
     }
 
     fn tls(&self) -> Tls {

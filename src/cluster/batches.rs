@@ -1,0 +1,245 @@
+//! Batches: many commands in one log entry, several entries under way. Only the node that leads makes any.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::sync::{mpsc, oneshot};
+
+use super::propose::{Outcome, Raft};
+use super::types::Commands;
+use super::{Machine, Stamp, Submission};
+use crate::clock::{Clock, Timestamp};
+use crate::limits;
+
+/// Why a submission did not come to an entry that is known to be applied. It may be sent again, as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// The queue of whoever leads is full; nothing was proposed.
+    #[error("too many writes are waiting")]
+    Overloaded,
+    /// Nothing was proposed: that node does not lead.
+    #[error("that node does not lead")]
+    NotLeader,
+    /// It may have been proposed, and may still be applied.
+    #[error("what came of it is not known")]
+    Unknown,
+}
+
+struct Waiting {
+    submission: Submission,
+    answer: oneshot::Sender<Result<Outcome, NotDone>>,
+}
+
+/// Where submissions are handed in.
+#[derive(Clone)]
+pub struct Batches {
+    queue: mpsc::Sender<Waiting>,
+}
+
+impl Batches {
+    /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
+    /// is gone.
+    pub fn new<M: Machine>(raft: Raft<M>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+        let (batches, queue) = Self::queue();
+        (batches, work(raft, clock, queue))
+    }
+
+    fn queue() -> (Self, mpsc::Receiver<Waiting>) {
+        let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
+        (Self { queue: sender }, queue)
+    }
+
+    /// Proposes a submission and waits until it is applied here.
+    ///
+    /// # Errors
+    /// As [`NotDone`] says.
+    pub async fn submit(&self, submission: Submission) -> Result<Outcome, NotDone> {
+        let (answer, outcome) = oneshot::channel();
+        self.queue.try_send(Waiting { submission, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotDone::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => NotDone::NotLeader,
+        })?;
+        outcome.await.unwrap_or(Err(NotDone::Unknown))
+    }
+}
+
+async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver<Waiting>) {
+    let mut under_way = FuturesUnordered::new();
+    let mut stamps = Stamps { clock, last: None };
+    loop {
+        let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
+        tokio::select! {
+            first = queue.recv(), if room => {
+                let Some(first) = first else { break };
+                let batch = gather(first, &mut queue);
+                let term = raft.metrics().borrow_watched().current_term;
+                under_way.push(propose_batch(&raft, stamps.next(term), batch));
+            }
+            Some(()) = under_way.next() => {}
+        }
+    }
+    while under_way.next().await.is_some() {}
+}
+
+/// What waits behind `first`, up to the limits of one entry.
+fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>) -> Vec<Waiting> {
+    let mut bytes = first.submission.command.len();
+    let mut batch = vec![first];
+    while batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL {
+        let Ok(next) = queue.try_recv() else { break };
+        bytes += next.submission.command.len();
+        batch.push(next);
+    }
+    batch
+}
+
+/// The times that entries are stamped with: never back, and never further ahead than time has
+/// really passed. One wrong reading of the clock would otherwise stay in the log for good.
+struct Stamps {
+    clock: Clock,
+    /// The term it was made in, what it was, and when.
+    last: Option<(u64, Timestamp, Duration)>,
+}
+
+impl Stamps {
+    /// In another term it begins anew: others have led since, and have counted the time.
+    fn next(&mut self, term: u64) -> Stamp {
+        let (wall, boot) = (self.clock.now(), self.clock.boot());
+        let last = self.last.filter(|(of, ..)| *of == term).map(|(_, last, at)| (last, at));
+        let stamp = match last {
+            None => wall,
+            Some((last, at)) => {
+                let expected = last.plus(boot.saturating_sub(at));
+                if wall.since(expected) > limits::CLOCK_STEP_MAX {
+                    tracing::warn!(ahead = ?wall.since(expected), "the clock was set ahead; it is not followed");
+                    expected
+                } else {
+                    last.max(wall)
+                }
+            }
+        };
+        let elapsed = last.map_or(Duration::ZERO, |(_, at)| boot.saturating_sub(at));
+        self.last = Some((term, stamp, boot));
+        Stamp { time: stamp, wall, elapsed }
+    }
+}
+
+async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Waiting>) {
+    let (submissions, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|waiting| (waiting.submission, waiting.answer)).unzip();
+    let written = raft.client_write(Commands(M::batch(stamp, submissions))).await;
+    match written {
+        Ok(written) => {
+            let index = written.log_id.index;
+            let replies = written.data.0;
+            for (answer, reply) in answers.into_iter().zip(replies) {
+                // The asker may have given up; the command stands all the same.
+                drop(answer.send(Ok(Outcome { index, reply })));
+            }
+        }
+        Err(error) => {
+            // A leader that is deposed says the same of what it has proposed: a successor may apply it.
+            let not_done = match error {
+                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => NotDone::NotLeader,
+                RaftError::APIError(_) | RaftError::Fatal(_) => NotDone::Unknown,
+            };
+            for answer in answers {
+                drop(answer.send(Err(not_done)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::cluster::Origin;
+
+    fn submission(bytes: usize) -> Submission {
+        let command = Bytes::from(vec![0; bytes]);
+        Submission { origin: Origin::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
+    }
+
+    fn waiting(bytes: usize) -> Waiting {
+        Waiting { submission: submission(bytes), answer: oneshot::channel().0 }
+    }
+
+    #[tokio::test]
+    async fn beyond_the_queue_nothing_is_proposed() {
+        let (batches, mut queue) = Batches::queue();
+        for _ in 0..limits::PROPOSALS_QUEUED_MAX {
+            assert!(batches.submit(submission(0)).now_or_never().is_none(), "waits for its outcome");
+        }
+        assert_eq!(batches.submit(submission(0)).now_or_never(), Some(Err(NotDone::Overloaded)));
+        drop(queue.try_recv().expect("one less"));
+        assert!(batches.submit(submission(0)).now_or_never().is_none());
+    }
+
+    #[test]
+    fn an_entry_takes_so_many_commands_or_so_many_bytes() {
+        let (batches, mut queue) = Batches::queue();
+        for (bytes, expected) in [
+            (1, limits::COMMANDS_PER_ENTRY_MAX),
+            (limits::ENTRY_BYTES_FULL / 4, 4),
+            // One byte below full lets one more in.
+            (limits::ENTRY_BYTES_FULL - 1, 2),
+        ] {
+            for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
+                batches.queue.try_send(waiting(bytes)).expect("room");
+            }
+            let first = queue.try_recv().expect("waits");
+            assert_eq!(gather(first, &mut queue).len(), expected, "{bytes}");
+            while queue.try_recv().is_ok() {}
+        }
+    }
+
+    #[test]
+    fn a_clock_set_far_ahead_is_not_followed() {
+        let start = Timestamp::from_secs(1_000_000);
+        let after = |step: Duration| {
+            // A manual clock has one time for both, so the step is in what was stamped before.
+            let clock = Clock::manual(start);
+            let last = Some((1, start.minus(step), clock.boot()));
+            Stamps { clock, last }.next(1).time
+        };
+        assert_eq!(after(limits::CLOCK_STEP_MAX), start);
+        let beyond = limits::CLOCK_STEP_MAX + Duration::from_millis(1);
+        assert_eq!(after(beyond), start.minus(beyond), "no further than time has passed");
+    }
+
+    #[test]
+    fn a_stamp_tells_the_wall_clock_as_it_stands_and_only_time_that_has_passed() {
+        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
+        let mut stamps = Stamps { clock: clock.clone(), last: None };
+        // A process knows nothing of the time before it.
+        assert_eq!(stamps.next(1).elapsed, Duration::ZERO);
+        clock.advance(Duration::from_secs(7));
+        let stamp = stamps.next(1);
+        assert_eq!((stamp.elapsed, stamp.wall), (Duration::from_secs(7), clock.now()));
+        stamps.last =
+            stamps.last.map(|(term, time, boot)| (term, time.minus(Duration::from_secs(86_400)), boot));
+        let stamp = stamps.next(1);
+        assert_eq!((stamp.elapsed, stamp.wall), (Duration::ZERO, clock.now()));
+        assert_eq!(stamp.time, clock.now().minus(Duration::from_secs(86_400)), "log time does not follow");
+    }
+
+    /// A node that led again counted the time that others had led a second time: what is kept for a while by time
+    /// that has passed went early.
+    #[test]
+    fn time_in_which_others_have_led_is_not_counted_again() {
+        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
+        let mut stamps = Stamps { clock: clock.clone(), last: None };
+        stamps.next(1);
+        clock.advance(Duration::from_secs(7));
+        assert_eq!(stamps.next(3).elapsed, Duration::ZERO, "another has led in term 2");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(stamps.next(3).elapsed, Duration::from_secs(2));
+    }
+}

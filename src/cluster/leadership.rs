@@ -1,0 +1,113 @@
+//! Who leads, as far as this node knows, and what only the leader can say.
+
+use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver as _;
+
+use super::database::Database;
+use super::peers::DiskId;
+use super::types::{LogId, Peer, StoredMembership};
+use super::{Corrupt, Handle, Machine};
+use crate::limits;
+
+impl<M: Machine> Handle<M> {
+    /// The members, as this node knows them.
+    pub(super) fn membership(&self) -> StoredMembership {
+        self.raft.server_metrics().borrow_watched().membership_config.as_ref().clone()
+    }
+
+    /// The disk by which the members know one of them.
+    pub(super) fn disk_of(&self, node_id: u64) -> Option<DiskId> {
+        self.membership().membership().get_node(&node_id).map(|peer| peer.disk_id)
+    }
+
+    /// The other members, learners among them.
+    pub(super) fn other_members(&self) -> Vec<(u64, Peer)> {
+        let membership = self.membership();
+        let others = membership.membership().nodes().filter(|(id, _)| **id != self.node_id);
+        others.map(|(id, peer)| (*id, peer.clone())).collect()
+    }
+
+    /// The term this node is in.
+    pub(super) fn term(&self) -> u64 {
+        self.raft.metrics().borrow_watched().current_term
+    }
+
+    /// Whether it has no log and has never voted.
+    pub(super) fn is_blank(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.last_log_index.is_none() && metrics.current_term == 0
+    }
+
+    /// The last entry applied here.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub(super) fn applied_log_id(&self) -> Result<Option<LogId>, Corrupt> {
+        Database::applied(&self.shared.database.load())
+    }
+
+    /// The leader this node follows, if it knows one; itself if it leads.
+    #[must_use]
+    pub fn leader(&self) -> Option<u64> {
+        self.raft.server_metrics().borrow_watched().current_leader
+    }
+
+    /// Waits until `wanted` is true of the leader that is known. Never ends if the core has stopped.
+    async fn until_leader(&self, wanted: impl Fn(Option<u64>) -> bool) {
+        let mut metrics = self.raft.server_metrics();
+        while !wanted(metrics.borrow_watched().current_leader) {
+            if metrics.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits until this node leads, or until it does not. Never ends if the core has stopped.
+    pub async fn until_leads(&self, leads: bool) {
+        self.until_leader(|leader| (leader == Some(self.node_id)) == leads).await;
+    }
+
+    /// Waits until a leader is known, and where it is reached. Never ends if the core has stopped.
+    pub(super) async fn until_led(&self) -> (u64, Peer) {
+        loop {
+            self.until_leader(|leader| leader.is_some()).await;
+            if let Some(leader) = self.leader()
+                && let Some(peer) = self.membership().membership().get_node(&leader)
+            {
+                return (leader, peer.clone());
+            }
+            // A leader whose membership has not come here yet.
+            tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
+        }
+    }
+
+    /// Waits until another node than `before` leads. Never ends if the core has stopped.
+    pub(super) async fn until_not_led_by(&self, before: u64) {
+        self.until_leader(|leader| leader.is_some_and(|leader| leader != before)).await;
+    }
+
+    /// As the leader: an index that covers everything acknowledged before this was called, once a quorum has
+    /// confirmed that this node leads. `None` if it does not. Never by the library's own lease: it is forgotten by
+    /// a voter that restarts.
+    pub(super) async fn confirm_leadership(&self) -> Option<u64> {
+        let confirmed = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
+        self.note_leading();
+        Some(confirmed.read_log_id().index())
+    }
+
+    /// On any node: the same, of whoever leads. Each call asks anew, so that no answer is older than its
+    /// question. `None` if nobody could be asked.
+    pub(super) async fn confirmed_index(&self) -> Option<u64> {
+        let leader = self.leader()?;
+        if leader == self.node_id {
+            return self.confirm_leadership().await;
+        }
+        let member = self.membership().membership().get_node(&leader)?.clone();
+        let client = self.channels.shared(leader, &member).ok()?;
+        let mut peer = client.peer();
+        let asked = peer.read_index(client.request(super::peers::proto::ReadIndexRequest {}));
+        let answer = tokio::time::timeout(limits::FRESHNESS_ATTEMPT, asked).await.ok()?;
+        Some(answer.ok()?.into_inner().index)
+    }
+}

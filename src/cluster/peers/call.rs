@@ -1,0 +1,140 @@
+//! Who calls whom: stated in every call, and held against the certificate, the cluster and the disks.
+
+use prost::Message as _;
+use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
+
+use super::wire::proto;
+use crate::id::{TrustDomain, WorkloadId};
+
+/// The metadata that carries it.
+const KEY: &str = "trust-fabric-call-bin";
+
+/// The id of a cluster: drawn by the node that founds it.
+pub type ClusterId = [u8; 16];
+
+/// The identity of a disk: drawn when it is first used.
+pub type DiskId = [u8; 16];
+
+/// Why a call is refused. Said to the caller, whose log shows it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It does not say who calls whom.
+    #[error("the call does not say who calls whom")]
+    Unstated,
+    /// The certificate is that of somebody else.
+    #[error("the certificate is that of {certified}, not of node {from}, whose is {expected}")]
+    Identity {
+        /// Whom the certificate names.
+        certified: WorkloadId,
+        /// Who it says it is.
+        from: u64,
+        /// Whom its certificate should name.
+        expected: String,
+    },
+    /// It is not for this node.
+    #[error("the call is for node {to}; this is node {this}")]
+    NotThisNode {
+        /// Whom it is for.
+        to: u64,
+        /// Who this is.
+        this: u64,
+    },
+    /// The node that was called has another disk than the caller knows.
+    #[error(
+        "node {0} has another disk than the cluster knows: a disk that was lost may not come back under its id"
+    )]
+    OtherDisk(u64),
+    /// The caller has another disk than the cluster knows.
+    #[error(
+        "the cluster knows node {0} by another disk: a disk that was lost may not come back under its id"
+    )]
+    DiskOfCaller(u64),
+    /// The caller is of another cluster.
+    #[error("this node is of cluster {ours}, the call is of cluster {theirs}")]
+    OtherCluster {
+        /// Ours.
+        ours: String,
+        /// Theirs.
+        theirs: String,
+    },
+    /// This node belongs to no cluster, and is not configured to found one with the caller.
+    #[error("this node belongs to no cluster yet, and node {0} is not one of those it is to found one with")]
+    NotAFounder(u64),
+}
+
+/// A call, as it is stated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// `None` if the caller belongs to no cluster yet.
+    pub cluster_id: Option<ClusterId>,
+    /// Who calls.
+    pub from: u64,
+    /// On which disk.
+    pub from_disk: DiskId,
+    /// Whom.
+    pub to: u64,
+    /// On which disk; `None` if the caller does not know it yet.
+    pub to_disk: Option<DiskId>,
+}
+
+impl Call {
+    /// As metadata.
+    pub fn write(&self, metadata: &mut MetadataMap) {
+        let optional =
+            |id: Option<[u8; 16]>| id.map(|id| bytes::Bytes::copy_from_slice(&id)).unwrap_or_default();
+        let message = proto::Call {
+            cluster_id: optional(self.cluster_id),
+            from: self.from,
+            from_disk: optional(Some(self.from_disk)),
+            to: self.to,
+            to_disk: optional(self.to_disk),
+        };
+        let value: BinaryMetadataValue = MetadataValue::from_bytes(&message.encode_to_vec());
+        metadata.insert_bin(KEY, value);
+    }
+
+    /// From metadata.
+    pub fn read(metadata: &MetadataMap) -> Result<Self, Refusal> {
+        let bytes = metadata.get_bin(KEY).ok_or(Refusal::Unstated)?.to_bytes();
+        let bytes = bytes.map_err(|_| Refusal::Unstated)?;
+        let message = proto::Call::decode(bytes).map_err(|_| Refusal::Unstated)?;
+        let id = |bytes: &[u8]| bytes.try_into().map_err(|_| Refusal::Unstated);
+        let optional = |bytes: &[u8]| if bytes.is_empty() { Ok(None) } else { id(bytes).map(Some) };
+        Ok(Self {
+            cluster_id: optional(&message.cluster_id)?,
+            from: message.from,
+            from_disk: id(&message.from_disk)?,
+            to: message.to,
+            to_disk: optional(&message.to_disk)?,
+        })
+    }
+}
+
+/// The SPIFFE ID that the certificate of a node must name.
+#[must_use]
+pub fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
+    format!("spiffe://{trust_domain}/node/{node_id}")
+}
+
+/// Checks that the certificate is that of the node that says it calls, and that this is the node it calls.
+pub fn check_identity(
+    call: &Call,
+    certified: &WorkloadId,
+    trust_domain: &TrustDomain,
+    this: u64,
+) -> Result<(), Refusal> {
+    let expected = spiffe_id(trust_domain, call.from);
+    if certified.as_str() != expected {
+        return Err(Refusal::Identity { certified: certified.clone(), from: call.from, expected });
+    }
+    if call.to != this {
+        return Err(Refusal::NotThisNode { to: call.to, this });
+    }
+    Ok(())
+}
+
+/// An id as it is shown to people.
+#[must_use]
+pub fn shown(id: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}

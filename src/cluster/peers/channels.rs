@@ -1,0 +1,110 @@
+//! Calls to other nodes: over which connection, and what is stated in each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper_util::rt::TokioIo;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::call::{self, Call, DiskId};
+use super::connection;
+use super::this::This;
+use super::wire::proto::peer_client::PeerClient;
+use crate::cluster::types::Peer;
+use crate::limits;
+use crate::tls::Tls;
+
+/// Makes connections to nodes.
+pub struct Channels {
+    /// Who calls.
+    pub this: Arc<This>,
+    /// `None` in a cluster of one, which calls nobody.
+    tls: Option<Tls>,
+    /// For questions and commands: one connection to each node.
+    shared: Mutex<HashMap<u64, (Peer, Client)>>,
+}
+
+/// One connection to one node, made when it is first used, and again when it is lost.
+#[derive(Clone)]
+pub struct Client {
+    this: Arc<This>,
+    to: u64,
+    to_disk: Option<DiskId>,
+    peer: PeerClient<Channel>,
+}
+
+/// This cluster has one node.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("this node has no way to others")]
+pub struct NoWay;
+
+impl Channels {
+    /// Over connections that `tls` protects.
+    pub fn new(this: Arc<This>, tls: Option<Tls>) -> Self {
+        Self { this, tls, shared: Mutex::default() }
+    }
+
+    /// A connection of its own to a node, whose disk may not be known yet.
+    ///
+    /// # Errors
+    /// [`NoWay`] in a cluster of one.
+    pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoWay> {
+        let (Some(tls), Some(trust_domain)) = (&self.tls, &self.this.trust_domain) else { return Err(NoWay) };
+        let tls = tls.clone();
+        let expected: Arc<str> = call::spiffe_id(trust_domain, to).into();
+        let address: Arc<str> = address.into();
+        let connector = tower::service_fn(move |_: Uri| {
+            let (tls, address, expected) = (tls.clone(), Arc::clone(&address), Arc::clone(&expected));
+            async move { connection::connect(&tls, &address, &expected).await.map(TokioIo::new) }
+        });
+        let channel = Endpoint::from_static("http://node")
+            .http2_keep_alive_interval(limits::PEER_PING_INTERVAL)
+            .keep_alive_timeout(limits::PEER_PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
+            .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
+            .connect_with_connector_lazy(connector);
+        let peer = PeerClient::new(channel)
+            .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
+        Ok(Client { this: Arc::clone(&self.this), to, to_disk, peer })
+    }
+
+    /// The connection that questions and commands to a member share.
+    ///
+    /// # Errors
+    /// [`NoWay`] in a cluster of one.
+    pub fn shared(&self, to: u64, member: &Peer) -> Result<Client, NoWay> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, client)) = shared.get(&to)
+            && known == member
+        {
+            return Ok(client.clone());
+        }
+        let client = self.own(to, &member.address, Some(member.disk_id))?;
+        shared.insert(to, (member.clone(), client.clone()));
+        Ok(client)
+    }
+}
+
+impl Client {
+    /// What makes calls.
+    pub fn peer(&self) -> PeerClient<Channel> {
+        self.peer.clone()
+    }
+
+    /// A request that states who calls whom.
+    pub fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let call = Call {
+            cluster_id: self.this.cluster_id(),
+            from: self.this.node_id,
+            from_disk: self.this.disk_id,
+            to: self.to,
+            to_disk: self.to_disk,
+        };
+        call.write(request.metadata_mut());
+        request
+    }
+}

@@ -1,0 +1,305 @@
+//! What this node answers to its peers.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{Stream, StreamExt as _};
+use openraft::alias::SnapshotOf;
+use openraft::raft::{AppendEntriesResponse, StreamAppendError};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::call::{Call, Refusal};
+use super::connection::{self, Certified};
+use super::proto;
+use super::proto::peer_server::{Peer, PeerServer};
+use super::snapshot;
+use super::this::{Kind, This};
+use super::wire::{self, From};
+use crate::cluster::batches::NotDone;
+use crate::cluster::propose::Error;
+use crate::cluster::snapshot::{SnapshotFiles, Snapshots};
+use crate::cluster::types::{LogId, TypeConfig, Vote};
+use crate::cluster::{Handle, Machine, codec, forwards};
+use crate::limits;
+use crate::tls::Tls;
+
+/// What answers: this node, over its core.
+pub struct Peers<M: Machine> {
+    /// Who it is.
+    pub this: Arc<This>,
+    /// Its core.
+    pub handle: Handle<M>,
+    /// Where a snapshot is received.
+    pub snapshots: Snapshots,
+    /// One at a time.
+    pub receiving: Semaphore,
+}
+
+/// Answers on `listener`, for ever.
+pub async fn serve<M: Machine>(peers: Peers<M>, listener: TcpListener, tls: Tls) {
+    let service = PeerServer::new(peers)
+        .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
+    let stopped = CancellationToken::new();
+    // When this is dropped.
+    let _stop = stopped.clone().drop_guard();
+    let served = Server::builder()
+        .http2_keepalive_interval(Some(limits::PEER_PING_INTERVAL))
+        .http2_keepalive_timeout(Some(limits::PEER_PING_TIMEOUT))
+        .http2_max_header_list_size(limits::PEER_HEADER_BYTES_MAX)
+        .max_concurrent_streams(limits::PEER_STREAMS_MAX)
+        .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
+        .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
+        .add_service(service)
+        .serve_with_incoming(connection::incoming(listener, tls, stopped));
+    match served.await {
+        Ok(()) => tracing::error!("nothing listens for other nodes any more"),
+        Err(error) => tracing::error!(%error, "listen for other nodes"),
+    }
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+fn refused(refusal: &Refusal) -> Status {
+    let text = refusal.to_string();
+    match refusal {
+        Refusal::Unstated => Status::invalid_argument(text),
+        Refusal::Identity { .. } => Status::permission_denied(text),
+        _ => Status::failed_precondition(text),
+    }
+}
+
+fn malformed(error: &wire::Error) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(format!("this node is stopping: {error}"))
+}
+
+impl<M: Machine> Peers<M> {
+    /// The caller, if it may call. Who is let in first decides to which cluster this node belongs.
+    fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<Call, Status> {
+        let admitted = Call::read(request.metadata()).and_then(|call| {
+            let certified = request.extensions().get::<Certified>().ok_or(Refusal::Unstated)?;
+            self.this.admit(&call, &certified.0, kind, |id| self.handle.disk_of(id))?;
+            Ok(call)
+        });
+        let call = admitted.map_err(|refusal| {
+            tracing::warn!(%refusal, "a node's call was refused");
+            refused(&refusal)
+        })?;
+        if let (Kind::Member, None, Some(id)) = (kind, self.this.cluster_id(), call.cluster_id) {
+            self.this.join(id).map_err(stopped)?;
+            tracing::info!(
+                cluster = super::call::shown(&id),
+                founder = call.from,
+                "this node joins a cluster"
+            );
+        }
+        Ok(call)
+    }
+
+    /// Has the library take up a snapshot that was received whole.
+    async fn install(
+        &self,
+        vote: Vote,
+        last: LogId,
+        directory: &Path,
+    ) -> Result<openraft::raft::SnapshotResponse<TypeConfig>, Status> {
+        let refused = |error: io::Error| Status::invalid_argument(error.to_string());
+        let meta = self.snapshots.describe(directory).map_err(refused)?;
+        if meta.last_log_id != Some(last) {
+            return Err(Status::invalid_argument("the snapshot's files are not of the entry it names"));
+        }
+        // The library takes it for its own mistake, and stops: one that ends where we have gone on otherwise.
+        let applied = self.handle.applied_log_id().map_err(stopped)?;
+        if applied.is_some_and(|applied| last > applied && last.index <= applied.index) {
+            return Err(Status::invalid_argument("the snapshot contradicts what this node has applied"));
+        }
+        let snapshot = SnapshotFiles::in_directory(directory);
+        let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
+        self.handle.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)
+    }
+
+    fn from(&self, call: &Call) -> From {
+        From { node_id: call.from, own_term: self.handle.term() }
+    }
+}
+
+#[tonic::async_trait]
+impl<M: Machine> Peer for Peers<M> {
+    type AppendStreamStream = Answers<proto::AppendResponse>;
+    type ForwardStream = Answers<proto::Proposed>;
+
+    async fn hello(
+        &self,
+        request: Request<proto::HelloRequest>,
+    ) -> Result<Response<proto::HelloResponse>, Status> {
+        let call = self.admit(&request, Kind::Hello)?;
+        let bytes = |id: Option<[u8; 16]>| id.map(|id| id.to_vec().into()).unwrap_or_default();
+        let members = request.into_inner().members;
+        let theirs = members.into_iter().map(|member| (member.node_id, member.address));
+        Ok(Response::new(proto::HelloResponse {
+            disk_id: bytes(Some(self.this.disk_id)),
+            cluster_id: bytes(self.this.cluster_id()),
+            disk_of_sender: bytes(self.handle.disk_of(call.from)),
+            same_members: theirs.eq(self.this.founders.clone()),
+        }))
+    }
+
+    async fn vote(
+        &self,
+        request: Request<proto::VoteRequest>,
+    ) -> Result<Response<proto::VoteResponse>, Status> {
+        let from = self.from(&self.admit(&request, Kind::Member)?);
+        let vote = wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let answer = self.handle.raft.vote(vote).await.map_err(stopped)?;
+        Ok(Response::new(wire::vote_response_to_proto(&answer)))
+    }
+
+    async fn pre_vote(
+        &self,
+        request: Request<proto::VoteRequest>,
+    ) -> Result<Response<proto::VoteResponse>, Status> {
+        let from = self.from(&self.admit(&request, Kind::Member)?);
+        let vote = wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let answer = self.handle.raft.pre_vote(vote).await.map_err(stopped)?;
+        Ok(Response::new(wire::vote_response_to_proto(&answer)))
+    }
+
+    async fn append(
+        &self,
+        request: Request<proto::AppendRequest>,
+    ) -> Result<Response<proto::AppendResponse>, Status> {
+        let from = self.from(&self.admit(&request, Kind::Member)?);
+        let append = wire::append_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let prev = append.prev_log_id;
+        let last = append.entries.last().map(|entry| entry.log_id).or(prev);
+        let answer = self.handle.raft.append_entries(append).await.map_err(stopped)?;
+        let result = match answer {
+            AppendEntriesResponse::Success => Ok(last),
+            AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
+            AppendEntriesResponse::Conflict => {
+                let prev = prev.ok_or_else(|| Status::internal("a conflict with nothing"))?;
+                Err(StreamAppendError::Conflict(prev))
+            }
+            AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
+        };
+        Ok(Response::new(wire::append_response_to_proto(&result)))
+    }
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<proto::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let call = self.admit(&request, Kind::Member)?;
+        let (handle, node_id) = (self.handle.clone(), call.from);
+        // Why no more was read of it: told behind the answers to what was.
+        let ended = Arc::new(Mutex::new(None));
+        let end = Arc::clone(&ended);
+        let appends = request.into_inner().scan((), move |(), message| {
+            let from = From { node_id, own_term: handle.term() };
+            let append = message
+                .and_then(|message| wire::append_request(message, from).map_err(|error| malformed(&error)));
+            let refuse = |status| *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+            futures::future::ready(append.map_err(refuse).ok())
+        });
+        let answers = self.handle.raft.stream_append(appends);
+        let answers = answers.map(|answer| match answer {
+            Ok(result) => Ok(wire::append_response_to_proto(&result)),
+            Err(fatal) => Err(stopped(fatal)),
+        });
+        let last = futures::stream::poll_fn(move |_| {
+            let status = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+            std::task::Poll::Ready(status.map(Err))
+        });
+        Ok(Response::new(Box::pin(answers.chain(last))))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<proto::SnapshotPart>>,
+    ) -> Result<Response<proto::SnapshotResponse>, Status> {
+        let call = self.admit(&request, Kind::Member)?;
+        let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
+        let _one = self.receiving.try_acquire().map_err(busy)?;
+        let mut parts = request.into_inner();
+        let not_taken = |refused: snapshot::Refused| {
+            tracing::warn!(from = call.from, reason = %refused, "a snapshot was refused");
+            Status::invalid_argument(refused.to_string())
+        };
+        let head = snapshot::head(&mut parts).await.map_err(not_taken)?;
+        let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
+        let directory = self.snapshots.receiving();
+        let made = snapshot::receive(&head, &mut parts, &directory).await;
+        let taken = match made {
+            Ok(()) => self.install(vote, last, &directory).await,
+            Err(refused) => Err(not_taken(refused)),
+        };
+        if let Err(error) = tokio::fs::remove_dir_all(&directory).await {
+            tracing::warn!(%error, "remove what was received of a snapshot");
+        }
+        let answer = taken?;
+        Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<proto::ReadIndexRequest>,
+    ) -> Result<Response<proto::ReadIndexResponse>, Status> {
+        self.admit(&request, Kind::Member)?;
+        let index = self.handle.confirm_leadership().await;
+        let index = index.ok_or_else(|| Status::unavailable(NotDone::NotLeader.to_string()))?;
+        Ok(Response::new(proto::ReadIndexResponse { index }))
+    }
+
+    async fn applied(
+        &self,
+        request: Request<proto::AppliedRequest>,
+    ) -> Result<Response<proto::AppliedResponse>, Status> {
+        self.admit(&request, Kind::Member)?;
+        let waited = self.handle.until_applied(request.into_inner().index);
+        // How far it has come is an answer too.
+        drop(tokio::time::timeout(limits::APPLIED_WAIT, waited).await);
+        Ok(Response::new(proto::AppliedResponse { index: self.handle.applied() }))
+    }
+
+    async fn barrier(
+        &self,
+        request: Request<proto::BarrierRequest>,
+    ) -> Result<Response<proto::BarrierResponse>, Status> {
+        self.admit(&request, Kind::Member)?;
+        match self.handle.barrier_as_leader(request.into_inner().index).await {
+            Ok(()) => Ok(Response::new(proto::BarrierResponse {})),
+            Err(error @ Error::Unacknowledged) => Err(Status::aborted(error.to_string())),
+            Err(error) => Err(Status::unavailable(error.to_string())),
+        }
+    }
+
+    async fn forward(
+        &self,
+        request: Request<Streaming<proto::Forwarded>>,
+    ) -> Result<Response<Self::ForwardStream>, Status> {
+        self.admit(&request, Kind::Member)?;
+        let batches = self.handle.batches.clone();
+        let answers = request.into_inner().map(move |message| {
+            let batches = batches.clone();
+            async move {
+                let submission = forwards::from_proto(message?).map_err(Status::invalid_argument)?;
+                if !M::knows(&submission.command) {
+                    return Err(Status::invalid_argument("command: is not one that this node knows"));
+                }
+                let sequence = submission.sequence;
+                Ok(forwards::proposed(sequence, batches.submit(submission).await))
+            }
+        });
+        Ok(Response::new(Box::pin(answers.buffer_unordered(limits::PROPOSALS_QUEUED_MAX))))
+    }
+}

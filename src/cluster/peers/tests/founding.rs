@@ -1,0 +1,135 @@
+//! First starts, and disks that are not what they were.
+
+use super::*;
+
+async fn reason_to_stop(node: &Node) -> String {
+    timeout(LONG, node.handle.until_failed()).await.expect("it stops")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_whatever_order_they_start_they_are_one_cluster() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 1, 3]] {
+        let site = Site::new(3);
+        let mut nodes = Vec::new();
+        for id in order {
+            nodes.push(site.node(id).await);
+        }
+        for node in &nodes {
+            node.recovered().await;
+        }
+        let ids: Vec<_> = nodes.iter().map(|node| node.handle.cluster_id().expect("a cluster")).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{order:?}");
+        let members = nodes[0].handle.membership();
+        for node in &nodes {
+            let known = members.membership().get_node(&node.handle.node_id()).expect("a member").disk_id;
+            assert_eq!(known, node.disk_id());
+        }
+        stop_all(nodes).await;
+    }
+}
+
+/// Of nodes that start at once, in every order, and now and then one is stopped before it is done and started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: `make proof`"]
+async fn a_thousand_first_starts_are_a_thousand_clusters() {
+    let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
+    for round in 0..1_000_usize {
+        let site = Site::new(3);
+        let mut nodes = Vec::new();
+        for id in orders[round % orders.len()] {
+            nodes.push(site.node(id).await);
+        }
+        if round % 3 == 0 {
+            // Wherever it is with that: nothing, a cluster's id, or a log.
+            let early = nodes.remove(round % nodes.len());
+            let id = early.handle.node_id();
+            early.stop().await;
+            nodes.push(site.node(id).await);
+        }
+        for node in &nodes {
+            node.recovered().await;
+        }
+        let index = nodes[0].write("one").await;
+        for node in &nodes {
+            timeout(LONG, node.handle.until_applied(index)).await.expect("applied");
+        }
+        let ids: Vec<_> = nodes.iter().map(|node| node.handle.cluster_id().expect("a cluster")).collect();
+        let hashes: Vec<_> = nodes.iter().map(|node| node.handle.state_hash().expect("hash")).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "round {round}");
+        assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "round {round}");
+        stop_all(nodes).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_was_lost_does_not_come_back_under_its_id() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    nodes[0].write("something").await;
+    // The first founds clusters, the others wait for it: neither may begin anew.
+    for id in [1, 3] {
+        let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
+        nodes.remove(at).stop().await;
+        fs::rename(site.data(id), site.directory.path().join(format!("kept-{id}"))).expect("rename");
+        let wiped = site.node(id).await;
+        let reason = reason_to_stop(&wiped).await;
+        assert!(reason.contains("another disk") && reason.contains("never used"), "{reason}");
+        wiped.stop().await;
+        fs::remove_dir_all(site.data(id)).expect("remove");
+        fs::rename(site.directory.path().join(format!("kept-{id}")), site.data(id)).expect("rename");
+        nodes.push(site.node(id).await);
+        nodes.last().expect("there").recovered().await;
+    }
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_not_founded_again_with_one_of_its_members() {
+    let site = Site::new(5);
+    let of = |ids: [u64; 3]| ids.map(|id| (id, site.members[&id].clone())).into_iter().collect::<Founders>();
+    let mut nodes = Vec::new();
+    for id in [1, 2, 3] {
+        nodes.push(site.node_of(id, &of([1, 2, 3])).await);
+    }
+    for node in &nodes {
+        node.recovered().await;
+    }
+    let stranger = site.node_of(4, &of([1, 4, 5])).await;
+    let reason = reason_to_stop(&stranger).await;
+    assert!(reason.contains("not a member") && reason.contains("founded once"), "{reason}");
+    stranger.stop().await;
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_configured_with_other_members_found_nothing_together() {
+    let site = Site::new(3);
+    let two: Founders = site.members.iter().take(2).map(|(id, at)| (*id, at.clone())).collect();
+    let (first, second) = (site.node_of(1, &two).await, site.node(2).await);
+    let reasons = [reason_to_stop(&first).await, reason_to_stop(&second).await];
+    assert!(reasons.iter().all(|reason| reason.contains("cluster.members must be the same")), "{reasons:?}");
+    assert_eq!((first.handle.is_blank(), second.handle.is_blank()), (true, true));
+    stop_all(vec![first, second]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_answers_at_an_address_must_be_the_node_that_is_meant() {
+    let site = Site::new(3);
+    // The addresses of two nodes were mixed up.
+    let mut mixed = site.members.clone();
+    mixed.insert(2, site.members[&3].clone());
+    mixed.insert(3, site.members[&2].clone());
+    let nodes = [site.node_of(1, &mixed).await, site.node(2).await, site.node(3).await];
+    let caller = site.caller("node/1", (1, rand()), None);
+    let client = caller.channels.own(2, &mixed[&2], None).expect("a way");
+    let refused = client.peer().hello(client.request(proto::HelloRequest::default())).await;
+    let refused = refused.expect_err("node 3 answers there");
+    let mut reason: &dyn std::error::Error = &refused;
+    while let Some(source) = reason.source() {
+        reason = source;
+    }
+    let reason = reason.to_string();
+    assert!(reason.contains("/node/3 answers at") && reason.contains("/node/2"), "{reason}");
+    assert!(nodes.iter().all(|node| node.handle.is_blank()));
+    stop_all(nodes.into()).await;
+}

@@ -1,0 +1,251 @@
+//! Nodes in one process, each with its own disk, certificates and port; and what others than they send to one.
+
+mod bad;
+mod founding;
+mod snapshots;
+mod together;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::call::Call;
+use super::channels::Channels;
+use super::this::This;
+use super::*;
+use crate::clock::Clock;
+use crate::cluster::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
+use crate::cluster::{Closed, Handle, Options, Origin, Started, Transport, log, start};
+use crate::limits;
+use crate::telemetry::Metrics;
+use crate::tls::{Files, Tls, With};
+
+const TRUST_DOMAIN: &str = "trust.example";
+const LONG: Duration = Duration::from_secs(30);
+
+/// Certificates, and a port for each node.
+struct Site {
+    directory: TempDir,
+    ca: CertifiedIssuer<'static, KeyPair>,
+    members: Founders,
+    listeners: BTreeMap<u64, std::net::TcpListener>,
+}
+
+/// A node that runs.
+struct Node {
+    handle: Handle<Rows>,
+    tasks: JoinSet<()>,
+    writer: thread::JoinHandle<()>,
+    closed: Closed,
+}
+
+fn ca(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("key")).expect("CA")
+}
+
+fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).expect("write");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("mode");
+}
+
+impl Site {
+    /// For nodes with the ids from 1 to `nodes`.
+    fn new(nodes: u64) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let ca = ca("the cluster's");
+        let mut site = Self { directory, ca, members: Founders::new(), listeners: BTreeMap::new() };
+        for id in 1..=nodes {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            listener.set_nonblocking(true).expect("listener");
+            site.members.insert(id, listener.local_addr().expect("address").to_string());
+            site.listeners.insert(id, listener);
+        }
+        site
+    }
+
+    /// The files of a certificate that names `path` of the trust domain, signed by `ca`.
+    fn files(&self, name: &str, path: &str, ca: &CertifiedIssuer<'static, KeyPair>) -> Files {
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::default();
+        let uri = format!("spiffe://{TRUST_DOMAIN}/{path}");
+        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().expect("ASCII"))];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, ca).expect("certificate");
+        let at = |suffix: &str| self.directory.path().join(format!("{name}.{suffix}"));
+        write_private(&at("crt"), &certificate.pem());
+        write_private(&at("key"), &key.serialize_pem());
+        write_private(&at("ca"), &self.ca.pem());
+        Files { certificate: at("crt"), private_key: at("key"), client_ca: at("ca"), client_crl: None }
+    }
+
+    fn tls(&self, name: &str, path: &str) -> Tls {
+        let files = self.files(name, path, &self.ca);
+        let metrics = Metrics::new().expect("metrics");
+        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
+        Tls::load(files, vec![trust_domain], With::Peers, Clock::system(), metrics).expect("TLS")
+    }
+
+    fn data(&self, id: u64) -> PathBuf {
+        let data = self.directory.path().join(format!("data-{id}"));
+        fs::create_dir_all(&data).expect("directory");
+        data
+    }
+
+    fn listener(&self, id: u64) -> TcpListener {
+        let listener = self.listeners[&id].try_clone().expect("listener");
+        TcpListener::from_std(listener).expect("listener")
+    }
+
+    async fn node(&self, id: u64) -> Node {
+        self.node_of(id, &self.members).await
+    }
+
+    /// A node that is configured to found a cluster with these.
+    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    async fn node_of(&self, id: u64, members: &Founders) -> Node {
+        let options = Options {
+            data: self.data(id),
+            node_id: id,
+            drawn_disk_id: rand(),
+            drawn_cluster_id: rand(),
+            drawn_origin: Origin::from_bytes(rand()),
+            heartbeat: Duration::from_millis(50),
+            clock: Clock::system(),
+            log_bytes_max: limits::LOG_BYTES_MAX,
+            transport: Some(Transport {
+                listener: self.listener(id),
+                tls: self.tls(&format!("node-{id}"), &format!("node/{id}")),
+                trust_domain: TRUST_DOMAIN.parse().expect("trust domain"),
+                founders: members.clone(),
+            }),
+        };
+        let mut writer = None;
+        let started = start(options, Rows, |work| {
+            writer = Some(thread::spawn(work));
+            Ok(())
+        });
+        let Started { handle, work, closed } = started.await.expect("starts");
+        let mut tasks = JoinSet::new();
+        for work in work {
+            tasks.spawn(work);
+        }
+        Node { handle, tasks, writer: writer.expect("writer"), closed }
+    }
+
+    /// Nodes that have founded a cluster together.
+    async fn cluster(&self) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for id in self.members.keys() {
+            nodes.push(self.node(*id).await);
+        }
+        for node in &nodes {
+            node.recovered().await;
+        }
+        nodes
+    }
+
+    /// What calls node `to` with a certificate that names `path`, and says that it is `from` on `from_disk`.
+    fn caller(&self, path: &str, (from, from_disk): (u64, DiskId), cluster_id: Option<ClusterId>) -> Caller {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
+        let (open, _closed) = tokio::sync::mpsc::channel(1);
+        let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
+        let this =
+            This::open((from, from_disk), trust_domain, Founders::new(), (database, open)).expect("this");
+        if let Some(id) = cluster_id {
+            this.join(id).expect("joined");
+        }
+        let tls = self.tls(&format!("caller-{}", path.replace('/', "-")), path);
+        Caller { channels: Channels::new(Arc::new(this), Some(tls)), _directory: directory }
+    }
+
+    /// A client of node `to` on `to_disk`.
+    fn client_of(&self, caller: &Caller, to: u64, to_disk: Option<DiskId>) -> channels::Client {
+        caller.channels.own(to, &self.members[&to], to_disk).expect("a way")
+    }
+}
+
+struct Caller {
+    channels: Channels,
+    _directory: TempDir,
+}
+
+/// As long as a command is here.
+fn command(text: &str) -> Bytes {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(COMMAND_BYTES, b'.');
+    bytes.into()
+}
+
+fn rand() -> [u8; 16] {
+    *uuid::Uuid::new_v4().as_bytes()
+}
+
+impl Node {
+    fn disk_id(&self) -> DiskId {
+        self.handle.channels.this.disk_id
+    }
+
+    async fn recovered(&self) {
+        self.handle.until_recovered(LONG).await.expect("recovers");
+        timeout(LONG, self.handle.until_led()).await.expect("a leader");
+    }
+
+    async fn write(&self, text: &str) -> u64 {
+        self.handle.propose(command(text)).await.expect("applied").index
+    }
+
+    async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        // It may have stopped already.
+        drop(self.handle.shutdown().await);
+        drop(self.handle);
+        self.closed.wait().await;
+        self.writer.join().expect("writer");
+    }
+}
+
+async fn stop_all(nodes: Vec<Node>) {
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+/// The node that leads.
+fn leader(nodes: &[Node]) -> &Node {
+    let leader = nodes[0].handle.leader().expect("a leader");
+    nodes.iter().find(|node| node.handle.node_id() == leader).expect("one of them")
+}
+
+/// One that does not.
+fn follower(nodes: &[Node]) -> &Node {
+    let leader = leader(nodes).handle.node_id();
+    nodes.iter().find(|node| node.handle.node_id() != leader).expect("another")
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("address")
+}

@@ -1,0 +1,218 @@
+//! Between the consensus library's types and the messages of `proto/peer.proto`.
+//!
+//! What a peer says is not believed because it is a peer: a message whose parts do not fit each other is refused
+//! here, because the library takes it for a mistake of its own and stops.
+
+use openraft::entry::RaftEntry as _;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult, VoteRequest,
+    VoteResponse,
+};
+use openraft::vote::RaftLeaderId as _;
+
+use crate::cluster::codec::{self, proto as log};
+use crate::cluster::types::{LogId, TypeConfig, Vote};
+use crate::limits;
+
+/// Generated from `proto/peer.proto`.
+#[allow(clippy::pedantic, missing_docs, unused_qualifications, reason = "generated code")]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/trust_fabric.peer.v1.rs"));
+}
+
+/// Why a message of a peer is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It does not decode.
+    #[error("{0}")]
+    Undecodable(#[from] codec::Error),
+    /// A part that is always there is not.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// Somebody asks for votes, or leads, in the name of another node.
+    #[error("the vote is that of node {named}, not of node {from}, which sends it")]
+    VoteOfAnother {
+        /// Whose it says it is.
+        named: u64,
+        /// Who sends it.
+        from: u64,
+    },
+    /// Only a leader's vote is committed, and only a leader's counts here.
+    #[error("the vote is {0}committed")]
+    Committed(&'static str),
+    /// A term that no number of elections can have come to.
+    #[error("term {term} is more than {} ahead of ours", limits::TERM_AHEAD_MAX)]
+    TermTooFar {
+        /// The term.
+        term: u64,
+    },
+    /// An index that no log can have come to.
+    #[error("index {0} is beyond any log")]
+    IndexTooLarge(u64),
+    /// The entries do not follow each other, or what they are said to follow.
+    #[error("entry {found} stands where entry {expected} should be")]
+    Gap {
+        /// What is there.
+        found: u64,
+        /// What should be.
+        expected: u64,
+    },
+    /// An entry of a leader that comes after the one that sends it, or before the entry it follows.
+    #[error("entry {0} is of another term than it can be")]
+    TermOfEntry(u64),
+}
+
+/// What a vote or a log id is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct From {
+    /// The node that sends the message, as its certificate says.
+    pub node_id: u64,
+    /// The term of the node that got it.
+    pub own_term: u64,
+}
+
+fn need<T>(part: Option<T>, name: &'static str) -> Result<T, Error> {
+    part.ok_or(Error::Missing(name))
+}
+
+fn log_id(message: Option<log::LogId>) -> Result<Option<LogId>, Error> {
+    let log_id = message.map(codec::log_id_from_proto).transpose()?;
+    match log_id {
+        Some(log_id) if log_id.index > limits::LOG_INDEX_MAX => Err(Error::IndexTooLarge(log_id.index)),
+        log_id => Ok(log_id),
+    }
+}
+
+/// A vote that is the sender's own, of a term that can be.
+fn vote(message: Option<log::Vote>, from: From, committed: bool) -> Result<Vote, Error> {
+    let vote = codec::vote_from_proto(need(message, "vote")?)?;
+    let (named, term) = (*vote.leader_id.node_id(), vote.leader_id.term());
+    if named != from.node_id {
+        return Err(Error::VoteOfAnother { named, from: from.node_id });
+    }
+    if vote.committed != committed {
+        return Err(Error::Committed(if committed { "not " } else { "" }));
+    }
+    if term > from.own_term.saturating_add(limits::TERM_AHEAD_MAX) {
+        return Err(Error::TermTooFar { term });
+    }
+    Ok(vote)
+}
+
+/// A request for a vote.
+pub fn vote_request(message: proto::VoteRequest, from: From) -> Result<VoteRequest<TypeConfig>, Error> {
+    let mut request = VoteRequest::new(vote(message.vote, from, false)?, log_id(message.last_log_id)?);
+    request.leadership_transfer = message.leadership_transfer;
+    Ok(request)
+}
+
+/// The same, to be sent.
+pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRequest {
+    proto::VoteRequest {
+        vote: Some(codec::vote_to_proto(&request.vote)),
+        last_log_id: request.last_log_id.as_ref().map(codec::log_id_to_proto),
+        leadership_transfer: request.leadership_transfer,
+    }
+}
+
+/// What came of a request for a vote.
+pub fn vote_response(message: proto::VoteResponse) -> Result<VoteResponse<TypeConfig>, Error> {
+    let vote = codec::vote_from_proto(need(message.vote, "vote")?)?;
+    Ok(VoteResponse::new(vote, log_id(message.last_log_id)?, message.granted))
+}
+
+/// The same, to be sent.
+pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::VoteResponse {
+    proto::VoteResponse {
+        vote: Some(codec::vote_to_proto(&response.vote)),
+        granted: response.vote_granted,
+        last_log_id: response.last_log_id.as_ref().map(codec::log_id_to_proto),
+    }
+}
+
+/// Entries, or none, of a leader: each follows the one before it, and none is of a later leader.
+pub fn append_request(
+    message: proto::AppendRequest,
+    from: From,
+) -> Result<AppendEntriesRequest<TypeConfig>, Error> {
+    let vote = vote(message.vote, from, true)?;
+    let prev_log_id = log_id(message.prev_log_id)?;
+    let leader_commit = log_id(message.leader_commit)?;
+    let mut before = prev_log_id;
+    let mut entries = Vec::with_capacity(message.entries.len());
+    for message in message.entries {
+        let entry = codec::entry_from_proto(message)?;
+        let LogId { leader_id, index: found } = entry.log_id();
+        let expected = before.map_or(0, |before| before.index.saturating_add(1));
+        if found != expected {
+            return Err(Error::Gap { found, expected });
+        }
+        if leader_id > vote.leader_id || before.is_some_and(|before| leader_id < before.leader_id) {
+            return Err(Error::TermOfEntry(found));
+        }
+        before = Some(entry.log_id());
+        entries.push(entry);
+    }
+    for log_id in [prev_log_id, leader_commit].into_iter().flatten() {
+        if log_id.leader_id > vote.leader_id {
+            return Err(Error::TermOfEntry(log_id.index));
+        }
+    }
+    Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+}
+
+/// The same, to be sent.
+pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
+    proto::AppendRequest {
+        vote: Some(codec::vote_to_proto(&request.vote)),
+        prev_log_id: request.prev_log_id.as_ref().map(codec::log_id_to_proto),
+        entries: request.entries.iter().map(codec::entry_to_proto).collect(),
+        leader_commit: request.leader_commit.as_ref().map(codec::log_id_to_proto),
+    }
+}
+
+/// What came of entries.
+pub fn append_response(message: proto::AppendResponse) -> Result<StreamAppendResult<TypeConfig>, Error> {
+    use proto::append_response::Outcome;
+    Ok(match need(message.outcome, "outcome")? {
+        Outcome::Matched(matched) => Ok(log_id(matched.log_id)?),
+        Outcome::Conflict(at) => Err(StreamAppendError::Conflict(need(log_id(Some(at))?, "conflict")?)),
+        Outcome::HigherVote(vote) => Err(StreamAppendError::HigherVote(codec::vote_from_proto(vote)?)),
+    })
+}
+
+/// The same, to be sent.
+pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> proto::AppendResponse {
+    use proto::append_response::Outcome;
+    let outcome = match result {
+        Ok(matched) => {
+            Outcome::Matched(proto::Matched { log_id: matched.as_ref().map(codec::log_id_to_proto) })
+        }
+        Err(StreamAppendError::Conflict(at)) => Outcome::Conflict(codec::log_id_to_proto(at)),
+        Err(StreamAppendError::HigherVote(vote)) => Outcome::HigherVote(codec::vote_to_proto(vote)),
+    };
+    proto::AppendResponse { outcome: Some(outcome) }
+}
+
+/// What came of a request that was sent by itself.
+pub fn append_entries_response(
+    message: proto::AppendResponse,
+    last: Option<LogId>,
+) -> Result<AppendEntriesResponse<TypeConfig>, Error> {
+    Ok(match append_response(message)? {
+        Ok(matched) if matched == last => AppendEntriesResponse::Success,
+        Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
+        Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+        Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
+    })
+}
+
+/// What a snapshot is, beside its files: the leader's vote, and the last entry it holds.
+pub fn snapshot_head(head: &proto::SnapshotHead, from: From) -> Result<(Vote, LogId), Error> {
+    let vote = vote(head.vote, from, true)?;
+    let last = need(log_id(head.last_log_id)?, "last_log_id")?;
+    if last.leader_id > vote.leader_id {
+        return Err(Error::TermOfEntry(last.index));
+    }
+    Ok((vote, last))
+}

@@ -1,0 +1,261 @@
+//! How a node of the core is started.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::errors::{InitializeError, RaftError};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::batches::Batches;
+use super::database::Generations;
+use super::forwards::Forwards;
+use super::freshness::Freshness;
+use super::machine::{Shared, StateMachine};
+use super::peers::{Channels, ClusterId, DiskId, Founders, Network, Peers, This, found};
+use super::progress::Progress;
+use super::propose::Numbers;
+use super::read_index::ReadIndex;
+use super::snapshot::Snapshots;
+use super::types::{self, Peer};
+use super::{Corrupt, Handle, Machine, Origin, identity, log, log_size, peers, settings};
+use crate::clock::Clock;
+use crate::id::TrustDomain;
+use crate::tls::Tls;
+
+/// How a node of the core is started.
+pub struct Options {
+    /// The data directory; it exists.
+    pub data: PathBuf,
+    /// This node's id.
+    pub node_id: u64,
+    /// 16 random bytes: the disk's identity if it has none yet.
+    pub drawn_disk_id: [u8; 16],
+    /// 16 random bytes: the id of the cluster if this node founds one.
+    pub drawn_cluster_id: [u8; 16],
+    /// As which process this one proposes. Never one that was drawn for another start.
+    pub drawn_origin: Origin,
+    /// Interval of heartbeats; elections take three to six of them.
+    pub heartbeat: Duration,
+    /// The clock that stamps batches.
+    pub clock: Clock,
+    /// Bytes of entries beyond which the log is cut behind a snapshot.
+    pub log_bytes_max: u64,
+    /// How it reaches other nodes, and they it; `None` for a cluster of one.
+    pub transport: Option<Transport>,
+}
+
+/// How a node reaches others, and they it.
+pub struct Transport {
+    /// Where others reach it.
+    pub listener: TcpListener,
+    /// With which certificates.
+    pub tls: Tls,
+    /// Of every node's certificate, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
+    pub trust_domain: TrustDomain,
+    /// The members that found the cluster together, itself among them: where each is reached. Not looked at when
+    /// this node belongs to a cluster.
+    pub founders: Founders,
+}
+
+/// Work that must run for the core to get anywhere.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A running core, and the work to be run for it.
+pub struct Started<M: Machine> {
+    /// The handle.
+    pub handle: Handle<M>,
+    /// To be run on the asynchronous runtime, each until it ends: what writes, what keeps the log within its limit
+    /// and this node fresh, and what answers other nodes.
+    pub work: Vec<Work>,
+    /// Tells when the databases are closed.
+    pub closed: Closed,
+}
+
+/// Held by whoever has a database open.
+pub type Open = mpsc::Sender<Infallible>;
+
+/// Tells when nobody has a database open any more. The core's own tasks end a little after the
+/// core says that it has stopped.
+pub struct Closed(mpsc::Receiver<Infallible>);
+
+impl Closed {
+    /// Waits until everything that reads or writes the databases is gone, the log writer excepted.
+    pub async fn wait(mut self) {
+        // Nothing is ever sent: it ends when the last sender is dropped.
+        let _ = self.0.recv().await;
+    }
+}
+
+/// Opens the data directory and starts this node: of the cluster it belongs to, or of the one it is to found.
+///
+/// `run_writer` is given the log writer's loop and must run it on a thread of its own.
+///
+/// # Errors
+/// [`Corrupt`] if the directory is not what this node left there.
+pub async fn start<M: Machine>(
+    options: Options,
+    machine: M,
+    run_writer: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+) -> Result<Started<M>, Corrupt> {
+    let Options { data, node_id, heartbeat, clock, log_bytes_max, .. } = options;
+    let failed = |error: &dyn fmt::Display| Corrupt::new(&data, error);
+
+    let database = Arc::new(log::open_database(&data.join("raft"))?);
+    let identity = identity::establish(&data, &database, node_id, options.drawn_disk_id)?;
+    let (open, closed) = mpsc::channel(1);
+    let (tls, listener, trust_domain, founders) = match options.transport {
+        Some(Transport { listener, tls, trust_domain, founders }) => {
+            (Some(tls), Some(listener), Some(trust_domain), founders)
+        }
+        None => (None, None, None, Founders::new()),
+    };
+    let this = This::open(
+        (node_id, identity.disk_id),
+        trust_domain,
+        founders,
+        (Arc::clone(&database), open.clone()),
+    )?;
+    let opened = log::open(database, log_bytes_max, open.clone())?;
+
+    let machine = Arc::new(machine);
+    let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
+    let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES).map_err(|error| failed(&error))?;
+    let durable = opened.durable.clone();
+    let (state, shared) =
+        StateMachine::open(Arc::clone(&machine), generations, snapshots.clone(), durable, open)?;
+    let applied = shared.database.load().applied()?;
+    if applied > opened.last || !opened.store.holds(applied).map_err(|error| failed(&error))? {
+        return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
+    }
+    let snapshot = current_snapshot(&snapshots, &shared, opened.purged)?;
+    // The library takes up a snapshot that is ahead of the state.
+    if applied.max(snapshot) < opened.purged {
+        return Err(failed(&"the state is behind what is left of the log"));
+    }
+    run_writer(opened.writer).map_err(|error| failed(&error))?;
+
+    let config = settings::raft_config(heartbeat).map_err(|error| failed(&error))?;
+    let channels = Arc::new(Channels::new(Arc::new(this), tls.clone()));
+    let network = Network(Arc::clone(&channels));
+    let raft = openraft::Raft::new(node_id, config, network, opened.store, state)
+        .await
+        .map_err(|error| failed(&error))?;
+
+    let freshness = Arc::new(Freshness::new(clock.clone()));
+    let progress = Arc::new(Progress::default());
+    let (batches, batching) = Batches::new(raft.clone(), clock);
+    let (forwards, forwarding) = Forwards::new(Arc::clone(&channels));
+    let numbers = Arc::new(Numbers::new(options.drawn_origin));
+    let log_keeper = log_size::keep_within_limit(raft.clone(), opened.surplus);
+    let (reads, questions) = ReadIndex::new();
+    let handle = Handle {
+        raft,
+        numbers,
+        batches,
+        forwards,
+        shared,
+        machine,
+        freshness,
+        progress,
+        reads,
+        channels: Arc::clone(&channels),
+        node_id,
+    };
+    let mut work: Vec<Work> = vec![
+        Box::pin(batching),
+        Box::pin(forwarding),
+        Box::pin(log_keeper),
+        Box::pin(handle.clone().keep_fresh()),
+        Box::pin(handle.clone().follow_progress()),
+        Box::pin(handle.clone().ask_for_readers(questions)),
+    ];
+    match (tls, listener) {
+        (Some(tls), Some(listener)) => {
+            handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
+            let this = Arc::clone(&channels.this);
+            let receiving = Semaphore::new(1);
+            let peers = Peers { this, handle: handle.clone(), snapshots, receiving };
+            let founding = found(channels, handle.clone(), options.drawn_cluster_id);
+            work.push(Box::pin(async move {
+                let served = peers::serve(peers, listener, tls.clone());
+                // Whoever hears nobody any more must not go on.
+                tokio::select! {
+                    () = served => {}
+                    _ = async { tokio::join!(founding, tls.follow()) } => {}
+                }
+            }));
+        }
+        _ => handle.begin_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
+    }
+    Ok(Started { handle, work, closed: Closed(closed) })
+}
+
+/// The last entry that the newest snapshot holds. If there must be one and is none, because a crash
+/// came between the old and the new, it is taken here: the library would, but panics if the disk refuses.
+fn current_snapshot(
+    snapshots: &Snapshots,
+    shared: &Shared,
+    purged: Option<types::LogId>,
+) -> Result<Option<types::LogId>, Corrupt> {
+    let failed = |error: io::Error| Corrupt::snapshot(snapshots.directory(), error);
+    match snapshots.current().map_err(failed)? {
+        None if purged.is_some() => {
+            let database = shared.database.load();
+            snapshots.begin(&database).and_then(|builder| builder.finish()).map_err(failed)?;
+            database.applied()
+        }
+        current => Ok(current.and_then(|current| current.meta.last_log_id)),
+    }
+}
+
+impl<M: Machine> Handle<M> {
+    /// Makes a fresh node a cluster of one, or checks that the cluster it belongs to is that.
+    async fn begin_alone(&self, drawn: ClusterId) -> Result<(), String> {
+        let this = &self.channels.this;
+        let id = this.cluster_id().unwrap_or(drawn);
+        this.join(id).map_err(|error| error.to_string())?;
+        let peer = Peer { address: String::new(), disk_id: this.disk_id };
+        match self.raft.initialize(BTreeMap::from([(self.node_id, peer)])).await {
+            Ok(()) => return Ok(()),
+            Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        self.check_member(this.disk_id)?;
+        let members = self.membership();
+        if members.membership().nodes().count() != 1 {
+            return Err(
+                "the log belongs to a cluster with other members: cluster.listen must be set".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks that the log, if it names members, names this node on this disk.
+    fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
+        let membership = self.membership();
+        let members: BTreeMap<u64, &Peer> =
+            membership.membership().nodes().map(|(id, peer)| (*id, peer)).collect();
+        let founders = &self.channels.this.founders;
+        match members.get(&self.node_id) {
+            None if members.is_empty() => Ok(()),
+            None => Err("the log belongs to a cluster with other members".to_owned()),
+            Some(known) if known.disk_id != disk_id => {
+                Err(format!("node {} is known to live on another disk", self.node_id))
+            }
+            Some(known) if known.address.is_empty() && founders.len() > 1 => Err(
+                "the log belongs to a cluster of one: it cannot found another; start it without cluster.members, or \
+                 with an empty data directory"
+                    .to_owned(),
+            ),
+            Some(_) => Ok(()),
+        }
+    }
+}

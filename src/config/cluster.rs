@@ -1,0 +1,118 @@
+//! `[cluster]`: the replicated core, and how nodes reach each other if there are several.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::check::{Checker, duration};
+use super::keys::{self, Keys, Mode};
+use crate::limits;
+use crate::tls::Files;
+
+/// `[cluster]`
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Time between two heartbeats of the leader.
+    pub heartbeat: Duration,
+    /// The other nodes; `None` for a cluster of one.
+    pub peers: Option<Peers>,
+}
+
+/// How the nodes of a cluster reach each other.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    /// Where this one listens for the others.
+    pub listen: SocketAddr,
+    /// Certificate, key, CA and CRL.
+    pub files: Files,
+    /// Where each member is reached, this one among them: those that found the cluster.
+    pub members: BTreeMap<u64, String>,
+}
+
+pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Cluster> {
+    let cluster = &keys.cluster;
+    let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
+    let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
+    let is_alone = cluster.listen.is_none() && cluster.members.is_empty();
+    if is_alone {
+        return Some(Cluster { heartbeat: heartbeat?, peers: None });
+    }
+    if keys.node.mode == Mode::Development {
+        let rule = "has no place in development mode, which is one node: remove it, or node.mode";
+        return checker.keep("cluster.listen", Err(rule));
+    }
+    let peers = peers(cluster, keys.node.id, checker);
+    Some(Cluster { heartbeat: heartbeat?, peers: Some(peers?) })
+}
+
+fn peers(keys: &keys::Cluster, node_id: u64, checker: &mut Checker) -> Option<Peers> {
+    let listen = checker.require("cluster.listen", keys.listen.as_deref());
+    let listen = listen.and_then(|text| {
+        let rule = "must be an IP address and a port, such as 0.0.0.0:8695";
+        checker.keep("cluster.listen", text.parse().map_err(|_| rule))
+    });
+    let mut file = |name: &str, path: &Option<PathBuf>| {
+        checker.require(&format!("cluster.{name}"), path.as_deref()).map(Path::to_owned)
+    };
+    let certificate = file("certificate", &keys.certificate);
+    let private_key = file("private_key", &keys.private_key);
+    let ca = file("ca", &keys.ca);
+    let members = members(&keys.members, node_id, checker);
+    Some(Peers {
+        listen: listen?,
+        files: Files {
+            certificate: certificate?,
+            private_key: private_key?,
+            client_ca: ca?,
+            client_crl: keys.crl.clone(),
+        },
+        members: members?,
+    })
+}
+
+fn members(rows: &[keys::Member], node_id: u64, checker: &mut Checker) -> Option<BTreeMap<u64, String>> {
+    let mut members = BTreeMap::new();
+    let mut all_good = true;
+    for (index, row) in rows.iter().enumerate() {
+        let key = |name: &str| format!("cluster.members[{index}].{name}");
+        let id = checker.keep(&key("id"), if row.id == 0 { Err("must be 1 or more") } else { Ok(row.id) });
+        let address = checker.require(&key("address"), row.address.as_deref());
+        let address = address.and_then(|text| checker.keep(&key("address"), address_of(text)));
+        let (Some(id), Some(address)) = (id, address) else {
+            all_good = false;
+            continue;
+        };
+        if members.values().any(|known| *known == address) {
+            checker.keep(&key("address"), Err::<(), _>("is there twice"));
+            all_good = false;
+        }
+        if members.insert(id, address).is_some() {
+            checker.keep(&key("id"), Err::<(), _>("is there twice"));
+            all_good = false;
+        }
+    }
+    if !all_good {
+        return None;
+    }
+    let outcome = if members.len() > limits::MEMBERS_MAX {
+        Err(format!("must be at most {}", limits::MEMBERS_MAX))
+    } else if members.contains_key(&node_id) {
+        Ok(members)
+    } else {
+        Err(format!("must name this node too, whose node.id is {node_id}"))
+    };
+    checker.keep("cluster.members", outcome)
+}
+
+/// A host and a port, as nodes are told apart by certificates and not by addresses.
+fn address_of(text: &str) -> Result<String, String> {
+    let rule = || format!("{text:?}: must be a host and a port, such as node-1.example.com:8695");
+    let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;
+    let is_address = text.parse::<SocketAddr>().is_ok();
+    let is_name = !host.is_empty()
+        && host.len() <= limits::DNS_NAME_BYTES_MAX
+        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+    if is_port && (is_address || is_name) { Ok(text.to_owned()) } else { Err(rule()) }
+}

@@ -1,0 +1,71 @@
+//! The nodes of a cluster.
+
+use super::*;
+
+const PEERS: &str = "[cluster]\nlisten = \"0.0.0.0:8695\"\ncertificate = \"peer.crt\"\nprivate_key = \"peer.key\"\n\
+                     ca = \"ca.crt\"\n";
+
+fn member(id: u64, address: &str) -> String {
+    format!("[[cluster.members]]\nid = {id}\naddress = \"{address}\"\n")
+}
+
+fn three() -> String {
+    [1, 2, 3].map(|id| member(id, &format!("node-{id}.example.com:8695"))).concat()
+}
+
+#[test]
+fn a_node_without_others_is_a_cluster_of_one() {
+    assert!(good(&format!("{PRODUCTION}{ISSUER}")).cluster.peers.is_none());
+    assert!(good(&format!("{PRODUCTION}{ISSUER}[cluster]\nheartbeat = \"50ms\"\n")).cluster.peers.is_none());
+}
+
+#[test]
+fn a_node_of_several_knows_where_each_is_reached() {
+    let config = good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}", three()));
+    let peers = config.cluster.peers.expect("others");
+    assert_eq!(peers.listen.to_string(), "0.0.0.0:8695");
+    assert_eq!(peers.members.len(), 3);
+    assert_eq!(peers.members[&2], "node-2.example.com:8695");
+    assert!(config.outbound.own_ports.contains(&8695), "nobody has this node call itself");
+}
+
+#[test]
+fn refuses_members_that_break_their_rules() {
+    let many: String =
+        (1..=limits::MEMBERS_MAX as u64 + 1).map(|id| member(id, &format!("n{id}:1"))).collect();
+    for (members, key, rule) in [
+        (String::new(), "cluster.members", "must name this node too"),
+        (member(2, "b:1"), "cluster.members", "must name this node too, whose node.id is 1"),
+        (member(0, "a:1"), "cluster.members[0].id", "must be 1 or more"),
+        (format!("{}{}", member(1, "a:1"), member(1, "b:1")), "cluster.members[1].id", "is there twice"),
+        (format!("{}{}", member(1, "a:1"), member(2, "a:1")), "cluster.members[1].address", "is there twice"),
+        (member(1, "a"), "cluster.members[0].address", "must be a host and a port"),
+        (member(1, ":8695"), "cluster.members[0].address", "must be a host and a port"),
+        (member(1, "a:0"), "cluster.members[0].address", "must be a host and a port"),
+        (member(1, "a:65536"), "cluster.members[0].address", "must be a host and a port"),
+        (member(1, "https://a:1"), "cluster.members[0].address", "must be a host and a port"),
+        (member(1, "a b:1"), "cluster.members[0].address", "must be a host and a port"),
+        ("[[cluster.members]]\nid = 1\n".to_owned(), "cluster.members[0].address", "must be set"),
+        (many, "cluster.members", "must be at most 9"),
+    ] {
+        let found = mistakes(&format!("{PRODUCTION}{ISSUER}{PEERS}{members}"), &[]);
+        let said: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert!(found.iter().any(|m| m.key == key && m.rule.contains(rule)), "{members}: {said:?}");
+    }
+    for address in ["127.0.0.1:8695", "[::1]:8695", "node_1:8695", "node-1.example.com:8695"] {
+        good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}", member(1, address)));
+    }
+}
+
+#[test]
+fn refuses_others_without_certificates_or_in_development_mode() {
+    let found =
+        mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\nlisten = \"0.0.0.0:8695\"\n{}", three()), &[]);
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    assert_eq!(keys, ["cluster.certificate", "cluster.private_key", "cluster.ca"]);
+    let found = mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\n{}", three()), &[]);
+    assert!(found.iter().any(|mistake| mistake.key == "cluster.listen" && mistake.rule == "must be set"));
+    let (key, rule) = mistake(&format!("{PEERS}{}", three()));
+    assert_eq!(key, "cluster.listen");
+    assert!(rule.contains("development mode"), "{rule}");
+}

@@ -1,0 +1,78 @@
+//! The example file: a good configuration that shows every key.
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../trust-fabric.example.toml");
+
+#[test]
+fn the_example_is_a_configuration() {
+    let config = good(EXAMPLE);
+    assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
+    let base_url = "https://trust.example.com:8694".to_owned();
+    assert_eq!(config.transmitter, Some(Transmitter { base_url }));
+}
+
+/// The example with the comment sign taken from every line that then holds a key.
+fn example_with_defaults_set() -> String {
+    let is_key = |line: &str| {
+        let name = line.split(" = ").next().unwrap_or_default();
+        line.contains(" = ")
+            && name.trim_matches('"').bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b':'))
+    };
+    let uncommented = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if is_key(rest) => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(uncommented).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn what_the_example_shows_as_defaults_are_the_defaults() {
+    let text = example_with_defaults_set();
+    let effective = |text: &str| {
+        show(Some(file(text).path()), &mut std::iter::empty(), &Overrides::default()).expect("good")
+    };
+    let (mut set, mut unset) = (effective(&text), effective(EXAMPLE));
+    // Derived from other keys, or examples where the default is nothing.
+    assert_eq!(set["node"]["unit_id"].take(), "node-1");
+    assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
+    unset["blast_radius"]["parents"].take();
+    assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
+    assert_eq!(set["tls"]["client_trust_domain"].take(), unset["fabric"]["trust_domain"]);
+    assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set["cluster"]["listen"].take(), "0.0.0.0:8695");
+    assert_eq!(set["cluster"]["members"][0].take()["id"], 1);
+    for of_several in ["certificate", "private_key", "ca", "crl", "members"] {
+        set["cluster"][of_several] = unset["cluster"][of_several].clone();
+    }
+    assert_eq!(set["signals"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set["signals"][0]["subject_issuers"].take()[0], unset["signals"][0]["issuer"]);
+    assert_eq!(set, unset);
+}
+
+#[test]
+fn the_example_holds_every_key() {
+    let all = Keys {
+        issuers: vec![keys::Issuer::default()],
+        signals: vec![keys::SignalIssuer::default()],
+        callers: vec![keys::Caller::default()],
+        tls: Some(keys::Tls::default()),
+        transmitter: Some(keys::Transmitter::default()),
+        ..Keys::default()
+    };
+    let all = serde_json::to_value(all).expect("keys");
+    let mut sections: Vec<(String, &serde_json::Value)> =
+        all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
+    assert_eq!(sections.len(), 15);
+    for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
+        *section = &section[0];
+    }
+    for (name, section) in sections {
+        assert!(EXAMPLE.contains(&format!("[{name}]")), "[{name}]");
+        for key in section.as_object().expect("keys").keys() {
+            let shown =
+                EXAMPLE.contains(&format!("{key} = ")) || EXAMPLE.contains(&format!("[{name}.{key}]"));
+            assert!(shown, "{name}.{key}");
+        }
+    }
+}

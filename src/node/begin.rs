@@ -1,0 +1,101 @@
+//! What a node waits for and writes before it listens: it must know what its cluster has written, and the first of a
+//! cluster begins its life.
+
+use std::future::Future;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, draw};
+use crate::cluster;
+use crate::config::Config;
+use crate::state::{self, State};
+use crate::{keyring, limits, policy};
+
+/// Waits until everything that was in the log at the start is applied. A node of several waits for the others as
+/// long as they take; alone, it has nobody to wait for.
+pub(super) async fn until_recovered(
+    config: &Config,
+    state: &State,
+    shutdown: &CancellationToken,
+) -> Result<(), Error> {
+    let core = state.core();
+    loop {
+        let recovered = tokio::select! {
+            recovered = core.until_recovered(limits::RECOVERY_MAX) => recovered,
+            failure = core.until_failed() => return Err(Error::CoreFailed(failure)),
+            () = shutdown.cancelled() => Err("it was stopped before it had recovered".to_owned()),
+        };
+        match recovered {
+            Err(reason) if config.cluster.peers.is_some() && !shutdown.is_cancelled() => {
+                tracing::warn!(reason, "this node waits for a majority of its cluster");
+            }
+            recovered => return recovered.map_err(Error::NotRecovered),
+        }
+    }
+}
+
+/// Waits until this node knows what the cluster has written before: what it then misses was never there.
+pub(super) async fn until_current(state: &State) -> Result<(), Error> {
+    let current = async {
+        while let Err(error) = state.current().await {
+            tracing::warn!(%error, "this node does not know yet what the cluster has written");
+        }
+    };
+    let waited = tokio::time::timeout(limits::RECOVERY_MAX, current).await;
+    waited.map_err(|_| Error::NotRecovered("the cluster has no leader".to_owned()))
+}
+
+/// Writes what a start has to write; again if the leader was lost meanwhile. What is written stands once, however
+/// often it is tried.
+pub(super) async fn despite_elections<W>(state: &State, write: impl Fn() -> W) -> Result<(), Error>
+where
+    W: Future<Output = Result<(), Error>>,
+{
+    use cluster::Error::{NoLeader, OutcomeUnknown, Overloaded};
+    use keyring::Error::State as OfKeyring;
+    use state::Error::Write;
+    let written = async {
+        loop {
+            match write().await {
+                Err(
+                    Error::State(Write(error @ (NoLeader | OutcomeUnknown | Overloaded)))
+                    | Error::Keyring(OfKeyring(Write(error @ (NoLeader | OutcomeUnknown | Overloaded)))),
+                ) => tracing::warn!(%error, "write what a start has to write; it is tried again"),
+                written => return written,
+            }
+            until_current(state).await?;
+        }
+    };
+    let limited = tokio::time::timeout(limits::RECOVERY_MAX, written).await;
+    limited
+        .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has no leader for long enough".to_owned())))
+}
+
+/// Begins the cluster's life if it has not begun: its name, and its first policy. Other nodes may be at the same:
+/// whoever is first has done it for all. The policy is read only if there is none.
+pub(super) async fn bootstrap<P>(state: &State, first_policy: impl Fn() -> P) -> Result<(), Error>
+where
+    P: Future<Output = Result<policy::Bundle, Error>>,
+{
+    if state.position().is_none() {
+        let cluster_id =
+            state.core().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
+        match state.bootstrap(cluster_id, draw()?).await {
+            Ok(()) | Err(state::Error::AlreadyBootstrapped) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !state.index().policy.is_empty() {
+        return Ok(());
+    }
+    let bundle = first_policy().await?;
+    let sources = bundle
+        .sources()
+        .iter()
+        .map(|source| state::PolicySource { path: source.path.clone(), text: source.text.clone() })
+        .collect();
+    match state.seed_policy(bundle.digest().to_owned(), sources).await {
+        Ok(()) | Err(state::Error::PolicyChanged) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,178 @@
+//! A development issuer: a signing key and its key set in the directory of the certificates, and credentials
+//! that are signed with it. It stands in for a Kubernetes cluster where none is at hand.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::KeyPair;
+use serde_json::json;
+
+use super::files::{Place, make_directory};
+use super::{Error, Unfit};
+use crate::clock::Clock;
+use crate::demo;
+use crate::token::signing::SigningKey;
+
+/// The files of a development issuer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerFiles {
+    /// Its key set (RFC 7517 §5), for `keys_file` of `[[issuers]]`.
+    pub key_set: PathBuf,
+    /// Its private key, PKCS #8 in PEM, mode 0600.
+    pub private_key: PathBuf,
+    /// Whether it was made now; otherwise it was there already and is unchanged.
+    pub is_new: bool,
+}
+
+/// Signs credentials for trying out.
+pub struct DevelopmentIssuer {
+    key: SigningKey,
+}
+
+impl DevelopmentIssuer {
+    /// `iss` of its credentials, which the shipped policy knows.
+    pub const ISS: &str = demo::ISSUER;
+
+    /// The files in `directory`, made if they are not there. Nothing is ever overwritten.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn make(directory: &Path) -> Result<IssuerFiles, Error> {
+        make_directory(directory)?;
+        let place = place(directory);
+        let is_new = Self::at(&place)?.is_none();
+        if is_new {
+            let pair = KeyPair::generate()?;
+            let key = SigningKey::from_pkcs8(&pair.serialize_der())?;
+            place.write(&key_set(&key), &pair.serialize_pem())?;
+        }
+        let Place { certificate: key_set, private_key } = place;
+        Ok(IssuerFiles { key_set, private_key, is_new })
+    }
+
+    /// The issuer that was made in `directory`.
+    ///
+    /// # Errors
+    /// [`Error::NoIssuer`] if there is none, else as [`Error`] says.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let key = Self::at(&place(directory))?.ok_or_else(|| Error::NoIssuer(directory.to_owned()))?;
+        Ok(Self { key })
+    }
+
+    /// A service-account token as a Kubernetes API server writes it, good for ten minutes.
+    ///
+    /// # Errors
+    /// [`Error::Credential`] if a name breaks its rule.
+    pub fn credential(
+        &self,
+        audience: &str,
+        namespace: &str,
+        service_account: &str,
+        clock: &Clock,
+    ) -> Result<String, Error> {
+        demo::credential(&self.key, Self::ISS, audience, namespace, service_account, clock)
+            .map_err(Error::Credential)
+    }
+
+    fn at(place: &Place) -> Result<Option<SigningKey>, Error> {
+        let Some((text, key)) = place.read()? else { return Ok(None) };
+        let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+        let pair = KeyPair::from_pem(&key).map_err(|_| unfit(Unfit::NotAKey))?;
+        let key = SigningKey::from_pkcs8(&pair.serialize_der()).map_err(|_| unfit(Unfit::NotAKey))?;
+        if text == key_set(&key).as_bytes() { Ok(Some(key)) } else { Err(unfit(Unfit::OtherKeySet)) }
+    }
+}
+
+fn place(directory: &Path) -> Place {
+    Place { certificate: directory.join("issuer-keys.json"), private_key: directory.join("issuer-key.pem") }
+}
+
+fn key_set(key: &SigningKey) -> String {
+    format!("{}\n", json!({"keys": [key.public_jwk()]}))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::token::jws::Compact;
+    use crate::token::key_set::{KeySet, Purpose};
+
+    fn clock() -> Clock {
+        Clock::manual(Timestamp::from_secs(1_800_000_000))
+    }
+
+    fn credential(directory: &Path) -> String {
+        let issuer = DevelopmentIssuer::open(directory).expect("an issuer");
+        issuer.credential("https://localhost:8694", "demo", "reporter", &clock()).expect("a credential")
+    }
+
+    fn is_signed_by(credential: &str, key_set: &Path) -> bool {
+        let keys = KeySet::parse(&fs::read(key_set).expect("read"), Purpose::Issuer).expect("a key set");
+        let token = Compact::parse(credential).expect("a token");
+        keys.select(token.header().kid.as_deref(), token.header().algorithm)
+            .is_ok_and(|key| token.verify(&key).is_ok())
+    }
+
+    #[test]
+    fn its_credentials_verify_by_its_key_set_also_after_a_second_run() {
+        let parent = tempfile::tempdir().expect("directory");
+        let [directory, other] = ["pki", "other"].map(|name| parent.path().join(name));
+        let first = DevelopmentIssuer::make(&directory).expect("made");
+        let before = credential(&directory);
+        let second = DevelopmentIssuer::make(&directory).expect("kept");
+        assert_eq!((first.is_new, second.is_new), (true, false));
+        for credential in [before, credential(&directory)] {
+            assert!(is_signed_by(&credential, &second.key_set));
+        }
+        let other = DevelopmentIssuer::make(&other).expect("made");
+        assert!(!is_signed_by(&credential(&directory), &other.key_set));
+    }
+
+    #[test]
+    fn its_key_is_for_its_owner_alone_and_its_key_set_holds_no_private_part() {
+        let parent = tempfile::tempdir().expect("directory");
+        let directory = parent.path().join("pki");
+        let files = DevelopmentIssuer::make(&directory).expect("made");
+        let mode = |path: &Path| fs::metadata(path).expect("metadata").permissions().mode() & 0o777;
+        assert_eq!(
+            [&directory, &files.private_key, &files.key_set].map(|path| mode(path)),
+            [0o700, 0o600, 0o644]
+        );
+        // A key set with a private part would be refused.
+        KeySet::parse(&fs::read(&files.key_set).expect("read"), Purpose::Issuer).expect("a key set");
+        fs::set_permissions(&files.private_key, fs::Permissions::from_mode(0o640)).expect("mode");
+        assert!(matches!(DevelopmentIssuer::open(&directory), Err(Error::TooOpen { mode: 0o640, .. })));
+    }
+
+    #[test]
+    fn where_none_was_made_there_is_none_and_files_that_do_not_fit_are_refused() {
+        let parent = tempfile::tempdir().expect("directory");
+        let [directory, other] = ["pki", "other"].map(|name| parent.path().join(name));
+        assert!(matches!(DevelopmentIssuer::open(&directory), Err(Error::NoIssuer(_))));
+        assert!(!directory.exists());
+        let files = DevelopmentIssuer::make(&directory).expect("made");
+        let other = DevelopmentIssuer::make(&other).expect("made");
+        fs::copy(&other.key_set, &files.key_set).expect("copied");
+        for outcome in [DevelopmentIssuer::make(&directory).err(), DevelopmentIssuer::open(&directory).err()]
+        {
+            assert!(matches!(outcome, Some(Error::Unfit { reason: Unfit::OtherKeySet, .. })), "{outcome:?}");
+        }
+        fs::remove_file(&files.key_set).expect("removed");
+        assert!(matches!(DevelopmentIssuer::make(&directory), Err(Error::HalfMissing { .. })));
+    }
+
+    #[test]
+    fn a_name_that_could_reach_into_another_gets_no_credential() {
+        let parent = tempfile::tempdir().expect("directory");
+        let directory = parent.path().join("pki");
+        DevelopmentIssuer::make(&directory).expect("made");
+        let issuer = DevelopmentIssuer::open(&directory).expect("an issuer");
+        for (namespace, name) in [("demo", "a:b"), ("a/b", "reporter"), ("", "reporter")] {
+            let outcome = issuer.credential("a", namespace, name, &clock());
+            assert!(matches!(outcome, Err(Error::Credential(_))), "{namespace} {name}");
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! What comes of commands that are sent more than once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::cluster::{Machine as _, Stamp, Submission, Write};
+use crate::state::command::{Command, PolicySource, PutPolicy, SpendNonce, encode, encode_batch_without_ids};
+use crate::state::tables::{NONCE, POLICY_HISTORY};
+use crate::state::testing::Bench;
+use crate::state::{self, Replicated};
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const DONE: Reply = Reply::Done { changed: true };
+const GIVEN_UP: Reply = Reply::Refused(Refusal::GivenUp);
+const TOO_MANY: Reply = Reply::Refused(Refusal::TooManySubmissions);
+const SPENT: Reply = Reply::Refused(Refusal::NonceSpent);
+
+// Whoever waits for a reply has given up long before it is forgotten.
+const _: () = assert!(limits::PROPOSE_TIMEOUT.as_secs() * 60 <= limits::ORIGIN_KEPT.as_secs());
+// What waits at a proposer, and what is in entries under way, is all within what is remembered of it.
+const _: () = assert!(
+    (limits::PROPOSALS_QUEUED_MAX + limits::ENTRIES_IN_FLIGHT_MAX * limits::COMMANDS_PER_ENTRY_MAX) as u64
+        <= limits::SUBMISSIONS_AHEAD_MAX
+);
+
+fn origin(number: u64) -> Origin {
+    Origin::from_bytes([[0; 8], number.to_be_bytes()].concat().try_into().expect("16 bytes"))
+}
+
+/// Spends a nonce: of two that are applied, the second is refused.
+fn spend(nonce: u64) -> Bytes {
+    let nonce = [[7; 8], nonce.to_be_bytes()].concat();
+    encode(Command::SpendNonce(SpendNonce { nonce: nonce.into(), ..SpendNonce::default() }))
+}
+
+fn submission(of: u64, sequence: u64, low_watermark: u64, command: Bytes) -> Submission {
+    Submission { origin: origin(of), sequence, low_watermark, command }
+}
+
+/// Spends a nonce that nothing else spends.
+fn own(of: u64, sequence: u64, low_watermark: u64) -> Submission {
+    submission(of, sequence, low_watermark, spend(of * 1_000_000 + sequence))
+}
+
+fn after(secs: u64) -> Timestamp {
+    START.plus(Duration::from_secs(secs))
+}
+
+impl Bench {
+    fn submit(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Reply> {
+        self.submitted(at, submissions).into_iter().map(|told| told.outcome).collect()
+    }
+
+    fn keys_of(&self, table: &str) -> Vec<&[u8]> {
+        self.rows.0.keys().filter(|(of, _)| of == table).map(|(_, key)| &key[..]).collect()
+    }
+
+    fn count(&self, table: &str) -> usize {
+        self.keys_of(table).len()
+    }
+
+    fn origin_row(&self, of: u64) -> OriginRow {
+        Tables::new(&self.rows)
+            .row(ORIGIN, origin(of).as_bytes())
+            .expect("readable")
+            .map_or_else(OriginRow::default, |row| decode(ORIGIN, &row).expect("a row"))
+    }
+}
+
+#[test]
+fn a_command_that_comes_again_gets_the_same_reply_and_changes_nothing() {
+    let mut bench = Bench::default();
+    let policy = |digest: &str, expected: &str| {
+        encode(Command::PutPolicy(PutPolicy {
+            digest: digest.into(),
+            sources: vec![PolicySource { path: "a.rego".into(), text: digest.into() }],
+            applied_by: String::new(),
+            expected_current: expected.into(),
+            is_seed: false,
+        }))
+    };
+    let (first, refused) = (submission(1, 1, 1, policy("a", "")), submission(1, 2, 1, policy("b", "none")));
+    let replies = [DONE, Reply::Refused(Refusal::PolicyChanged)];
+    assert_eq!(bench.submit(START, vec![first.clone(), refused.clone()]), replies);
+    // It would be carried out now, and by the first the policy would change back.
+    assert_eq!(bench.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [DONE]);
+    assert_eq!(bench.submit(after(1), vec![refused, first]), [replies[1].clone(), replies[0].clone()]);
+    assert_eq!(bench.machine.index().policy, "none");
+    assert_eq!(bench.count(POLICY_HISTORY), 2);
+}
+
+#[test]
+fn of_two_in_one_entry_the_second_sees_the_reply_of_the_first() {
+    let mut bench = Bench::default();
+    let replies = bench.submit(START, vec![own(1, 1, 1), own(1, 1, 1), own(2, 1, 1), own(1, 1, 1)]);
+    assert_eq!(replies, [DONE, DONE, DONE, DONE]);
+    assert_eq!(bench.count(NONCE), 2);
+}
+
+#[test]
+fn the_same_number_of_another_process_is_another_command() {
+    let mut bench = Bench::default();
+    let replies = bench.submit(START, vec![submission(1, 1, 1, spend(9)), submission(2, 1, 1, spend(9))]);
+    assert_eq!(replies, [DONE, SPENT]);
+    assert_eq!(bench.submit(START, vec![submission(2, 1, 1, spend(9))]), [SPENT]);
+    assert_eq!(bench.submit(START, vec![submission(1, 1, 1, spend(9))]), [DONE]);
+}
+
+#[test]
+fn what_is_below_the_low_watermark_is_not_applied_whether_it_was_or_not() {
+    let mut bench = Bench::default();
+    assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 4, 3)]), [DONE, DONE]);
+    assert_eq!(
+        bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 3, 1)]),
+        [GIVEN_UP, GIVEN_UP, DONE]
+    );
+    assert_eq!(bench.count(NONCE), 3);
+    // A watermark does not sink, whatever comes late.
+    assert_eq!(bench.origin_row(1).low_watermark, 3);
+    // One that contradicts itself, and numbers that nobody gives.
+    assert_eq!(bench.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
+    let last = submission(4, u64::MAX, u64::MAX, spend(1));
+    assert_eq!(bench.submit(START, vec![last]), [GIVEN_UP]);
+    assert_eq!(bench.count(NONCE), 3);
+}
+
+#[test]
+fn a_command_that_was_given_up_has_an_unknown_outcome() {
+    for refusal in [Refusal::GivenUp, Refusal::TooManySubmissions] {
+        let error = state::Error::from(refusal);
+        assert!(matches!(error, state::Error::Write(crate::cluster::Error::OutcomeUnknown)), "{error}");
+    }
+}
+
+#[test]
+fn only_what_may_be_sent_again_is_remembered() {
+    let mut bench = Bench::default();
+    for first in (1..1000).step_by(10) {
+        let entry: Vec<_> = (first..first + 10).map(|sequence| own(1, sequence, first)).collect();
+        assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
+        assert_eq!(bench.count(REPLY), 10);
+    }
+    // What is answered within an entry is never written.
+    assert_eq!(bench.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
+    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 1002)]);
+    assert_eq!(bench.count(ORIGIN), 1);
+}
+
+/// Writes per second are what a cluster is measured by.
+#[test]
+fn a_command_costs_one_row_more_and_one_less_and_its_process_one_for_each_entry() {
+    let mut bench = Bench::default();
+    let entry = |first: u64| (first..first + 100).map(|sequence| own(1, sequence, first)).collect();
+    bench.submit(START, entry(1));
+    let batch = |submissions| Replicated::batch(Stamp { time: START, ..Stamp::default() }, submissions);
+    let writes = bench.machine.apply(&bench.rows, &batch(entry(101)), 9).expect("applies").writes;
+    let of = |table: &str| {
+        let is_of = |write: &&Write| match write {
+            Write::Put { table: of, .. }
+            | Write::Delete { table: of, .. }
+            | Write::DeleteRange { table: of, .. } => *of == table,
+        };
+        let of: Vec<_> = writes.iter().filter(is_of).collect();
+        let puts = of.iter().filter(|write| matches!(write, Write::Put { .. })).count();
+        let deletes = of.iter().filter(|write| matches!(write, Write::Delete { .. })).count();
+        (puts, deletes, of.len() - puts - deletes)
+    };
+    assert_eq!((of(REPLY), of(ORIGIN)), ((100, 100, 0), (1, 0, 0)));
+    // Both times, and nothing else.
+    assert_eq!(of(META), (2, 0, 0));
+}
+
+#[test]
+fn an_entry_removes_only_so_many_replies_and_the_next_goes_on() {
+    let mut bench = Bench::default();
+    let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
+    let sent = 2 * most + 10;
+    bench.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
+    bench.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
+    // The first in the order of origins has its turn first, and the other what is left to be removed.
+    for (at, left) in (1..).zip([most + 10 + 10, 10 + 1 + 10 + 1, 0]) {
+        let (next, other) = (sent + at, 10 + at);
+        let entry = vec![own(1, next, next), own(2, other, other), own(1, sent, 1)];
+        assert_eq!(bench.submit(START, entry), [DONE, DONE, GIVEN_UP], "whether the row is there or not");
+        assert_eq!(bench.count(REPLY) as u64, left + 2);
+    }
+}
+
+#[test]
+fn a_command_too_far_ahead_is_refused_and_one_at_the_limit_is_not() {
+    let mut bench = Bench::default();
+    let last = 5 + limits::SUBMISSIONS_AHEAD_MAX - 1;
+    assert_eq!(bench.submit(START, vec![own(1, last, 5), own(1, last + 1, 5)]), [DONE, TOO_MANY]);
+    assert_eq!(bench.submit(START, vec![own(1, last + 1, 6)]), [DONE], "it was not applied");
+    assert_eq!(bench.submit(START, vec![submission(1, u64::MAX - 1, 6, spend(1))]), [TOO_MANY]);
+}
+
+/// What is not there costs nothing, however far a watermark jumps.
+#[test]
+fn a_watermark_that_jumps_far_is_followed_at_once() {
+    let mut bench = Bench::default();
+    bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1)]);
+    let far = 1 << 60;
+    assert_eq!(bench.submit(START, vec![own(1, 3, far), own(1, far, far)]), [GIVEN_UP, DONE]);
+    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), far)]);
+    let row = bench.origin_row(1);
+    assert_eq!((row.low_watermark, row.next, row.forgotten_to), (far, far + 1, far));
+}
+
+#[test]
+fn a_process_that_was_not_heard_of_for_long_repeats_nothing_and_may_go_on() {
+    let kept = limits::ORIGIN_KEPT.as_secs();
+    let mut bench = Bench::default();
+    // The third is on its way still.
+    assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 4, 1)]), [DONE, DONE, DONE]);
+    assert_eq!(bench.submit(after(kept - 1), vec![own(1, 1, 1)]), [DONE]);
+    let late = kept - 1 + kept;
+    let replies = bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect());
+    assert_eq!(replies, [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, DONE]);
+    // And it stays so, although it was heard of again.
+    assert_eq!(bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
+    assert_eq!(bench.count(NONCE), 4);
+    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
+}
+
+/// Wall clocks may be set as they like: only time that has passed makes anything be forgotten.
+#[test]
+fn a_clock_set_ahead_makes_nothing_be_forgotten() {
+    let mut bench = Bench::default();
+    bench.submit(START, vec![own(1, 1, 1)]);
+    let ahead = after(24 * 3600);
+    let stamp = Stamp { time: ahead, wall: ahead, elapsed: Duration::from_secs(1) };
+    let told = bench.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
+    assert_eq!(told[0].outcome, DONE);
+}
+
+#[test]
+fn replies_to_a_process_that_is_gone_are_removed_so_many_at_once() {
+    let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
+    let mut bench = Bench::default();
+    bench.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
+    bench.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
+    let gone = limits::ORIGIN_KEPT.as_secs();
+    bench.submit(after(gone - 1), vec![own(3, 1, 1)]);
+    let of_others = |bench: &Bench| bench.count(REPLY) - 1;
+    assert_eq!(of_others(&bench) as u64, most + 10 + 7);
+    // It was looked for them a moment ago.
+    bench.submit(after(gone), vec![own(3, 2, 2)]);
+    assert_eq!(of_others(&bench) as u64, most + 10 + 7);
+    let swept = after(gone - 1).plus(limits::ORIGINS_SWEPT_EVERY);
+    for (sequence, left) in [(3, 10 + 7), (4, 0)] {
+        bench.submit(swept, vec![own(3, sequence, sequence)]);
+        assert_eq!(of_others(&bench), left);
+    }
+    assert_eq!(bench.count(ORIGIN), 3, "how far they were is remembered");
+    assert_eq!(bench.submit(swept, vec![own(1, 1, 1), own(2, 8, 1)]), [GIVEN_UP, DONE]);
+}
+
+#[test]
+fn of_unused_processes_those_unused_for_the_longest_are_forgotten() {
+    let most = limits::ORIGINS_UNUSED_MAX as u64;
+    let mut bench = Bench::default();
+    // Later ones are the first by their names.
+    for at in 0..most + 3 {
+        bench.submit(after(at), vec![own(10_000 - at, 1, 1)]);
+    }
+    let all_unused = after(most + 3).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
+    // One entry removes the replies, and at the latest the next what is too many.
+    for sequence in 1..=2 {
+        bench.submit(all_unused, vec![own(1, sequence, sequence)]);
+    }
+    assert_eq!(bench.count(ORIGIN) as u64, most + 1);
+    assert_eq!(Tables::new(&bench.rows).number(ORIGINS).expect("a number"), most + 1);
+    let known: Vec<bool> = (0..4).map(|at| bench.origin_row(10_000 - at) != OriginRow::default()).collect();
+    assert_eq!(known, [false, false, false, true]);
+    assert_eq!((bench.count(REPLY), bench.submit(all_unused, vec![own(9_997, 1, 1)])), (1, vec![GIVEN_UP]));
+}
+
+#[test]
+fn beyond_their_limit_no_process_is_remembered_until_others_are_forgotten() {
+    let mut bench = Bench::default();
+    let entry = (1..=limits::ORIGINS_MAX).map(|of| own(of, 1, 1)).collect();
+    assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
+    let new = limits::ORIGINS_MAX + 1;
+    let entry = || vec![own(new, 1, 1), own(1, 2, 1), own(new, 1, 1)];
+    assert_eq!(bench.submit(after(1), entry()), [TOO_MANY, DONE, TOO_MANY], "who is known may go on");
+    let later = after(2).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
+    for _ in 0..limits::ORIGINS_MAX / limits::REPLIES_FORGOTTEN_AT_ONCE {
+        bench.submit(later, vec![own(1, 3, 3)]);
+    }
+    assert_eq!(bench.submit(later, vec![own(new, 1, 1)]), [DONE]);
+}
+
+/// A log from before commands had ids gives the rows that it gave then, or the nodes of a cluster differ in the hash
+/// of their state.
+#[test]
+fn a_batch_of_an_older_log_is_applied_as_before() {
+    let mut bench = Bench::default();
+    // Unused for long: there would be something to be removed.
+    bench.submit(START, vec![own(1, 1, 1)]);
+    let later = after(1).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
+    let stamp = Stamp { time: later, wall: later, elapsed: later.since(START) };
+    let batch = encode_batch_without_ids(stamp, vec![spend(1), spend(1), spend(2)]);
+    let applied = bench.machine.apply(&bench.rows, &batch, 9).expect("applies");
+    let tables = applied.writes.iter().map(|write| match write {
+        Write::Put { table, .. } => *table,
+        Write::Delete { .. } | Write::DeleteRange { .. } => panic!("removes something"),
+    });
+    let tables: Vec<_> = tables.collect();
+    assert_eq!(tables, [META, META, NONCE, NONCE]);
+    let replies = bench.entry(&batch);
+    assert_eq!(replies, [Told::first(DONE), Told::first(SPENT), Told::first(DONE)]);
+}
+
+/// What a process did, and when; or that what came so far is an entry.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Sends its next command, or leaves its number out.
+    Send { of: u64, is_lost: bool },
+    /// Something that it sent before comes again, `back` before its newest.
+    Again { of: u64, back: u64 },
+    /// It has the answers up to `back` before its newest.
+    Answered { of: u64, back: u64 },
+    /// The entry ends here, and the next is so much later.
+    Entry { secs: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (1u64..4, prop::bool::weighted(0.1)).prop_map(|(of, is_lost)| Step::Send { of, is_lost }),
+        8 => (1u64..4, 0u64..8).prop_map(|(of, back)| Step::Again { of, back }),
+        3 => (1u64..4, 0u64..8).prop_map(|(of, back)| Step::Answered { of, back }),
+        4 => prop_oneof![8 => 0u64..2, 1 => 200u64..700].prop_map(|secs| Step::Entry { secs }),
+    ];
+    vec(step, 1..120)
+}
+
+/// A process as it numbers its commands.
+#[derive(Default)]
+struct Process {
+    sent: u64,
+    low_watermark: u64,
+}
+
+/// The submissions of `steps`, in their order, each with the number of its entry and the time of that.
+fn submissions(steps: &[Step]) -> Vec<(u64, Timestamp, Submission)> {
+    let mut processes: BTreeMap<u64, Process> = BTreeMap::new();
+    let (mut entry, mut at, mut submissions) = (0, START, Vec::new());
+    for step in steps {
+        let (of, sequence) = match *step {
+            Step::Entry { secs } => {
+                (entry, at) = (entry + 1, at.plus(Duration::from_secs(secs)));
+                continue;
+            }
+            Step::Answered { of, back } => {
+                let process = processes.entry(of).or_default();
+                process.low_watermark = process.low_watermark.max((process.sent + 1).saturating_sub(back));
+                continue;
+            }
+            Step::Send { of, is_lost } => {
+                let process = processes.entry(of).or_default();
+                process.sent += 1;
+                if is_lost {
+                    continue;
+                }
+                (of, process.sent)
+            }
+            Step::Again { of, back } => {
+                let sent = processes.entry(of).or_default().sent;
+                if sent <= back {
+                    continue;
+                }
+                (of, sent - back)
+            }
+        };
+        // Two commands share a nonce: one of them is refused, and must be again.
+        let command = spend(of * 1_000_000 + sequence / 2);
+        submissions.push((entry, at, submission(of, sequence, processes[&of].low_watermark, command)));
+    }
+    submissions
+}
+
+/// What is promised, without tables: the reply to each, and which replies may be asked for again at the end.
+fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeSet<(Origin, u64)>) {
+    struct Known {
+        low_watermark: u64,
+        at: Timestamp,
+        replies: BTreeMap<u64, Reply>,
+    }
+    let mut spent = BTreeSet::new();
+    let mut origins: BTreeMap<Origin, Known> = BTreeMap::new();
+    let mut told = Vec::new();
+    for (_, at, submission) in submissions {
+        let new = || Known { low_watermark: 1, at: *at, replies: BTreeMap::new() };
+        let known = origins.entry(submission.origin).or_insert_with(new);
+        if at.since(known.at) >= limits::ORIGIN_KEPT {
+            let behind = known.replies.last_key_value().map_or(0, |(last, _)| last + 1);
+            known.low_watermark = known.low_watermark.max(behind);
+        }
+        known.at = *at;
+        known.low_watermark = known.low_watermark.max(submission.low_watermark);
+        told.push(if submission.sequence < known.low_watermark {
+            GIVEN_UP
+        } else {
+            let is_first = || if spent.insert(submission.command.clone()) { DONE } else { SPENT };
+            known.replies.entry(submission.sequence).or_insert_with(is_first).clone()
+        });
+    }
+    let kept = origins.into_iter().flat_map(|(origin, known)| {
+        let kept: Vec<_> =
+            known.replies.range(known.low_watermark..).map(|(sequence, _)| (origin, *sequence)).collect();
+        kept
+    });
+    (told, kept.collect())
+}
+
+proptest! {
+    #[test]
+    fn every_command_is_applied_once_and_answered_the_same_however_they_come_and_are_batched(
+        steps in steps(),
+        is_each_an_entry in any::<bool>(),
+    ) {
+        let submissions = submissions(&steps);
+        let (expected, kept) = promised(&submissions);
+        let mut bench = Bench::default();
+        let mut told = Vec::new();
+        for entry in submissions.chunk_by(|a, b| a.0 == b.0 && !is_each_an_entry) {
+            let commands = entry.iter().map(|(_, _, submission)| submission.clone()).collect();
+            told.extend(bench.submit(entry[0].1, commands));
+        }
+        prop_assert_eq!(&told, &expected);
+        let spent = submissions.iter().zip(&told).filter(|(_, told)| **told == DONE);
+        let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
+        prop_assert_eq!(bench.count(NONCE), spent.len());
+        // Of a process that is gone, the rows go a little later.
+        let rows: BTreeSet<_> = bench.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
+        let last = submissions.last().map_or(START, |(_, at, _)| *at);
+        let is_here = |of: &Origin| {
+            let used = submissions.iter().rfind(|(_, _, submission)| submission.origin == *of);
+            used.is_some_and(|(_, at, _)| last.since(*at) < limits::ORIGIN_KEPT)
+        };
+        for (of, sequence) in &kept {
+            prop_assert!(rows.contains(&reply_key(of.as_bytes(), *sequence)) || !is_here(of));
+        }
+        prop_assert!(rows.len() <= kept.len());
+    }
+}
