@@ -1,6 +1,8 @@
 //! The client certificates of the bench: what `trust-fabric pki` made, and those that must not pass.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,6 +58,26 @@ pub fn client(directory: &Path, identity: Option<&Identity>, protocol: &[u8]) ->
     config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// The certificate by which node `id` speaks to its peers, and its key: `<name>.pem` and `<name>-key.pem`.
+pub fn write_peer(directory: &Path, name: &str, id: u64) -> Result<()> {
+    let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
+    let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(directory.join("ca.pem"))?, ca_key)?;
+    let mut params = leaf(&[&format!("spiffe://{TRUST_DOMAIN}/node/{id}")])?;
+    params.serial_number = Some(SerialNumber::from(1000 + id));
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    write_private(&directory.join(format!("{name}-key.pem")), &key.serialize_pem())?;
+    Ok(fs::write(directory.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?)
+}
+
+/// A file that only its owner reads.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    Ok(options.open(path).and_then(|mut file| file.write_all(text.as_bytes()))?)
 }
 
 /// A sample of certificates that must not pass, each with what is wrong with it. The node's tests

@@ -1,14 +1,19 @@
 //! The issuer that the node under test believes, and the tokens of it: good ones in any number, and
 //! bad ones of every kind.
 
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
+
+use crate::certificates::write_private;
 
 /// `iss` of the credentials: the issuer that the repository's policy knows.
 pub const ISSUER: &str = "http://127.0.0.1:8698";
@@ -31,9 +36,24 @@ impl Issuer {
     pub fn new(kid: &'static str) -> Result<Self> {
         let key =
             EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
+        Self::of(key, kid)
+    }
+
+    fn of(key: EcdsaKeyPair, kid: &'static str) -> Result<Self> {
         let header = encode(json!({"alg": "ES256", "kid": kid, "typ": "JWT"}).to_string());
         let issued_at_secs = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         Ok(Self { key, kid, header, issued_at_secs })
+    }
+
+    /// With the P-256 key in the PEM file at `path`, which is made if it is not there.
+    pub fn kept(kid: &'static str, path: &Path) -> Result<Self> {
+        if !path.exists() {
+            write_private(path, &rcgen::KeyPair::generate()?.serialize_pem())?;
+        }
+        let key = PrivateKeyDer::from_pem_file(path).with_context(|| path.display().to_string())?;
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_der())
+            .map_err(|_| anyhow!("{}: not a P-256 key in PKCS #8", path.display()))?;
+        Self::of(key, kid)
     }
 
     /// The public half as a JWK Set.
@@ -74,6 +94,16 @@ impl Issuer {
     /// A credential that no other call with another number makes.
     pub fn credential(&self, number: u64) -> Result<String> {
         self.sign(&self.claims(number))
+    }
+
+    /// A credential of the service account `demo:<account>` from now on; the number makes it unique.
+    pub fn credential_of(&self, account: &str, number: u64) -> Result<String> {
+        let mut claims = self.claims(number);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        claims["sub"] = json!(format!("system:serviceaccount:demo:{account}"));
+        claims["kubernetes.io"]["serviceaccount"]["name"] = json!(account);
+        (claims["iat"], claims["nbf"], claims["exp"]) = (json!(now), json!(now), json!(now + 600));
+        self.sign(&claims)
     }
 
     /// Tokens that are no bearer for the fabric, each with what is wrong with it. `minted` is a token

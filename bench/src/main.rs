@@ -4,33 +4,46 @@
 //! answered with a server error other than 503; no time or size fails the run by itself.
 
 mod attacks;
+mod cap;
 mod certificates;
+mod client;
 mod connections;
 mod credentials;
+mod etcd;
 mod exchange;
+mod failover;
 mod feed;
 mod good_client;
+mod health;
 mod load;
+mod members;
 mod node;
 mod overload;
 mod push_receiver;
+mod race;
 mod registry;
 mod report;
+mod resume;
 mod revocations;
+mod scaling;
+mod settings;
 mod signals;
 mod streams;
+mod together;
 mod tools;
 mod verify;
 mod window;
 mod wire;
+mod writes;
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 use node::Start;
 use overload::{Cores, Load};
@@ -148,6 +161,59 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         seconds: u64,
     },
+    /// A fixed load on a cluster while its leader is killed or paused again and again: gaps, lost writes, stale
+    /// accepts
+    ///
+    /// The gap of a fault, for one kind of request, is the longest time without a good answer between the last
+    /// one before the fault and the next fault, or the end: what a client sees that sends without pause and
+    /// takes the next node at once. The longest wait is that of one request, from when it was due, over all its
+    /// tries. An acknowledged write is lost if it is not on every node at the end with its content. An accept is
+    /// stale if the verification began, on any node, after the 202 of the revocation of its subject. Unknown
+    /// outcomes (503 that says so) are counted apart. Ends with 1 if a write is lost, an accept is stale or an
+    /// answer is neither good nor an orderly 503 or 429.
+    Failover {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: failover::Plan,
+    },
+    /// A leader that sleeps through a revocation, with verifications in its sockets: none that began after the
+    /// 202 may be accepted
+    Resume {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: resume::Plan,
+    },
+    /// All nodes killed right after the 202 of a revocation, which must still hold
+    Together {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: together::Plan,
+    },
+    /// One execution token presented to all nodes at once, while the leader is killed now and then: exactly one
+    /// accepts it
+    Race {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: race::Plan,
+    },
+    /// Durable writes in a second at 1, 64 and 1024 clients, beside three members of etcd, in turns
+    Writes {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: writes::Plan,
+    },
+    /// Exchanges in a second at one, two and three nodes, each capped at a part of a core; as root
+    Scaling {
+        #[command(flatten)]
+        place: members::Place,
+        #[command(flatten)]
+        plan: scaling::Plan,
+    },
 }
 
 fn main() -> ExitCode {
@@ -191,6 +257,28 @@ fn run(command: &Command) -> Result<bool> {
         Command::Verify { start, cores, seconds } => {
             generator(*cores)?.block_on(verify::run(start, *cores, *seconds))
         }
+        Command::Failover { place, plan } => clients()?.block_on(uninterrupted(failover::run(place, plan))),
+        Command::Resume { place, plan } => clients()?.block_on(uninterrupted(resume::run(place, plan))),
+        Command::Together { place, plan } => clients()?.block_on(uninterrupted(together::run(place, plan))),
+        Command::Race { place, plan } => clients()?.block_on(uninterrupted(race::run(place, plan))),
+        Command::Writes { place, plan } => clients()?.block_on(uninterrupted(writes::run(place, plan))),
+        Command::Scaling { place, plan } => clients()?.block_on(uninterrupted(scaling::run(place, plan))),
+    }
+}
+
+/// On one thread, wherever there is room: the nodes share the machine.
+fn clients() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Gives up at SIGINT and SIGTERM, so that what was started is stopped.
+async fn uninterrupted(measuring: impl Future<Output = Result<bool>>) -> Result<bool> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = measuring => outcome,
+        _ = interrupt.recv() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("terminated"),
     }
 }
 

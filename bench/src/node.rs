@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::task::JoinSet;
 
 use crate::certificates::{self, Identity, TRUST_DOMAIN};
-use crate::credentials::{FABRIC, ISSUER, Issuer};
+use crate::credentials::Issuer;
+use crate::settings::{CALLERS, Settings};
 use crate::wire::{self, Answer, Target};
 
 /// Longest wait for the node to become ready.
@@ -22,19 +23,6 @@ const READY_MAX: Duration = Duration::from_secs(60);
 const READY_PAUSE: Duration = Duration::from_millis(50);
 /// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
-/// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
-const CALLERS: [(&str, &str); 6] = [
-    ("operator", r#""cluster.admin", "metrics.read""#),
-    ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
-    ("workload", r#""exchange""#),
-    ("steady", r#""exchange""#),
-    (TRANSMITTER, r#""signals.send""#),
-    ("receiver", r#""streams.manage", "streams.read""#),
-];
-/// The caller that brings signals, and in whose name.
-const TRANSMITTER: &str = "transmitter";
-pub const SIGNAL_ISSUER: &str = "https://events.example";
-
 /// A node has nothing to do after so many seconds in a row, in each of which it used less than this.
 const QUIET_SECS: u32 = 3;
 const QUIET_CPU_SECS: f64 = 0.05;
@@ -103,7 +91,17 @@ impl Start {
         let issuer = Issuer::new("bench")?;
         fs::write(place.join("issuer.jwks"), issuer.key_set().to_string())?;
         let (http, https) = (free_address()?, free_address()?);
-        fs::write(place.join("node.toml"), self.config(&place, http, https)?)?;
+        let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
+        let settings = Settings {
+            policies: &policies,
+            pki: (!self.plain).then(|| place.join("pki")),
+            issuer_keys: &place.join("issuer.jwks"),
+            data: &place.join("data"),
+            http,
+            https,
+            member: None,
+        };
+        fs::write(place.join("node.toml"), settings.text())?;
 
         let mut command = match core {
             None => Command::new(&program),
@@ -124,65 +122,6 @@ impl Start {
         }
         node.until_ready().await?;
         Ok(node)
-    }
-
-    fn config(&self, place: &Path, http: SocketAddr, https: SocketAddr) -> Result<String> {
-        let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
-        let (mode, tls) = if self.plain {
-            ("development", String::new())
-        } else {
-            let pki = place.join("pki");
-            let file = |name: &str| pki.join(name).display().to_string();
-            let callers = CALLERS
-                .iter()
-                .map(|(name, capabilities)| {
-                    format!("[[callers]]\nid = \"spiffe://{TRUST_DOMAIN}/{name}\"\ncapabilities = [{capabilities}]\n")
-                })
-                .collect::<Vec<_>>()
-                .concat();
-            let tls = format!(
-                "[tls]\ncertificate = \"{}\"\nprivate_key = \"{}\"\nclient_ca = \"{}\"\n{callers}",
-                file("node.pem"),
-                file("node-key.pem"),
-                file("ca.pem"),
-            );
-            let signals = format!(
-                "[transmitter]\nbase_url = \"https://{https}\"\n\
-                 [[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
-                 keys_url = \"{SIGNAL_ISSUER}/keys\"\ntrust_domains = [\"events.example\"]\n\
-                 [[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
-                 revocations_per_minute = 1000000\n"
-            );
-            ("production", signals + &tls)
-        };
-        let https = if self.plain { String::new() } else { format!("https = \"{https}\"\n") };
-        // The rate of one caller is out of the way: what is measured is what lies behind it.
-        Ok(format!(
-            r#"[node]
-data_dir = "{data}"
-mode = "{mode}"
-[listen]
-http = "{http}"
-{https}[fabric]
-issuer = "{FABRIC}"
-trust_domain = "{TRUST_DOMAIN}"
-[policy]
-directory = "{policies}"
-[limits]
-requests_per_second_per_caller = 1000000
-[log]
-filter = "warn"
-[[issuers]]
-issuer = "{ISSUER}"
-subject = "kubernetes"
-keys_file = "{keys}"
-algorithms = ["ES256"]
-trust_domains = ["{TRUST_DOMAIN}"]
-{tls}"#,
-            data = place.join("data").display(),
-            policies = policies.display(),
-            keys = place.join("issuer.jwks").display(),
-        ))
     }
 }
 
@@ -362,7 +301,8 @@ fn bytes_below(directory: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
+/// A CA, the certificate of nodes and those of the callers.
+pub fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(TRUST_DOMAIN);
     for (name, _) in CALLERS {

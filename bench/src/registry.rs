@@ -155,13 +155,19 @@ fn token(tokens: &[String], place: u64) -> &str {
     usize::try_from(index).ok().and_then(|index| tokens.get(index)).map_or("", String::as_str)
 }
 
-fn write_verification(request: &mut Vec<u8>, host: &str, tool_id: &str, token: &str, place: u64) {
+/// The hash of a body that nobody has, another one at each place.
+pub fn body_hash(place: u64) -> String {
     let mut hash = [0; 32];
     for (number, part) in (0..).zip(hash.chunks_exact_mut(8)) {
         part.copy_from_slice(&mixed(place.wrapping_mul(4).wrapping_add(number)).to_be_bytes());
     }
+    URL_SAFE_NO_PAD.encode(hash)
+}
+
+/// A verification whose body hash is that of no other place.
+pub fn write_verification(request: &mut Vec<u8>, host: &str, tool_id: &str, token: &str, place: u64) {
     let mut body = String::with_capacity(token.len() + 160);
-    let hash = URL_SAFE_NO_PAD.encode(hash);
+    let hash = body_hash(place);
     // Writing to a string does not fail.
     let _ = write!(body, r#"{{"tool_id":"{tool_id}","token":"{token}","request_body_hash":"{hash}"}}"#);
     *request = wire::request_with("POST", "/v1/mcp/verify", host, "", body.as_bytes());

@@ -14,10 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::load::{self, as_f64};
-use crate::node::{Node, SIGNAL_ISSUER, Start};
+use crate::node::{Node, Start};
 use crate::overload::Cores;
 use crate::registry::{self, Draws};
 use crate::report::{Report, mib, ms};
+use crate::settings::SIGNAL_ISSUER;
 use crate::signals;
 use crate::window::{Window, median};
 use crate::wire::{self, ANSWER_MAX, Connection, Target};

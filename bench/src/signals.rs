@@ -12,9 +12,10 @@ use serde_json::json;
 
 use crate::credentials::FABRIC;
 use crate::load::{Write, as_f64};
-use crate::node::{SIGNAL_ISSUER, Start};
+use crate::node::Start;
 use crate::overload::Cores;
 use crate::report::{Report, ms};
+use crate::settings::SIGNAL_ISSUER;
 use crate::window::{Window, median, middle};
 use crate::wire;
 

@@ -18,11 +18,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::credentials::FABRIC;
 use crate::load::{self, as_f64};
-use crate::node::{Node, SIGNAL_ISSUER, Start};
+use crate::node::{Node, Start};
 use crate::overload::Cores;
 use crate::push_receiver::{Place, Receiver, Seen};
 use crate::report::{Report, mib, ms};
 use crate::revocations::send;
+use crate::settings::SIGNAL_ISSUER;
 use crate::signals;
 use crate::wire::{self, Target};
 

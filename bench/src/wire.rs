@@ -43,7 +43,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens TCP from a loopback address of its own, shared by at most [`CONNECTIONS_PER_SOURCE`].
+    /// Opens TCP; to loopback from an address of its own, shared by at most [`CONNECTIONS_PER_SOURCE`].
     pub async fn connect_tcp(&self) -> io::Result<TcpStream> {
         self.connect_tcp_with(None).await
     }
@@ -54,7 +54,9 @@ impl Target {
         if let Some(bytes) = receive_buffer {
             socket.set_recv_buffer_size(bytes)?;
         }
-        socket.bind(SocketAddr::from((next_source(), 0)))?;
+        if self.address.ip().is_loopback() {
+            socket.bind(SocketAddr::from((next_source(), 0)))?;
+        }
         let stream = timeout(CONNECT_MAX, socket.connect(self.address)).await??;
         stream.set_nodelay(true)?;
         Ok(stream)

@@ -1,0 +1,188 @@
+//! What the benches of single promises ask of a cluster: tokens, revocations, verifications.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::certificates::TRUST_DOMAIN;
+use crate::credentials::{AUDIENCE, FABRIC, Issuer};
+use crate::members::Members;
+use crate::registry::{body_hash, write_verification};
+use crate::settings::SIGNAL_ISSUER;
+use crate::wire::{self, Answer, Target};
+
+/// Longest wait for one answer; then the next node is asked.
+const TRY_MAX: Duration = Duration::from_secs(5);
+/// Longest wait until any node answers well.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time before all nodes are asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Clients of all nodes.
+pub struct Client {
+    /// Those who may verify and register tools, at each node.
+    pub gateway: Vec<Target>,
+    workload: Vec<Target>,
+    transmitter: Vec<Target>,
+    issuer: Arc<Issuer>,
+    /// What makes the names of this run its own.
+    run: String,
+}
+
+impl Client {
+    /// Of these nodes.
+    pub fn new(members: &Members) -> Result<Self> {
+        Ok(Self {
+            gateway: members.targets("gateway")?,
+            workload: members.targets("workload")?,
+            transmitter: members.targets("transmitter")?,
+            issuer: Arc::clone(&members.issuer),
+            run: format!("{:x}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis()),
+        })
+    }
+
+    /// The tool of this run; with `execution`, one that wants a token for each call.
+    pub async fn register(&self, execution: bool) -> Result<()> {
+        let mut entry = json!({
+            "tool_id": self.tool(),
+            "name": "One tool",
+            "resource_uri": AUDIENCE,
+            "required_capabilities": ["db.read"],
+        });
+        if execution {
+            entry["requires_execution"] = json!(true);
+            entry["allowed_operations"] = json!(["POST"]);
+        }
+        let body = entry.to_string();
+        let request = wire::request_with("POST", "/v1/tools", "localhost", "", body.as_bytes());
+        self.until(&self.gateway, &request, &[200, 201]).await.map(drop)
+    }
+
+    fn tool(&self) -> String {
+        format!("run-{}", self.run)
+    }
+
+    /// A workload of its own for each number.
+    pub fn account(&self, number: u64) -> String {
+        format!("u{}-{number}", self.run)
+    }
+
+    /// A token of this workload; with `nonce`, for one call, which is verification `number`.
+    pub async fn token(&self, account: &str, number: u64, nonce: Option<&str>) -> Result<String> {
+        let credential = self.issuer.credential_of(account, number)?;
+        let mut body = json!({
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "subject_token": credential,
+            "audience": AUDIENCE,
+        });
+        if let Some(nonce) = nonce {
+            body["execution_scope"] = json!({"htm": "POST", "htu": AUDIENCE, "nonce": nonce,
+                "payload_hash": body_hash(number)});
+        }
+        let body = body.to_string();
+        let request = wire::request_with("POST", "/v1/exchange/token", "localhost", "", body.as_bytes());
+        let answer = self.until(&self.workload, &request, &[200]).await?;
+        let answer: Value = serde_json::from_slice(answer.body())?;
+        Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
+    }
+
+    /// Revokes a workload by a signal to one of `nodes`; returns when that is acknowledged.
+    pub async fn revoke(&self, account: &str, nodes: &[usize]) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let body = json!({
+            "iss": SIGNAL_ISSUER,
+            "jti": format!("{account}-revoked"),
+            "iat": now,
+            "aud": FABRIC,
+            "sub_id": {"format": "uri", "uri": format!("wimse://{TRUST_DOMAIN}/ns/demo/sa/{account}")},
+            "events": {"https://schemas.openid.net/secevent/caep/event-type/session-revoked": {}},
+        })
+        .to_string();
+        let request = wire::request_with("POST", "/v1/signals/events", "localhost", "", body.as_bytes());
+        let targets: Vec<_> = nodes.iter().filter_map(|node| self.transmitter.get(*node).cloned()).collect();
+        self.until(&targets, &request, &[202]).await.map(drop)
+    }
+
+    /// A verification, each number with another body hash; with `key`, one that may be sent again.
+    pub fn verification(&self, token: &str, number: u64, key: Option<&str>) -> Vec<u8> {
+        let mut request = Vec::new();
+        write_verification(&mut request, "localhost", &self.tool(), token, number);
+        if let Some(key) = key
+            && let Some(end) = wire::find(&request, b"\r\n\r\n")
+        {
+            let header = format!("\r\nidempotency-key: {key}");
+            request.splice(end..end, header.into_bytes());
+        }
+        request
+    }
+
+    /// What one node says of a verification: accepted, refused, or nothing yet.
+    pub async fn verdict(&self, node: usize, request: &[u8]) -> Option<bool> {
+        let target = self.gateway.get(node)?;
+        verdict(&timeout(TRY_MAX, once(target, request)).await.ok()?.ok()?)
+    }
+
+    /// The same, asked again until it is told.
+    pub async fn verdict_in_the_end(&self, node: usize, request: &[u8]) -> Result<bool> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(verdict) = self.verdict(node, request).await {
+                return Ok(verdict);
+            }
+            sleep(PAUSE).await;
+        }
+        bail!("node {} did not answer a verification in {PATIENCE:?}", node + 1)
+    }
+
+    async fn until(&self, targets: &[Target], request: &[u8], good: &[u16]) -> Result<Answer> {
+        let begun = Instant::now();
+        let mut last = String::from("no answer");
+        while begun.elapsed() < PATIENCE {
+            for target in targets {
+                match timeout(TRY_MAX, once(target, request)).await {
+                    Ok(Ok(answer)) if good.contains(&answer.status) => return Ok(answer),
+                    Ok(Ok(answer)) => {
+                        last = format!("{} {}", answer.status, String::from_utf8_lossy(answer.body()));
+                        if !matches!(answer.status, 429 | 503) {
+                            bail!("a good request is answered {last}");
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
+    }
+}
+
+async fn once(target: &Target, request: &[u8]) -> std::io::Result<Answer> {
+    target.connect().await?.ask(request).await
+}
+
+/// What an answer to a verification says; none if it neither accepts the token nor calls it revoked or used.
+pub fn verdict(answer: &Answer) -> Option<bool> {
+    match answer.status {
+        200 => Some(true),
+        403 if wire::find(answer.body(), br#""check":"revocation""#).is_some() => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_another_reason_is_no_verdict() {
+        let of = |status, body: &str| verdict(&Answer { status, bytes: body.as_bytes().to_vec(), head: 0 });
+        assert_eq!(of(200, ""), Some(true));
+        assert_eq!(of(403, r#"{"check":"revocation"}"#), Some(false));
+        assert_eq!(of(403, r#"{"check":"audience"}"#), None);
+        assert_eq!(of(503, r#"{"check":"revocation"}"#), None);
+    }
+}

@@ -1,0 +1,409 @@
+//! What happened in a run, and what of it must not have happened.
+//!
+//! A *request* is what a client wants: it is due at a time of the schedule, and is sent to one node after the
+//! other until one answers it. A *try* is one sending of it. All times are microseconds since the run began.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// Microseconds since the run began.
+pub type Micros = u64;
+
+/// What is asked of the nodes, in the order of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Exchange,
+    Verify,
+    Signal,
+    Write,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Exchange, Self::Verify, Self::Signal, Self::Write];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exchange => "exchange",
+            Self::Verify => "verify",
+            Self::Signal => "signal",
+            Self::Write => "tool write",
+        }
+    }
+
+    /// Its place in [`Kind::ALL`].
+    pub const fn place(self) -> usize {
+        self as usize
+    }
+}
+
+/// How a try or a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered as it should be.
+    Good,
+    /// 503 that says that the outcome is unknown.
+    Unknown,
+    /// 503 or 429.
+    NotNow,
+    /// No answer: the connection was refused or broke, or the time was over.
+    None,
+    /// Any other answer.
+    Wrong(u16),
+}
+
+/// One sending of a request to one node.
+#[derive(Clone, Copy, Debug)]
+pub struct Try {
+    pub kind: Kind,
+    pub node: usize,
+    pub sent: Micros,
+    pub done: Micros,
+    pub outcome: Outcome,
+}
+
+/// A request with all its tries.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub kind: Kind,
+    pub due: Micros,
+    pub done: Micros,
+    /// Of its last try.
+    pub outcome: Outcome,
+}
+
+/// Something that was done to a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub node: usize,
+    /// Just before it was done.
+    pub at: Micros,
+    /// When another node led; none if none did.
+    pub led_at: Option<Micros>,
+    /// When the node was well again; the end of the run if it never was.
+    pub well_at: Micros,
+}
+
+/// A verification of a token whose subject is revoked in this run, sooner or later.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    pub subject: u64,
+    pub node: usize,
+    /// Just before its first byte was sent.
+    pub begun: Micros,
+    pub is_accepted: bool,
+}
+
+/// Everything that is counted.
+#[derive(Default)]
+pub struct History {
+    pub requests: Vec<Request>,
+    pub tries: Vec<Try>,
+    pub faults: Vec<Fault>,
+    pub checks: Vec<Check>,
+    /// When the revocation of each subject was acknowledged, for the first time.
+    pub revoked: BTreeMap<u64, Micros>,
+    /// The numbers of the tools whose write was acknowledged.
+    pub written: BTreeSet<u64>,
+    /// Who led from when on.
+    pub leaders: Vec<(Micros, Option<usize>)>,
+    /// What the first answers said that were neither good nor an orderly refusal.
+    pub odd: Vec<String>,
+    /// When the last request was due.
+    pub end: Micros,
+}
+
+/// How one kind of request fared around one fault.
+///
+/// The span of a fault lasts until the next one, or until the end of the run. `silence` is the gap itself: the longest time of the
+/// span in which no request of the kind was answered well, counted from the last good answer before the fault.
+/// A client that sends without pause, and sends what failed to the next node at once, gets nothing for so long.
+/// `wait` is the longest time from when a request was due until it was answered well, of those that were due
+/// in the span or waited when it began: what a client feels that is never told to come back later. It is never
+/// much shorter than the gap, and longer where one request was unlucky while others were answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub silence: Micros,
+    pub wait: Micros,
+    /// Whether any request was answered well between the fault and the end of its span.
+    pub has_ended: bool,
+}
+
+/// An acknowledged write that is not there as it was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    pub node: usize,
+    pub number: u64,
+    /// It is there, but not with its content.
+    pub is_other: bool,
+}
+
+impl History {
+    /// The span of each fault.
+    pub fn spans(&self) -> impl Iterator<Item = (&Fault, std::ops::Range<Micros>)> {
+        self.faults.iter().enumerate().map(|(place, fault)| {
+            let end = self.faults.get(place + 1).map_or(self.end, |next| next.at);
+            (fault, fault.at..end.max(fault.at))
+        })
+    }
+
+    /// Of each fault, for one kind.
+    pub fn gaps(&self, kind: Kind) -> Vec<Gap> {
+        let mut good: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|request| request.kind == kind && request.outcome == Outcome::Good)
+            .collect();
+        good.sort_by_key(|request| request.done);
+        self.spans()
+            .map(|(_, span)| {
+                let after = good.partition_point(|request| request.done <= span.start);
+                let mut last = after.checked_sub(1).map_or(span.start, |before| good[before].done);
+                let mut found = Gap { silence: 0, wait: 0, has_ended: false };
+                for request in &good[after..] {
+                    let done = request.done.min(span.end);
+                    found.silence = found.silence.max(done.saturating_sub(last));
+                    last = done;
+                    found.has_ended |= request.done < span.end;
+                    if request.due < span.end {
+                        found.wait = found.wait.max(request.done - request.due.min(request.done));
+                    }
+                }
+                found.silence = found.silence.max(span.end.saturating_sub(last));
+                found
+            })
+            .collect()
+    }
+
+    /// Tries of one kind that a node without a fault did not answer well, and the longest that a good one took
+    /// there: from each fault until its node was well again, on the other nodes.
+    pub fn elsewhere(&self, kind: Kind) -> Elsewhere {
+        let mut found = Elsewhere::default();
+        for one in self.tries.iter().filter(|one| one.kind == kind) {
+            // The last fault before it was over: no try takes longer than the time between two.
+            let next = self.faults.partition_point(|fault| fault.at <= one.done);
+            let Some(fault) = next.checked_sub(1).map(|last| &self.faults[last]) else { continue };
+            if one.node == fault.node || one.sent >= fault.well_at {
+                continue;
+            }
+            found.tries += 1;
+            if one.outcome == Outcome::Good {
+                found.wait = found.wait.max(one.done - one.sent.min(one.done));
+            } else {
+                *found.refused.entry(name(one.outcome)).or_default() += 1;
+            }
+        }
+        found
+    }
+
+    /// Verifications that accepted a subject although they began after its revocation was acknowledged.
+    pub fn stale(&self) -> Vec<Check> {
+        let is_stale = |check: &&Check| {
+            check.is_accepted && self.revoked.get(&check.subject).is_some_and(|at| check.begun > *at)
+        };
+        self.checks.iter().filter(is_stale).copied().collect()
+    }
+
+    /// Acknowledged writes that one of `nodes` does not have: each gives what it has by its number, and
+    /// `entry` is what was written.
+    pub fn lost(&self, nodes: &[BTreeMap<u64, Value>], entry: impl Fn(u64) -> Value) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        for number in &self.written {
+            let entry = entry(*number);
+            for (node, records) in nodes.iter().enumerate() {
+                let record = records.get(number);
+                if !record.is_some_and(|record| holds(record, &entry)) {
+                    lost.push(Lost { node, number: *number, is_other: record.is_some() });
+                }
+            }
+        }
+        lost
+    }
+}
+
+/// What was seen of the nodes that had no fault.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    pub tries: u64,
+    /// Answers that were not good, by their name.
+    pub refused: BTreeMap<String, u64>,
+    /// The longest that a good answer took since its try was sent.
+    pub wait: Micros,
+}
+
+/// The value below or at which so many percent of the sorted values lie; none of none.
+pub fn quantile(sorted: &[Micros], percent: usize) -> Option<Micros> {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// For people.
+pub fn name(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Good => "good".to_owned(),
+        Outcome::Unknown => "outcome unknown".to_owned(),
+        Outcome::NotNow => "not now".to_owned(),
+        Outcome::None => "no answer".to_owned(),
+        Outcome::Wrong(status) => status.to_string(),
+    }
+}
+
+/// Whether every member of `entry` stands in `record` as it is.
+fn holds(record: &Value, entry: &Value) -> bool {
+    entry
+        .as_object()
+        .is_some_and(|entry| entry.iter().all(|(member, value)| record.get(member) == Some(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn good(due: Micros, done: Micros) -> Request {
+        Request { kind: Kind::Write, due, done, outcome: Outcome::Good }
+    }
+
+    fn fault(at: Micros) -> Fault {
+        Fault { node: 0, at, led_at: None, well_at: at + 50 }
+    }
+
+    #[test]
+    fn a_gap_begins_with_the_last_good_answer_before_the_fault() {
+        let history = History {
+            requests: vec![good(80, 90), good(90, 95), good(100, 700), good(110, 710), good(900, 910)],
+            faults: vec![fault(100)],
+            end: 1000,
+            ..History::default()
+        };
+        assert_eq!(history.gaps(Kind::Write), [Gap { silence: 605, wait: 600, has_ended: true }]);
+        assert_eq!(
+            history.gaps(Kind::Verify),
+            [Gap { silence: 900, wait: 0, has_ended: false }],
+            "nothing of another kind counts"
+        );
+    }
+
+    #[test]
+    fn answers_that_are_not_good_do_not_end_a_gap() {
+        let other = |outcome| Request { outcome, ..good(150, 200) };
+        let history = History {
+            requests: vec![
+                good(0, 90),
+                other(Outcome::NotNow),
+                other(Outcome::Unknown),
+                other(Outcome::None),
+                other(Outcome::Wrong(409)),
+                good(100, 400),
+            ],
+            faults: vec![fault(100)],
+            end: 500,
+            ..History::default()
+        };
+        assert_eq!(history.gaps(Kind::Write), [Gap { silence: 310, wait: 300, has_ended: true }]);
+    }
+
+    #[test]
+    fn the_longest_stall_of_the_span_is_the_gap_though_some_were_answered_before_it() {
+        let history = History {
+            requests: vec![good(0, 99), good(100, 110), good(111, 500), good(112, 510)],
+            faults: vec![fault(100)],
+            end: 600,
+            ..History::default()
+        };
+        assert_eq!(history.gaps(Kind::Write)[0].silence, 390);
+    }
+
+    #[test]
+    fn each_fault_has_its_own_gap_and_none_is_lost_between_two() {
+        let history = History {
+            requests: vec![good(0, 99), good(100, 150), good(160, 420), good(430, 440)],
+            faults: vec![fault(100), fault(300)],
+            end: 500,
+            ..History::default()
+        };
+        let gaps = history.gaps(Kind::Write);
+        assert_eq!(gaps[0].silence, 150, "until the next fault");
+        assert_eq!(
+            gaps[1],
+            Gap { silence: 270, wait: 260, has_ended: true },
+            "from the last answer before it"
+        );
+    }
+
+    #[test]
+    fn a_cluster_that_never_comes_back_is_found_out() {
+        let history = History {
+            requests: vec![good(0, 90)],
+            faults: vec![fault(100)],
+            end: 5000,
+            ..History::default()
+        };
+        assert_eq!(history.gaps(Kind::Write), [Gap { silence: 4910, wait: 0, has_ended: false }]);
+    }
+
+    #[test]
+    fn a_quantile_is_one_of_the_values() {
+        let values: Vec<_> = (1..=200).collect();
+        assert_eq!(
+            [50, 99, 100].map(|percent| quantile(&values, percent)),
+            [Some(100), Some(198), Some(200)]
+        );
+        assert_eq!((quantile(&[7], 50), quantile(&[], 50)), (Some(7), None));
+    }
+
+    #[test]
+    fn only_what_other_nodes_refuse_while_one_is_down_is_counted() {
+        let one = |node, sent, outcome| Try { kind: Kind::Verify, node, sent, done: sent + 7, outcome };
+        let history = History {
+            tries: vec![
+                one(1, 10, Outcome::NotNow),
+                one(0, 110, Outcome::None),
+                one(1, 110, Outcome::Good),
+                one(2, 120, Outcome::NotNow),
+                one(2, 121, Outcome::Wrong(403)),
+                one(1, 200, Outcome::NotNow),
+            ],
+            faults: vec![fault(100)],
+            end: 1000,
+            ..History::default()
+        };
+        let found = history.elsewhere(Kind::Verify);
+        assert_eq!((found.tries, found.wait), (3, 7));
+        assert_eq!(found.refused, BTreeMap::from([("403".to_owned(), 1), ("not now".to_owned(), 1)]));
+        assert_eq!(history.elsewhere(Kind::Write), Elsewhere::default());
+    }
+
+    #[test]
+    fn an_accept_is_stale_if_it_was_begun_after_the_acknowledgement() {
+        let check = |subject, begun, is_accepted| Check { subject, node: 1, begun, is_accepted };
+        let mut history = History {
+            checks: vec![check(1, 99, true), check(1, 100, true), check(1, 101, false), check(2, 500, true)],
+            revoked: BTreeMap::from([(1, 100)]),
+            ..History::default()
+        };
+        assert!(history.stale().is_empty(), "begun before, refused, or never acknowledged");
+        history.checks.push(check(1, 101, true));
+        let stale = history.stale();
+        assert_eq!((stale.len(), stale[0].begun), (1, 101));
+    }
+
+    #[test]
+    fn an_acknowledged_write_that_is_not_on_every_node_as_it_was_written_is_lost() {
+        let entry = |number: u64| json!({"tool_id": format!("t{number}"), "name": "n"});
+        let record = |number: u64| json!({"tool_id": format!("t{number}"), "name": "n", "revision": 1});
+        let whole = BTreeMap::from([(1, record(1)), (2, record(2)), (3, record(3))]);
+        let history = History { written: BTreeSet::from([1, 2]), ..History::default() };
+        assert!(history.lost(&[whole.clone(), whole.clone()], entry).is_empty());
+
+        let without = BTreeMap::from([(1, record(1)), (3, record(3))]);
+        let lost = history.lost(&[whole.clone(), without], entry);
+        assert_eq!(lost, [Lost { node: 1, number: 2, is_other: false }]);
+
+        let mut changed = whole.clone();
+        changed.insert(1, json!({"tool_id": "t1", "name": "other"}));
+        let lost = history.lost(&[changed, whole], entry);
+        assert_eq!(lost, [Lost { node: 0, number: 1, is_other: true }]);
+    }
+}

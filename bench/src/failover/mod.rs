@@ -1,0 +1,143 @@
+//! `bench failover`: a fixed rate of requests against all nodes while the leader is killed or paused again
+//! and again.
+//!
+//! Open loop: a request is due whether or not those before it were answered. Its latency counts from when it
+//! was due, over all tries. [`history::Gap`] says what the gap of a fault is.
+
+mod conduct;
+mod history;
+mod page;
+mod result;
+mod seconds;
+mod traffic;
+mod view;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::health::{Health, View};
+use crate::members::Place;
+use history::Kind;
+use seconds::{Cell, Second};
+use traffic::{Rates, Traffic};
+
+/// Longest wait until all nodes are well, at the beginning and after each fault.
+pub const WELL_MAX: Duration = Duration::from_secs(90);
+/// How long the load runs before the first fault and after the last.
+const CALM: Duration = Duration::from_secs(3);
+
+/// What is done to the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// kill -9, and a start again
+    Kill,
+    /// SIGSTOP, and SIGCONT later
+    Pause,
+    /// Nothing: what the load sees of a cluster without faults
+    None,
+}
+
+/// What is done, how often, and where it is written.
+#[derive(clap::Args, Clone)]
+pub struct Plan {
+    /// What is done to the leader
+    #[arg(long, value_enum, default_value_t = What::Kill)]
+    fault: What,
+    /// How often
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
+    /// Seconds from one fault to the next; more if the nodes are not all well by then
+    #[arg(long, default_value_t = 5.0)]
+    interval: f64,
+    /// Seconds that the leader is down or paused
+    #[arg(long, default_value_t = 1.5)]
+    down: f64,
+    #[command(flatten)]
+    rates: Rates,
+    /// Also write the result to this file, as Markdown
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Write everything that was counted to this file, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw the run into this file, as one HTML page
+    #[arg(long)]
+    html: Option<PathBuf>,
+}
+
+/// Measures and prints.
+pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+    let mut members = place.members()?;
+    let health = Health::of(&members).await?;
+    let traffic = Arc::new(Traffic::new(&members, plan.rates)?);
+    traffic.prepare().await?;
+
+    let (stop, stopped) = watch::channel(false);
+    let (told, round) = watch::channel(String::new());
+    let mut beside = JoinSet::new();
+    beside.spawn(note_leaders(Arc::clone(&traffic), health.changes()));
+    beside.spawn(show(Arc::clone(&traffic), round));
+    let load = tokio::spawn(Arc::clone(&traffic).run(stopped));
+
+    tokio::time::sleep(CALM).await;
+    let conducted = conduct::rounds(plan, &mut members, &health, &traffic, &told).await;
+    tokio::time::sleep(CALM).await;
+    {
+        let end = traffic.now();
+        let mut history = traffic.history();
+        history.end = end;
+        for fault in &mut history.faults {
+            fault.well_at = fault.well_at.min(end);
+        }
+    }
+    stop.send(true).context("the load has ended early")?;
+    load.await??;
+    drop(beside);
+
+    let looked = match conducted {
+        Ok(()) => result::look(&health, &traffic).await,
+        Err(error) => Err(error),
+    };
+    members.still_run()?;
+    result::write(plan, members.count(), &traffic, looked)
+}
+
+async fn note_leaders(traffic: Arc<Traffic>, mut views: watch::Receiver<View>) {
+    loop {
+        let leader = views.borrow_and_update().leader();
+        let now = traffic.now();
+        {
+            let mut history = traffic.history();
+            if history.leaders.last().is_none_or(|(_, last)| *last != leader) {
+                history.leaders.push((now, leader));
+            }
+        }
+        if views.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn show(traffic: Arc<Traffic>, round: watch::Receiver<String>) {
+    let mut view = view::View::new();
+    let mut every = tokio::time::interval(Duration::from_secs(1));
+    every.tick().await;
+    let mut seen = 0;
+    loop {
+        every.tick().await;
+        let second = {
+            let history = traffic.history();
+            let new = history.requests.get(seen..).unwrap_or_default();
+            seen = history.requests.len();
+            let kinds = Kind::ALL.map(|kind| Cell::of(new.iter().filter(|request| request.kind == kind)));
+            Second { kinds, leader: history.leaders.last().and_then(|(_, leader)| *leader) }
+        };
+        view.show(second, &round.borrow());
+    }
+}

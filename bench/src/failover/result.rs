@@ -1,0 +1,280 @@
+//! What a run has shown: for people, and as JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::history::{Gap, History, Kind, Lost, Micros, Outcome, name, quantile};
+use super::seconds::{self, Second};
+use super::traffic::Traffic;
+use super::{Plan, WELL_MAX, What, page};
+use crate::health::{Health, View};
+use crate::load::as_f64;
+use crate::report::Report;
+
+/// How long writes may fail after the leader was killed: half of the times, 99 of 100 times, ever.
+const WRITE_GAP_SECS: [(usize, f64); 3] = [(50, 0.6), (99, 1.5), (100, 3.0)];
+
+/// What was found when the load was over.
+pub struct Looked {
+    lost: Vec<Lost>,
+    /// Tools of the run on each node.
+    tools: Vec<usize>,
+}
+
+/// Looks for everything that was acknowledged, at every node.
+pub async fn look(health: &Health, traffic: &Traffic) -> Result<Looked> {
+    health.until("not all nodes were well at the end", WELL_MAX, View::is_well).await?;
+    traffic.check_revoked().await;
+    let mut nodes = Vec::new();
+    for node in 0..health.now().0.len() {
+        nodes.push(traffic.tools_at(node).await?);
+    }
+    let lost = traffic.history().lost(&nodes, |number| traffic.entry(number));
+    Ok(Looked { lost, tools: nodes.iter().map(BTreeMap::len).collect() })
+}
+
+/// Everything that is told of a run.
+pub struct Figures {
+    pub seconds: Vec<Second>,
+    /// By kind, of each fault.
+    pub gaps: BTreeMap<Kind, Vec<Gap>>,
+    pub json: Value,
+}
+
+/// Prints, writes the files, and says whether nothing was wrong. A run that could not be finished is told as
+/// far as it went.
+pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Looked>) -> Result<bool> {
+    let history = traffic.history();
+    let gaps: BTreeMap<_, _> = Kind::ALL.map(|kind| (kind, history.gaps(kind))).into();
+    let seconds = seconds::seconds(&history);
+    let json = as_json(&history, &seconds, &gaps, looked.as_ref().ok());
+    let figures = Figures { seconds, gaps, json };
+
+    let mut report = Report::new("Failover under load");
+    report.line(&format!(
+        "{nodes} nodes; {} while requests come at a fixed rate, whatever the answers: {}. A request is sent to the\n\
+         next node at once when one does not answer well; times count from when it was due, in milliseconds.\n",
+        match plan.fault {
+            What::Kill => format!("{} times kill -9 of the leader", history.faults.len()),
+            What::Pause => format!("{} times SIGSTOP and SIGCONT of the leader", history.faults.len()),
+            What::None => "no faults".to_owned(),
+        },
+        Kind::ALL
+            .map(|kind| format!("{} of {} in a second", plan.rates.of(kind), kind.name()))
+            .join(", "),
+    ));
+    write_requests(&mut report, &history);
+    if !history.faults.is_empty() {
+        write_gaps(&mut report, plan, &history, &figures.gaps);
+        write_elsewhere(&mut report, &history);
+    }
+    write_promises(&mut report, &history, looked.as_ref().ok());
+    for odd in &history.odd {
+        report.line(&format!("- neither good nor an orderly refusal: {odd}"));
+    }
+    if let Some(path) = &plan.json {
+        fs::write(path, format!("{:#}\n", figures.json)).with_context(|| path.display().to_string())?;
+    }
+    if let Some(path) = &plan.html {
+        fs::write(path, page::draw(&history, &figures)).with_context(|| path.display().to_string())?;
+    }
+    let is_good = report.finish(plan.output.as_deref())?;
+    looked?;
+    Ok(is_good)
+}
+
+fn write_requests(report: &mut Report, history: &History) {
+    report.table(&["requests", "due", "good", "outcome unknown", "errors", "p50", "p99", "max"]);
+    for kind in Kind::ALL {
+        let of_kind = || history.requests.iter().filter(|request| request.kind == kind);
+        let mut errors = BTreeMap::<String, u64>::new();
+        let mut waits = Vec::new();
+        let mut unknown = 0_u64;
+        for request in of_kind() {
+            match request.outcome {
+                Outcome::Good => waits.push(request.done.saturating_sub(request.due)),
+                Outcome::Unknown => unknown += 1,
+                other => *errors.entry(name(other)).or_default() += 1,
+            }
+            if matches!(request.outcome, Outcome::Wrong(_)) {
+                report.fail(1);
+            }
+        }
+        waits.sort_unstable();
+        let [p50, p99, max] = quantiles(&waits);
+        report.row(&[
+            kind.name().to_owned(),
+            of_kind().count().to_string(),
+            waits.len().to_string(),
+            unknown.to_string(),
+            counted(&errors),
+            p50,
+            p99,
+            max,
+        ]);
+    }
+}
+
+fn write_gaps(report: &mut Report, plan: &Plan, history: &History, gaps: &BTreeMap<Kind, Vec<Gap>>) {
+    report.line("");
+    report.table(&["gap of a fault", "p50", "p99", "max", "longest wait, p50", "p99", "max", "never ended"]);
+    for (kind, gaps) in gaps {
+        let sorted = |of: fn(&Gap) -> Micros| {
+            let mut values: Vec<_> = gaps.iter().map(of).collect();
+            values.sort_unstable();
+            values
+        };
+        let (gap, wait) = (sorted(|gap| gap.silence), sorted(|gap| gap.wait));
+        let never = gaps.iter().filter(|gap| !gap.has_ended).count();
+        let mut cells = vec![kind.name().to_owned()];
+        cells.extend([&gap, &wait].into_iter().flat_map(|sorted| quantiles(sorted)));
+        cells.push(never.to_string());
+        report.row(&cells);
+    }
+    let mut led: Vec<_> =
+        history.faults.iter().filter_map(|fault| Some(fault.led_at?.saturating_sub(fault.at))).collect();
+    led.sort_unstable();
+    let mut cells = vec!["another node was seen to lead".to_owned()];
+    cells.extend(quantiles(&led));
+    cells.resize(8, String::new());
+    report.row(&cells);
+    report.line(
+        "\nThe gap of a fault is the longest time without a good answer from the last one before the fault until\n\
+         the next fault; the longest wait is that of one request from when it was due, over all its tries.",
+    );
+    if plan.fault == What::Kill {
+        let mut writes: Vec<_> =
+            gaps.get(&Kind::Write).into_iter().flatten().map(|gap| gap.silence).collect();
+        writes.sort_unstable();
+        for (percent, most) in WRITE_GAP_SECS {
+            let measured = quantile(&writes, percent).map_or(0.0, |micros| as_f64(micros) / 1e6);
+            let verdict = if measured <= most { "yes" } else { "NO" };
+            let which = if percent == 100 { "max".to_owned() } else { format!("p{percent}") };
+            report.line(&format!("- gap of writes, {which} ≤ {most} s: {verdict} ({measured:.3} s)"));
+        }
+    }
+}
+
+fn write_elsewhere(report: &mut Report, history: &History) {
+    report.line("");
+    report.table(&["on the other nodes, until the node was well again", "tries", "not good", "longest, ms"]);
+    for kind in Kind::ALL {
+        let found = history.elsewhere(kind);
+        report.row(&[
+            kind.name().to_owned(),
+            found.tries.to_string(),
+            counted(&found.refused),
+            ms(Some(found.wait)),
+        ]);
+    }
+}
+
+fn write_promises(report: &mut Report, history: &History, looked: Option<&Looked>) {
+    let stale = history.stale();
+    let after = history
+        .checks
+        .iter()
+        .filter(|check| history.revoked.get(&check.subject).is_some_and(|at| check.begun > *at))
+        .count();
+    report.line("");
+    match looked {
+        Some(looked) => {
+            let tools: Vec<_> = looked.tools.iter().map(usize::to_string).collect();
+            report.line(&format!(
+                "- lost acknowledged writes: {} of {} (tools on the nodes: {})",
+                looked.lost.len(),
+                history.written.len(),
+                tools.join(", ")
+            ));
+            for lost in looked.lost.iter().take(10) {
+                let how = if lost.is_other { "has other content" } else { "is not there" };
+                report.line(&format!("  - node {}: tool {} {how}", lost.node + 1, lost.number));
+            }
+            report.fail(looked.lost.len() as u64);
+        }
+        None => report.line("- lost acknowledged writes: the run was not finished, nobody has looked"),
+    }
+    report.line(&format!(
+        "- stale accepts: {} of {after} verifications begun after the 202 of their subject's revocation ({} were revoked)",
+        stale.len(),
+        history.revoked.len(),
+    ));
+    for check in stale.iter().take(10) {
+        report.line(&format!("  - node {}: workload {}", check.node + 1, check.subject));
+    }
+    report.fail(stale.len() as u64);
+}
+
+fn as_json(
+    history: &History,
+    seconds: &[Second],
+    gaps: &BTreeMap<Kind, Vec<Gap>>,
+    looked: Option<&Looked>,
+) -> Value {
+    let faults: Vec<_> = history
+        .faults
+        .iter()
+        .enumerate()
+        .map(|(place, fault)| {
+            let kinds: serde_json::Map<_, _> = gaps
+                .iter()
+                .filter_map(|(kind, gaps)| {
+                    let gap = gaps.get(place)?;
+                    let value = json!({"gap_ms": millis(gap.silence), "longest_wait_ms": millis(gap.wait),
+                        "has_ended": gap.has_ended});
+                    Some((kind.name().to_owned(), value))
+                })
+                .collect();
+            json!({
+                "at_ms": millis(fault.at),
+                "node": fault.node + 1,
+                "another_led_after_ms": fault.led_at.map(|at| millis(at.saturating_sub(fault.at))),
+                "well_after_ms": millis(fault.well_at.saturating_sub(fault.at)),
+                "kinds": kinds,
+            })
+        })
+        .collect();
+    let elsewhere: serde_json::Map<_, _> = Kind::ALL
+        .map(|kind| {
+            let found = history.elsewhere(kind);
+            let value =
+                json!({"tries": found.tries, "not_good": found.refused, "longest_ms": millis(found.wait)});
+            (kind.name().to_owned(), value)
+        })
+        .into_iter()
+        .collect();
+    json!({
+        "seconds": seconds.iter().map(Second::json).collect::<Vec<_>>(),
+        "faults": faults,
+        "other_nodes": elsewhere,
+        "acknowledged_writes": history.written.len(),
+        "lost_acknowledged_writes": looked.map(|looked| looked.lost.len()),
+        "revoked": history.revoked.len(),
+        "stale_accepts": history.stale().len(),
+        "odd_answers": history.odd,
+    })
+}
+
+/// The median, the 99th percentile and the highest, in milliseconds.
+fn quantiles(sorted: &[Micros]) -> [String; 3] {
+    [50, 99, 100].map(|percent| ms(quantile(sorted, percent)))
+}
+
+fn counted(errors: &BTreeMap<String, u64>) -> String {
+    if errors.is_empty() {
+        return "0".to_owned();
+    }
+    let each: Vec<_> = errors.iter().map(|(name, count)| format!("{name}: {count}")).collect();
+    each.join(", ")
+}
+
+fn millis(micros: Micros) -> f64 {
+    as_f64(micros) / 1000.0
+}
+
+fn ms(micros: Option<Micros>) -> String {
+    micros.map_or_else(|| "-".to_owned(), |micros| format!("{:.1}", millis(micros)))
+}

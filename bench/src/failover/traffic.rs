@@ -1,0 +1,571 @@
+//! The load: a fixed rate of each kind of request against all nodes, by a client that tries the next node at
+//! once when one does not answer well.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, timeout};
+
+use super::history::{Check, History, Kind, Micros, Outcome, Request, Try};
+use crate::certificates::TRUST_DOMAIN;
+use crate::client;
+use crate::credentials::{self, AUDIENCE, FABRIC, Issuer};
+use crate::load::as_f64;
+use crate::members::Members;
+use crate::registry::write_verification;
+use crate::settings::SIGNAL_ISSUER;
+use crate::wire::{self, Answer, Connection, Target};
+
+/// Pause of a client whom no node has answered well, the first and the longest.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Age up to which a token is used: it lives five minutes.
+const TOKEN_AGE_MAX: Duration = Duration::from_secs(200);
+/// Tokens that are kept of each sort.
+const TOKENS_MAX: usize = 64;
+/// Of so many verifications, one is of a token that is revoked, and one of a token that is being revoked.
+const REVOKED_EVERY: u64 = 4;
+/// Odd answers that are kept.
+const ODD_MAX: usize = 20;
+/// Tools of one page of the final look.
+const PAGE: usize = 1000;
+
+/// How much of what is asked.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Rates {
+    /// Exchanges in a second, each of another workload
+    #[arg(long, default_value_t = 40.0)]
+    pub exchange_rate: f64,
+    /// Verifications in a second
+    #[arg(long, default_value_t = 100.0)]
+    pub verify_rate: f64,
+    /// Signals in a second, each of which revokes a workload that has a token
+    #[arg(long, default_value_t = 10.0)]
+    pub signal_rate: f64,
+    /// Registrations of tools in a second
+    #[arg(long, default_value_t = 50.0)]
+    pub write_rate: f64,
+    /// Milliseconds after which a client gives up a try and takes the next node
+    #[arg(long, default_value_t = 3000)]
+    pub try_timeout: u64,
+    /// Seconds after which a client gives up
+    #[arg(long, default_value_t = 30)]
+    pub patience: u64,
+}
+
+impl Rates {
+    /// Requests of this kind in a second.
+    pub const fn of(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Exchange => self.exchange_rate,
+            Kind::Verify => self.verify_rate,
+            Kind::Signal => self.signal_rate,
+            Kind::Write => self.write_rate,
+        }
+    }
+}
+
+/// The clients, and what they have seen.
+pub struct Traffic {
+    begun: Instant,
+    rates: Rates,
+    /// What makes the names of this run its own.
+    run: String,
+    issuer: Arc<Issuer>,
+    /// By kind and node.
+    targets: [Vec<Target>; 4],
+    idle: [Vec<Mutex<Vec<Connection>>>; 4],
+    history: Mutex<History>,
+    tokens: Mutex<Tokens>,
+}
+
+#[derive(Clone)]
+struct Token {
+    subject: u64,
+    text: Arc<str>,
+    minted: Instant,
+}
+
+/// Tokens of workloads that stay, that wait for their revocation, that are being revoked, and that are.
+#[derive(Default)]
+struct Tokens {
+    living: VecDeque<Token>,
+    waiting: VecDeque<Token>,
+    revoking: VecDeque<Token>,
+    revoked: VecDeque<Token>,
+}
+
+impl Tokens {
+    /// One that is young enough, and what its verification should say. Each sort's take turns.
+    fn draw(&mut self, number: u64) -> Option<(Token, Verdict)> {
+        let first = match number % REVOKED_EVERY {
+            0 => Some((&mut self.revoked, Verdict::Refused)),
+            1 => Some((&mut self.revoking, Verdict::Either)),
+            _ => None,
+        };
+        for (list, verdict) in first.into_iter().chain([(&mut self.living, Verdict::Accepted)]) {
+            while let Some(token) = list.pop_back() {
+                if token.minted.elapsed() < TOKEN_AGE_MAX {
+                    list.push_front(token.clone());
+                    return Some((token, verdict));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What a verification should say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Accepted,
+    Refused,
+    /// The revocation is under way.
+    Either,
+}
+
+impl Traffic {
+    /// Towards these nodes; nothing is sent yet.
+    pub fn new(members: &Members, rates: Rates) -> Result<Self> {
+        let count = members.count();
+        let gateway = members.targets("gateway")?;
+        let targets =
+            [members.targets("workload")?, gateway.clone(), members.targets("transmitter")?, gateway];
+        Ok(Self {
+            begun: Instant::now(),
+            rates,
+            run: format!("{:x}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis()),
+            issuer: Arc::clone(&members.issuer),
+            targets,
+            idle: std::array::from_fn(|_| (0..count).map(|_| Mutex::default()).collect()),
+            history: Mutex::default(),
+            tokens: Mutex::default(),
+        })
+    }
+
+    /// What has happened so far.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The time of the run.
+    pub fn now(&self) -> Micros {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(Micros::MAX)
+    }
+
+    /// The first tool and the first tokens, so that there is something to verify.
+    pub async fn prepare(self: &Arc<Self>) -> Result<()> {
+        for number in 0..8 {
+            let entry = self.entry_of("base").to_string();
+            let outcome = match number {
+                0 => self.ask(Kind::Write, 0, &self.post(Kind::Write, "/v1/tools", &entry)).await.0,
+                _ => self.exchange(u64::MAX - number).await,
+            };
+            if outcome != Outcome::Good {
+                bail!("before the load, a request is answered: {}", super::history::name(outcome));
+            }
+        }
+        let mut history = self.history();
+        history.tries.clear();
+        Ok(())
+    }
+
+    /// Sends everything on its schedule until `stop` is told, and waits for what is under way.
+    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) -> Result<()> {
+        let mut schedules = JoinSet::new();
+        let begun = tokio::time::Instant::now();
+        for kind in Kind::ALL {
+            let rate = self.rates.of(kind);
+            if rate <= 0.0 {
+                continue;
+            }
+            let (traffic, mut stop) = (Arc::clone(&self), stop.clone());
+            schedules.spawn(async move {
+                let mut asking = JoinSet::new();
+                for number in 0.. {
+                    let due = begun + Duration::from_secs_f64(as_f64(number) / rate);
+                    tokio::select! {
+                        () = sleep_until(due) => {}
+                        _ = stop.wait_for(|stop| *stop) => break,
+                    }
+                    while asking.try_join_next().is_some() {}
+                    let traffic = Arc::clone(&traffic);
+                    let due = due.into_std();
+                    asking.spawn(async move { traffic.one(kind, number, due).await });
+                }
+                while asking.join_next().await.is_some() {}
+            });
+        }
+        while let Some(schedule) = schedules.join_next().await {
+            schedule?;
+        }
+        Ok(())
+    }
+
+    async fn one(self: Arc<Self>, kind: Kind, number: u64, due: Instant) {
+        let outcome = match kind {
+            Kind::Exchange => self.exchange(number).await,
+            Kind::Verify => self.verify(number).await,
+            Kind::Signal => self.signal(number).await,
+            Kind::Write => self.register(number).await,
+        };
+        let due = u64::try_from((due - self.begun).as_micros()).unwrap_or_default();
+        let done = self.now();
+        self.history().requests.push(Request { kind, due, done, outcome });
+    }
+
+    async fn exchange(&self, number: u64) -> Outcome {
+        let Ok(credential) = self.issuer.credential_of(&self.account(number), number) else {
+            return Outcome::None;
+        };
+        let body = credentials::exchange(&credential);
+        let request = self.post(Kind::Exchange, "/v1/exchange/token", &body);
+        let (outcome, answer) = self.ask(Kind::Exchange, number, &request).await;
+        let answer = answer.and_then(|answer| serde_json::from_slice::<Value>(answer.body()).ok());
+        if let (Outcome::Good, Some(answer)) = (outcome, answer)
+            && let Some(text) = answer["access_token"].as_str()
+        {
+            let token = Token { subject: number, text: text.into(), minted: Instant::now() };
+            let mut tokens = self.tokens();
+            let list = if number.is_multiple_of(2) { &mut tokens.waiting } else { &mut tokens.living };
+            keep(list, token);
+        }
+        outcome
+    }
+
+    async fn verify(&self, number: u64) -> Outcome {
+        let drawn = self.tokens().draw(number);
+        let Some((token, verdict)) = drawn else { return Outcome::None };
+        let request = self.verification(&token, number);
+        let begun = Instant::now();
+        let mut node = self.first(number);
+        for turn in 0.. {
+            let (outcome, accepted) = self.verify_at(node, &request, &token, verdict).await;
+            if is_final(outcome) || accepted.is_some() || begun.elapsed() > self.patience() {
+                return outcome;
+            }
+            node = self.next(node, turn).await;
+        }
+        Outcome::None
+    }
+
+    /// One verification at one node, and whether the token was accepted, if that was told.
+    async fn verify_at(
+        &self,
+        node: usize,
+        request: &[u8],
+        token: &Token,
+        verdict: Verdict,
+    ) -> (Outcome, Option<bool>) {
+        let started = self.now();
+        let (begun, answer) = self.once(Kind::Verify, node, request).await.unzip();
+        let accepted = answer.as_ref().and_then(client::verdict);
+        let outcome = match (accepted, verdict) {
+            (Some(_), Verdict::Either)
+            | (Some(true), Verdict::Accepted)
+            | (Some(false), Verdict::Refused) => Outcome::Good,
+            (Some(true), _) => Outcome::Wrong(200),
+            (Some(false), _) => Outcome::Wrong(403),
+            (None, _) => outcome_of(answer.as_ref(), &[]),
+        };
+        let begun = begun.unwrap_or(started);
+        let done = self.now();
+        self.note(Try { kind: Kind::Verify, node, sent: begun, done, outcome }, answer.as_ref());
+        let mut history = self.history();
+        if verdict != Verdict::Accepted {
+            history.checks.push(Check {
+                subject: token.subject,
+                node,
+                begun,
+                is_accepted: accepted == Some(true),
+            });
+        }
+        (outcome, accepted)
+    }
+
+    async fn signal(self: &Arc<Self>, number: u64) -> Outcome {
+        let token = {
+            let mut tokens = self.tokens();
+            let token = tokens.waiting.pop_front();
+            if let Some(token) = &token {
+                keep(&mut tokens.revoking, token.clone());
+            }
+            token
+        };
+        // Without a token the revocation is as good, and nobody can be wrong about it.
+        let account = token
+            .as_ref()
+            .map_or_else(|| format!("nobody{}-{number}", self.run), |token| self.account(token.subject));
+        let body = self.revocation(&account, number);
+        let request = self.post(Kind::Signal, "/v1/signals/events", &body);
+        let (outcome, _) = self.ask(Kind::Signal, number, &request).await;
+        let acknowledged = self.now();
+        let Some(token) = token else { return outcome };
+        {
+            let mut tokens = self.tokens();
+            tokens.revoking.retain(|revoking| revoking.subject != token.subject);
+            if outcome == Outcome::Good {
+                keep(&mut tokens.revoked, token.clone());
+            }
+        }
+        if outcome == Outcome::Good {
+            self.history().revoked.insert(token.subject, acknowledged);
+            let request = self.verification(&token, number);
+            let mut asking = JoinSet::new();
+            for node in 0..self.nodes() {
+                let (traffic, request, token) = (Arc::clone(self), request.clone(), token.clone());
+                asking.spawn(async move {
+                    traffic.verify_at(node, &request, &token, Verdict::Refused).await;
+                });
+            }
+            asking.detach_all();
+        }
+        outcome
+    }
+
+    /// The signal that revokes one workload.
+    fn revocation(&self, account: &str, number: u64) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let uri = format!("wimse://{TRUST_DOMAIN}/ns/demo/sa/{account}");
+        json!({
+            "iss": SIGNAL_ISSUER,
+            "jti": format!("{}-{number}", self.run),
+            "iat": now,
+            "aud": FABRIC,
+            "sub_id": {"format": "uri", "uri": uri},
+            "events": {"https://schemas.openid.net/secevent/caep/event-type/session-revoked": {}},
+        })
+        .to_string()
+    }
+
+    async fn register(&self, number: u64) -> Outcome {
+        let body = self.entry(number).to_string();
+        let request = self.post(Kind::Write, "/v1/tools", &body);
+        let (outcome, _) = self.ask(Kind::Write, number, &request).await;
+        if outcome == Outcome::Good {
+            self.history().written.insert(number);
+        }
+        outcome
+    }
+
+    /// What tool number `number` is written with.
+    pub fn entry(&self, number: u64) -> Value {
+        self.entry_of(&format!("{number:016}"))
+    }
+
+    fn entry_of(&self, name: &str) -> Value {
+        json!({
+            "tool_id": format!("run-{}-{name}", self.run),
+            "name": format!("Reports of shard {name}"),
+            "resource_uri": AUDIENCE,
+            "required_capabilities": ["db.read"],
+            "max_blast_radius": "namespace:demo",
+            "protocols": ["mcp", "http"],
+            "version": "1.4.0",
+            "description": format!("Answers a question in SQL over the tables of shard {name} of {}.", self.run),
+        })
+    }
+
+    /// The tools of this run that a node lists, by their numbers.
+    pub async fn tools_at(&self, node: usize) -> Result<BTreeMap<u64, Value>> {
+        let target = self.targets[Kind::Write.place()].get(node).context("no such node")?;
+        let mut connection = target.connect().await?;
+        let prefix = format!("run-{}-", self.run);
+        let (mut found, mut last) = (BTreeMap::new(), prefix.clone());
+        loop {
+            let cursor = URL_SAFE_NO_PAD.encode(&last);
+            let path = format!("/v1/tools?limit={PAGE}&cursor={cursor}");
+            let request = wire::request("GET", &path, &target.host, "");
+            let answer = timeout(wire::ANSWER_MAX, connection.ask(&request)).await??;
+            if answer.status != 200 {
+                bail!("node {}: a list of tools is answered {}", node + 1, answer.status);
+            }
+            let rows: Vec<Value> = serde_json::from_slice(answer.body())?;
+            let Some(row) = rows.last() else { return Ok(found) };
+            row["tool_id"].as_str().context("no tool_id")?.clone_into(&mut last);
+            let is_last = rows.len() < PAGE || !last.starts_with(&prefix);
+            for row in rows {
+                let number = row["tool_id"].as_str().and_then(|id| id.strip_prefix(&prefix)?.parse().ok());
+                found.extend(number.map(|number| (number, row)));
+            }
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Verifies every revoked token that still lives, at every node.
+    pub async fn check_revoked(&self) {
+        let tokens: Vec<_> = self.tokens().revoked.iter().cloned().collect();
+        for (number, token) in tokens.iter().enumerate() {
+            let request = self.verification(token, number as u64 | 1 << 62);
+            for node in 0..self.nodes() {
+                self.verify_at(node, &request, token, Verdict::Refused).await;
+            }
+        }
+    }
+
+    // --- how it is sent ----------------------------------------------------------------------
+
+    /// Asks one node after the other, at once, until one answers well or definitely not.
+    async fn ask(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Answer>) {
+        let begun = Instant::now();
+        let mut node = self.first(number);
+        let good: &[u16] = match kind {
+            Kind::Exchange | Kind::Verify => &[200],
+            Kind::Signal => &[202],
+            Kind::Write => &[200, 201],
+        };
+        let mut turn = 0;
+        loop {
+            let started = self.now();
+            let (sent, answer) = self.once(kind, node, request).await.unzip();
+            let (outcome, sent) = (outcome_of(answer.as_ref(), good), sent.unwrap_or(started));
+            let done = self.now();
+            self.note(Try { kind, node, sent, done, outcome }, answer.as_ref());
+            if is_final(outcome) || begun.elapsed() > self.patience() {
+                return (outcome, answer);
+            }
+            node = self.next(node, turn).await;
+            turn += 1;
+        }
+    }
+
+    /// Counts a try, and keeps what its answer says if that is odd.
+    fn note(&self, one: Try, answer: Option<&Answer>) {
+        let mut history = self.history();
+        if let (Outcome::Wrong(status), Some(answer)) = (one.outcome, answer)
+            && history.odd.len() < ODD_MAX
+        {
+            let body = String::from_utf8_lossy(answer.body()).into_owned();
+            let at = as_f64(one.sent) / 1e6;
+            history.odd.push(format!(
+                "{} at {at:.3} s, node {}: {status} {body}",
+                one.kind.name(),
+                one.node + 1
+            ));
+        }
+        history.tries.push(one);
+    }
+
+    /// One request to one node; when it was sent, and the answer. A connection that the node has closed
+    /// meanwhile is replaced.
+    async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Answer)> {
+        let target = &self.targets[kind.place()][node];
+        let idle = || self.idle[kind.place()][node].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let asking = async {
+            loop {
+                let kept = idle().pop();
+                let is_kept = kept.is_some();
+                let mut connection = match kept {
+                    Some(connection) => connection,
+                    None => target.connect().await.ok()?,
+                };
+                let sent = self.now();
+                match connection.ask(request).await {
+                    Ok(answer) => {
+                        idle().push(connection);
+                        return Some((sent, answer));
+                    }
+                    Err(_) if is_kept => {}
+                    Err(_) => return None,
+                }
+            }
+        };
+        timeout(Duration::from_millis(self.rates.try_timeout), asking).await.ok().flatten()
+    }
+
+    /// The node that is asked first: each in its turn.
+    fn first(&self, number: u64) -> usize {
+        usize::try_from(number % self.nodes() as u64).unwrap_or_default()
+    }
+
+    /// The node after that; when all were asked, after a pause.
+    async fn next(&self, node: usize, turn: usize) -> usize {
+        let round = turn / self.nodes();
+        if turn % self.nodes() == self.nodes() - 1 {
+            sleep(
+                (PAUSE * 2_u32.saturating_pow(u32::try_from(round).unwrap_or(u32::MAX).min(8)))
+                    .min(PAUSE_MAX),
+            )
+            .await;
+        }
+        (node + 1) % self.nodes()
+    }
+
+    fn nodes(&self) -> usize {
+        self.targets[0].len()
+    }
+
+    const fn patience(&self) -> Duration {
+        Duration::from_secs(self.rates.patience)
+    }
+
+    fn account(&self, number: u64) -> String {
+        format!("u{}-{number}", self.run)
+    }
+
+    fn post(&self, kind: Kind, path: &str, body: &str) -> Vec<u8> {
+        let host = self.targets[kind.place()].first().map_or("localhost", |target| &target.host);
+        wire::request_with("POST", path, host, "", body.as_bytes())
+    }
+
+    fn verification(&self, token: &Token, number: u64) -> Vec<u8> {
+        let mut request = Vec::new();
+        let host = self.targets[Kind::Verify.place()].first().map_or("localhost", |target| &target.host);
+        let tool = format!("run-{}-base", self.run);
+        write_verification(&mut request, host, &tool, &token.text, number);
+        request
+    }
+}
+
+fn keep(list: &mut VecDeque<Token>, token: Token) {
+    if list.len() >= TOKENS_MAX {
+        list.pop_front();
+    }
+    list.push_back(token);
+}
+
+/// Whether no other node has to be asked.
+const fn is_final(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Good | Outcome::Wrong(_))
+}
+
+fn outcome_of(answer: Option<&Answer>, good: &[u16]) -> Outcome {
+    let Some(answer) = answer else { return Outcome::None };
+    match answer.status {
+        status if good.contains(&status) => Outcome::Good,
+        503 if wire::find(answer.body(), b"outcome").is_some() => Outcome::Unknown,
+        503 | 429 => Outcome::NotNow,
+        other => Outcome::Wrong(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_is_told_from_an_orderly_refusal() {
+        let answer = |status, body: &str| Answer { status, bytes: body.as_bytes().to_vec(), head: 0 };
+        let of = |status, body| outcome_of(Some(&answer(status, body)), &[200, 201]);
+        assert_eq!(of(201, ""), Outcome::Good);
+        assert_eq!(of(503, r#"{"error_description":"its outcome is unknown"}"#), Outcome::Unknown);
+        assert_eq!(of(503, r#"{"error_description":"no leader"}"#), Outcome::NotNow);
+        assert_eq!(of(429, ""), Outcome::NotNow);
+        assert_eq!(of(409, ""), Outcome::Wrong(409));
+        assert_eq!(of(500, ""), Outcome::Wrong(500));
+        assert_eq!(outcome_of(None, &[200]), Outcome::None);
+    }
+}

@@ -1,0 +1,181 @@
+//! What the nodes say of themselves, asked again and again: who leads, and who is ready.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::members::Members;
+use crate::wire::{self, Connection, Target};
+
+/// Longest wait for a cluster that has just begun: the signing keys of its nodes are published for ten minutes
+/// before they may sign.
+const FOUNDED_MAX: Duration = Duration::from_secs(780);
+
+/// Time between two questions to one node.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait for an answer; a node that takes longer is not there.
+const ANSWER_MAX: Duration = Duration::from_millis(400);
+
+/// What one node says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The number of the leader that it knows.
+    pub leader: Option<u64>,
+    /// Whether it can do all of its work.
+    pub is_well: bool,
+}
+
+/// What all nodes say; `None` of one that does not answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View(pub Vec<Option<Said>>);
+
+impl View {
+    /// The place of the leader: a node that says it leads, and that most nodes say leads.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.0.len()).find(|node| {
+            let of = |said: &Option<Said>| said.and_then(|said| said.leader) == Some(*node as u64 + 1);
+            of(&self.0[*node]) && self.0.iter().filter(|said| of(said)).count() * 2 > self.0.len()
+        })
+    }
+
+    /// Whether every node is well and knows this leader.
+    pub fn is_well(&self) -> bool {
+        self.leader().is_some_and(|leader| {
+            self.0
+                .iter()
+                .all(|said| said.is_some_and(|said| said.is_well && said.leader == Some(leader as u64 + 1)))
+        })
+    }
+}
+
+/// Asks all nodes until it is dropped.
+pub struct Health {
+    view: watch::Receiver<View>,
+    _asking: JoinSet<()>,
+}
+
+impl Health {
+    /// Of these nodes, as somebody whom they tell who leads.
+    pub fn watch(targets: Vec<Target>) -> Self {
+        let (sender, view) = watch::channel(View(vec![None; targets.len()]));
+        let mut asking = JoinSet::new();
+        for (node, target) in targets.into_iter().enumerate() {
+            let sender = sender.clone();
+            asking.spawn(async move {
+                let mut connection = None;
+                loop {
+                    let said = timeout(ANSWER_MAX, ask(&target, &mut connection)).await.ok().flatten();
+                    sender.send_if_modified(|view| std::mem::replace(&mut view.0[node], said) != said);
+                    sleep(PAUSE).await;
+                }
+            });
+        }
+        Self { view, _asking: asking }
+    }
+
+    /// Of all nodes, when all are well.
+    pub async fn of(members: &Members) -> Result<Self> {
+        let health = Self::watch(members.targets("operator")?);
+        eprintln!("waiting until all nodes are well: up to eleven minutes for a new cluster of several");
+        health.until("not all nodes were well", FOUNDED_MAX, View::is_well).await?;
+        Ok(health)
+    }
+
+    /// What they said last.
+    pub fn now(&self) -> View {
+        self.view.borrow().clone()
+    }
+
+    /// Told whenever it changes.
+    pub fn changes(&self) -> watch::Receiver<View> {
+        self.view.clone()
+    }
+
+    /// Waits until `is_so`, at most so long; how long it took.
+    pub async fn until(
+        &self,
+        what: &str,
+        longest: Duration,
+        is_so: impl Fn(&View) -> bool,
+    ) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut view = self.view.clone();
+        let waited = timeout(longest, view.wait_for(|view| is_so(view))).await;
+        match waited {
+            Ok(Ok(_)) => Ok(begun.elapsed()),
+            _ => bail!("after {longest:?} {what}: {:?}", self.now()),
+        }
+    }
+}
+
+async fn ask(target: &Target, kept: &mut Option<Connection>) -> Option<Said> {
+    // Taken out: one whose question was given up is lost with it.
+    let mut connection = match kept.take() {
+        Some(connection) => connection,
+        None => target.connect().await.ok()?,
+    };
+    let answer = connection.ask(&wire::request("GET", "/v1/sys/health", &target.host, "")).await.ok()?;
+    *kept = Some(connection);
+    said(answer.status, answer.body())
+}
+
+fn said(status: u16, body: &[u8]) -> Option<Said> {
+    let health: Value = serde_json::from_slice(body).ok()?;
+    Some(Said {
+        leader: health.get("leader").and_then(Value::as_u64),
+        is_well: status == 200 && health.get("status").and_then(Value::as_str) == Some("pass"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(leaders: &[Option<u64>]) -> View {
+        View(
+            leaders
+                .iter()
+                .map(|leader| leader.map(|leader| Said { leader: Some(leader), is_well: true }))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn who_leads_says_so_and_is_believed_by_most() {
+        assert_eq!(view(&[Some(2), Some(2), None]).leader(), Some(1));
+        assert_eq!(view(&[Some(1), Some(2), None]).leader(), None, "one voice each");
+        assert_eq!(view(&[None, Some(1), Some(1)]).leader(), None, "it does not answer");
+        assert_eq!(view(&[Some(2), Some(2), Some(2)]).leader(), Some(1));
+        assert_eq!(view(&[Some(1)]).leader(), Some(0));
+    }
+
+    #[test]
+    fn all_is_well_when_all_are_and_agree() {
+        assert!(view(&[Some(2), Some(2), Some(2)]).is_well());
+        assert!(!view(&[Some(2), Some(2), Some(1)]).is_well());
+        assert!(!view(&[Some(2), Some(2), None]).is_well());
+        let mut ill = view(&[Some(2), Some(2), Some(2)]);
+        ill.0[0] = Some(Said { leader: Some(2), is_well: false });
+        assert!(!ill.is_well());
+        assert_eq!(ill.leader(), Some(1));
+    }
+
+    #[test]
+    fn a_node_that_waits_for_its_lease_is_there_and_not_well() {
+        let said = |status, text: &str| said(status, text.as_bytes());
+        assert_eq!(
+            said(200, r#"{"status":"pass","leader":3}"#),
+            Some(Said { leader: Some(3), is_well: true })
+        );
+        assert_eq!(
+            said(200, r#"{"status":"warn","leader":3}"#),
+            Some(Said { leader: Some(3), is_well: false })
+        );
+        assert_eq!(said(503, r#"{"status":"fail"}"#), Some(Said { leader: None, is_well: false }));
+        assert_eq!(said(429, ""), None);
+    }
+}

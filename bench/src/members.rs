@@ -1,0 +1,373 @@
+//! The nodes of a cluster under test: processes that the bench starts and kills, or containers of Docker
+//! that somebody else has started.
+//!
+//! The processes end with the bench, however it ends: each is killed when the bench is done with it, and by
+//! the kernel if the bench itself was killed.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::certificates::{self, Identity};
+use crate::credentials::Issuer;
+use crate::node::make_certificates;
+use crate::settings::{Membership, Settings, peer_name};
+use crate::wire::Target;
+
+/// Ports for listeners: below those that the kernel gives to connections, or a node that is down could find
+/// its own taken, or a peer that looks for it meet itself.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// Which nodes, and where they are.
+#[derive(clap::Args, Clone)]
+pub struct Place {
+    /// The trust-fabric program: nodes of it are started on loopback
+    #[arg(long, required_unless_present = "compose")]
+    pub program: Option<PathBuf>,
+    /// A running container instead, as CONTAINER=https://ADDRESS:PORT; once for each node, by their ids
+    #[arg(long, value_name = "CONTAINER=URL", conflicts_with = "program")]
+    pub compose: Vec<String>,
+    /// The program that kills, pauses and starts containers
+    #[arg(long, default_value = "docker")]
+    pub docker: PathBuf,
+    /// A directory for certificates, configuration, data and logs; made if it is not there. With --compose it
+    /// holds pki/ (ca.pem; operator, gateway, workload, transmitter with .pem and -key.pem) and issuer.pem
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The policy that a new cluster starts with
+    #[arg(long, default_value = "policies")]
+    pub policies: PathBuf,
+    /// How many nodes are started
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
+    pub nodes: u64,
+    /// Start the nodes on the data that an earlier bench has left in --dir. The signing keys of a new cluster are
+    /// published for ten minutes before all nodes may sign; an old one is ready at once
+    #[arg(long)]
+    pub keep: bool,
+    /// Milliseconds between two heartbeats of a leader that the bench starts
+    #[arg(long, default_value_t = 100)]
+    pub heartbeat: u64,
+}
+
+/// A cluster; what the bench has started of it is killed when this is dropped.
+pub struct Members {
+    nodes: Vec<Member>,
+    pki: PathBuf,
+    docker: PathBuf,
+    /// The issuer that they believe.
+    pub issuer: Arc<Issuer>,
+}
+
+struct Member {
+    /// The TLS listener without a client certificate.
+    https: Target,
+    process: Process,
+}
+
+enum Process {
+    Local(Local),
+    Container(String),
+}
+
+struct Local {
+    program: PathBuf,
+    place: PathBuf,
+    child: Option<Child>,
+}
+
+impl Place {
+    /// Starts the nodes on empty data directories, or finds the containers. They may not be ready yet.
+    pub fn members(&self) -> Result<Members> {
+        fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
+        let dir = self.dir.canonicalize()?;
+        let issuer = Issuer::kept("bench", &dir.join("issuer.pem"))?;
+        let pki = dir.join("pki");
+        let mut members =
+            Members { nodes: Vec::new(), pki, docker: self.docker.clone(), issuer: Arc::new(issuer) };
+        match &self.program {
+            Some(program) => self.start(&program.canonicalize()?, &dir, &mut members)?,
+            None => {
+                for service in &self.compose {
+                    let (name, address) = container(service)?;
+                    members.add(address, Process::Container(name))?;
+                }
+            }
+        }
+        Ok(members)
+    }
+
+    fn start(&self, program: &Path, dir: &Path, members: &mut Members) -> Result<()> {
+        let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
+        if !members.pki.join("ca.pem").exists() {
+            make_certificates(program, &members.pki)?;
+        }
+        if self.keep {
+            return self.start_again(program, dir, members);
+        }
+        let issuer_keys = dir.join("issuer.jwks");
+        fs::write(&issuer_keys, members.issuer.key_set().to_string())?;
+        let mut addresses = free_addresses(usize::try_from(self.nodes * 3)?)?.into_iter();
+        let mut next = || addresses.next().context("too few free ports");
+        let peers = (1..=self.nodes).map(|id| Ok((id, next()?))).collect::<Result<Vec<_>>>()?;
+        for id in 1..=self.nodes {
+            let place = dir.join(format!("node-{id}"));
+            if place.join("data").exists() {
+                fs::remove_dir_all(place.join("data"))?;
+            }
+            fs::create_dir_all(&place)?;
+            let (http, https) = (next()?, next()?);
+            // One node alone is no cluster: nobody else has to reach it.
+            let membership = (self.nodes > 1).then(|| Membership {
+                id,
+                members: peers.clone(),
+                heartbeat_millis: self.heartbeat,
+            });
+            if membership.is_some() && !members.pki.join(format!("{}.pem", peer_name(id))).exists() {
+                certificates::write_peer(&members.pki, &peer_name(id), id)?;
+            }
+            let settings = Settings {
+                policies: &policies,
+                pki: Some(members.pki.clone()),
+                issuer_keys: &issuer_keys,
+                data: &place.join("data"),
+                http,
+                https,
+                member: membership,
+            };
+            fs::write(place.join("node.toml"), settings.text())?;
+            // What earlier runs wrote there is not of this one.
+            fs::write(place.join("node.log"), "")?;
+            let mut local = Local { program: program.to_owned(), place, child: None };
+            local.start()?;
+            members.add(https, Process::Local(local))?;
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn start_again(&self, program: &Path, dir: &Path, members: &mut Members) -> Result<()> {
+        for id in 1..=self.nodes {
+            let place = dir.join(format!("node-{id}"));
+            let settings = place.join("node.toml");
+            let text = fs::read_to_string(&settings).with_context(|| settings.display().to_string())?;
+            let https = text.lines().find_map(|line| line.strip_prefix("https = \"")?.strip_suffix('"'));
+            let https = https.context("its configuration names no TLS listener")?.parse()?;
+            let mut local = Local { program: program.to_owned(), place, child: None };
+            local.start()?;
+            members.add(https, Process::Local(local))?;
+        }
+        Ok(())
+    }
+}
+
+impl Members {
+    fn add(&mut self, address: SocketAddr, process: Process) -> Result<()> {
+        let tls = Some(certificates::client(&self.pki, None, b"http/1.1")?);
+        let https = Target { address, host: "localhost".to_owned(), tls };
+        self.nodes.push(Member { https, process });
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The listeners of all, as the caller `name` reaches them.
+    pub fn targets(&self, name: &str) -> Result<Vec<Target>> {
+        let identity = Identity::read(&self.pki, name)?;
+        let tls = certificates::client(&self.pki, Some(&identity), b"http/1.1")?;
+        Ok(self
+            .nodes
+            .iter()
+            .map(|node| Target { tls: Some(Arc::clone(&tls)), ..node.https.clone() })
+            .collect())
+    }
+
+    /// Kills a node; does not wait until it is gone.
+    pub fn kill(&mut self, node: usize) -> Result<()> {
+        self.signal(node, Signal::KILL, "KILL")
+    }
+
+    /// Stops a node where it stands.
+    pub fn pause(&mut self, node: usize) -> Result<()> {
+        self.signal(node, Signal::STOP, "STOP")
+    }
+
+    /// Lets a stopped node go on.
+    pub fn wake(&mut self, node: usize) -> Result<()> {
+        self.signal(node, Signal::CONT, "CONT")
+    }
+
+    fn signal(&mut self, node: usize, signal: Signal, name: &str) -> Result<()> {
+        let docker = self.docker.clone();
+        match &mut self.node(node)?.process {
+            Process::Local(local) => Ok(kill_process(local.pid()?, signal)?),
+            Process::Container(container) => {
+                command(Command::new(docker).args(["kill", "-s", name]).arg(container))
+            }
+        }
+    }
+
+    /// Starts a killed node again, on the data that it has left.
+    pub fn start(&mut self, node: usize) -> Result<()> {
+        let docker = self.docker.clone();
+        match &mut self.node(node)?.process {
+            Process::Local(local) => local.start(),
+            Process::Container(container) => command(Command::new(docker).arg("start").arg(container)),
+        }
+    }
+
+    /// The process of a node that the bench has started.
+    pub fn pid(&self, node: usize) -> Result<u32> {
+        match self.nodes.get(node).map(|member| &member.process) {
+            Some(Process::Local(Local { child: Some(child), .. })) => Ok(child.id()),
+            _ => bail!("node {} is no process of the bench", node + 1),
+        }
+    }
+
+    /// Fails if a process has ended that nobody has killed.
+    pub fn still_run(&mut self) -> Result<()> {
+        for node in &mut self.nodes {
+            if let Process::Local(Local { child: Some(child), place, .. }) = &mut node.process
+                && let Some(status) = child.try_wait()?
+            {
+                bail!("a node ended: {status}; see {}", place.join("node.log").display());
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: usize) -> Result<&mut Member> {
+        self.nodes.get_mut(node).with_context(|| format!("there is no node {}", node + 1))
+    }
+}
+
+impl Local {
+    fn start(&mut self) -> Result<()> {
+        self.end();
+        // With `setpriv` the kernel kills it when the bench is gone, however that happened.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(&self.program);
+        let log = fs::OpenOptions::new().append(true).create(true).open(self.place.join("node.log"))?;
+        command.arg("serve").arg("--config").arg(self.place.join("node.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn().context("start setpriv (util-linux)")?);
+        Ok(())
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        let id = self.child.as_ref().context("it does not run")?.id();
+        Pid::from_raw(id.try_into()?).ok_or_else(|| anyhow!("process 0"))
+    }
+
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// `CONTAINER=https://ADDRESS:PORT`
+fn container(service: &str) -> Result<(String, SocketAddr)> {
+    let (name, url) = service.split_once('=').with_context(|| format!("{service}: not CONTAINER=URL"))?;
+    let address = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
+    let address = address.with_context(|| format!("{url}: not an https URL"))?;
+    let address = address.replace("localhost:", "127.0.0.1:");
+    let address = address.parse().with_context(|| format!("{url}: not https://ADDRESS:PORT"))?;
+    Ok((name.to_owned(), address))
+}
+
+fn command(command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Addresses on loopback that nobody listens on now, each another one.
+pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
+    let width = PORTS.end - PORTS.start;
+    // Where two benches run at once, they begin at different places.
+    let first = u16::try_from(std::process::id() % u32::from(width))?;
+    let found: Vec<_> = (0..width)
+        .map(|step| SocketAddr::from(([127, 0, 0, 1], PORTS.start + (first + step) % width)))
+        .filter(|address| TcpListener::bind(address).is_ok())
+        .take(count)
+        .collect();
+    if found.len() < count {
+        bail!("too few free ports between {} and {}", PORTS.start, PORTS.end);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_a_name_and_an_address() {
+        let (name, address) = container("fabric-1=https://localhost:18694/").expect("well formed");
+        assert_eq!((name.as_str(), address.to_string().as_str()), ("fabric-1", "127.0.0.1:18694"));
+        for bad in ["fabric-1", "a=http://127.0.0.1:1", "a=https://127.0.0.1", "a=https://"] {
+            assert!(container(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn containers_are_signalled_and_started_by_name() {
+        let dir = std::env::temp_dir().join(format!("trust-fabric-bench-docker-{}", std::process::id()));
+        fs::create_dir_all(dir.join("pki")).expect("directory");
+        let key = rcgen::KeyPair::generate().expect("key");
+        let ca = rcgen::CertificateParams::default().self_signed(&key).expect("certificate");
+        fs::write(dir.join("pki/ca.pem"), ca.pem()).expect("written");
+        let place = |docker: &str| Place {
+            program: None,
+            compose: vec!["fabric-1=https://127.0.0.1:1".to_owned()],
+            docker: docker.into(),
+            dir: dir.clone(),
+            policies: PathBuf::new(),
+            nodes: 3,
+            keep: false,
+            heartbeat: 100,
+        };
+        let docker = dir.join("docker.sh");
+        fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");
+        command(Command::new("chmod").arg("700").arg(&docker)).expect("made a program");
+        let mut members = place(&docker.display().to_string()).members().expect("containers");
+        members.kill(0).expect("killed");
+        members.start(0).expect("started");
+        members.pause(0).expect("paused");
+        members.wake(0).expect("woken");
+        let calls = fs::read_to_string(dir.join("calls")).expect("calls");
+        assert_eq!(
+            calls,
+            "kill -s KILL fabric-1\nstart fabric-1\nkill -s STOP fabric-1\nkill -s CONT fabric-1\n"
+        );
+        assert!(members.kill(1).is_err(), "there is one node");
+        let mut failing = place("false").members().expect("containers");
+        assert!(failing.kill(0).is_err());
+        fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn free_addresses_differ() {
+        let mut addresses = free_addresses(9).expect("enough");
+        addresses.dedup();
+        assert_eq!(addresses.len(), 9);
+    }
+}

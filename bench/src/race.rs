@@ -1,0 +1,194 @@
+//! `bench race`: one execution token is presented to all nodes at once; exactly one may accept it.
+//!
+//! Who presents it at a node that does not answer, as it was killed, presents it at the next one with the same
+//! `Idempotency-Key`: that is the same presentation, and its answer is the same. So each round has as many
+//! presentations as nodes, each with one answer, of which exactly one is an acceptance.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::client::Client;
+use crate::health::{Health, View};
+use crate::members::{Members, Place};
+use crate::report::Report;
+
+/// Longest wait until another node leads, and until all are well again.
+const WELL_MAX: Duration = Duration::from_secs(90);
+/// Longest time that one presentation is tried.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How much.
+#[derive(clap::Args, Clone)]
+pub struct Plan {
+    /// Rounds, each with a token of its own
+    #[arg(long, default_value_t = 10_000)]
+    rounds: u64,
+    /// Rounds that run at once
+    #[arg(long, default_value_t = 8)]
+    at_once: u64,
+    /// Seconds between two kills of the leader; 0: never
+    #[arg(long, default_value_t = 15.0)]
+    kill_every: f64,
+    /// Also write the result to this file
+    #[arg(long)]
+    output: Option<PathBuf>,
+}
+
+/// How rounds have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ends {
+    /// Exactly one acceptance.
+    once: u64,
+    /// None, though every presentation was answered.
+    never: u64,
+    /// More than one.
+    more: u64,
+    /// No acceptance, and a presentation without an answer.
+    unknown: u64,
+}
+
+impl Ends {
+    fn add(&mut self, verdicts: &[Option<bool>]) {
+        let accepted = verdicts.iter().filter(|verdict| **verdict == Some(true)).count();
+        match accepted {
+            0 if verdicts.contains(&None) => self.unknown += 1,
+            0 => self.never += 1,
+            1 => self.once += 1,
+            _ => self.more += 1,
+        }
+    }
+}
+
+/// Measures and prints.
+pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+    let mut members = place.members()?;
+    let health = Health::of(&members).await?;
+    let client = Arc::new(Client::new(&members)?);
+    client.register(true).await?;
+    let next = Arc::new(AtomicU64::new(0));
+    let mut workers = JoinSet::new();
+    for _ in 0..plan.at_once {
+        let (client, next, rounds) = (Arc::clone(&client), Arc::clone(&next), plan.rounds);
+        workers.spawn(async move {
+            let mut ends = Ends::default();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= rounds {
+                    return anyhow::Ok(ends);
+                }
+                ends.add(&one(&client, number).await.with_context(|| format!("in round {number}"))?);
+                if number.is_multiple_of(500) {
+                    eprintln!("round {number} of {rounds}: {ends:?}");
+                }
+            }
+        });
+    }
+    let begun = Instant::now();
+    let mut kills = 0;
+    let mut all = Ends::default();
+    let racing = async {
+        while let Some(ends) = workers.join_next().await {
+            let ends = ends??;
+            all.once += ends.once;
+            all.never += ends.never;
+            all.more += ends.more;
+            all.unknown += ends.unknown;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        raced = racing => raced?,
+        failed = kill(plan.kill_every, &mut members, &health, &mut kills) => failed?,
+    }
+    let mut report = Report::new("One execution token at all nodes at once");
+    report.line(&format!(
+        "{} rounds in {:.0} s, {} at once; the leader was killed {kills} times.\n",
+        plan.rounds,
+        begun.elapsed().as_secs_f64(),
+        plan.at_once
+    ));
+    report.table(&["accepted", "rounds"]);
+    for (name, count) in [
+        ("exactly once", all.once),
+        ("never", all.never),
+        ("more than once", all.more),
+        ("not at all, and somebody had no answer", all.unknown),
+    ] {
+        report.row(&[name.to_owned(), count.to_string()]);
+    }
+    report.fail(all.never + all.more);
+    report.finish(plan.output.as_deref())
+}
+
+/// What the presentations of one token are answered.
+async fn one(client: &Arc<Client>, number: u64) -> Result<Vec<Option<bool>>> {
+    let account = client.account(0);
+    let token = client.token(&account, number, Some(&format!("once-{number}"))).await?;
+    let nodes = client.gateway.len();
+    let mut presenting = JoinSet::new();
+    for first in 0..nodes {
+        let key = format!("{account}-{number}-{first}");
+        let request = client.verification(&token, number, Some(&key));
+        let client = Arc::clone(client);
+        presenting.spawn(async move {
+            let begun = Instant::now();
+            let mut node = first;
+            loop {
+                if let Some(verdict) = client.verdict(node % nodes, &request).await {
+                    return Some(verdict);
+                }
+                if begun.elapsed() > PATIENCE {
+                    return None;
+                }
+                node += 1;
+                sleep(PAUSE).await;
+            }
+        });
+    }
+    let mut verdicts = Vec::new();
+    while let Some(verdict) = presenting.join_next().await {
+        verdicts.push(verdict?);
+    }
+    Ok(verdicts)
+}
+
+/// Kills the leader again and again; never ends by itself but with an error.
+async fn kill(every_secs: f64, members: &mut Members, health: &Health, kills: &mut u64) -> Result<()> {
+    if every_secs <= 0.0 {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep_until(Instant::now() + Duration::from_secs_f64(every_secs)).await;
+        let node = health.now().leader().context("nobody leads")?;
+        members.kill(node)?;
+        *kills += 1;
+        let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
+        health.until("the node still answered", WELL_MAX, is_silent).await?;
+        members.start(node)?;
+        health.until("not all nodes were well", WELL_MAX, View::is_well).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_accepted_twice_or_never_is_told() {
+        let mut ends = Ends::default();
+        ends.add(&[Some(true), Some(false), Some(false)]);
+        ends.add(&[Some(true), None, Some(false)]);
+        ends.add(&[Some(false), None, Some(false)]);
+        assert_eq!(ends, Ends { once: 2, unknown: 1, ..Ends::default() });
+        ends.add(&[Some(true), Some(false), Some(true)]);
+        ends.add(&[Some(false), Some(false), Some(false)]);
+        assert_eq!((ends.more, ends.never), (1, 1));
+    }
+}

@@ -1,0 +1,192 @@
+//! `bench resume`: a leader that slept through a revocation, with verifications waiting in its sockets.
+//!
+//! Each round: connections to the leader are opened; it is stopped (SIGSTOP); half of the connections get a
+//! verification of one workload's token, into the socket of the sleeping process; another node leads; the
+//! workload is revoked there; when that is acknowledged, the other half get theirs; the old leader goes on
+//! (SIGCONT) and answers all of them, and new ones that come at once. Whatever began after the acknowledgement
+//! must not be accepted. What began before it may be.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::client::{Client, verdict};
+use crate::health::{Health, View};
+use crate::load;
+use crate::members::{Members, Place};
+use crate::report::Report;
+use crate::wire::Connection;
+
+/// Longest wait for another leader, and for the old one to come back.
+const LEADER_MAX: Duration = Duration::from_secs(90);
+/// Longest wait for what was queued.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// How much.
+#[derive(clap::Args, Clone)]
+pub struct Plan {
+    /// Rounds
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// Verifications in the sockets of the sleeping leader: half before the revocation, half after it
+    #[arg(long, default_value_t = 32)]
+    queued: usize,
+    /// Also write the result to this file
+    #[arg(long)]
+    output: Option<std::path::PathBuf>,
+}
+
+/// What was said of verifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Verdicts {
+    accepted: u64,
+    refused: u64,
+    /// 503, or no answer.
+    none: u64,
+}
+
+impl Verdicts {
+    fn add(&mut self, verdict: Option<bool>) {
+        match verdict {
+            Some(true) => self.accepted += 1,
+            Some(false) => self.refused += 1,
+            None => self.none += 1,
+        }
+    }
+
+    fn add_all(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.refused += other.refused;
+        self.none += other.none;
+    }
+
+    fn cells(self) -> [String; 3] {
+        [self.accepted, self.refused, self.none].map(|count| count.to_string())
+    }
+}
+
+/// Verifications that began before the 202, after it while the leader slept, and when it was awake again.
+type Round = [Verdicts; 3];
+
+/// Measures and prints.
+pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+    let mut members = place.members()?;
+    let health = Health::of(&members).await?;
+    let client = Client::new(&members)?;
+    client.register(false).await?;
+    let mut report = Report::new("A leader that slept through a revocation");
+    report.line(&format!("{} rounds, {} verifications queued in each.\n", plan.rounds, plan.queued));
+    let mut all = Round::default();
+    for number in 0..plan.rounds {
+        let round = one(number, plan.queued, &client, &mut members, &health)
+            .await
+            .with_context(|| format!("in round {}", number + 1))?;
+        for (sum, verdicts) in all.iter_mut().zip(round) {
+            sum.add_all(verdicts);
+        }
+        eprintln!("round {} of {}: {round:?}", number + 1, plan.rounds);
+    }
+    report.table(&["verifications", "accepted", "refused", "503 or no answer"]);
+    for (name, verdicts) in [
+        "queued before the 202 of the revocation",
+        "queued after it, while the old leader slept",
+        "sent to it and to the others when it was awake",
+    ]
+    .iter()
+    .zip(all)
+    {
+        let [accepted, refused, none] = verdicts.cells();
+        report.row(&[(*name).to_owned(), accepted, refused, none]);
+    }
+    let stale = stale(&all);
+    report.line(&format!("\n- accepts begun after the 202: {stale}"));
+    report.fail(stale);
+    report.finish(plan.output.as_deref())
+}
+
+/// What must be none.
+fn stale(round: &Round) -> u64 {
+    round[1].accepted + round[2].accepted
+}
+
+async fn one(
+    number: u64,
+    queued: usize,
+    client: &Client,
+    members: &mut Members,
+    health: &Health,
+) -> Result<Round> {
+    let old = health.now().leader().context("nobody leads")?;
+    let account = client.account(number);
+    let token = client.token(&account, number, None).await?;
+    let mut before = load::open(&client.gateway[old], queued / 2).await?;
+    let mut after = load::open(&client.gateway[old], queued - queued / 2).await?;
+    let mut place = number << 20;
+    let mut next = || {
+        place += 1;
+        client.verification(&token, place, None)
+    };
+    if !client.verdict_in_the_end(old, &next()).await? {
+        bail!("the token is refused before anybody has revoked it");
+    }
+
+    members.pause(old)?;
+    for connection in &mut before {
+        connection.send(&next()).await?;
+    }
+    let others: Vec<_> = (0..members.count()).filter(|node| *node != old).collect();
+    let leads = |view: &View| view.leader().is_some_and(|leader| leader != old);
+    if !others.is_empty() {
+        health.until("no other node led", LEADER_MAX, leads).await?;
+        client.revoke(&account, &others).await?;
+    }
+    for connection in &mut after {
+        connection.send(&next()).await?;
+    }
+    members.wake(old)?;
+    if others.is_empty() {
+        // One node alone: what was queued comes before the revocation.
+        client.revoke(&account, &[old]).await?;
+        before.append(&mut after);
+    }
+    let mut awake = Verdicts::default();
+    for node in [old].into_iter().chain(others) {
+        for _ in 0..4 {
+            awake.add(client.verdict(node, &next()).await);
+        }
+    }
+    let round = [answers(before).await, answers(after).await, awake];
+    health.until("not all nodes were well", LEADER_MAX, View::is_well).await?;
+    Ok(round)
+}
+
+/// What comes back on these connections.
+async fn answers(connections: Vec<Connection>) -> Verdicts {
+    let mut reading = JoinSet::new();
+    for mut connection in connections {
+        reading.spawn(async move {
+            let answer = timeout(ANSWER_MAX, connection.answer()).await.ok()?.ok()?;
+            verdict(&answer)
+        });
+    }
+    let mut verdicts = Verdicts::default();
+    while let Some(read) = reading.join_next().await {
+        verdicts.add(read.ok().flatten());
+    }
+    verdicts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_accepts_that_began_after_the_acknowledgement_are_stale() {
+        let of = |accepted| Verdicts { accepted, refused: 3, none: 2 };
+        assert_eq!(stale(&[of(9), of(0), of(0)]), 0);
+        assert_eq!(stale(&[of(9), of(1), of(0)]), 1);
+        assert_eq!(stale(&[of(0), of(1), of(2)]), 3);
+    }
+}

@@ -1,0 +1,123 @@
+//! `bench scaling`: exchanges in a second at one, two and three nodes of one cluster, each of which may use a
+//! part of one core only, so that the machine has room for all and for the generator.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+
+use crate::cap::Cap;
+use crate::credentials::Prepared;
+use crate::health::Health;
+use crate::load::{self, Tally, Write, quantile_ms};
+use crate::members::Place;
+use crate::node::cpu_secs;
+use crate::report::{Report, ms};
+use crate::window::middle;
+
+/// More exchanges in a second than one capped node has ever done.
+const PER_SEC_MAX: u64 = 6000;
+
+/// How much.
+#[derive(clap::Args, Clone)]
+pub struct Plan {
+    /// Thousandths of one core that each node may use
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(10..=10_000))]
+    cap: u64,
+    /// Connections to each node
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u64,
+    /// Also write the result to this file
+    #[arg(long)]
+    output: Option<PathBuf>,
+}
+
+/// Measures and prints.
+pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+    let members = place.members()?;
+    let health = Health::of(&members).await?;
+    let pids = (0..members.count()).map(|node| members.pid(node)).collect::<Result<Vec<_>>>()?;
+    let caps = pids
+        .iter()
+        .enumerate()
+        .map(|(node, pid)| Cap::new(&format!("node-{}", node + 1), plan.cap, &[*pid]))
+        .collect::<Result<Vec<_>>>()?;
+    let targets = members.targets("workload")?;
+    let mut report = Report::new("Exchanges at one, two and three nodes");
+    report.line(&format!(
+        "One cluster of {}; each node may use {:.2} of a core. Closed loop over {} connections to each node that is\n\
+         asked; the others are idle but for the log. Every exchange has a credential that was never used.\n",
+        members.count(),
+        load::as_f64(plan.cap) / 1000.0,
+        plan.connections
+    ));
+    report.table(&[
+        "nodes asked",
+        "round",
+        "exchanges in a second",
+        "p50",
+        "p99",
+        "generator busy",
+        "other answers",
+    ]);
+    let mut medians = Vec::new();
+    let mut first = 1 << 33;
+    for asked in 1..=targets.len() {
+        let mut rates = Vec::new();
+        for round in 1..=plan.rounds {
+            let mut loops = JoinSet::new();
+            let mut writes = Vec::new();
+            for target in &targets[..asked] {
+                let count = PER_SEC_MAX * plan.seconds * plan.cap / 1000;
+                let prepared = Prepared::new(&members.issuer, &target.host, first, usize::try_from(count)?)?;
+                first += count;
+                let write: Write = Arc::new(move |number, request| prepared.write(number, request));
+                writes.push((target.clone(), write));
+            }
+            let before = cpu_secs("self")?;
+            for (target, write) in writes {
+                let (connections, duration) = (plan.connections, Duration::from_secs(plan.seconds));
+                loops.spawn(async move { load::closed_loop(&target, &write, connections, duration).await });
+            }
+            let mut all = Tally::new();
+            while let Some(tally) = loops.join_next().await {
+                let tally = tally??;
+                all.elapsed = all.elapsed.max(tally.elapsed);
+                all.add(&tally);
+            }
+            let busy = 100.0 * (cpu_secs("self")? - before) / all.elapsed.as_secs_f64();
+            let good = all.since_sent.get(&200);
+            report.row(&[
+                asked.to_string(),
+                round.to_string(),
+                format!("{:.0}", all.per_sec(200)),
+                ms(quantile_ms(good, 0.5)),
+                ms(quantile_ms(good, 0.99)),
+                format!("{busy:.0} %"),
+                (all.total() - all.count(200)).to_string(),
+            ]);
+            report.fail(all.server_errors());
+            rates.push(all.per_sec(200));
+        }
+        medians.push(middle(rates));
+    }
+    report.line("");
+    report.table(&["nodes asked", "exchanges in a second, median", "beside one"]);
+    for (place, median) in medians.iter().enumerate() {
+        report.row(&[
+            (place + 1).to_string(),
+            format!("{median:.0}"),
+            format!("{:.2} ×", median / medians[0].max(1.0)),
+        ]);
+    }
+    drop((caps, health));
+    report.finish(plan.output.as_deref())
+}
