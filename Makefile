@@ -35,6 +35,23 @@ build: checkout ## compile the product
 		echo "First build: RocksDB and some 300 crates are compiled, a quarter to half an hour on two cores."
 	@cargo build $(PROFILE)
 
+.PHONY: cluster
+cluster: build ## run three nodes on this machine, from cluster/, until Ctrl-C
+	@exec scripts/cluster.sh
+
+.PHONY: image
+image: build ## make the container image without a registry, from the program built here
+	@scripts/install.sh containers
+	@scripts/image.sh
+
+.PHONY: compose
+compose: build ## run three nodes and Prometheus in containers, without a registry, until Ctrl-C
+	@scripts/install.sh containers
+	@scripts/image.sh prometheus
+	@export PROMETHEUS_IMAGE=trust-fabric-prometheus:dev; \
+		if docker compose version >/dev/null 2>&1; then exec docker compose up --no-build; \
+		else exec docker-compose up --no-build; fi
+
 .PHONY: test
 test: checkout ## run every test, with the Python peers
 	@scripts/install.sh test
@@ -61,6 +78,13 @@ fix: checkout ## format, apply lint suggestions, rewrite docs/limits.md
 proof: checkout ## run the long proofs too: the tests marked `ignore` because they take minutes
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(PROFILE) --run-ignored only
+
+.PHONY: nodes
+nodes: build ## run three nodes twice, as processes and in containers, and kill the leader of each
+	@scripts/install.sh containers
+	@tests/three_nodes.py processes
+	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
+		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose"
 
 .PHONY: attack
 attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint]`.
+# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint] [containers]`.
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
 #   test    build, cargo-nextest, openssl, Python with the independent libraries
 #   lint    build, rustfmt and clippy, cargo-deny
+#   containers  Docker and docker-compose, where there are none
 #
 # Runs as root or with sudo, asks nothing, and says what to do where it cannot help. A second run
 # finds everything in place and takes no time.
@@ -36,7 +37,7 @@ has_libclang() {
 # Debian splits the module: `import venv` succeeds where making one fails.
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
-missing_packages() { # what is wanted: build | test | lint
+missing_packages() { # what is wanted: build | test | lint | containers
   has c++ && has cc || echo build-essential
   has make || echo make
   has pkg-config || echo pkg-config
@@ -49,6 +50,11 @@ missing_packages() { # what is wanted: build | test | lint
   if [[ " $* " == *" test "* ]] && ! has openssl; then echo openssl; fi
   # tests/storage_failures.rs makes system calls of a running node fail.
   if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
+  if [[ " $* " == *" containers "* ]]; then
+    # A client alone, as some machines have it, cannot start an engine.
+    has dockerd || docker version >/dev/null 2>&1 || echo docker.io
+    docker compose version >/dev/null 2>&1 || has docker-compose || echo docker-compose
+  fi
 }
 
 as_root() {
@@ -118,7 +124,7 @@ install_cargo_tool() { # name, version
 
 [ $# -gt 0 ] || set -- build
 for wanted in "$@"; do
-  case "$wanted" in build | test | lint) ;; *) fail "unknown: $wanted (build, test or lint)" ;; esac
+  case "$wanted" in build | test | lint | containers) ;; *) fail "unknown: $wanted (build, test, lint or containers)" ;; esac
 done
 
 install_packages "$@"

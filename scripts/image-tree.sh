@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Lays out what the Dockerfile copies: `scripts/image-tree.sh <program> <directory> [libraries]`.
+#
+#   root/   owned by root: the program without its line tables, the first policy, where the configuration goes
+#   own/    owned by the node: where data and certificates are mounted
+#
+# With `libraries`, root/ also gets what a base image would bring: the libraries that the program is linked with,
+# the certificates of public CAs, and where names are looked up. It then runs on `scratch`.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+program=$1 tree=$2 with=${3:-}
+
+umask 022
+mkdir -p "$tree/root/usr/local/bin" "$tree/root/etc/trust-fabric" "$tree/own"
+# The names of functions stay, so that a report of a crash can be read.
+strip --strip-debug -o "$tree/root/usr/local/bin/trust-fabric" "$program"
+cp -R policies "$tree/root/etc/trust-fabric/policies"
+chmod -R u=rwX,go=rX "$tree/root"
+mkdir -m 0700 "$tree/own/data" "$tree/own/pki"
+
+[ "$with" = libraries ] || exit 0
+ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+  mkdir -p "$tree/root$(dirname "$library")"
+  cp --dereference "$library" "$tree/root$library"
+done
+for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
+  [ -e "$certificates" ] || continue
+  mkdir -p "$tree/root/etc/ssl/certs"
+  cp --dereference "$certificates" "$tree/root/etc/ssl/certs/ca-certificates.crt"
+  break
+done
+printf 'hosts: files dns\n' >"$tree/root/etc/nsswitch.conf"

@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Three nodes, and what must hold of them: all healthy, an exchange on each, a tool that is registered on one and
+verified on another; what is revoked on one refused on all; an Idempotency-Key known to all; then the leader is killed,
+and all of it holds on the others; it is started again, and holds on all.
+
+    tests/three_nodes.py compose     the containers of docker-compose.yml, from images that are there (make image)
+    tests/three_nodes.py processes   the processes of scripts/cluster.sh
+
+Prints what it sees. Needs nothing but Python. What it started is stopped and removed, its data too.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Of the nodes 1, 2 and 3, on this machine.
+PORTS = {1: 8694, 2: 8704, 3: 8714}
+PROMETHEUS = "http://127.0.0.1:9090"
+TOOL = "https://tools.dev.trust-fabric.local/sql-query"
+# For what is meant to come soon: images start, a leader is elected, a node catches up.
+PATIENCE_SECS = 90
+
+
+def run(*command, **options):
+    """What the command writes; one that fails ends the check, with what it said."""
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, text=True, capture_output=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+def until(what, condition):
+    """Waits for the condition; the seconds it took."""
+    begun = time.monotonic()
+    while True:
+        try:
+            if condition():
+                return time.monotonic() - begun
+            last = "not yet"
+        except (OSError, http.client.HTTPException, AssertionError) as error:
+            last = repr(error)
+        if time.monotonic() - begun > PATIENCE_SECS:
+            raise SystemExit(f"{what}: not within {PATIENCE_SECS} s: {last}")
+        time.sleep(0.1)
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Compose:
+    """The containers of docker-compose.yml, in a project of their own."""
+
+    def __init__(self, scratch):
+        has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
+        self.compose = ["docker", "compose"] if has_plugin else ["docker-compose"]
+        self.compose += ["--project-name", "trust-fabric-check"]
+        self.pki = scratch / "pki"
+
+    def start(self):
+        run(*self.compose, "up", "--detach")
+        run("docker", "cp", f"{self.id(1)}:/pki", self.pki)
+        # The second start finds the certificates of the first.
+        run(*self.compose, "up", "--detach")
+
+    def id(self, node):
+        return run(*self.compose, "ps", "--all", "--quiet", f"node-{node}")
+
+    def inspect(self, node, what):
+        return run("docker", "inspect", "--format", "{{json %s}}" % what, self.id(node))
+
+    def is_healthy(self, node):
+        return json.loads(self.inspect(node, ".State.Health.Status")) == "healthy"
+
+    def credential(self, node, account="demo/reporter"):
+        program = ["/usr/local/bin/trust-fabric", "credential", "--dir", "/pki", "--service-account", account]
+        return run(*self.compose, "exec", "-T", f"node-{node}", *program)
+
+    def kill(self, node):
+        run("docker", "kill", "--signal", "KILL", self.id(node))
+
+    def start_again(self, node):
+        run("docker", "start", self.id(node))
+
+    def check_the_rest(self, nodes):
+        """Confinement, and that Prometheus sees exactly these nodes."""
+        for node in nodes:
+            seen = [self.inspect(node, what) for what in (
+                ".Config.User", ".HostConfig.ReadonlyRootfs", ".HostConfig.CapDrop", ".HostConfig.Privileged",
+                ".HostConfig.SecurityOpt")]
+            expected = ['"65532:65532"', "true", '["ALL"]', "false", '["no-new-privileges:true"]']
+            assert seen == expected, seen
+        until("Prometheus", lambda: self.nodes_scraped() == set(nodes))
+        say(f"Prometheus scrapes {', '.join(f'node-{node}' for node in nodes)} and no other; the containers are unprivileged")
+
+    def nodes_scraped(self):
+        query = urllib.parse.quote("svc_raft_is_leader and on (instance) up == 1")
+        with urllib.request.urlopen(f"{PROMETHEUS}/api/v1/query?query={query}", timeout=5) as answer:
+            series = json.load(answer)["data"]["result"]
+        return {int(one["metric"]["instance"].removeprefix("node-").removesuffix(":8694")) for one in series}
+
+    def stop(self):
+        logs = subprocess.run([*self.compose, "logs", "--no-color", "--tail", "1000"], cwd=ROOT, text=True, capture_output=True)
+        run(*self.compose, "down", "--volumes")
+        return logs.stdout
+
+
+class Processes:
+    """The processes of scripts/cluster.sh, in a directory of their own."""
+
+    def __init__(self, scratch):
+        self.directory = scratch / "cluster"
+        self.pki = self.directory / "pki"
+        self.program = Path(os.environ["CARGO_TARGET_DIR"]) / "release/trust-fabric"
+        self.log = scratch / "log"
+
+    def start(self):
+        with self.log.open("w") as log:
+            self.script = subprocess.Popen([ROOT / "scripts/cluster.sh", self.directory], stdout=log, stderr=log)
+        until("what to call", lambda: "Ctrl-C ends all three." in self.log.read_text() or self.script.poll() is not None)
+        assert self.script.poll() is None, self.log.read_text()
+        # https://localhost:8694 (process 1), :8704 (2) and :8714 (3).
+        line = next(line for line in self.log.read_text().splitlines() if line.startswith("Three nodes, at "))
+        words = [part.split(")")[0].removeprefix("process ") for part in line.split("(")[1:]]
+        self.processes = dict(zip(PORTS, map(int, words)))
+
+    def is_healthy(self, node):
+        server = f"http://127.0.0.1:{PORTS[node] - 1}"
+        return subprocess.run([self.program, "health", "--server", server], capture_output=True).returncode == 0
+
+    def credential(self, node, account="demo/reporter"):
+        return run(self.program, "credential", "--dir", self.pki, "--service-account", account)
+
+    def kill(self, node):
+        os.kill(self.processes[node], signal.SIGKILL)
+
+    def start_again(self, node):
+        with self.log.open("a") as log:
+            command = [self.program, "serve", "--config", ROOT / f"cluster/node-{node}.toml"]
+            self.again = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log)
+
+    def check_the_rest(self, nodes):
+        pass
+
+    def stop(self):
+        running = [self.script] + ([self.again] if hasattr(self, "again") else [])
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(timeout=60)
+        return self.log.read_text()
+
+
+class Client:
+    """Calls nodes as the caller whose certificate it has."""
+
+    def __init__(self, pki, caller, nodes):
+        self.nodes = nodes
+        self.tls = ssl.create_default_context(cafile=pki / "ca.pem")
+        self.tls.load_cert_chain(pki / f"{caller}.pem", pki / f"{caller}-key.pem")
+
+    def call(self, node, method, path, body=None, key=None):
+        """Status and answer."""
+        connection = http.client.HTTPSConnection("localhost", PORTS[node], timeout=15, context=self.tls)
+        try:
+            headers = {"Content-Type": "application/json"} if body else {}
+            headers |= {"Idempotency-Key": key} if key else {}
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+
+def exchange(client, node, credential):
+    status, answer = client.call(node, "POST", "/v1/exchange/token", {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": credential,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "audience": TOOL,
+    })
+    assert status == 200, (node, status, answer)
+    return answer["access_token"]
+
+
+def tool(tool_id):
+    return {
+        "tool_id": tool_id,
+        "name": tool_id,
+        "resource_uri": TOOL,
+        "required_capabilities": ["db.read"],
+        "max_blast_radius": "namespace:demo",
+        "protocols": ["mcp"],
+    }
+
+
+def register(client, node, tool_id):
+    """With a key by which every other node knows that it was done."""
+    answers = [(node, *client.call(node, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}"))]
+    for other in client.nodes:
+        answers.append((other, *client.call(other, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}")))
+        status, answer = client.call(other, "POST", "/v1/tools", tool("another"), f"register-{tool_id}")
+        assert status == 422, (other, status, answer)
+    assert all(status == 201 for _, status, _ in answers), answers
+    assert len({answer["registered_at"] for _, _, answer in answers}) == 1, answers
+
+
+def verify(client, node, tool_id, token):
+    status, answer = client.call(node, "POST", "/v1/mcp/verify", {"tool_id": tool_id, "token": token})
+    assert status == 200 and answer["verified"] is True, (node, status, answer)
+
+
+def revoked_on_all(cluster, client, operator, nodes, account):
+    """What an operator revokes on the last node is refused by every one from then on."""
+    credential = cluster.credential(nodes[0], f"demo/{account}")
+    tokens = [exchange(client, node, credential) for node in nodes]
+    for node in nodes:
+        verify(client, node, "first", tokens[0])
+    subject = f"wimse://dev.trust-fabric.local/ns/demo/sa/{account}"
+    begun = time.monotonic()
+    status, answer = operator.call(nodes[-1], "POST", "/v1/revocations", {"subject": subject})
+    took = time.monotonic() - begun
+    assert status == 202, (status, answer)
+    for node in nodes:
+        for token in tokens:
+            status, answer = client.call(node, "POST", "/v1/mcp/verify", {"tool_id": "first", "token": token})
+            assert status == 403, (node, status, answer)
+    say(f"{account} is revoked on {nodes[-1]} in {took * 1000:.0f} ms and refused by each of {', '.join(map(str, nodes))}")
+
+
+def leader(client, nodes):
+    """The node that says so itself; exactly one does."""
+    roles = {node: client.call(node, "GET", "/v1/sys/health")[1].get("role") for node in nodes}
+    leaders = [node for node, role in roles.items() if role == "leader"]
+    assert len(leaders) == 1, roles
+    return leaders[0]
+
+
+def holds_on(cluster, client, nodes, tool_id, tools_before=()):
+    """An exchange on each; a tool registered on the first, verified on each with the token of the next."""
+    credential = cluster.credential(nodes[0])
+    tokens = {node: exchange(client, node, credential) for node in nodes}
+    register(client, nodes[0], tool_id)
+    for place, node in enumerate(nodes):
+        token = tokens[nodes[(place + 1) % len(nodes)]]
+        for tool in (*tools_before, tool_id):
+            verify(client, node, tool, token)
+    listed = ", ".join(map(str, nodes))
+    say(f"exchange on each of {listed}; {tool_id} registered on {nodes[0]} and verified on each with another's token")
+
+
+def check(cluster):
+    nodes = list(PORTS)
+    cluster.start()
+    took = until("healthy nodes", lambda: all(cluster.is_healthy(node) for node in nodes))
+    say(f"three healthy nodes after {took:.1f} s")
+    client, operator = Client(cluster.pki, "workload", nodes), Client(cluster.pki, "operator", nodes)
+    holds_on(cluster, client, nodes, "first")
+    revoked_on_all(cluster, client, operator, nodes, "uno")
+    cluster.check_the_rest(nodes)
+
+    killed = leader(client, nodes)
+    rest = [node for node in nodes if node != killed]
+    credential = cluster.credential(rest[0])
+    cluster.kill(killed)
+    client.nodes = rest
+    took = until("a new leader", lambda: leader(client, rest))
+    say(f"node {killed} was leader and is killed; node {leader(client, rest)} leads after {took:.1f} s")
+    for node in rest:
+        until(f"an exchange on {node}", lambda node=node: exchange(client, node, credential))
+    until("healthy nodes", lambda: all(cluster.is_healthy(node) for node in rest))
+    holds_on(cluster, client, rest, "second", ["first"])
+    revoked_on_all(cluster, client, operator, rest, "due")
+    cluster.check_the_rest(rest)
+
+    cluster.start_again(killed)
+    took = until("the killed node", lambda: cluster.is_healthy(killed) and exchange(client, killed, credential))
+    say(f"node {killed} is started again and healthy after {took:.1f} s")
+    client.nodes = nodes
+    holds_on(cluster, client, nodes, "third", ["first", "second"])
+    revoked_on_all(cluster, client, operator, nodes, "tre")
+    cluster.check_the_rest(nodes)
+
+
+def main():
+    kinds = {"compose": Compose, "processes": Processes}
+    if len(sys.argv) != 2 or sys.argv[1] not in kinds:
+        sys.exit(__doc__)
+    scratch = Path(tempfile.mkdtemp())
+    cluster = kinds[sys.argv[1]](scratch)
+    passed = False
+    try:
+        check(cluster)
+        passed = True
+    finally:
+        logs = cluster.stop()
+        shutil.rmtree(scratch)
+        if not passed:
+            # Who asks for health is this check.
+            say("\n".join([line for line in logs.splitlines() if "/v1/sys/health" not in line][-100:]))
+    say("all of it held")
+
+
+main()
