@@ -15,6 +15,7 @@ mod failover;
 mod feed;
 mod good_client;
 mod health;
+mod hosts;
 mod load;
 mod members;
 mod node;
@@ -161,7 +162,7 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         seconds: u64,
     },
-    /// A fixed load on a cluster while its leader is killed or paused again and again: gaps, lost writes, stale
+    /// A fixed load on a cluster while its leader is killed, paused or cut off again and again: gaps, lost writes, stale
     /// accepts
     ///
     /// The gap of a fault, for one kind of request, is the longest time without a good answer between the last
@@ -177,8 +178,8 @@ enum Command {
         #[command(flatten)]
         plan: failover::Plan,
     },
-    /// A leader that sleeps through a revocation, with verifications in its sockets: none that began after the
-    /// 202 may be accepted
+    /// A leader that sleeps through a revocation, or is cut off from its peers, with verifications in its
+    /// sockets: none that began after the 202 may be accepted
     Resume {
         #[command(flatten)]
         place: members::Place,

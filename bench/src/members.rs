@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::certificates::{self, Identity};
 use crate::credentials::Issuer;
+use crate::hosts::Hosts;
 use crate::node::make_certificates;
 use crate::settings::{Membership, Settings, peer_name};
 use crate::wire::Target;
@@ -50,8 +51,11 @@ pub struct Place {
     #[arg(long)]
     pub keep: bool,
     /// Milliseconds between two heartbeats of a leader that the bench starts
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 50)]
     pub heartbeat: u64,
+    /// Start each node in a network namespace of its own, where it can be cut off from its peers; as root
+    #[arg(long, requires = "program", conflicts_with = "keep")]
+    pub hosts: bool,
 }
 
 /// A cluster; what the bench has started of it is killed when this is dropped.
@@ -61,6 +65,8 @@ pub struct Members {
     docker: PathBuf,
     /// The issuer that they believe.
     pub issuer: Arc<Issuer>,
+    /// Kept until the nodes are gone.
+    hosts: Option<Hosts>,
 }
 
 struct Member {
@@ -77,6 +83,8 @@ enum Process {
 struct Local {
     program: PathBuf,
     place: PathBuf,
+    /// The number of its host, if it is not on this machine's.
+    host: Option<u8>,
     child: Option<Child>,
 }
 
@@ -87,8 +95,13 @@ impl Place {
         let dir = self.dir.canonicalize()?;
         let issuer = Issuer::kept("bench", &dir.join("issuer.pem"))?;
         let pki = dir.join("pki");
-        let mut members =
-            Members { nodes: Vec::new(), pki, docker: self.docker.clone(), issuer: Arc::new(issuer) };
+        let mut members = Members {
+            nodes: Vec::new(),
+            pki,
+            docker: self.docker.clone(),
+            issuer: Arc::new(issuer),
+            hosts: None,
+        };
         match &self.program {
             Some(program) => self.start(&program.canonicalize()?, &dir, &mut members)?,
             None => {
@@ -111,16 +124,17 @@ impl Place {
         }
         let issuer_keys = dir.join("issuer.jwks");
         fs::write(&issuer_keys, members.issuer.key_set().to_string())?;
-        let mut addresses = free_addresses(usize::try_from(self.nodes * 3)?)?.into_iter();
-        let mut next = || addresses.next().context("too few free ports");
-        let peers = (1..=self.nodes).map(|id| Ok((id, next()?))).collect::<Result<Vec<_>>>()?;
-        for id in 1..=self.nodes {
+        if self.hosts {
+            members.hosts = Some(Hosts::make(u8::try_from(self.nodes)?)?);
+        }
+        let mut listeners = self.listeners()?;
+        let peers = (1..).zip(&listeners).map(|(id, listeners)| (id, listeners.peers)).collect::<Vec<_>>();
+        for (id, Listeners { http, https, .. }) in (1..).zip(listeners.drain(..)) {
             let place = dir.join(format!("node-{id}"));
             if place.join("data").exists() {
                 fs::remove_dir_all(place.join("data"))?;
             }
             fs::create_dir_all(&place)?;
-            let (http, https) = (next()?, next()?);
             // One node alone is no cluster: nobody else has to reach it.
             let membership = (self.nodes > 1).then(|| Membership {
                 id,
@@ -142,12 +156,41 @@ impl Place {
             fs::write(place.join("node.toml"), settings.text())?;
             // What earlier runs wrote there is not of this one.
             fs::write(place.join("node.log"), "")?;
-            let mut local = Local { program: program.to_owned(), place, child: None };
+            let host = self.hosts.then(|| u8::try_from(id)).transpose()?;
+            let mut local = Local { program: program.to_owned(), place, host, child: None };
             local.start()?;
             members.add(https, Process::Local(local))?;
         }
         Ok(())
     }
+
+    /// Where each node is to listen.
+    fn listeners(&self) -> Result<Vec<Listeners>> {
+        if self.hosts {
+            let of = |id| {
+                let number = u8::try_from(id)?;
+                Ok(Listeners {
+                    peers: (Hosts::for_peers(number), 8695).into(),
+                    http: ([127, 0, 0, 1], 8693).into(),
+                    https: (Hosts::for_clients(number), 8694).into(),
+                })
+            };
+            return (1..=self.nodes).map(of).collect();
+        }
+        let addresses = free_addresses(usize::try_from(self.nodes * 3)?)?;
+        let of = |three: &[SocketAddr]| match three {
+            [peers, http, https] => Ok(Listeners { peers: *peers, http: *http, https: *https }),
+            _ => bail!("too few free ports"),
+        };
+        addresses.chunks(3).map(of).collect()
+    }
+}
+
+/// Where one node listens.
+struct Listeners {
+    peers: SocketAddr,
+    http: SocketAddr,
+    https: SocketAddr,
 }
 
 impl Place {
@@ -158,7 +201,7 @@ impl Place {
             let text = fs::read_to_string(&settings).with_context(|| settings.display().to_string())?;
             let https = text.lines().find_map(|line| line.strip_prefix("https = \"")?.strip_suffix('"'));
             let https = https.context("its configuration names no TLS listener")?.parse()?;
-            let mut local = Local { program: program.to_owned(), place, child: None };
+            let mut local = Local { program: program.to_owned(), place, host: None, child: None };
             local.start()?;
             members.add(https, Process::Local(local))?;
         }
@@ -203,6 +246,23 @@ impl Members {
     /// Lets a stopped node go on.
     pub fn wake(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::CONT, "CONT")
+    }
+
+    /// Cuts a node off from its peers; clients still reach it.
+    pub fn cut(&self, node: usize) -> Result<()> {
+        Hosts::cut(self.host(node)?)
+    }
+
+    /// Joins a node to its peers again.
+    pub fn join(&self, node: usize) -> Result<()> {
+        Hosts::join(self.host(node)?)
+    }
+
+    fn host(&self, node: usize) -> Result<u8> {
+        match self.nodes.get(node).map(|member| &member.process) {
+            Some(Process::Local(Local { host: Some(host), .. })) => Ok(*host),
+            _ => bail!("a node is cut off only on a host of its own: --hosts"),
+        }
     }
 
     fn signal(&mut self, node: usize, signal: Signal, name: &str) -> Result<()> {
@@ -254,7 +314,11 @@ impl Local {
         self.end();
         // With `setpriv` the kernel kills it when the bench is gone, however that happened.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(&self.program);
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(host) = self.host {
+            command.args(Hosts::runs_in(host));
+        }
+        command.arg(&self.program);
         let log = fs::OpenOptions::new().append(true).create(true).open(self.place.join("node.log"))?;
         command.arg("serve").arg("--config").arg(self.place.join("node.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -343,7 +407,8 @@ mod tests {
             policies: PathBuf::new(),
             nodes: 3,
             keep: false,
-            heartbeat: 100,
+            heartbeat: 50,
+            hosts: false,
         };
         let docker = dir.join("docker.sh");
         fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");

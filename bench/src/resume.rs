@@ -1,14 +1,18 @@
-//! `bench resume`: a leader that slept through a revocation, with verifications waiting in its sockets.
+//! `bench resume`: a leader that slept through a revocation, or was cut off, with verifications waiting in its
+//! sockets.
 //!
 //! Each round: connections to the leader are opened; it is stopped (SIGSTOP); half of the connections get a
 //! verification of one workload's token, into the socket of the sleeping process; another node leads; the
 //! workload is revoked there; when that is acknowledged, the other half get theirs; the old leader goes on
 //! (SIGCONT) and answers all of them, and new ones that come at once. Whatever began after the acknowledgement
 //! must not be accepted. What began before it may be.
+//!
+//! With `--fault cut` the leader does not sleep: it is cut off from its peers while clients still reach it.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -24,13 +28,41 @@ const LEADER_MAX: Duration = Duration::from_secs(90);
 /// Longest wait for what was queued.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
+/// What keeps the leader from hearing of the revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// SIGSTOP, and SIGCONT later
+    Pause,
+    /// Cut off from its peers while clients still reach it, and joined again; needs --hosts
+    Cut,
+}
+
+impl What {
+    fn begin(self, members: &mut Members, node: usize) -> Result<()> {
+        match self {
+            Self::Pause => members.pause(node),
+            Self::Cut => members.cut(node),
+        }
+    }
+
+    fn end(self, members: &mut Members, node: usize) -> Result<()> {
+        match self {
+            Self::Pause => members.wake(node),
+            Self::Cut => members.join(node),
+        }
+    }
+}
+
 /// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
+    /// What is done to the leader
+    #[arg(long, value_enum, default_value_t = What::Pause)]
+    fault: What,
     /// Rounds
     #[arg(long, default_value_t = 50)]
     rounds: u64,
-    /// Verifications in the sockets of the sleeping leader: half before the revocation, half after it
+    /// Verifications sent to the leader meanwhile: half before the revocation, half after it
     #[arg(long, default_value_t = 32)]
     queued: usize,
     /// Also write the result to this file
@@ -76,11 +108,14 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let health = Health::of(&members).await?;
     let client = Client::new(&members)?;
     client.register(false).await?;
-    let mut report = Report::new("A leader that slept through a revocation");
-    report.line(&format!("{} rounds, {} verifications queued in each.\n", plan.rounds, plan.queued));
+    let mut report = Report::new("A leader that did not hear of a revocation");
+    report.line(&format!(
+        "{:?} the leader, {} rounds, {} verifications sent in each.\n",
+        plan.fault, plan.rounds, plan.queued
+    ));
     let mut all = Round::default();
     for number in 0..plan.rounds {
-        let round = one(number, plan.queued, &client, &mut members, &health)
+        let round = one(number, plan, &client, &mut members, &health)
             .await
             .with_context(|| format!("in round {}", number + 1))?;
         for (sum, verdicts) in all.iter_mut().zip(round) {
@@ -90,9 +125,9 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     }
     report.table(&["verifications", "accepted", "refused", "503 or no answer"]);
     for (name, verdicts) in [
-        "queued before the 202 of the revocation",
-        "queued after it, while the old leader slept",
-        "sent to it and to the others when it was awake",
+        "sent before the 202 of the revocation",
+        "sent after it, before the old leader heard of it",
+        "sent to it and to the others afterwards",
     ]
     .iter()
     .zip(all)
@@ -113,7 +148,7 @@ fn stale(round: &Round) -> u64 {
 
 async fn one(
     number: u64,
-    queued: usize,
+    plan: &Plan,
     client: &Client,
     members: &mut Members,
     health: &Health,
@@ -121,8 +156,8 @@ async fn one(
     let old = health.now().leader().context("nobody leads")?;
     let account = client.account(number);
     let token = client.token(&account, number, None).await?;
-    let mut before = load::open(&client.gateway[old], queued / 2).await?;
-    let mut after = load::open(&client.gateway[old], queued - queued / 2).await?;
+    let mut before = load::open(&client.gateway[old], plan.queued / 2).await?;
+    let mut after = load::open(&client.gateway[old], plan.queued - plan.queued / 2).await?;
     let mut place = number << 20;
     let mut next = || {
         place += 1;
@@ -132,7 +167,7 @@ async fn one(
         bail!("the token is refused before anybody has revoked it");
     }
 
-    members.pause(old)?;
+    plan.fault.begin(members, old)?;
     for connection in &mut before {
         connection.send(&next()).await?;
     }
@@ -145,7 +180,9 @@ async fn one(
     for connection in &mut after {
         connection.send(&next()).await?;
     }
-    members.wake(old)?;
+    // Who is cut off must answer for itself; who sleeps can only be asked when it wakes up.
+    let early = if plan.fault == What::Cut { answers(std::mem::take(&mut after)).await } else { Verdicts::default() };
+    plan.fault.end(members, old)?;
     if others.is_empty() {
         // One node alone: what was queued comes before the revocation.
         client.revoke(&account, &[old]).await?;
@@ -157,7 +194,9 @@ async fn one(
             awake.add(client.verdict(node, &next()).await);
         }
     }
-    let round = [answers(before).await, answers(after).await, awake];
+    let mut later = answers(after).await;
+    later.add_all(early);
+    let round = [answers(before).await, later, awake];
     health.until("not all nodes were well", LEADER_MAX, View::is_well).await?;
     Ok(round)
 }

@@ -52,6 +52,7 @@ async fn hit(
     match plan.fault {
         What::Kill => members.kill(node)?,
         What::Pause => members.pause(node)?,
+        What::Cut => members.cut(node)?,
         What::None => return Ok(()),
     }
     let note = |change: &dyn Fn(&mut Fault, Micros)| {
@@ -66,12 +67,16 @@ async fn hit(
         note(&|fault, now| fault.led_at = Some(now));
     }
     sleep_until(since + Duration::from_secs_f64(plan.down)).await;
-    // What it said before it was hit is forgotten.
+    // What it said before it was hit is forgotten; who is cut off still answers.
     let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
-    health.until("the node still answered", LEADER_MAX, is_silent).await?;
+    if plan.fault != What::Cut {
+        health.until("the node still answered", LEADER_MAX, is_silent).await?;
+    }
     match plan.fault {
         What::Kill => members.start(node)?,
-        _ => members.wake(node)?,
+        What::Pause => members.wake(node)?,
+        What::Cut => members.join(node)?,
+        What::None => {}
     }
     health.until("not all nodes were well", WELL_MAX, View::is_well).await?;
     note(&|fault, now| {

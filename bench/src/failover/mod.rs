@@ -1,5 +1,5 @@
-//! `bench failover`: a fixed rate of requests against all nodes while the leader is killed or paused again
-//! and again.
+//! `bench failover`: a fixed rate of requests against all nodes while the leader is killed, paused or cut off
+//! again and again.
 //!
 //! Open loop: a request is due whether or not those before it were answered. Its latency counts from when it
 //! was due, over all tries. [`history::Gap`] says what the gap of a fault is.
@@ -39,6 +39,8 @@ pub enum What {
     Kill,
     /// SIGSTOP, and SIGCONT later
     Pause,
+    /// Cut off from its peers while clients still reach it, and joined again; needs --hosts
+    Cut,
     /// Nothing: what the load sees of a cluster without faults
     None,
 }
@@ -55,7 +57,7 @@ pub struct Plan {
     /// Seconds from one fault to the next; more if the nodes are not all well by then
     #[arg(long, default_value_t = 5.0)]
     interval: f64,
-    /// Seconds that the leader is down or paused
+    /// Seconds that the leader is down, paused or cut off
     #[arg(long, default_value_t = 1.5)]
     down: f64,
     #[command(flatten)]

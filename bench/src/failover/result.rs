@@ -60,6 +60,7 @@ pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Looked
         match plan.fault {
             What::Kill => format!("{} times kill -9 of the leader", history.faults.len()),
             What::Pause => format!("{} times SIGSTOP and SIGCONT of the leader", history.faults.len()),
+            What::Cut => format!("{} times the leader cut off from its peers", history.faults.len()),
             What::None => "no faults".to_owned(),
         },
         Kind::ALL

@@ -1,0 +1,146 @@
+//! Hosts for nodes under test: each node in a network namespace of its own, so that it can be cut off from its
+//! peers and still be reached by clients. Needs root and `ip` (iproute2).
+//!
+//! Each host has two cables: one to the clients' bridge, which has an address of this machine, and one to the
+//! peers' bridge. A host is cut off by pulling the second: its packets go nowhere, in both directions, and
+//! nobody is told, as with a switch that has failed.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+const CLIENTS: &str = "tfb-clients";
+const PEERS: &str = "tfb-peers";
+/// 10.213.0.N is where clients reach host N, 10.213.1.N where its peers do.
+const NETWORK: [u8; 2] = [10, 213];
+/// This machine, among the clients.
+const OURS: u8 = 254;
+
+/// The hosts, which are removed when this is dropped. One bench at a time on a machine has them.
+pub struct Hosts {
+    count: u8,
+}
+
+impl Hosts {
+    /// Makes so many. What a bench that was killed has left is removed first.
+    ///
+    /// # Errors
+    /// If this is not root, or `ip` is missing or fails.
+    pub fn make(count: u8) -> Result<Self> {
+        let hosts = Self { count };
+        hosts.remove();
+        hosts.build().context("make hosts of their own (needs root and iproute2)")?;
+        Ok(hosts)
+    }
+
+    fn build(&self) -> Result<()> {
+        for bridge in [CLIENTS, PEERS] {
+            ip(&["link", "add", bridge, "type", "bridge"])?;
+            ip(&["link", "set", bridge, "up"])?;
+        }
+        ip(&["addr", "add", &format!("{}/24", address(0, OURS)), "dev", CLIENTS])?;
+        for number in 1..=self.count {
+            let host = name(number);
+            ip(&["netns", "add", &host])?;
+            ip(&["-n", &host, "link", "set", "lo", "up"])?;
+            for (network, (bridge, inside)) in (0..).zip([(CLIENTS, "clients"), (PEERS, "peers")]) {
+                let outside = cable(bridge, number);
+                ip(&["link", "add", &outside, "type", "veth", "peer", "name", inside, "netns", &host])?;
+                ip(&["link", "set", &outside, "master", bridge, "up"])?;
+                let own = format!("{}/24", address(network, number));
+                ip(&["-n", &host, "addr", "add", &own, "dev", inside])?;
+                ip(&["-n", &host, "link", "set", inside, "up"])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where clients reach it.
+    pub fn for_clients(number: u8) -> IpAddr {
+        address(0, number).into()
+    }
+
+    /// Where its peers reach it.
+    pub fn for_peers(number: u8) -> IpAddr {
+        address(1, number).into()
+    }
+
+    /// Pulls the cable to its peers.
+    pub fn cut(number: u8) -> Result<()> {
+        ip(&["link", "set", &cable(PEERS, number), "nomaster"])
+    }
+
+    /// Plugs it in again.
+    pub fn join(number: u8) -> Result<()> {
+        ip(&["link", "set", &cable(PEERS, number), "master", PEERS])
+    }
+
+    /// What runs a program there, in the same process.
+    pub fn runs_in(number: u8) -> [String; 4] {
+        ["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), name(number)]
+    }
+
+    /// A cable ends with the host that it leads to.
+    fn remove(&self) {
+        let quietly = |arguments: &[&str]| {
+            let mut command = Command::new("ip");
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            drop(command.status());
+        };
+        for number in 1..=self.count {
+            quietly(&["netns", "del", &name(number)]);
+            for bridge in [CLIENTS, PEERS] {
+                quietly(&["link", "del", &cable(bridge, number)]);
+            }
+        }
+        for bridge in [CLIENTS, PEERS] {
+            quietly(&["link", "del", bridge]);
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn name(number: u8) -> String {
+    format!("tfb-{number}")
+}
+
+/// At most 15 characters, as the kernel wants it.
+fn cable(bridge: &str, number: u8) -> String {
+    format!("{bridge}-{number}")
+}
+
+fn address(network: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(NETWORK[0], NETWORK[1], network, host)
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output().context("ip (iproute2)")?;
+    if !output.status.success() {
+        bail!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_cables_are_as_short_as_the_kernel_wants() {
+        for bridge in [CLIENTS, PEERS] {
+            assert!(cable(bridge, 9).len() <= 15, "{bridge}");
+        }
+    }
+
+    #[test]
+    fn clients_and_peers_reach_a_host_at_different_addresses() {
+        assert_eq!(Hosts::for_clients(3).to_string(), "10.213.0.3");
+        assert_eq!(Hosts::for_peers(3).to_string(), "10.213.1.3");
+    }
+}
