@@ -557,9 +557,10 @@ pub const ENTRY_BYTES_FULL: usize = 1024 * 1024;
 /// Most that the clock may be set ahead while a node runs; a larger step is not followed.
 /// Test: `cluster::batches::tests::a_clock_set_far_ahead_is_not_followed`. Metric: none, it is said in the log.
 pub const CLOCK_STEP_MAX: Duration = Duration::from_secs(300);
-/// Most entries proposed and not yet applied.
+/// Most entries proposed and not yet applied: one on its way, and one with all that came meanwhile. With more of them
+/// each would carry less, and an entry costs every member more than a command in it does.
 /// Test: none, it takes a log that is written slowly. Metric: none, the queue fills instead.
-pub const ENTRIES_IN_FLIGHT_MAX: usize = 16;
+pub const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 /// Longest wait for a command to be applied; beyond it: 503, outcome unknown.
 /// Test: `cluster::peers::tests::together::without_a_majority_nothing_is_written_and_no_lease_is_kept`. Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -636,7 +637,8 @@ pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// What the tables of the state may keep in memory of what is on disk, all together.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, the rest is read from disk.
 pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
-/// What the tables of the state may keep in memory of what was written last, all together.
+/// What the tables of the state may keep in memory of what was written last, all together; beside it, what is
+/// on its way to the disk.
 /// Test: `cluster::database::tests::memory_does_not_grow_with_the_number_of_tables_or_rows`. Metric: none, it is written to disk then.
 pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
 /// What the log may keep in memory of what is in its database, beside its newest entries.
