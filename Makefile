@@ -12,6 +12,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 # One profile for product and tests, so that RocksDB is compiled once.
 PROFILE := --release --locked
+# The tests alone leave our own crate unoptimised (docs/decisions/2026-11-22-tests-unoptimised.md).
+TEST_PROFILE := $(PROFILE) --config 'profile.release.package.trust-fabric.opt-level=0'
 
 # Passed to the development broker: make run RUN_ARGS="--once"
 RUN_ARGS ?=
@@ -55,7 +57,7 @@ compose: build ## run three nodes and Prometheus in containers, without a regist
 .PHONY: test
 test: checkout ## run every test, with the Python peers
 	@scripts/install.sh test
-	@cargo nextest run --workspace $(PROFILE)
+	@cargo nextest run --workspace $(TEST_PROFILE)
 
 .PHONY: lint
 lint: checkout ## check format, lints and dependencies; changes nothing
