@@ -78,6 +78,13 @@ test_a_path_rule_covers_one_segment_per_star if {
 	decision.grants.delegation_depth == 2
 }
 
+# The fabric of cluster/ and docker-compose.yml has another name than that of `make run`.
+test_the_fabric_of_three_nodes_counts_like_that_of_one if {
+	subject := object.union(token_of("agent/mcp/planner"), {"issuer": "https://localhost:8694"})
+	decision := exchange.decision with input as ask(subject, {"audience": "https://localhost:8694"})
+	decision.allow == true
+}
+
 test_denies_an_unknown_issuer if {
 	subject := object.union(reporter, {"issuer": "http://127.0.0.1:8699"})
 	decision := exchange.decision with input as ask(subject, {})
