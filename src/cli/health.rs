@@ -25,9 +25,17 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
             answer => Ok(answer?),
         }
     })?;
-    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable).unwrap_or_default();
-    writeln!(out, "{}: {}, {}, version {}", text("unit_id"), text("status"), text("role"), text("version"))?;
+    writeln!(out, "{}", line(&answer))?;
     Ok(())
+}
+
+/// What a node tells whoever asks; some of it only those with a certificate.
+fn line(answer: &Value) -> String {
+    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
+    let version = text("version").map(|version| format!("version {version}"));
+    let rest: Vec<String> = [text("status"), text("role"), version].into_iter().flatten().collect();
+    let who = text("unit_id").map(|unit_id| format!("{unit_id}: ")).unwrap_or_default();
+    who + &rest.join(", ")
 }
 
 fn missing(answer: &Value) -> String {
@@ -41,6 +49,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Without a certificate it said "node-1: pass, , version 0.1.0".
+    #[test]
+    fn says_only_what_the_node_has_told() {
+        let mut answer = json!({"unit_id": "node-1", "status": "pass", "role": "leader", "version": "0.1.0"});
+        assert_eq!(line(&answer), "node-1: pass, leader, version 0.1.0");
+        answer.as_object_mut().expect("an object").remove("role");
+        assert_eq!(line(&answer), "node-1: pass, version 0.1.0");
+        assert_eq!(line(&json!({"status": "warn"})), "warn");
+    }
 
     #[test]
     fn says_what_a_node_is_waiting_for() {
