@@ -18,7 +18,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoWay};
-use super::wire;
+use super::{proto, wire};
 use crate::cluster::snapshot::SnapshotFiles;
 use crate::cluster::types::{Peer, TypeConfig, Vote};
 use crate::cluster::{codec, peers::snapshot};
@@ -112,6 +112,14 @@ async fn within<T>(
     }
 }
 
+async fn voted(
+    option: RPCOption,
+    call: impl Future<Output = Result<tonic::Response<proto::VoteResponse>, Status>>,
+) -> Result<VoteResponse<TypeConfig>, Failure> {
+    let response = within(option.hard_ttl(), call).await?;
+    wire::vote_response(response).map_err(|error| undecodable(&error))
+}
+
 impl RaftNetworkV2<TypeConfig> for Link {
     type SnapshotData = SnapshotFiles;
 
@@ -170,8 +178,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.vote(client.request(wire::vote_request_to_proto(&request)));
-        let response = within(option.hard_ttl(), call).await?;
-        wire::vote_response(response).map_err(|error| undecodable(&error))
+        voted(option, call).await
     }
 
     /// The library's default grants a pre-vote that was never asked for.
@@ -183,8 +190,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.pre_vote(client.request(wire::vote_request_to_proto(&request)));
-        let response = within(option.hard_ttl(), call).await?;
-        wire::vote_response(response).map_err(|error| undecodable(&error))
+        voted(option, call).await
     }
 
     async fn full_snapshot(

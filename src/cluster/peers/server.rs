@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt as _};
 use openraft::alias::SnapshotOf;
-use openraft::raft::{AppendEntriesResponse, StreamAppendError};
+use openraft::raft::{AppendEntriesResponse, StreamAppendError, VoteRequest};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -128,6 +128,12 @@ impl<M: Machine> Peers<M> {
         self.handle.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)
     }
 
+    /// What a member asks for, before and in an election.
+    fn asked(&self, request: Request<proto::VoteRequest>) -> Result<VoteRequest<TypeConfig>, Status> {
+        let from = self.from(&self.admit(&request, Kind::Member)?);
+        wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))
+    }
+
     fn from(&self, call: &Call) -> From {
         From { node_id: call.from, own_term: self.handle.term() }
     }
@@ -158,8 +164,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
-        let from = self.from(&self.admit(&request, Kind::Member)?);
-        let vote = wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let vote = self.asked(request)?;
         let answer = self.handle.raft.vote(vote).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
@@ -168,8 +173,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
-        let from = self.from(&self.admit(&request, Kind::Member)?);
-        let vote = wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let vote = self.asked(request)?;
         let answer = self.handle.raft.pre_vote(vote).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
