@@ -181,7 +181,8 @@ async fn one(
         connection.send(&next()).await?;
     }
     // Who is cut off must answer for itself; who sleeps can only be asked when it wakes up.
-    let early = if plan.fault == What::Cut { answers(std::mem::take(&mut after)).await } else { Verdicts::default() };
+    let early =
+        if plan.fault == What::Cut { answers(std::mem::take(&mut after)).await } else { Verdicts::default() };
     plan.fault.end(members, old)?;
     if others.is_empty() {
         // One node alone: what was queued comes before the revocation.

@@ -12,10 +12,11 @@ use crate::cap::Cap;
 use crate::credentials::Prepared;
 use crate::health::Health;
 use crate::load::{self, Tally, Write, quantile_ms};
-use crate::members::Place;
+use crate::members::{Members, Place};
 use crate::node::cpu_secs;
 use crate::report::{Report, ms};
 use crate::window::middle;
+use crate::wire::Target;
 
 /// More exchanges in a second than one capped node has ever done.
 const PER_SEC_MAX: u64 = 6000;
@@ -50,7 +51,6 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
         .enumerate()
         .map(|(node, pid)| Cap::new(&format!("node-{}", node + 1), plan.cap, &[*pid]))
         .collect::<Result<Vec<_>>>()?;
-    let targets = members.targets("workload")?;
     let mut report = Report::new("Exchanges at one, two and three nodes");
     report.line(&format!(
         "One cluster of {}; each node may use {:.2} of a core. Closed loop over {} connections to each node that is\n\
@@ -68,31 +68,15 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
         "generator busy",
         "other answers",
     ]);
-    let mut medians = Vec::new();
-    let mut first = 1 << 33;
-    for asked in 1..=targets.len() {
-        let mut rates = Vec::new();
-        for round in 1..=plan.rounds {
-            let mut loops = JoinSet::new();
-            let mut writes = Vec::new();
-            for target in &targets[..asked] {
-                let count = PER_SEC_MAX * plan.seconds * plan.cap / 1000;
-                let prepared = Prepared::new(&members.issuer, &target.host, first, usize::try_from(count)?)?;
-                first += count;
-                let write: Write = Arc::new(move |number, request| prepared.write(number, request));
-                writes.push((target.clone(), write));
-            }
+    let mut load = Load { members: &members, targets: members.targets("workload")?, plan, first: 1 << 33 };
+    // What a node does once, it has done then.
+    load.exchange(members.count()).await?;
+    let mut rates = vec![Vec::new(); members.count()];
+    // In turns: whatever else the machine does is felt by all alike.
+    for round in 1..=plan.rounds {
+        for asked in 1..=members.count() {
             let before = cpu_secs("self")?;
-            for (target, write) in writes {
-                let (connections, duration) = (plan.connections, Duration::from_secs(plan.seconds));
-                loops.spawn(async move { load::closed_loop(&target, &write, connections, duration).await });
-            }
-            let mut all = Tally::new();
-            while let Some(tally) = loops.join_next().await {
-                let tally = tally??;
-                all.elapsed = all.elapsed.max(tally.elapsed);
-                all.add(&tally);
-            }
+            let all = load.exchange(asked).await?;
             let busy = 100.0 * (cpu_secs("self")? - before) / all.elapsed.as_secs_f64();
             let good = all.since_sent.get(&200);
             report.row(&[
@@ -105,10 +89,10 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
                 (all.total() - all.count(200)).to_string(),
             ]);
             report.fail(all.server_errors());
-            rates.push(all.per_sec(200));
+            rates[asked - 1].push(all.per_sec(200));
         }
-        medians.push(middle(rates));
     }
+    let medians: Vec<_> = rates.into_iter().map(middle).collect();
     report.line("");
     report.table(&["nodes asked", "exchanges in a second, median", "beside one"]);
     for (place, median) in medians.iter().enumerate() {
@@ -120,4 +104,41 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     }
     drop((caps, health));
     report.finish(plan.output.as_deref())
+}
+
+/// Exchanges, each with a credential of its own.
+struct Load<'m> {
+    members: &'m Members,
+    targets: Vec<Target>,
+    plan: &'m Plan,
+    /// The number of the next credential.
+    first: u64,
+}
+
+impl Load<'_> {
+    /// At so many nodes at once.
+    async fn exchange(&mut self, asked: usize) -> Result<Tally> {
+        let Plan { cap, connections, seconds, .. } = *self.plan;
+        let count = PER_SEC_MAX * seconds * cap / 1000;
+        let mut writes = Vec::new();
+        for target in &self.targets[..asked] {
+            let (issuer, size) = (&self.members.issuer, usize::try_from(count)?);
+            let prepared = Prepared::new(issuer, &target.host, self.first, size)?;
+            self.first += count;
+            let write: Write = Arc::new(move |number, request| prepared.write(number, request));
+            writes.push((target.clone(), write));
+        }
+        let mut loops = JoinSet::new();
+        for (target, write) in writes {
+            let duration = Duration::from_secs(seconds);
+            loops.spawn(async move { load::closed_loop(&target, &write, connections, duration).await });
+        }
+        let mut all = Tally::new();
+        while let Some(tally) = loops.join_next().await {
+            let tally = tally??;
+            all.elapsed = all.elapsed.max(tally.elapsed);
+            all.add(&tally);
+        }
+        Ok(all)
+    }
 }
