@@ -10,7 +10,8 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export TRUST_FABRIC_PYTHON ?= $(CACHE)/venv/bin/python
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-# One profile for product and tests, so that RocksDB is compiled once.
+# One profile for product and tests, so that RocksDB is compiled once; and always the whole workspace: alone, a package
+# has some dependencies with other features, and they and all above them are compiled again.
 PROFILE := --release --locked
 # The tests alone leave our own crate unoptimised (docs/decisions/2026-11-22-tests-unoptimised.md).
 TEST_PROFILE := $(PROFILE) --config 'profile.release.package.trust-fabric.opt-level=0'
@@ -31,11 +32,11 @@ run: build ## start a development broker and watch one token exchange
 	@exec "$$CARGO_TARGET_DIR/release/trust-fabric" dev $(RUN_ARGS)
 
 .PHONY: build
-build: checkout ## compile the product
+build: checkout ## compile the product, and the bench beside it
 	@scripts/install.sh build
 	@test -x "$$CARGO_TARGET_DIR/release/trust-fabric" || \
 		echo "First build: RocksDB and some 300 crates are compiled, a quarter to half an hour on two cores."
-	@cargo build $(PROFILE)
+	@cargo build --workspace $(PROFILE)
 
 .PHONY: cluster
 cluster: build ## run three nodes on this machine, from cluster/, until Ctrl-C
@@ -90,12 +91,10 @@ nodes: build ## run three nodes twice, as processes and in containers, and kill 
 
 .PHONY: attack
 attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)
-	@cargo build $(PROFILE) --workspace
 	@scripts/bench.sh attacks
 
 .PHONY: bench
 bench: build ## load, verifications, 50 000 tools, signals in and out, 500 000 revocations; for a quiet machine (15 minutes)
-	@cargo build $(PROFILE) --workspace
 	@scripts/bench.sh connections overload exchange verify "tools --tools 50000 --seconds 2" \
 		signals "streams --events 10000 --seconds 5" "feed --seconds 5" \
 		"revocations --revocations 500000 --seconds 1"
