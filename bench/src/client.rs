@@ -18,6 +18,8 @@ use crate::wire::{self, Answer, Target};
 const TRY_MAX: Duration = Duration::from_secs(5);
 /// Longest wait until any node answers well.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Most nonces that are tried for one token.
+const NONCES_MAX: u32 = 5;
 /// Time before all nodes are asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -70,8 +72,33 @@ impl Client {
         format!("u{}-{number}", self.run)
     }
 
-    /// A token of this workload; with `nonce`, for one call, which is verification `number`.
-    pub async fn token(&self, account: &str, number: u64, nonce: Option<&str>) -> Result<String> {
+    /// A token of a workload.
+    pub async fn token(&self, account: &str, number: u64) -> Result<String> {
+        minted(&self.exchanged(account, number, None, &[200]).await?)
+    }
+
+    /// A token of a workload for one request. A nonce is spent even if the answer is lost with the node that gave
+    /// it: then another is taken.
+    pub async fn execution_token(&self, account: &str, number: u64) -> Result<String> {
+        let mut refused = String::new();
+        for attempt in 0..NONCES_MAX {
+            let nonce = format!("once-{number}-{attempt}");
+            let answer = self.exchanged(account, number, Some(&nonce), &[200, 400]).await?;
+            if answer.status == 200 {
+                return minted(&answer);
+            }
+            refused = String::from_utf8_lossy(answer.body()).into_owned();
+        }
+        bail!("each of {NONCES_MAX} nonces was refused; the last: {refused}");
+    }
+
+    async fn exchanged(
+        &self,
+        account: &str,
+        number: u64,
+        nonce: Option<&str>,
+        good: &[u16],
+    ) -> Result<Answer> {
         let credential = self.issuer.credential_of(account, number)?;
         let mut body = json!({
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -85,9 +112,7 @@ impl Client {
         }
         let body = body.to_string();
         let request = wire::request_with("POST", "/v1/exchange/token", "localhost", "", body.as_bytes());
-        let answer = self.until(&self.workload, &request, &[200]).await?;
-        let answer: Value = serde_json::from_slice(answer.body())?;
-        Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
+        self.until(&self.workload, &request, good).await
     }
 
     /// Revokes a workload by a signal to one of `nodes`; returns when that is acknowledged.
@@ -158,6 +183,11 @@ impl Client {
         }
         bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
     }
+}
+
+fn minted(answer: &Answer) -> Result<String> {
+    let answer: Value = serde_json::from_slice(answer.body())?;
+    Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
 }
 
 async fn once(target: &Target, request: &[u8]) -> std::io::Result<Answer> {

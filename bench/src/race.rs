@@ -130,7 +130,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
 /// What the presentations of one token are answered.
 async fn one(client: &Arc<Client>, number: u64) -> Result<Vec<Option<bool>>> {
     let account = client.account(0);
-    let token = client.token(&account, number, Some(&format!("once-{number}"))).await?;
+    let token = client.execution_token(&account, number).await?;
     let nodes = client.gateway.len();
     let mut presenting = JoinSet::new();
     for first in 0..nodes {

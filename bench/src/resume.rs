@@ -155,7 +155,7 @@ async fn one(
 ) -> Result<Round> {
     let old = health.now().leader().context("nobody leads")?;
     let account = client.account(number);
-    let token = client.token(&account, number, None).await?;
+    let token = client.token(&account, number).await?;
     let mut before = load::open(&client.gateway[old], plan.queued / 2).await?;
     let mut after = load::open(&client.gateway[old], plan.queued - plan.queued / 2).await?;
     let mut place = number << 20;

@@ -63,7 +63,7 @@ async fn one(
     health: &Health,
 ) -> Result<(usize, Duration)> {
     let account = client.account(number);
-    let token = client.token(&account, number, None).await?;
+    let token = client.token(&account, number).await?;
     let nodes: Vec<_> = (0..members.count()).collect();
     let mut place = number << 20;
     let mut next = || {
