@@ -8,7 +8,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+
+use crate::members::command;
 
 const CLIENTS: &str = "tfb-clients";
 const PEERS: &str = "tfb-peers";
@@ -120,11 +122,7 @@ fn address(network: u8, host: u8) -> Ipv4Addr {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output().context("ip (iproute2)")?;
-    if !output.status.success() {
-        bail!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    command(Command::new("ip").args(arguments))
 }
 
 #[cfg(test)]

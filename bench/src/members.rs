@@ -355,7 +355,8 @@ fn container(service: &str) -> Result<(String, SocketAddr)> {
     Ok((name.to_owned(), address))
 }
 
-fn command(command: &mut Command) -> Result<()> {
+/// Runs a command; what it says of its failure is in the error.
+pub fn command(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
