@@ -1,6 +1,7 @@
 //! The tables of the state, and what one entry sees of them while it is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use prost::Message;
 
@@ -155,11 +156,16 @@ pub struct Moment {
     pub passed: Timestamp,
 }
 
+/// Rows by their keys; `None` for one that is removed.
+type Changed = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
 /// The tables as one entry sees them: what was there, and what the entry has changed so far.
 pub struct Tables<'v> {
     view: &'v dyn View,
-    changed: BTreeMap<(&'static str, Vec<u8>), Option<Vec<u8>>>,
-    writes: Vec<Write>,
+    /// By table. Of a row that several commands of the entry write, what the last one wrote.
+    changed: BTreeMap<&'static str, Changed>,
+    /// Ranges that were removed: before everything in `changed` was written.
+    removed: Vec<Write>,
     next_event: EventId,
 }
 
@@ -174,7 +180,7 @@ impl<'v> Tables<'v> {
     #[must_use]
     pub fn of_entry(view: &'v dyn View, index: u64) -> Self {
         let next_event = EventId { index, number: 0 };
-        Self { view, changed: BTreeMap::new(), writes: Vec::new(), next_event }
+        Self { view, changed: BTreeMap::new(), removed: Vec::new(), next_event }
     }
 
     /// The id of the next thing that this entry tells. All of its commands count on.
@@ -190,10 +196,16 @@ impl<'v> Tables<'v> {
         taken
     }
 
-    /// The changes, in order.
+    /// The changes, in the order in which they are to be written: each row once, whatever many commands did to it.
     #[must_use]
     pub fn into_writes(self) -> Vec<Write> {
-        self.writes
+        let rows = self.changed.into_iter().flat_map(|(table, rows)| {
+            rows.into_iter().map(move |(key, row)| match row {
+                Some(value) => Write::Put { table, key, value },
+                None => Write::Delete { table, key },
+            })
+        });
+        self.removed.into_iter().chain(rows).collect()
     }
 
     /// The row under `key`.
@@ -201,7 +213,7 @@ impl<'v> Tables<'v> {
     /// # Errors
     /// [`Corrupt`] if it is not what was written.
     pub fn row(&self, table: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-        match self.changed.get(&(table, key.to_vec())) {
+        match self.changed_row(table, key) {
             Some(changed) => Ok(changed.clone()),
             None => self.view.get(table, key),
         }
@@ -232,10 +244,7 @@ impl<'v> Tables<'v> {
             }
             is_under
         })?;
-        for ((changed_table, key), row) in self.changed.range((table, prefix.to_vec())..) {
-            if *changed_table != table || !key.starts_with(prefix) {
-                break;
-            }
+        for (key, row) in self.changed_under(table, prefix, prefix) {
             match row {
                 Some(row) => drop(rows.insert(key.clone(), row.clone())),
                 None => drop(rows.remove(key)),
@@ -257,9 +266,8 @@ impl<'v> Tables<'v> {
         limit: usize,
     ) -> Result<Vec<Vec<u8>>, Corrupt> {
         let from = [prefix, from].concat();
-        let changed = self.changed.range((table, from.clone())..);
-        let changed = changed.take_while(|((of, key), _)| *of == table && key.starts_with(prefix));
-        let put = changed.filter(|(_, row)| row.is_some()).map(|((_, key), _)| key.clone());
+        let changed = self.changed_under(table, prefix, &from);
+        let put = changed.filter(|(_, row)| row.is_some()).map(|(key, _)| key.clone());
         let mut keys: BTreeSet<Vec<u8>> = put.take(limit).collect();
         let mut earlier = 0;
         self.view.scan(table, &from, &mut |key, _| {
@@ -278,7 +286,23 @@ impl<'v> Tables<'v> {
     /// Whether this entry has removed the row under `key`.
     #[must_use]
     pub fn is_deleted(&self, table: &'static str, key: &[u8]) -> bool {
-        matches!(self.changed.get(&(table, key.to_vec())), Some(None))
+        matches!(self.changed_row(table, key), Some(None))
+    }
+
+    fn changed_row(&self, table: &'static str, key: &[u8]) -> Option<&Option<Vec<u8>>> {
+        self.changed.get(table)?.get(key)
+    }
+
+    /// What this entry has changed from `from` on, as far as keys begin with `prefix`.
+    fn changed_under<'t>(
+        &'t self,
+        table: &'static str,
+        prefix: &'t [u8],
+        from: &[u8],
+    ) -> impl Iterator<Item = (&'t Vec<u8>, &'t Option<Vec<u8>>)> {
+        let from = (Bound::Included(from), Bound::Unbounded);
+        let rows = self.changed.get(table).into_iter().flat_map(move |rows| rows.range::<[u8], _>(from));
+        rows.take_while(move |(key, _)| key.starts_with(prefix))
     }
 
     /// Visits the keys of a table from `from` on, in order, as they were before this entry, until
@@ -310,23 +334,20 @@ impl<'v> Tables<'v> {
 
     /// Writes a row.
     pub fn put(&mut self, table: &'static str, key: &[u8], value: Vec<u8>) {
-        self.changed.insert((table, key.to_vec()), Some(value.clone()));
-        self.writes.push(Write::Put { table, key: key.to_vec(), value });
+        self.changed.entry(table).or_default().insert(key.to_vec(), Some(value));
     }
 
     /// Removes a row.
     pub fn delete(&mut self, table: &'static str, key: &[u8]) {
-        self.changed.insert((table, key.to_vec()), None);
-        self.writes.push(Write::Delete { table, key: key.to_vec() });
+        self.changed.entry(table).or_default().insert(key.to_vec(), None);
     }
 
     /// Removes rows from `from` on, which is before `to`. This entry does not look for them again, but those that
     /// it has written are gone for it too.
     pub fn delete_range(&mut self, table: &'static str, from: Vec<u8>, to: Vec<u8>) {
-        for (_, row) in self.changed.range_mut((table, from.clone())..(table, to.clone())) {
-            *row = None;
-        }
-        self.writes.push(Write::DeleteRange { table, from, to });
+        let rows = self.changed.entry(table).or_default();
+        rows.range_mut(from.clone()..to.clone()).for_each(|(_, row)| *row = None);
+        self.removed.push(Write::DeleteRange { table, from, to });
     }
 
     /// A number in [`META`], zero if it was never written.
@@ -383,4 +404,88 @@ pub fn eight_bytes(key: &[u8], row: Vec<u8>) -> Result<u64, Corrupt> {
 /// [`Corrupt`] if it is not what was written.
 pub fn decode<M: Message + Default>(table: &str, bytes: &[u8]) -> Result<M, Corrupt> {
     M::decode(bytes).map_err(|error| Corrupt::row(format_args!("decode a row of {table}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::state::testing::Rows;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(&'static str, u8, u8),
+        Delete(&'static str, u8),
+        DeleteRange(&'static str, u8, u8),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let table = || prop_oneof![Just(FEED), Just(OUTBOX)];
+        let step = prop_oneof![
+            6 => (table(), 0u8..20, any::<u8>()).prop_map(|(table, key, row)| Step::Put(table, key, row)),
+            3 => (table(), 0u8..20).prop_map(|(table, key)| Step::Delete(table, key)),
+            1 => (table(), 0u8..20, 1u8..9).prop_map(|(table, key, more)| Step::DeleteRange(table, key, key + more)),
+        ];
+        vec(step, 0..60)
+    }
+
+    proptest! {
+        /// The same as if each step had been written at once, but each row only once: a counter that every command
+        /// of an entry moves on was as many writes on every node.
+        #[test]
+        fn an_entry_writes_each_row_once_and_leaves_what_its_steps_would(
+            before in vec((0u8..20, any::<u8>()), 0..20),
+            steps in steps(),
+        ) {
+            let rows = || {
+                let put = |&(key, row): &(u8, u8)| Write::Put { table: FEED, key: vec![key], value: vec![row] };
+                let mut rows = Rows::default();
+                rows.write(before.iter().map(put).collect());
+                rows
+            };
+            let (there, mut model) = (rows(), rows());
+            let mut tables = Tables::new(&there);
+            let mut of_ranges = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Put(table, key, row) => {
+                        tables.put(table, &[key], vec![row]);
+                        model.write(vec![Write::Put { table, key: vec![key], value: vec![row] }]);
+                        of_ranges.remove(&(table, key));
+                    }
+                    Step::Delete(table, key) => {
+                        tables.delete(table, &[key]);
+                        model.write(vec![Write::Delete { table, key: vec![key] }]);
+                        of_ranges.remove(&(table, key));
+                    }
+                    Step::DeleteRange(table, from, to) => {
+                        tables.delete_range(table, vec![from], vec![to]);
+                        model.write(vec![Write::DeleteRange { table, from: vec![from], to: vec![to] }]);
+                        // Rows of before the entry, which it says that it does not look for.
+                        of_ranges.extend((from..to).map(|key| (table, key)));
+                    }
+                }
+                for table in [FEED, OUTBOX] {
+                    for key in (0..30).filter(|key| !of_ranges.contains(&(table, *key))) {
+                        let expected = model.get(table, &[key]).expect("reads");
+                        prop_assert_eq!(tables.row(table, &[key]).expect("reads"), expected);
+                    }
+                }
+            }
+            let writes = tables.into_writes();
+            let key_of = |write: &Write| match write {
+                Write::Put { table, key, .. } | Write::Delete { table, key } => Some((*table, key.clone())),
+                Write::DeleteRange { .. } => None,
+            };
+            let keys: Vec<_> = writes.iter().filter_map(key_of).collect();
+            prop_assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+            let mut written = rows();
+            written.write(writes);
+            prop_assert_eq!(written.0, model.0);
+        }
+    }
 }

@@ -176,6 +176,23 @@ impl View for Rows {
 }
 
 impl Rows {
+    /// Writes, in their order.
+    pub fn write(&mut self, writes: Vec<Write>) {
+        for write in writes {
+            match write {
+                Write::Put { table, key, value } => {
+                    self.0.insert((table.to_owned(), key), value);
+                }
+                Write::Delete { table, key } => {
+                    self.0.remove(&(table.to_owned(), key));
+                }
+                Write::DeleteRange { table, from, to } => {
+                    self.0.retain(|(row_table, key), _| row_table != table || *key < from || *key >= to);
+                }
+            }
+        }
+    }
+
     /// All but what is called by the log index of its entry, and what is remembered of its commands: that differs
     /// when the same commands come in fewer or more entries.
     #[must_use]
@@ -227,19 +244,7 @@ impl Bench {
     pub fn entry(&mut self, batch: &[u8]) -> Vec<Told<Reply>> {
         self.entries += 1;
         let applied = self.machine.apply(&self.rows, batch, self.entries).expect("applies");
-        for write in &applied.writes {
-            match write.clone() {
-                Write::Put { table, key, value } => {
-                    self.rows.0.insert((table.to_owned(), key), value);
-                }
-                Write::Delete { table, key } => {
-                    self.rows.0.remove(&(table.to_owned(), key));
-                }
-                Write::DeleteRange { table, from, to } => {
-                    self.rows.0.retain(|(row_table, key), _| row_table != table || *key < from || *key >= to);
-                }
-            }
-        }
+        self.rows.write(applied.writes.clone());
         self.machine.project(&applied.writes, self.entries).expect("projects");
         applied.replies.iter().map(|reply| decode_reply(reply).expect("reply")).collect()
     }
