@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt as _;
-use node_under_test::{Node, Site, copy, files};
+use node_under_test::{Node, Site, copy, files, newest_snapshot};
 use trust_fabric::cluster::StateHash;
 use trust_fabric::id::Digest128;
 use trust_fabric::node;
@@ -112,7 +112,7 @@ impl Past {
 async fn snapshot(node: &Node, data: &Path) {
     node.running.state.core().snapshot().await.expect("snapshot");
     let mut number = 200;
-    while !data.join("snapshots/current/CURRENT").exists() {
+    while newest_snapshot(data).is_none() {
         // Entries applied meanwhile; one nonce is as good as another.
         drop(node.running.state.spend_nonce(nonce(number), None).await);
         number = if number == 255 { 200 } else { number + 1 };

@@ -21,7 +21,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use node_under_test::{Site, copy};
+use node_under_test::{Site, copy, newest_snapshot};
 use trust_fabric::id::Digest128;
 use trust_fabric::state::{self, PolicySource};
 
@@ -68,11 +68,10 @@ async fn a_life_to_be_interrupted() {
         state.taint_signing_key(kid.clone(), nonce(255)).await.expect("tainted");
         acknowledge(&format!("tainted {kid}"));
 
-        let snapshot = data.join("snapshots/current/CURRENT");
-        let before = fs::metadata(&snapshot).and_then(|file| file.modified()).ok();
+        let before = newest_snapshot(&data);
         state.core().snapshot().await.expect("snapshot");
         let mut number = first + 3;
-        while fs::metadata(&snapshot).and_then(|file| file.modified()).ok() == before && number < first + 90 {
+        while newest_snapshot(&data) == before && number < first + 90 {
             spend(number).await;
             number += 1;
         }

@@ -11,7 +11,7 @@ use aws_lc_rs::digest;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, DataBlockIndexType, Direction,
-    IteratorMode, LruCacheOptions, Options, ReadOptions, WriteBatch,
+    IteratorMode, LruCacheOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
 use super::types::{LogId, StoredMembership};
@@ -23,6 +23,7 @@ const CLUSTER: &str = "cluster";
 const APPLIED: &[u8] = b"applied";
 const MEMBERSHIP: &[u8] = b"membership";
 const HASH: &[u8] = b"hash";
+const INSTALLED: &[u8] = b"installed";
 /// Row prefix, before an index: the hash the state had there.
 const HASH_AT: &[u8] = b"hash-at/";
 /// Names the current generation.
@@ -153,6 +154,7 @@ impl Generations {
         if database.applied().map_err(io::Error::other)? != expected {
             return Err(io::Error::other("the snapshot's files are not of the entry it names"));
         }
+        database.mark_installed(expected)?;
         fs::File::open(&directory)?.sync_all()?;
         self.switch(next)?;
         Ok(database)
@@ -311,6 +313,25 @@ impl Database {
     pub fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
         let row = self.get(CLUSTER, &hash_at_key(index))?;
         row.map(|bytes| bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))).transpose()
+    }
+
+    /// The last entry of the snapshot that this generation was installed from, if it was. The log before it may not be
+    /// removed yet.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn installed(&self) -> Result<Option<LogId>, Corrupt> {
+        let row = self.get(CLUSTER, INSTALLED)?;
+        row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| self.corrupt(error))).transpose()
+    }
+
+    fn mark_installed(&self, last: Option<LogId>) -> io::Result<()> {
+        let Some(last) = last else { return Ok(()) };
+        let cluster = self.family(CLUSTER).map_err(io::Error::other)?;
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        let row = record::seal(INSTALLED, &codec::encode_log_id(&last));
+        self.db.put_cf_opt(cluster, INSTALLED, row, &synced).map_err(io::Error::other)
     }
 
     /// Writes the rows of one entry and its mark at once. Answers the state's new hash.

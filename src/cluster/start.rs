@@ -119,7 +119,7 @@ pub async fn start<M: Machine>(
     };
     let this = This::open(
         (node_id, identity.disk_id),
-        trust_domain,
+        trust_domain.clone(),
         founders,
         (Arc::clone(&database), open.clone()),
     )?;
@@ -132,10 +132,15 @@ pub async fn start<M: Machine>(
     let (state, shared) =
         StateMachine::open(Arc::clone(&machine), generations, snapshots.clone(), durable, open)?;
     let applied = shared.database.load().applied()?;
-    if applied > opened.last || !opened.store.holds(applied).map_err(|error| failed(&error))? {
+    let is_ahead = applied > opened.last;
+    // A crash between the two that a snapshot replaces, the state and then the log: the library removes the log then.
+    let was_installed = is_ahead && shared.database.load().installed()? == applied;
+    let is_held = || opened.store.holds(applied).map_err(|error| failed(&error));
+    if !was_installed && (is_ahead || !is_held()?) {
         return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
     }
-    let snapshot = current_snapshot(&snapshots, &shared, opened.purged)?;
+    let removed = opened.purged.max(applied.filter(|_| was_installed));
+    let snapshot = current_snapshot(&snapshots, &shared, removed)?;
     // The library takes up a snapshot that is ahead of the state.
     if applied.max(snapshot) < opened.purged {
         return Err(failed(&"the state is behind what is left of the log"));
@@ -151,8 +156,8 @@ pub async fn start<M: Machine>(
 
     let freshness = Arc::new(Freshness::new(clock.clone()));
     let progress = Arc::new(Progress::default());
-    let (batches, batching) = Batches::new(raft.clone(), clock);
-    let (forwards, forwarding) = Forwards::new(Arc::clone(&channels));
+    let (batches, batching) = Batches::new(raft.clone(), clock.clone());
+    let (forwards, forwarding) = Forwards::new(Arc::clone(&channels), clock.clone());
     let numbers = Arc::new(Numbers::new(options.drawn_origin));
     let log_keeper = log_size::keep_within_limit(raft.clone(), opened.surplus);
     let (reads, questions) = ReadIndex::new();
@@ -166,6 +171,7 @@ pub async fn start<M: Machine>(
         freshness,
         progress,
         reads,
+        clock,
         channels: Arc::clone(&channels),
         node_id,
     };
@@ -177,15 +183,15 @@ pub async fn start<M: Machine>(
         Box::pin(handle.clone().follow_progress()),
         Box::pin(handle.clone().ask_for_readers(questions)),
     ];
-    match (tls, listener) {
-        (Some(tls), Some(listener)) => {
+    match (tls, listener, trust_domain) {
+        (Some(tls), Some(listener), Some(trust_domain)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
             let this = Arc::clone(&channels.this);
             let receiving = Semaphore::new(1);
             let peers = Peers { this, handle: handle.clone(), snapshots, receiving };
             let founding = found(channels, handle.clone(), options.drawn_cluster_id);
             work.push(Box::pin(async move {
-                let served = peers::serve(peers, listener, tls.clone());
+                let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
                 // Whoever hears nobody any more must not go on.
                 tokio::select! {
                     () = served => {}
@@ -198,22 +204,21 @@ pub async fn start<M: Machine>(
     Ok(Started { handle, work, closed: Closed(closed) })
 }
 
-/// The last entry that the newest snapshot holds. If there must be one and is none, because a crash
-/// came between the old and the new, it is taken here: the library would, but panics if the disk refuses.
+/// The last entry that the newest snapshot holds. If none holds what is `removed` from the log, because its files
+/// were, or a crash came while one was installed, it is taken here: the library would, but panics if the disk refuses.
 fn current_snapshot(
     snapshots: &Snapshots,
     shared: &Shared,
-    purged: Option<types::LogId>,
+    removed: Option<types::LogId>,
 ) -> Result<Option<types::LogId>, Corrupt> {
     let failed = |error: io::Error| Corrupt::snapshot(snapshots.directory(), error);
-    match snapshots.current().map_err(failed)? {
-        None if purged.is_some() => {
-            let database = shared.database.load();
-            snapshots.begin(&database).and_then(|builder| builder.finish()).map_err(failed)?;
-            database.applied()
-        }
-        current => Ok(current.and_then(|current| current.meta.last_log_id)),
+    let current = snapshots.current().map_err(failed)?.and_then(|current| current.meta.last_log_id);
+    let database = shared.database.load();
+    if current >= removed || database.applied()? < removed {
+        return Ok(current);
     }
+    let taken = snapshots.begin(&database).and_then(|builder| builder.finish()).map_err(failed)?;
+    Ok(taken.meta.last_log_id)
 }
 
 impl<M: Machine> Handle<M> {

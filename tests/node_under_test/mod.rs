@@ -258,3 +258,11 @@ pub fn files(directory: &Path) -> Vec<PathBuf> {
     found.sort();
     found
 }
+
+/// The newest complete snapshot in a data directory.
+pub fn newest_snapshot(data: &Path) -> Option<PathBuf> {
+    let items = fs::read_dir(data.join("snapshots")).ok()?;
+    let paths = items.filter_map(|item| Some(item.ok()?.path()));
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("complete-")?.parse::<u64>().ok();
+    paths.filter(|path| number(path).is_some()).max_by_key(number)
+}

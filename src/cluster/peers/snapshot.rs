@@ -11,6 +11,7 @@ use openraft::alias::SnapshotMetaOf;
 use tokio::fs;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -119,6 +120,10 @@ pub enum Refused {
     /// The disk refuses.
     #[error("the snapshot cannot be written: {0}")]
     Disk(#[from] io::Error),
+    /// Nothing came for [`limits::SNAPSHOT_PART_TIMEOUT`]. There is one place for a snapshot that is received, and
+    /// whoever says no more may not keep it.
+    #[error("nothing more of the snapshot has come")]
+    Silent,
     /// The sender gave up.
     #[error("the snapshot was not sent to its end: {0}")]
     Sender(String),
@@ -156,10 +161,11 @@ fn is_name(name: &str) -> bool {
 async fn next(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
 ) -> Result<Option<Part>, Refused> {
-    match parts.next().await {
-        Some(Ok(part)) => Ok(part.part),
-        Some(Err(status)) => Err(Refused::Sender(status.message().to_owned())),
-        None => Ok(None),
+    match timeout(limits::SNAPSHOT_PART_TIMEOUT, parts.next()).await {
+        Ok(Some(Ok(part))) => Ok(part.part),
+        Ok(Some(Err(status))) => Err(Refused::Sender(status.message().to_owned())),
+        Ok(None) => Ok(None),
+        Err(_) => Err(Refused::Silent),
     }
 }
 

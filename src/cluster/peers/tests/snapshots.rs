@@ -1,10 +1,12 @@
 //! Snapshots on their way from node to node, whole and otherwise.
 
+use futures::StreamExt as _;
 use proto::snapshot_part::Part;
 use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
 
 use super::snapshot::{Refused, head, receive};
 use super::*;
+use crate::cluster::database::Generations;
 
 type Sent = Vec<Result<SnapshotPart, Status>>;
 
@@ -66,6 +68,21 @@ async fn a_snapshot_that_ends_early_is_refused_wherever_it_ends() {
     let mut broken = whole();
     broken[3] = Err(Status::cancelled("the leader was deposed"));
     assert!(matches!(take(broken).await, Err(Refused::Sender(_))));
+}
+
+/// It kept the only place for a snapshot that is received, and answered every ping.
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_says_no_more_is_given_up() {
+    for length in 0..whole().len() {
+        let sent: Sent = whole().into_iter().take(length).collect();
+        let mut parts = futures::stream::iter(sent).chain(futures::stream::pending());
+        let directory = tempfile::tempdir().expect("directory");
+        let refused = match head(&mut parts).await {
+            Ok(head) => receive(&head, &mut parts, &directory.path().join("receiving")).await,
+            Err(refused) => Err(refused),
+        };
+        assert!(matches!(refused, Err(Refused::Silent)), "{length}: {refused:?}");
+    }
 }
 
 #[tokio::test]
@@ -130,10 +147,8 @@ async fn a_head_that_promises_too_much_is_refused() {
     }
 }
 
-/// A node that was away for longer than the log goes back is sent the state itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
-    let site = Site::new(3);
+/// Three nodes, one of which is away, and the others have no entry any more that it lacks.
+async fn with_one_away(site: &Site) -> (Vec<Node>, u64, u64) {
     let mut nodes = site.cluster().await;
     let away = follower(&nodes).handle.node_id();
     let at = nodes.iter().position(|node| node.handle.node_id() == away).expect("there");
@@ -151,8 +166,11 @@ async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
         node.handle.raft.trigger().purge_log(last).await.expect("purge");
         wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
     }
-    let back = site.node(away).await;
-    timeout(LONG, back.handle.until_applied(last)).await.expect("it is sent what it lacks");
+    (nodes, away, last)
+}
+
+async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
+    timeout(LONG, back.handle.until_applied(last)).await.expect("it has what it lacked");
     assert_eq!(back.handle.state_hash().expect("hash").1, nodes[0].handle.state_hash().expect("hash").1);
     let index = back.write("it goes on").await;
     for node in &nodes {
@@ -160,4 +178,31 @@ async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
     }
     nodes.push(back);
     stop_all(nodes).await;
+}
+
+/// A node that was away for longer than the log goes back is sent the state itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let back = site.node(away).await;
+    goes_on_with(nodes, back, last).await;
+}
+
+/// A snapshot replaces the state, and then the log. A node that was killed between the two found its state ahead of its
+/// log, took that for a log that had lost entries, and never started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_while_it_installs_a_snapshot_starts_again() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let sent = nodes[0].handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
+    let generations = Generations::new(site.data(away).join("state")).expect("state");
+    let (files, expected) = (sent.snapshot.directory(), sent.meta.last_log_id);
+    drop(generations.install(files, Rows::TABLES, &[], expected).expect("installed"));
+    let back = site.node(away).await;
+    let purged = back.handle.raft.wait(Some(LONG)).metrics(|m| m.purged >= expected, "purge").await;
+    purged.expect("nothing is left of what came before");
+    back.stop().await;
+    let back = site.node(away).await;
+    goes_on_with(nodes, back, last).await;
 }
