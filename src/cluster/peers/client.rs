@@ -1,6 +1,7 @@
 //! The consensus library's way to other nodes: heartbeats, entries and snapshots each over a connection of
 //! their own, so that none waits behind another.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -14,14 +15,17 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, VoteRequest,
     VoteResponse,
 };
+use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoWay};
 use super::{proto, wire};
+use crate::cluster::peers::snapshot;
 use crate::cluster::snapshot::SnapshotFiles;
-use crate::cluster::types::{Peer, TypeConfig, Vote};
-use crate::cluster::{codec, peers::snapshot};
+use crate::cluster::types::{LogId, Peer, TypeConfig, Vote};
 use crate::limits;
 
 /// Makes the connections that the consensus library asks for.
@@ -100,6 +104,84 @@ impl Link {
     }
 }
 
+type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
+
+/// Appends on their way to a node, many under way, and its answers.
+///
+/// The library takes an answer for that to every request that ends at the same entry or before, and believes that the
+/// other node followed this one when the last of them was made; reads are confirmed by that. A request without entries,
+/// which tells of a commit, ends where the one before it does. If the answer to the first were handed on while the
+/// second is under way, a node that is deposed between the two would be confirmed as the leader. So an answer is kept
+/// back while a later request that ends at the same entry has none; that one's stands for both. And requests are taken
+/// from the library only while it waits for an answer, so that none is made between its look at what is under way and
+/// ours.
+struct Pipeline<I, A> {
+    input: I,
+    /// `None` once no more is to be sent.
+    sender: Option<mpsc::Sender<proto::AppendRequest>>,
+    answers: A,
+    /// Where each request that is not answered ends.
+    under_way: VecDeque<Option<LogId>>,
+    /// Of the last request.
+    own_term: u64,
+}
+
+impl<I, A> Pipeline<I, A>
+where
+    I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
+    A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
+{
+    fn new(input: I, sender: mpsc::Sender<proto::AppendRequest>, answers: A) -> Self {
+        Self { input, sender: Some(sender), answers, under_way: VecDeque::new(), own_term: 0 }
+    }
+
+    fn answers(self) -> impl Stream<Item = Answer> {
+        futures::stream::unfold(self, |mut pipeline| async move {
+            let answer = pipeline.next().await?;
+            Some((answer, pipeline))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Answer> {
+        loop {
+            let Self { input, sender, answers, under_way, own_term } = self;
+            let mut is_over = false;
+            let pulled = async {
+                match sender {
+                    Some(sender) => (sender.reserve().await.ok(), input.next().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                answer = answers.next() => {
+                    let answered = under_way.pop_front();
+                    let stands_for_a_later_one = answered.is_some() && answered.as_ref() == under_way.front();
+                    let answer = match answer? {
+                        Ok(answer) => wire::append_response(answer, *own_term).map_err(|error| undecodable(&error)),
+                        Err(status) => Err(failed(&status)),
+                    };
+                    if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
+                        return Some(answer);
+                    }
+                }
+                pulled = pulled => {
+                    if let (Some(place), Some(request)) = pulled {
+                        let last = request.entries.last().map(|entry| entry.log_id);
+                        under_way.push_back(last.or(request.prev_log_id));
+                        *own_term = request.vote.leader_id.term();
+                        place.send(wire::append_request_to_proto(&request));
+                    } else {
+                        is_over = true;
+                    }
+                }
+            }
+            if is_over {
+                self.sender = None;
+            }
+        }
+    }
+}
+
 /// Within the time that the library gives it.
 async fn within<T>(
     limit: Duration,
@@ -114,10 +196,11 @@ async fn within<T>(
 
 async fn voted(
     option: RPCOption,
+    own_term: u64,
     call: impl Future<Output = Result<tonic::Response<proto::VoteResponse>, Status>>,
 ) -> Result<VoteResponse<TypeConfig>, Failure> {
     let response = within(option.hard_ttl(), call).await?;
-    wire::vote_response(response).map_err(|error| undecodable(&error))
+    wire::vote_response(response, own_term).map_err(|error| undecodable(&error))
 }
 
 impl RaftNetworkV2<TypeConfig> for Link {
@@ -133,7 +216,8 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let mut peer = client.peer();
         let call = peer.append(client.request(wire::append_request_to_proto(&request)));
         let response = within(option.hard_ttl(), call).await?;
-        wire::append_entries_response(response, last).map_err(|error| undecodable(&error))
+        let own_term = request.vote.leader_id.term();
+        wire::append_entries_response(response, last, own_term).map_err(|error| undecodable(&error))
     }
 
     fn stream_append<'s, S>(
@@ -150,8 +234,9 @@ impl RaftNetworkV2<TypeConfig> for Link {
         Box::pin(async move {
             let client = self.client()?;
             let mut peer = client.peer();
-            let messages = input.map(|request| wire::append_request_to_proto(&request));
-            let opened = within(option.hard_ttl(), peer.append_stream(client.request(messages))).await;
+            let (sender, messages) = mpsc::channel(limits::APPENDS_QUEUED_MAX);
+            let messages = client.request(ReceiverStream::new(messages));
+            let opened = within(option.hard_ttl(), peer.append_stream(messages)).await;
             self.note(opened.as_ref().err());
             let answers = match opened {
                 Ok(answers) => answers,
@@ -161,11 +246,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
                     return Err(failure);
                 }
             };
-            let answers = answers.map(|answer| match answer {
-                Ok(answer) => wire::append_response(answer).map_err(|error| undecodable(&error)),
-                Err(status) => Err(failed(&status)),
-            });
-            let answers: BoxStream<'s, _> = Box::pin(answers);
+            let answers: BoxStream<'s, _> = Box::pin(Pipeline::new(input, sender, answers).answers());
             Ok(answers)
         })
     }
@@ -178,7 +259,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.vote(client.request(wire::vote_request_to_proto(&request)));
-        voted(option, call).await
+        voted(option, request.vote.leader_id.term(), call).await
     }
 
     /// The library's default grants a pre-vote that was never asked for.
@@ -190,7 +271,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.pre_vote(client.request(wire::vote_request_to_proto(&request)));
-        voted(option, call).await
+        voted(option, request.vote.leader_id.term(), call).await
     }
 
     async fn full_snapshot(
@@ -216,9 +297,76 @@ impl RaftNetworkV2<TypeConfig> for Link {
                 return Err(StreamingError::Network(late));
             }
         };
-        let vote = response.vote.ok_or(wire::Error::Missing("vote"));
-        let vote =
-            vote.and_then(|vote| Ok(codec::vote_from_proto(vote)?)).map_err(|error| undecodable(&error))?;
-        Ok(SnapshotResponse::new(vote))
+        let answered = wire::answered_vote(response.vote, vote.leader_id.term());
+        Ok(SnapshotResponse::new(answered.map_err(|error| undecodable(&error))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::types::Entry;
+    use futures::FutureExt as _;
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::entry::RaftEntry as _;
+    use openraft::raft::StreamAppendError;
+
+    fn log_id(index: u64) -> LogId {
+        LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index)
+    }
+
+    fn request(prev: u64, entries: impl IntoIterator<Item = u64>) -> AppendEntriesRequest<TypeConfig> {
+        let entry = |index| Entry::new_blank(log_id(index));
+        AppendEntriesRequest {
+            vote: Vote::new(1, 1),
+            prev_log_id: Some(log_id(prev)),
+            entries: entries.into_iter().map(entry).collect(),
+            leader_commit: None,
+        }
+    }
+
+    /// A leader that was deposed between two requests got the answer to the first, which was late, and was confirmed as
+    /// the leader as of the second, which nobody had answered: what was revoked under its successor it went on to
+    /// accept.
+    #[tokio::test]
+    async fn an_answer_says_nothing_of_a_request_behind_the_one_it_is_for() {
+        let (requests, input) = mpsc::channel(9);
+        let (sender, mut sent) = mpsc::channel(9);
+        let (told, answers) = mpsc::channel(9);
+        let pipeline = Pipeline::new(ReceiverStream::new(input), sender, ReceiverStream::new(answers));
+        let mut given = Box::pin(pipeline.answers());
+        let tell = async |result: StreamAppendResult<TypeConfig>| {
+            told.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
+        };
+        let matched = async |index: u64| tell(Ok(Some(log_id(index)))).await;
+
+        for request in [request(3, [4, 5]), request(5, []), request(5, []), request(5, [6])] {
+            requests.send(request).await.expect("there");
+        }
+        assert!(given.next().now_or_never().is_none(), "nothing is answered");
+        for _ in 0..4 {
+            sent.recv().await.expect("sent");
+        }
+        matched(5).await;
+        assert!(given.next().now_or_never().is_none(), "two that end there are under way");
+        matched(5).await;
+        assert!(given.next().now_or_never().is_none(), "one is");
+        matched(5).await;
+        assert_eq!(given.next().await, Some(Ok(Ok(Some(log_id(5))))));
+        matched(6).await;
+        assert_eq!(given.next().await, Some(Ok(Ok(Some(log_id(6))))));
+
+        // None is made while the library looks at an answer.
+        requests.send(request(6, [])).await.expect("there");
+        assert!(sent.try_recv().is_err(), "nobody has asked for an answer since");
+
+        // What is no word of being followed is handed on at once.
+        requests.send(request(6, [])).await.expect("there");
+        assert!(given.next().now_or_never().is_none());
+        tell(Err(StreamAppendError::Conflict(log_id(6)))).await;
+        assert_eq!(given.next().await, Some(Ok(Err(StreamAppendError::Conflict(log_id(6))))));
+        // Nor is it believed to be ahead by more elections than there can have been.
+        tell(Err(StreamAppendError::HigherVote(Vote::new(u64::MAX, 2)))).await;
+        assert!(matches!(given.next().await, Some(Err(RPCError::Network(_)))));
     }
 }

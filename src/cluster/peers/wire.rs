@@ -115,9 +115,18 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
     }
 }
 
-/// What came of a request for a vote.
-pub fn vote_response(message: proto::VoteResponse) -> Result<VoteResponse<TypeConfig>, Error> {
-    let vote = codec::vote_from_proto(need(message.vote, "vote")?)?;
+/// A vote that somebody answers with, of a term that can be: the library takes it up as the highest it has seen.
+pub fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
+    let vote = codec::vote_from_proto(need(message, "vote")?)?;
+    match vote.leader_id.term() {
+        term if term > own_term.saturating_add(limits::TERM_AHEAD_MAX) => Err(Error::TermTooFar { term }),
+        _ => Ok(vote),
+    }
+}
+
+/// What came of a request for a vote, which was sent in `own_term`.
+pub fn vote_response(message: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Error> {
+    let vote = answered_vote(message.vote, own_term)?;
     Ok(VoteResponse::new(vote, log_id(message.last_log_id)?, message.granted))
 }
 
@@ -171,13 +180,16 @@ pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> pr
     }
 }
 
-/// What came of entries.
-pub fn append_response(message: proto::AppendResponse) -> Result<StreamAppendResult<TypeConfig>, Error> {
+/// What came of entries, which were sent in `own_term`.
+pub fn append_response(
+    message: proto::AppendResponse,
+    own_term: u64,
+) -> Result<StreamAppendResult<TypeConfig>, Error> {
     use proto::append_response::Outcome;
     Ok(match need(message.outcome, "outcome")? {
         Outcome::Matched(matched) => Ok(log_id(matched.log_id)?),
         Outcome::Conflict(at) => Err(StreamAppendError::Conflict(need(log_id(Some(at))?, "conflict")?)),
-        Outcome::HigherVote(vote) => Err(StreamAppendError::HigherVote(codec::vote_from_proto(vote)?)),
+        Outcome::HigherVote(vote) => Err(StreamAppendError::HigherVote(answered_vote(Some(vote), own_term)?)),
     })
 }
 
@@ -198,8 +210,9 @@ pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> prot
 pub fn append_entries_response(
     message: proto::AppendResponse,
     last: Option<LogId>,
+    own_term: u64,
 ) -> Result<AppendEntriesResponse<TypeConfig>, Error> {
-    Ok(match append_response(message)? {
+    Ok(match append_response(message, own_term)? {
         Ok(matched) if matched == last => AppendEntriesResponse::Success,
         Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
         Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
