@@ -491,7 +491,7 @@ pub const RSA_MODULUS_BITS_MAX: usize = 8192;
 /// Time in which a policy bundle must parse and compile; after it the loader is killed.
 /// Test: `policy::a_policy_that_takes_long_to_parse_is_stopped_at_the_deadline`. Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
-/// Time in which one decision must be made; after it: denied.
+/// Time in which one decision must be made; after it: nothing is permitted, and the caller may ask again (503).
 /// Test: `policy::a_loop_without_a_near_end_is_denied_by_the_deadline`. Metric: `svc_policy_decisions_total{decision="error"}`.
 pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
 /// Largest policy bundle (all sources together).
@@ -593,6 +593,9 @@ pub const REPLIES_FORGOTTEN_AT_ONCE: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Bytes of entries beyond which the log is cut behind a snapshot; half of it then stays.
 /// Test: `cluster::restarts::a_log_of_large_entries_is_cut_and_goes_on_after_a_restart`. Metric: none, the rest is in the snapshot.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// How long a node may be without a lease until health says that it has no leader, whomever it last heard of.
+/// Test: `freshness::without_a_lease_only_what_needs_none_is_answered`. Metric: `svc_raft_is_leader`.
+pub const LEADER_UNCONFIRMED_MAX: Duration = Duration::from_secs(2);
 /// How long a node may answer from its own memory after it asked the leader (design §4, D).
 /// Test: `cluster::freshness::tests::a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter`. Metric: `svc_freshness_lease_held`.
 pub const FRESHNESS_LEASE: Duration = Duration::from_secs(1);
@@ -917,9 +920,21 @@ pub const PEER_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// [`ENTRY_BYTES_FULL`] and one command.
 /// Test: `cluster::log::tests::entries_are_read_up_to_a_size_and_at_least_one`. Metric: none, the rest is sent next.
 pub const APPEND_BYTES_FULL: usize = 4 * 1024 * 1024;
+/// Appends to a node that wait to be sent.
+/// Test: none, it is a granularity. Metric: none, the log waits.
+pub const APPENDS_QUEUED_MAX: usize = 16;
 /// Most connections of other nodes.
+/// Test: `cluster::peers::connection::tests::no_more_places_are_taken_of_one_or_of_all_than_there_may_be`. Metric: none, it is logged.
+pub const PEER_CONNECTIONS_MAX: usize = 256;
+/// Most connections of one other node.
+/// Test: `cluster::peers::connection::tests::no_more_places_are_taken_of_one_or_of_all_than_there_may_be`. Metric: none, it is logged.
+pub const PEER_CONNECTIONS_OF_NODE_MAX: usize = 32;
+/// Most connections between nodes of which it is not known yet who makes them.
+/// Test: `cluster::peers::connection::tests::no_more_places_are_taken_of_one_or_of_all_than_there_may_be`. Metric: none, it is logged.
+pub const PEER_HANDSHAKES_MAX: usize = 256;
+/// The same from one address.
 /// Test: `cluster::peers::tests::bad::connections_that_say_nothing_are_given_up_and_hold_up_nobody`. Metric: none, it is logged.
-pub const PEER_CONNECTIONS_MAX: usize = 128;
+pub const PEER_HANDSHAKES_OF_ADDRESS_MAX: usize = 64;
 /// Most calls under way in one connection.
 /// Test: none, the library keeps it. Metric: none, the others wait.
 pub const PEER_STREAMS_MAX: u32 = 1_024;
@@ -960,6 +975,9 @@ pub const TERM_AHEAD_MAX: u64 = 1 << 20;
 /// Bytes of a snapshot in one message.
 /// Test: none, it is a granularity. Metric: none, the rest comes next.
 pub const SNAPSHOT_PART_BYTES: usize = 256 * 1024;
+/// Longest wait for the next message of a snapshot that is received.
+/// Test: `cluster::peers::tests::snapshots::a_sender_that_says_no_more_is_given_up`. Metric: none, it is sent again.
+pub const SNAPSHOT_PART_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages of a snapshot that wait to be sent.
 /// Test: none, it is a granularity. Metric: none, reading waits.
 pub const SNAPSHOT_PARTS_QUEUED_MAX: usize = 8;

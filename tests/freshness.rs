@@ -103,6 +103,16 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
         assert!(missing.contains(&json!("freshness lease")), "{answer}");
         assert_ne!(answer["status"], "pass");
     }
+    // It led, and goes on to say so; but nobody confirms it.
+    let health = json_of(get("/v1/sys/health").await).await;
+    assert_eq!((&health["status"], &health["leader"]), (&json!("warn"), &json!(1)), "{health}");
+    clock.advance(limits::LEADER_UNCONFIRMED_MAX);
+    let health = get("/v1/sys/health").await;
+    assert_eq!(health.status(), 503);
+    let health = json_of(health).await;
+    assert_eq!(health["missing"], json!(["leader", "freshness lease"]), "{health}");
+    let metrics = get("/metrics").await.text().await.expect("text");
+    assert!(metrics.lines().any(|line| line == "svc_raft_is_leader 0"), "{metrics}");
     shutdown.cancel();
     // It ends with what the test did to its core.
     drop(running.until_stopped().await);

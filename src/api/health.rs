@@ -2,8 +2,8 @@
 //!
 //! `/livez` says that the process answers; it depends on nothing else, so that a supervisor never
 //! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work. A follower that
-//! has a leader and a lease is as ready as the leader. Of two things that are missing health only warns, and the
-//! node is not ready:
+//! has a leader and a lease is as ready as the leader. A leader that no majority has confirmed for a while is none. Of
+//! two things that are missing health only warns, and the node is not ready:
 //!
 //! - a freshness lease: requests wait for it, and most come through
 //! - a signing key that is old enough: a node that has joined "serves everything but minting and is not ready
@@ -62,7 +62,7 @@ const SIGNING_KEY: &str = "signing key";
 fn health(app: &App) -> Health {
     let initialized = app.state.position().is_some();
     let locked = app.keyring.signing_key(app.key_time()).is_err();
-    let leader = app.state.core().leader();
+    let leader = app.state.core().confirmed_leader();
     let mut missing = Vec::new();
     for (is_missing, what) in [
         (!initialized, "bootstrap"),

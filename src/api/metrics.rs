@@ -19,7 +19,7 @@ use crate::token::signing::SigningAlgorithm;
 )]
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     let core = app.state.core();
-    app.metrics.set_raft(core.applied(), core.leader() == Some(core.node_id()));
+    app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let index = app.state.index();

@@ -18,9 +18,12 @@ use crate::limits;
 /// Why a submission did not come to an entry that is known to be applied. It may be sent again, as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
-    /// The queue of whoever leads is full; nothing was proposed.
+    /// The queue of whoever leads is full, or so long that nobody waits for an answer any more; nothing was proposed.
     #[error("too many writes are waiting")]
     Overloaded,
+    /// Nothing was proposed: the node that leads runs a version that does not know the command.
+    #[error("the node that leads does not know this write")]
+    UnknownCommand,
     /// Nothing was proposed: that node does not lead.
     #[error("that node does not lead")]
     NotLeader,
@@ -31,6 +34,8 @@ pub enum NotDone {
 
 struct Waiting {
     submission: Submission,
+    /// When nobody waits for an answer any more, on the boot clock.
+    until: Duration,
     answer: oneshot::Sender<Result<Outcome, NotDone>>,
 }
 
@@ -53,13 +58,14 @@ impl Batches {
         (Self { queue: sender }, queue)
     }
 
-    /// Proposes a submission and waits until it is applied here.
+    /// Proposes a submission and waits until it is applied here. After `until` of the boot clock it is not
+    /// proposed any more.
     ///
     /// # Errors
     /// As [`NotDone`] says.
-    pub async fn submit(&self, submission: Submission) -> Result<Outcome, NotDone> {
+    pub async fn submit(&self, submission: Submission, until: Duration) -> Result<Outcome, NotDone> {
         let (answer, outcome) = oneshot::channel();
-        self.queue.try_send(Waiting { submission, answer }).map_err(|error| match error {
+        self.queue.try_send(Waiting { submission, until, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => NotDone::Overloaded,
             mpsc::error::TrySendError::Closed(_) => NotDone::NotLeader,
         })?;
@@ -75,7 +81,10 @@ async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver
         tokio::select! {
             first = queue.recv(), if room => {
                 let Some(first) = first else { break };
-                let batch = gather(first, &mut queue);
+                let batch = gather(first, &mut queue, stamps.clock.boot());
+                if batch.is_empty() {
+                    continue;
+                }
                 let term = raft.metrics().borrow_watched().current_term;
                 under_way.push(propose_batch(&raft, stamps.next(term), batch));
             }
@@ -85,14 +94,19 @@ async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver
     while under_way.next().await.is_some() {}
 }
 
-/// What waits behind `first`, up to the limits of one entry.
-fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>) -> Vec<Waiting> {
-    let mut bytes = first.submission.command.len();
-    let mut batch = vec![first];
-    while batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL {
-        let Ok(next) = queue.try_recv() else { break };
-        bytes += next.submission.command.len();
-        batch.push(next);
+/// `first` and what waits behind it, up to the limits of one entry. What nobody waits for any more is left out.
+fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) -> Vec<Waiting> {
+    let (mut bytes, mut batch) = (0, Vec::new());
+    let mut next = Some(first);
+    while let Some(waiting) = next {
+        if waiting.until > now {
+            bytes += waiting.submission.command.len();
+            batch.push(waiting);
+        } else {
+            drop(waiting.answer.send(Err(NotDone::Overloaded)));
+        }
+        let has_room = batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL;
+        next = if has_room { queue.try_recv().ok() } else { None };
     }
     batch
 }
@@ -167,19 +181,22 @@ mod tests {
         Submission { origin: Origin::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
     }
 
+    const NOW: Duration = Duration::from_secs(100);
+    const SOON: Duration = Duration::from_secs(105);
+
     fn waiting(bytes: usize) -> Waiting {
-        Waiting { submission: submission(bytes), answer: oneshot::channel().0 }
+        Waiting { submission: submission(bytes), until: SOON, answer: oneshot::channel().0 }
     }
 
     #[tokio::test]
     async fn beyond_the_queue_nothing_is_proposed() {
         let (batches, mut queue) = Batches::queue();
         for _ in 0..limits::PROPOSALS_QUEUED_MAX {
-            assert!(batches.submit(submission(0)).now_or_never().is_none(), "waits for its outcome");
+            assert!(batches.submit(submission(0), SOON).now_or_never().is_none(), "waits for its outcome");
         }
-        assert_eq!(batches.submit(submission(0)).now_or_never(), Some(Err(NotDone::Overloaded)));
+        assert_eq!(batches.submit(submission(0), SOON).now_or_never(), Some(Err(NotDone::Overloaded)));
         drop(queue.try_recv().expect("one less"));
-        assert!(batches.submit(submission(0)).now_or_never().is_none());
+        assert!(batches.submit(submission(0), SOON).now_or_never().is_none());
     }
 
     #[test]
@@ -195,9 +212,22 @@ mod tests {
                 batches.queue.try_send(waiting(bytes)).expect("room");
             }
             let first = queue.try_recv().expect("waits");
-            assert_eq!(gather(first, &mut queue).len(), expected, "{bytes}");
+            assert_eq!(gather(first, &mut queue, NOW).len(), expected, "{bytes}");
             while queue.try_recv().is_ok() {}
         }
+    }
+
+    /// An overloaded leader proposed what its senders had given up, while what they waited for grew old behind it.
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_proposed() {
+        let (batches, mut queue) = Batches::queue();
+        let (answer, mut given_up) = oneshot::channel();
+        let late = Waiting { submission: submission(1), until: NOW, answer };
+        batches.queue.try_send(waiting(2)).expect("room");
+        let batch = gather(late, &mut queue, NOW);
+        assert_eq!(batch.iter().map(|waiting| waiting.submission.command.len()).collect::<Vec<_>>(), [2]);
+        assert_eq!(given_up.try_recv(), Ok(Err(NotDone::Overloaded)));
+        assert!(gather(Waiting { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
     }
 
     #[test]

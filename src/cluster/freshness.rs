@@ -23,6 +23,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::{Notify, Semaphore, watch};
 
+use super::peers::Purpose;
 use super::peers::proto::BarrierRequest;
 use super::propose::Error;
 use super::types::Peer;
@@ -51,6 +52,8 @@ pub enum Stale {
 pub struct Standing {
     /// Whether requests are answered without a wait.
     pub is_held: bool,
+    /// For how long it has not been held; zero while it is. Since the machine was started, if it never was.
+    pub lapsed: Duration,
     /// How many requests ever had to wait.
     pub waits: u64,
     /// How many of them were refused.
@@ -102,8 +105,10 @@ impl Freshness {
 
     /// How freshness is now.
     pub fn standing(&self) -> Standing {
+        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
         Standing {
             is_held: self.is_held(),
+            lapsed: self.clock.boot().saturating_sub(until),
             waits: self.waits.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
         }
@@ -334,7 +339,7 @@ impl<M: Machine> Handle<M> {
     }
 
     async fn barrier_of(&self, leader: u64, member: &Peer, index: u64) -> bool {
-        let Ok(client) = self.channels.shared(leader, member) else { return false };
+        let Ok(client) = self.channels.shared(Purpose::Barriers, leader, member) else { return false };
         let mut peer = client.peer();
         let asked = peer.barrier(client.request(BarrierRequest { index }));
         asked.await.is_ok()

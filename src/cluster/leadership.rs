@@ -4,7 +4,7 @@ use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::database::Database;
-use super::peers::DiskId;
+use super::peers::{DiskId, Purpose};
 use super::types::{LogId, Peer, StoredMembership};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
@@ -47,10 +47,18 @@ impl<M: Machine> Handle<M> {
         Database::applied(&self.shared.database.load())
     }
 
-    /// The leader this node follows, if it knows one; itself if it leads.
+    /// The leader this node last heard of; itself if it leads, as far as it knows. To be asked, not to be shown: a
+    /// node that is cut off from all others goes on to name one, itself among them.
     #[must_use]
     pub fn leader(&self) -> Option<u64> {
         self.raft.server_metrics().borrow_watched().current_leader
+    }
+
+    /// The same, if a majority has confirmed of late that it leads. For people: whoever asks it something finds out by
+    /// asking.
+    #[must_use]
+    pub fn confirmed_leader(&self) -> Option<u64> {
+        self.leader().filter(|_| self.freshness().lapsed < limits::LEADER_UNCONFIRMED_MAX)
     }
 
     /// Waits until `wanted` is true of the leader that is known. Never ends if the core has stopped.
@@ -104,7 +112,7 @@ impl<M: Machine> Handle<M> {
             return self.confirm_leadership().await;
         }
         let member = self.membership().membership().get_node(&leader)?.clone();
-        let client = self.channels.shared(leader, &member).ok()?;
+        let client = self.channels.shared(Purpose::Questions, leader, &member).ok()?;
         let mut peer = client.peer();
         let asked = peer.read_index(client.request(super::peers::proto::ReadIndexRequest {}));
         let answer = tokio::time::timeout(limits::FRESHNESS_ATTEMPT, asked).await.ok()?;

@@ -55,7 +55,7 @@ pub use propose::{Error, Outcome};
 pub use read_index::{Current, NotCurrent};
 pub use start::{Closed, Options, Started, Transport, Work, start};
 
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use batches::Batches;
 use forwards::Forwards;
 use freshness::Freshness;
@@ -235,6 +235,7 @@ pub struct Handle<M: Machine> {
     progress: Arc<Progress>,
     channels: Arc<Channels>,
     reads: ReadIndex,
+    clock: Clock,
     node_id: u64,
 }
 
@@ -251,6 +252,7 @@ impl<M: Machine> Clone for Handle<M> {
             progress: Arc::clone(&self.progress),
             channels: Arc::clone(&self.channels),
             reads: self.reads.clone(),
+            clock: self.clock.clone(),
             node_id: self.node_id,
         }
     }

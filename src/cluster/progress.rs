@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 
+use super::peers::Purpose;
 use super::peers::proto::AppliedRequest;
 use super::types::Peer;
 use super::{Handle, Machine};
@@ -105,7 +106,7 @@ impl<M: Machine> Handle<M> {
     }
 
     async fn progress_of(&self, node_id: u64, member: &Peer, index: u64) -> Option<u64> {
-        let client = self.channels.shared(node_id, member).ok()?;
+        let client = self.channels.shared(Purpose::Questions, node_id, member).ok()?;
         let mut peer = client.peer();
         let asked = peer.applied(client.request(AppliedRequest { index }));
         let answer =

@@ -25,6 +25,9 @@ pub enum Error {
     /// The queue is full; nothing was proposed.
     #[error("too many writes are waiting")]
     Overloaded,
+    /// The node that leads runs a version that does not know the command; nothing was proposed.
+    #[error("the node that leads does not know this write: it runs an older version")]
+    UnknownCommand,
     /// Nobody leads the cluster; nothing was proposed.
     #[error("the cluster has no leader")]
     NoLeader,
@@ -113,17 +116,20 @@ impl<M: Machine> Handle<M> {
     /// As [`Error`] says.
     pub async fn propose(&self, command: Bytes) -> Result<Outcome, Error> {
         let number = self.numbers.take().ok_or(Error::Overloaded)?;
+        let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
         // What is known of it if time runs out.
         let mut known = Error::NoLeader;
         let carried = async {
             let outcome = loop {
                 let (leader, member) = self.until_led().await;
                 let submission = number.submission(&command);
+                // Until it is answered: time may run out meanwhile.
+                let before = std::mem::replace(&mut known, Error::OutcomeUnknown);
                 let submitted = async {
                     if leader == self.node_id {
-                        self.batches.submit(submission).await
+                        self.batches.submit(submission, until).await
                     } else {
-                        self.forwards.submit(leader, member, submission).await
+                        self.forwards.submit((leader, member), submission, until).await
                     }
                 };
                 // A leader that hangs answers nothing; its successor is known all the same.
@@ -131,16 +137,18 @@ impl<M: Machine> Handle<M> {
                     submitted = submitted => submitted,
                     () = self.until_not_led_by(leader) => Err(NotDone::Unknown),
                 };
-                match submitted {
+                known = match submitted {
                     Ok(outcome) => break outcome,
-                    Err(NotDone::Overloaded) if known == Error::NoLeader => known = Error::Overloaded,
-                    Err(NotDone::Overloaded | NotDone::NotLeader) => {}
-                    Err(NotDone::Unknown) => known = Error::OutcomeUnknown,
-                }
+                    // It may have been proposed, now or before, and may still be applied.
+                    Err(_) if before == Error::OutcomeUnknown => before,
+                    Err(NotDone::Unknown) => Error::OutcomeUnknown,
+                    Err(NotDone::Overloaded) => Error::Overloaded,
+                    Err(NotDone::UnknownCommand) => Error::UnknownCommand,
+                    Err(NotDone::NotLeader) => before,
+                };
                 tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
             };
             // It stands; only this node may be behind.
-            known = Error::OutcomeUnknown;
             self.until_applied(outcome.index).await;
             outcome
         };

@@ -51,16 +51,12 @@ pub(super) async fn despite_elections<W>(state: &State, write: impl Fn() -> W) -
 where
     W: Future<Output = Result<(), Error>>,
 {
-    use cluster::Error::{NoLeader, OutcomeUnknown, Overloaded};
-    use keyring::Error::State as OfKeyring;
-    use state::Error::Write;
     let written = async {
         loop {
             match write().await {
-                Err(
-                    Error::State(Write(error @ (NoLeader | OutcomeUnknown | Overloaded)))
-                    | Error::Keyring(OfKeyring(Write(error @ (NoLeader | OutcomeUnknown | Overloaded)))),
-                ) => tracing::warn!(%error, "write what a start has to write; it is tried again"),
+                Err(error) if passes(&error) => {
+                    tracing::warn!(%error, "write what a start has to write; it is tried again");
+                }
                 written => return written,
             }
             until_current(state).await?;
@@ -69,6 +65,19 @@ where
     let limited = tokio::time::timeout(limits::RECOVERY_MAX, written).await;
     limited
         .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has no leader for long enough".to_owned())))
+}
+
+/// Whether what was in the way of a write may be gone with the next leader.
+fn passes(error: &Error) -> bool {
+    use cluster::Error::{NoLeader, OutcomeUnknown, Overloaded, UnknownCommand};
+    use keyring::Error::State as OfKeyring;
+    use state::Error::Write;
+    match error {
+        Error::State(Write(error)) | Error::Keyring(OfKeyring(Write(error))) => {
+            matches!(error, NoLeader | OutcomeUnknown | Overloaded | UnknownCommand)
+        }
+        _ => false,
+    }
 }
 
 /// Begins the cluster's life if it has not begun: its name, and its first policy. Other nodes may be at the same:

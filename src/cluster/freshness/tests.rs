@@ -103,16 +103,21 @@ async fn an_earlier_request_never_shortens_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_lease_a_request_waits_and_is_then_refused() {
-    let (freshness, _clock) = freshness();
+    let (freshness, clock) = freshness();
     let a_tick = Duration::from_millis(2);
     let almost = tokio::time::timeout(limits::FRESHNESS_WAIT.saturating_sub(a_tick), freshness.fresh()).await;
     assert!(almost.is_err(), "still waiting");
     let most = tokio::time::timeout(limits::FRESHNESS_WAIT + a_tick, freshness.fresh()).await;
     assert!(matches!(most, Ok(Err(Stale::NoLease))));
-    assert_eq!(freshness.standing(), Standing { is_held: false, waits: 2, refused: 1 });
+    assert_eq!(freshness.standing(), Standing { is_held: false, lapsed: clock.boot(), waits: 2, refused: 1 });
     renew(&freshness).await;
     freshness.fresh().await.expect("held");
-    assert_eq!(freshness.standing(), Standing { is_held: true, waits: 2, refused: 1 });
+    assert_eq!(
+        freshness.standing(),
+        Standing { is_held: true, lapsed: Duration::ZERO, waits: 2, refused: 1 }
+    );
+    clock.advance(limits::FRESHNESS_LEASE + Duration::from_secs(3));
+    assert_eq!(freshness.standing().lapsed, limits::FRESHNESS_MARGIN + Duration::from_secs(3));
 }
 
 #[tokio::test]

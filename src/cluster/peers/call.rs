@@ -57,8 +57,11 @@ pub enum Refusal {
         /// Theirs.
         theirs: String,
     },
-    /// This node belongs to no cluster, and is not configured to found one with the caller.
-    #[error("this node belongs to no cluster yet, and node {0} is not one of those it is to found one with")]
+    /// The cluster has no such member.
+    #[error("node {0} is not a member of this cluster")]
+    NotAMember(u64),
+    /// This node knows no members yet, and is not configured to found a cluster with the caller.
+    #[error("this node knows no members yet, and node {0} is not one of those it is to found a cluster with")]
     NotAFounder(u64),
 }
 
@@ -114,6 +117,13 @@ impl Call {
 #[must_use]
 pub fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
     format!("spiffe://{trust_domain}/node/{node_id}")
+}
+
+/// The node that a SPIFFE ID names, if it names one.
+#[must_use]
+pub fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64> {
+    let node_id = certified.as_str().rsplit('/').next()?.parse().ok()?;
+    (certified.as_str() == spiffe_id(trust_domain, node_id)).then_some(node_id)
 }
 
 /// Checks that the certificate is that of the node that says it calls, and that this is the node it calls.

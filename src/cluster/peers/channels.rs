@@ -21,8 +21,20 @@ pub struct Channels {
     pub this: Arc<This>,
     /// `None` in a cluster of one, which calls nobody.
     tls: Option<Tls>,
-    /// For questions and commands: one connection to each node.
-    shared: Mutex<HashMap<u64, (Peer, Client)>>,
+    /// One connection to each node for each purpose.
+    shared: Mutex<HashMap<(u64, Purpose), (Peer, Client)>>,
+}
+
+/// What a connection that many calls share is for. Each has its own, so that as many of one kind as may be under way
+/// hold up none of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Writes to the leader.
+    Commands,
+    /// Who leads, and how far a member has come: leases depend on it.
+    Questions,
+    /// Acknowledgements that wait until every member has come so far: each for as long as a lease.
+    Barriers,
 }
 
 /// One connection to one node, made when it is first used, and again when it is lost.
@@ -71,19 +83,19 @@ impl Channels {
         Ok(Client { this: Arc::clone(&self.this), to, to_disk, peer })
     }
 
-    /// The connection that questions and commands to a member share.
+    /// The connection that calls of one purpose to a member share.
     ///
     /// # Errors
     /// [`NoWay`] in a cluster of one.
-    pub fn shared(&self, to: u64, member: &Peer) -> Result<Client, NoWay> {
+    pub fn shared(&self, purpose: Purpose, to: u64, member: &Peer) -> Result<Client, NoWay> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, client)) = shared.get(&to)
+        if let Some((known, client)) = shared.get(&(to, purpose))
             && known == member
         {
             return Ok(client.clone());
         }
         let client = self.own(to, &member.address, Some(member.disk_id))?;
-        shared.insert(to, (member.clone(), client.clone()));
+        shared.insert((to, purpose), (member.clone(), client.clone()));
         Ok(client)
     }
 }

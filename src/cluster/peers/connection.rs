@@ -1,11 +1,12 @@
 //! Connections between nodes: TCP and TLS, both ways, each with a certificate. A connection ends when our own
 //! certificates change, so that nobody goes on with one that would be refused now.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::stream::FuturesUnordered;
@@ -13,13 +14,13 @@ use futures::{Stream, StreamExt as _};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
-use crate::id::WorkloadId;
+use super::call;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::tls::{self, Tls};
 
@@ -32,10 +33,49 @@ pub struct Connection<S> {
     /// Ends when it is to be closed.
     ended: Ended,
     certified: Certified,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place<u64>>,
 }
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How many there are of each, of so many as there may be of one and of all.
+struct Places<K> {
+    each_max: usize,
+    all_max: usize,
+    taken: Mutex<BTreeMap<K, usize>>,
+}
+
+/// One of them, until it is dropped.
+struct Place<K: Ord + Copy> {
+    key: K,
+    places: Arc<Places<K>>,
+}
+
+impl<K: Ord + Copy> Places<K> {
+    fn new(each_max: usize, all_max: usize) -> Arc<Self> {
+        Arc::new(Self { each_max, all_max, taken: Mutex::default() })
+    }
+
+    fn take(self: &Arc<Self>, key: K) -> Option<Place<K>> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_key = taken.get(&key).copied().unwrap_or(0);
+        if of_key >= self.each_max || taken.values().sum::<usize>() >= self.all_max {
+            return None;
+        }
+        taken.insert(key, of_key + 1);
+        Some(Place { key, places: Arc::clone(self) })
+    }
+}
+
+impl<K: Ord + Copy> Drop for Place<K> {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match taken.get_mut(&self.key) {
+            Some(of_key) if *of_key > 1 => *of_key -= 1,
+            _ => drop(taken.remove(&self.key)),
+        }
+    }
+}
 
 /// Whom the certificate at the other end names.
 #[derive(Clone, Debug)]
@@ -87,26 +127,39 @@ pub async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Result<Out
     timeout(limits::PEER_CONNECT_TIMEOUT, connected).await.map_err(late)?
 }
 
+/// Who lets nodes connect.
+#[derive(Clone)]
+struct Door {
+    tls: Tls,
+    trust_domain: TrustDomain,
+    stopped: CancellationToken,
+    /// Connections whose other end is not known yet, by address: whoever has no certificate takes no other's place.
+    handshakes: Arc<Places<IpAddr>>,
+    /// Those of nodes.
+    nodes: Arc<Places<u64>>,
+}
+
 /// The connections that nodes make to this one. One that cannot be made is logged and left out. All are closed when
 /// `stopped` is cancelled: whoever serves them would go on with each until its last call has ended, and some never end.
 pub fn incoming(
     listener: TcpListener,
-    tls: Tls,
+    (tls, trust_domain): (Tls, TrustDomain),
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
-    let places = Arc::new(Semaphore::new(limits::PEER_CONNECTIONS_MAX));
-    let begin = (listener, tls, stopped, places, FuturesUnordered::new());
-    futures::stream::unfold(begin, |state| async move {
-        let (listener, tls, stopped, places, mut handshakes) = state;
+    let handshakes = Places::new(limits::PEER_HANDSHAKES_OF_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
+    let nodes = Places::new(limits::PEER_CONNECTIONS_OF_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
+    let door = Door { tls, trust_domain, stopped, handshakes, nodes };
+    futures::stream::unfold((listener, door, FuturesUnordered::new()), |state| async move {
+        let (listener, door, mut handshakes) = state;
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((socket, address)) => {
-                        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                            handshakes.push(shake((tls.clone(), stopped.clone()), socket, address, place));
+                        if let Some(place) = door.handshakes.take(address.ip()) {
+                            handshakes.push(door.clone().shake(socket, address, place));
                         } else {
                             // Dropped, which closes it.
-                            tracing::warn!(%address, "as many connections of nodes as there may be");
+                            tracing::warn!(%address, "as many connections of nodes begin as may at once");
                         }
                     }
                     Err(error) => {
@@ -116,7 +169,7 @@ pub fn incoming(
                 },
                 Some(shaken) = handshakes.next(), if !handshakes.is_empty() => {
                     if let Some(connection) = shaken {
-                        return Some((Ok(connection), (listener, tls, stopped, places, handshakes)));
+                        return Some((Ok(connection), (listener, door, handshakes)));
                     }
                 }
             }
@@ -124,40 +177,45 @@ pub fn incoming(
     })
 }
 
-async fn shake(
-    (tls, stopped): (Tls, CancellationToken),
-    socket: TcpStream,
-    address: SocketAddr,
-    place: OwnedSemaphorePermit,
-) -> Option<Incoming> {
-    let shaken = async {
-        prepare(&socket)?;
-        let changed = change_of(&tls);
-        let ended = Box::pin(async move {
-            tokio::select! {
-                () = changed => {}
-                () = stopped.cancelled() => {}
+impl Door {
+    /// A handshake that has its place. Whoever's certificate is not that of a node is sent away here: it could hold
+    /// the place of one, and have what it sends looked at, without ever making a call.
+    async fn shake(self, socket: TcpStream, address: SocketAddr, _place: Place<IpAddr>) -> Option<Incoming> {
+        let Self { tls, trust_domain, stopped, nodes, .. } = self;
+        let shaken = async {
+            prepare(&socket)?;
+            let changed = change_of(&tls);
+            let ended = Box::pin(async move {
+                tokio::select! {
+                    () = changed => {}
+                    () = stopped.cancelled() => {}
+                }
+            });
+            let stream =
+                tls.acceptor().accept(socket).await.map_err(|error| tls::handshake_failure(&error))?;
+            let certificate = tls::peer_certificate(stream.get_ref().1)?.ok_or("no certificate")?;
+            let certified = Certified(certificate.spiffe_id);
+            let node_id = call::node_of(&trust_domain, &certified.0);
+            let node_id = node_id.ok_or_else(|| format!("{} is not a node", certified.0))?;
+            let place = nodes.take(node_id);
+            let place = place.ok_or_else(|| format!("node {node_id} has as many connections as it may"))?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Connection {
+                stream,
+                ended,
+                certified,
+                _place: Some(place),
+            })
+        };
+        match timeout(limits::HANDSHAKE_TIMEOUT, shaken).await {
+            Ok(Ok(connection)) => Some(connection),
+            Ok(Err(reason)) => {
+                tracing::warn!(%address, %reason, "a node's connection was refused");
+                None
             }
-        });
-        let stream = tls.acceptor().accept(socket).await.map_err(|error| tls::handshake_failure(&error))?;
-        let certificate = tls::peer_certificate(stream.get_ref().1)?.ok_or("no certificate")?;
-        let certified = Certified(certificate.spiffe_id);
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Connection {
-            stream,
-            ended,
-            certified,
-            _place: Some(place),
-        })
-    };
-    match timeout(limits::HANDSHAKE_TIMEOUT, shaken).await {
-        Ok(Ok(connection)) => Some(connection),
-        Ok(Err(reason)) => {
-            tracing::warn!(%address, %reason, "a node's connection was refused");
-            None
-        }
-        Err(_) => {
-            tracing::warn!(%address, "a node's connection made no handshake in time");
-            None
+            Err(_) => {
+                tracing::warn!(%address, "a node's connection made no handshake in time");
+                None
+            }
         }
     }
 }
@@ -204,5 +262,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_places_are_taken_of_one_or_of_all_than_there_may_be() {
+        let places = Places::new(2, 3);
+        let (first, second) = (places.take(1).expect("room"), places.take(1).expect("room"));
+        assert!(places.take(1).is_none(), "as many of one as there may be");
+        let third = places.take(2).expect("room for another");
+        assert!(places.take(2).is_none(), "as many of all as there may be");
+        drop(first);
+        assert!(places.take(1).is_some(), "and given back at once");
+        drop((second, third));
+        assert!(places.taken.lock().expect("lock").is_empty(), "nobody is remembered for nothing");
     }
 }

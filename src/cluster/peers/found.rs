@@ -83,21 +83,24 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
         let asked = others.iter().map(|(id, address)| ask(&channels, *id, address));
         let answers: Vec<_> = futures::future::join_all(asked).await;
         let mut disks = BTreeMap::from([(this.node_id, this.disk_id)]);
+        // The cluster that another has joined already, and of which nobody has an entry yet.
+        let mut joined = this.cluster_id();
         let mut now_silent = Vec::new();
         for ((id, _), answer) in others.iter().zip(&answers) {
             match answer {
                 Ok(answer) => {
-                    if let Some(misfit) = misfit(*id, answer, this.disk_id, this.cluster_id()) {
+                    if let Some(misfit) = misfit(*id, answer, this.disk_id, joined) {
                         this.stop(misfit.to_string());
                         return;
                     }
+                    joined = joined.or(answer.cluster_id);
                     disks.insert(*id, answer.disk_id);
                 }
                 Err(reason) => now_silent.push(format!("node {id}: {reason}")),
             }
         }
         if is_founder && disks.len() == this.founders.len() && handle.is_blank() {
-            let id = this.cluster_id().unwrap_or(drawn);
+            let id = joined.unwrap_or(drawn);
             match begin(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
                     tracing::info!(cluster = call::shown(&id), members = disks.len(), "a cluster is founded");

@@ -18,7 +18,7 @@ mod wire;
 mod tests;
 
 pub use self::call::{ClusterId, DiskId};
-pub use self::channels::Channels;
+pub use self::channels::{Channels, Purpose};
 pub use self::client::Network;
 pub use self::found::found;
 pub use self::server::{Peers, serve};

@@ -1,7 +1,6 @@
 //! What this node answers to its peers.
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +25,7 @@ use crate::cluster::propose::Error;
 use crate::cluster::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::types::{LogId, TypeConfig, Vote};
 use crate::cluster::{Handle, Machine, codec, forwards};
+use crate::id::TrustDomain;
 use crate::limits;
 use crate::tls::Tls;
 
@@ -42,7 +42,11 @@ pub struct Peers<M: Machine> {
 }
 
 /// Answers on `listener`, for ever.
-pub async fn serve<M: Machine>(peers: Peers<M>, listener: TcpListener, tls: Tls) {
+pub async fn serve<M: Machine>(
+    peers: Peers<M>,
+    listener: TcpListener,
+    (tls, trust_domain): (Tls, TrustDomain),
+) {
     let service = PeerServer::new(peers)
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
@@ -57,7 +61,7 @@ pub async fn serve<M: Machine>(peers: Peers<M>, listener: TcpListener, tls: Tls)
         .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
         .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
         .add_service(service)
-        .serve_with_incoming(connection::incoming(listener, tls, stopped));
+        .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), stopped));
     match served.await {
         Ok(()) => tracing::error!("nothing listens for other nodes any more"),
         Err(error) => tracing::error!(%error, "listen for other nodes"),
@@ -88,7 +92,7 @@ impl<M: Machine> Peers<M> {
     fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<Call, Status> {
         let admitted = Call::read(request.metadata()).and_then(|call| {
             let certified = request.extensions().get::<Certified>().ok_or(Refusal::Unstated)?;
-            self.this.admit(&call, &certified.0, kind, |id| self.handle.disk_of(id))?;
+            self.this.admit(&call, &certified.0, kind, &self.handle.membership())?;
             Ok(call)
         });
         let call = admitted.map_err(|refusal| {
@@ -111,10 +115,10 @@ impl<M: Machine> Peers<M> {
         &self,
         vote: Vote,
         last: LogId,
-        directory: &Path,
+        snapshot: SnapshotFiles,
     ) -> Result<openraft::raft::SnapshotResponse<TypeConfig>, Status> {
         let refused = |error: io::Error| Status::invalid_argument(error.to_string());
-        let meta = self.snapshots.describe(directory).map_err(refused)?;
+        let meta = self.snapshots.describe(snapshot.directory()).map_err(refused)?;
         if meta.last_log_id != Some(last) {
             return Err(Status::invalid_argument("the snapshot's files are not of the entry it names"));
         }
@@ -123,7 +127,6 @@ impl<M: Machine> Peers<M> {
         if applied.is_some_and(|applied| last > applied && last.index <= applied.index) {
             return Err(Status::invalid_argument("the snapshot contradicts what this node has applied"));
         }
-        let snapshot = SnapshotFiles::in_directory(directory);
         let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
         self.handle.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)
     }
@@ -241,16 +244,9 @@ impl<M: Machine> Peer for Peers<M> {
         };
         let head = snapshot::head(&mut parts).await.map_err(not_taken)?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
-        let directory = self.snapshots.receiving();
-        let made = snapshot::receive(&head, &mut parts, &directory).await;
-        let taken = match made {
-            Ok(()) => self.install(vote, last, &directory).await,
-            Err(refused) => Err(not_taken(refused)),
-        };
-        if let Err(error) = tokio::fs::remove_dir_all(&directory).await {
-            tracing::warn!(%error, "remove what was received of a snapshot");
-        }
-        let answer = taken?;
+        let files = self.snapshots.receiving();
+        snapshot::receive(&head, &mut parts, files.directory()).await.map_err(not_taken)?;
+        let answer = self.install(vote, last, files).await?;
         Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
     }
 
@@ -292,16 +288,20 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::Forwarded>>,
     ) -> Result<Response<Self::ForwardStream>, Status> {
         self.admit(&request, Kind::Member)?;
-        let batches = self.handle.batches.clone();
+        let (batches, clock) = (self.handle.batches.clone(), self.handle.clock.clone());
         let answers = request.into_inner().map(move |message| {
-            let batches = batches.clone();
+            let (batches, now) = (batches.clone(), clock.boot());
             async move {
-                let submission = forwards::from_proto(message?).map_err(Status::invalid_argument)?;
-                if !M::knows(&submission.command) {
-                    return Err(Status::invalid_argument("command: is not one that this node knows"));
-                }
+                let (submission, patience) =
+                    forwards::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
-                Ok(forwards::proposed(sequence, batches.submit(submission).await))
+                // Of this one command: the others that are under way go on.
+                let outcome = if M::knows(&submission.command) {
+                    batches.submit(submission, now + patience).await
+                } else {
+                    Err(NotDone::UnknownCommand)
+                };
+                Ok(forwards::proposed(sequence, outcome))
             }
         });
         Ok(Response::new(Box::pin(answers.buffer_unordered(limits::PROPOSALS_QUEUED_MAX))))

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::call::{self, Call, ClusterId, DiskId, Refusal};
 use crate::cluster::log::{self, CLUSTER_ID};
+use crate::cluster::types::StoredMembership;
 use crate::cluster::{Corrupt, Open};
 use crate::id::{TrustDomain, WorkloadId};
 
@@ -99,7 +100,8 @@ impl This {
     }
 
     /// Lets a call in, or says why not. In this order: who calls, as the certificate says; whom; on which
-    /// disks; of which cluster. `disk_of` answers by which disk this node's cluster knows a member.
+    /// disks; of which cluster, as one of its `members`. Until it knows any, those count with which this node is
+    /// configured to found one.
     ///
     /// # Errors
     /// As [`Refusal`] says.
@@ -108,7 +110,7 @@ impl This {
         call: &Call,
         certified: &WorkloadId,
         kind: Kind,
-        disk_of: impl Fn(u64) -> Option<DiskId>,
+        members: &StoredMembership,
     ) -> Result<(), Refusal> {
         let trust_domain = self.trust_domain.as_ref().ok_or(Refusal::Unstated)?;
         call::check_identity(call, certified, trust_domain, self.node_id)?;
@@ -126,8 +128,12 @@ impl This {
         if kind == Kind::Hello {
             return Ok(());
         }
-        if disk_of(call.from).is_some_and(|known| known != call.from_disk) {
-            return Err(Refusal::DiskOfCaller(call.from));
+        let members = members.membership();
+        match members.get_node(&call.from) {
+            Some(known) if known.disk_id != call.from_disk => return Err(Refusal::DiskOfCaller(call.from)),
+            None if members.nodes().next().is_some() => return Err(Refusal::NotAMember(call.from)),
+            None if !self.founders.contains_key(&call.from) => return Err(Refusal::NotAFounder(call.from)),
+            _ => {}
         }
         let theirs = call.cluster_id.ok_or(Refusal::Unstated)?;
         match self.cluster_id() {
@@ -135,8 +141,7 @@ impl This {
             Some(ours) => {
                 Err(Refusal::OtherCluster { ours: call::shown(&ours), theirs: call::shown(&theirs) })
             }
-            None if self.founders.contains_key(&call.from) => Ok(()),
-            None => Err(Refusal::NotAFounder(call.from)),
+            None => Ok(()),
         }
     }
 }

@@ -21,6 +21,12 @@ fn candidate(term: u64, node_id: u64) -> proto::VoteRequest {
     proto::VoteRequest { vote: Some(vote(term, node_id, false)), last_log_id, leadership_transfer: false }
 }
 
+/// A command of a process that nobody has heard of.
+fn forwarded(sequence: u64, command: Bytes) -> proto::Forwarded {
+    let origin = Bytes::from_static(&[1; 16]);
+    proto::Forwarded { origin, sequence, low_watermark: sequence.min(1), command, patience_millis: 0 }
+}
+
 /// A cluster of two whose second member is played by the test: it has its certificate, its id and its disk.
 struct Played {
     site: Site,
@@ -76,8 +82,16 @@ async fn a_certificate_of_the_right_ca_with_another_identity_opens_nothing() {
     let cluster_id = victim.handle.cluster_id();
     let other = (1..=3).find(|id| *id != played.node_id && *id != played.victim).expect("the third");
     let disk_of_other = victim.handle.disk_of(other).expect("a member");
-    // A caller of the API; the node whose name it does not say; one that is no member, in a member's name.
-    for path in ["gateway", "node", &format!("node/{}", played.node_id), "node/9", "node/01"] {
+    // Callers of the API, and what looks like a node: they do not come so far that a call is looked at.
+    for path in ["gateway", "node", "node/", "node/01", "node/+1", "a/node/1", "node/1/a", "nodes/1"] {
+        let caller = site.caller(path, (other, disk_of_other), cluster_id);
+        let client = site.client_of(&caller, played.victim, Some(victim.disk_id()));
+        let answer = client.peer().hello(client.request(proto::HelloRequest::default())).await;
+        let status = answer.expect_err("nobody answers");
+        assert!(status.code() != Code::PermissionDenied, "{path}: {status}");
+    }
+    // The node whose name it does not say; one that is no member, in a member's name.
+    for path in [&format!("node/{}", played.node_id), "node/9"] {
         let caller = site.caller(path, (other, disk_of_other), cluster_id);
         let client = site.client_of(&caller, played.victim, Some(victim.disk_id()));
         let answer = client.peer().vote(client.request(candidate(9, other))).await;
@@ -87,6 +101,40 @@ async fn a_certificate_of_the_right_ca_with_another_identity_opens_nothing() {
         let barrier = client.peer().barrier(client.request(proto::BarrierRequest { index: 1 })).await;
         assert_refused(barrier, Code::PermissionDenied, "the certificate is that of");
     }
+    played.end().await;
+}
+
+/// The cluster's CA has signed for it, and `Hello` tells it which cluster this is and on which disk: with that it voted,
+/// appended, wrote and asked for leases as if it were a member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_no_member_is_refused_whatever_it_knows() {
+    let played = Played::begin().await;
+    let (site, leads) = (&played.site, leader(&played.nodes));
+    let caller = site.caller("node/9", (9, rand()), leads.handle.cluster_id());
+    let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
+    let mut peer = client.peer();
+    peer.hello(client.request(proto::HelloRequest::default())).await.expect("it may ask who is there");
+    let text = "node 9 is not a member";
+    let refused = Code::FailedPrecondition;
+    let asked = candidate(leads.handle.term() + 1, 9);
+    assert_refused(peer.vote(client.request(asked)).await, refused, text);
+    assert_refused(peer.pre_vote(client.request(asked)).await, refused, text);
+    let append = proto::AppendRequest {
+        vote: Some(vote(leads.handle.term() + 1, 9, true)),
+        prev_log_id: None,
+        entries: Vec::new(),
+        leader_commit: None,
+    };
+    assert_refused(peer.append(client.request(append.clone())).await, refused, text);
+    let appends = futures::stream::iter([append]);
+    assert_refused(peer.append_stream(client.request(appends)).await.map(drop), refused, text);
+    let parts = futures::stream::iter([proto::SnapshotPart::default()]);
+    assert_refused(peer.install_snapshot(client.request(parts)).await, refused, text);
+    assert_refused(peer.read_index(client.request(proto::ReadIndexRequest {})).await, refused, text);
+    assert_refused(peer.applied(client.request(proto::AppliedRequest { index: 1 })).await, refused, text);
+    assert_refused(peer.barrier(client.request(proto::BarrierRequest { index: 1 })).await, refused, text);
+    let commands = futures::stream::iter([forwarded(1, command("forged"))]);
+    assert_refused(peer.forward(client.request(commands)).await.map(drop), refused, text);
     played.end().await;
 }
 
@@ -210,6 +258,32 @@ async fn entries_with_a_gap_or_in_another_order_are_refused() {
     played.end().await;
 }
 
+/// Each of them could follow on some log, but not on ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_that_follow_on_nothing_that_is_here_are_not_taken() {
+    let played = Played::begin().await;
+    let (client, me) = (played.client(), played.node_id);
+    let term = played.nodes[0].handle.term() + 1;
+    let before = played.nodes[0].handle.applied();
+    for (at_term, at) in [(term, before + 1_000), (term, before + 1), (term - 1, before + 500)] {
+        let entry = log_proto::Entry {
+            log_id: Some(log_id(term, me, at + 1)),
+            payload: Some(log_proto::entry::Payload::Commands(command("forged"))),
+        };
+        let append = proto::AppendRequest {
+            vote: Some(vote(term, me, true)),
+            prev_log_id: Some(log_id(at_term, me, at)),
+            entries: vec![entry],
+            leader_commit: Some(log_id(term, me, at + 1)),
+        };
+        let answer = client.peer().append(client.request(append)).await.expect("an answer").into_inner();
+        let outcome = answer.outcome.expect("an outcome");
+        assert!(matches!(outcome, proto::append_response::Outcome::Conflict(_)), "{at}: {outcome:?}");
+        assert_eq!(played.nodes[0].handle.applied(), before);
+    }
+    played.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_beyond_the_limit_is_refused() {
     let played = Played::begin().await;
@@ -233,23 +307,20 @@ async fn a_message_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_that_nobody_could_apply_and_ids_that_cannot_be_are_refused() {
+async fn commands_with_ids_that_cannot_be_are_refused() {
     let played = Played::begin().await;
     let client = played.client();
-    let forwarded = |origin: &[u8], sequence, low_watermark| proto::Forwarded {
+    let with = |origin: &[u8], sequence, low_watermark| proto::Forwarded {
         origin: Bytes::copy_from_slice(origin),
-        sequence,
         low_watermark,
-        command: Bytes::from_static(b"forged"),
+        ..forwarded(sequence, command("forged"))
     };
-    let unknown = proto::Forwarded { command: Bytes::from_static(UNKNOWN), ..forwarded(&[1; 16], 1, 1) };
     for message in [
-        unknown,
-        forwarded(&[1; 15], 1, 1),
-        forwarded(&[], 1, 1),
-        forwarded(&[1; 16], 0, 0),
-        forwarded(&[1; 16], 1, 0),
-        forwarded(&[1; 16], 1, 2),
+        with(&[1; 15], 1, 1),
+        with(&[], 1, 1),
+        with(&[1; 16], 0, 0),
+        with(&[1; 16], 1, 0),
+        with(&[1; 16], 1, 2),
     ] {
         let stream = client.peer().forward(client.request(futures::stream::iter([message]))).await;
         let answer = stream.expect("a stream").into_inner().next().await.expect("an answer");
@@ -258,18 +329,52 @@ async fn commands_that_nobody_could_apply_and_ids_that_cannot_be_are_refused() {
     played.end().await;
 }
 
+/// As a newer node forwards it while versions change. It ended the stream, and with it what was known of all that other
+/// callers had under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_the_leader_does_not_know_is_refused_and_the_others_go_on() {
+    use proto::proposed::Outcome::{Done, Refused};
+    let played = Played::begin().await;
+    let leads = leader(&played.nodes);
+    let client = played.site.client_of(&played.caller, leads.handle.node_id(), Some(leads.disk_id()));
+    let commands = [
+        forwarded(1, command("one")),
+        forwarded(2, Bytes::from_static(UNKNOWN)),
+        forwarded(3, command("three")),
+    ];
+    let answers = client.peer().forward(client.request(futures::stream::iter(commands))).await;
+    let answers: Vec<_> = answers.expect("a stream").into_inner().collect().await;
+    let mut answers: Vec<_> = answers.into_iter().map(|answer| answer.expect("an answer")).collect();
+    answers.sort_by_key(|answer| answer.sequence);
+    let unknown = i32::from(proto::Refusal::UnknownCommand);
+    match &answers[..] {
+        [one, two, three] => {
+            assert!(matches!((&one.outcome, &three.outcome), (Some(Done(_)), Some(Done(_)))), "{answers:?}");
+            assert_eq!(two.outcome, Some(Refused(unknown)));
+        }
+        other => panic!("{other:?}"),
+    }
+    played.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_say_nothing_are_given_up_and_hold_up_nobody() {
     let played = Played::begin().await;
+    // Every connection that a write takes is there.
+    for node in &played.nodes {
+        node.write("before").await;
+    }
     let at = address(&played.site.members[&played.victim]);
     let mut silent = Vec::new();
-    for _ in 0..limits::PEER_CONNECTIONS_MAX {
+    for _ in 0..limits::PEER_HANDSHAKES_OF_ADDRESS_MAX {
         silent.push(TcpStream::connect(at).await.expect("connects"));
     }
     // Whoever comes beyond as many as there may be is let go at once.
     let mut beyond = TcpStream::connect(at).await.expect("connects");
     let read = timeout(LONG, beyond.read(&mut [0; 1])).await.expect("it ends");
     assert!(read.is_err() || read.is_ok_and(|bytes| bytes == 0));
+    // Members are connected already, and have places of their own.
+    timeout(LONG, played.nodes[1].write("meanwhile")).await.expect("it goes on");
     // Half a handshake is none.
     silent[0].write_all(&[0x16, 0x03, 0x01]).await.expect("writes");
     for mut connection in silent {

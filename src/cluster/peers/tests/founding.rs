@@ -83,6 +83,24 @@ async fn a_disk_that_was_lost_does_not_come_back_under_its_id() {
     stop_all(nodes).await;
 }
 
+/// Its founder's disk was lost when one node had joined, and nobody had an entry of its log. A cluster with another
+/// id could never have had that node for a member: whatever belongs to a cluster belongs to no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_one_node_has_joined_and_nobody_has_founded_is_founded_under_its_id() {
+    let site = Site::new(3);
+    let id: ClusterId = rand();
+    let database = log::open_database(&site.data(2).join("raft")).expect("log");
+    log::write_meta(&database, log::CLUSTER_ID, &id).expect("written");
+    drop(database);
+    let nodes = site.cluster().await;
+    let index = nodes[0].write("one").await;
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(index)).await.expect("applied");
+        assert_eq!(node.handle.cluster_id(), Some(id));
+    }
+    stop_all(nodes).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_not_founded_again_with_one_of_its_members() {
     let site = Site::new(5);

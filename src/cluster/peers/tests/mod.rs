@@ -31,7 +31,7 @@ use super::this::This;
 use super::*;
 use crate::clock::Clock;
 use crate::cluster::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
-use crate::cluster::{Closed, Handle, Options, Origin, Started, Transport, log, start};
+use crate::cluster::{Closed, Handle, Machine, Options, Origin, Started, Transport, log, start};
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{Files, Tls, With};
@@ -48,8 +48,8 @@ struct Site {
 }
 
 /// A node that runs.
-struct Node {
-    handle: Handle<Rows>,
+struct Node<M: Machine = Rows> {
+    handle: Handle<M>,
     tasks: JoinSet<()>,
     writer: thread::JoinHandle<()>,
     closed: Closed,
@@ -124,8 +124,12 @@ impl Site {
     }
 
     /// A node that is configured to found a cluster with these.
-    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
     async fn node_of(&self, id: u64, members: &Founders) -> Node {
+        self.node_with(id, members, Rows).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    async fn node_with<M: Machine>(&self, id: u64, members: &Founders, machine: M) -> Node<M> {
         let options = Options {
             data: self.data(id),
             node_id: id,
@@ -143,7 +147,7 @@ impl Site {
             }),
         };
         let mut writer = None;
-        let started = start(options, Rows, |work| {
+        let started = start(options, machine, |work| {
             writer = Some(thread::spawn(work));
             Ok(())
         });
@@ -204,7 +208,7 @@ fn rand() -> [u8; 16] {
     *uuid::Uuid::new_v4().as_bytes()
 }
 
-impl Node {
+impl<M: Machine> Node<M> {
     fn disk_id(&self) -> DiskId {
         self.handle.channels.this.disk_id
     }
@@ -212,10 +216,6 @@ impl Node {
     async fn recovered(&self) {
         self.handle.until_recovered(LONG).await.expect("recovers");
         timeout(LONG, self.handle.until_led()).await.expect("a leader");
-    }
-
-    async fn write(&self, text: &str) -> u64 {
-        self.handle.propose(command(text)).await.expect("applied").index
     }
 
     async fn stop(mut self) {
@@ -228,14 +228,20 @@ impl Node {
     }
 }
 
-async fn stop_all(nodes: Vec<Node>) {
+impl Node {
+    async fn write(&self, text: &str) -> u64 {
+        self.handle.propose(command(text)).await.expect("applied").index
+    }
+}
+
+async fn stop_all<M: Machine>(nodes: Vec<Node<M>>) {
     for node in nodes {
         node.stop().await;
     }
 }
 
 /// The node that leads.
-fn leader(nodes: &[Node]) -> &Node {
+fn leader<M: Machine>(nodes: &[Node<M>]) -> &Node<M> {
     let leader = nodes[0].handle.leader().expect("a leader");
     nodes.iter().find(|node| node.handle.node_id() == leader).expect("one of them")
 }

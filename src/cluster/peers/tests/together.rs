@@ -1,6 +1,16 @@
 //! What three nodes do as one.
 
+use std::collections::BTreeSet;
+
+use futures::FutureExt as _;
+use tokio_rustls::rustls::pki_types::ServerName;
+
 use super::*;
+use crate::cluster::Submission;
+use crate::cluster::forwards::Forwards;
+use crate::cluster::types::Peer;
+use crate::state::Replicated;
+use crate::state::command::{self as commands, Command, PutTool, Reply, Tool};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_on_any_node_is_applied_on_all() {
@@ -64,4 +74,213 @@ async fn without_a_majority_nothing_is_written_and_no_lease_is_kept() {
     );
     assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
     last.stop().await;
+}
+
+/// Nobody else leads as far as is known, so nothing ends the wait but time. It was said that nothing was proposed, and
+/// what was written all the same was taken out of the audit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_without_a_majority_has_proposed_is_of_unknown_outcome() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let (mut leads, others): (Vec<_>, Vec<_>) =
+        nodes.into_iter().partition(|node| node.handle.node_id() == leads);
+    let gone: Vec<u64> = others.iter().map(|node| node.handle.node_id()).collect();
+    stop_all(others).await;
+    let before = leads[0].handle.applied();
+    let unknown = leads[0].handle.propose(command("is it?")).await.expect_err("alone");
+    assert_eq!(unknown, crate::cluster::Error::OutcomeUnknown);
+    for id in gone {
+        leads.push(site.node(id).await);
+    }
+    timeout(LONG, leads[0].handle.until_applied(before + 1)).await.expect("it is");
+    stop_all(leads).await;
+}
+
+/// They stood before all others of this node, each for as long as it takes to find out that nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_nobody_waits_for_hold_up_no_others() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let (leads, other) = (leader(&nodes), follower(&nodes));
+    let path = format!("node/{}", other.handle.node_id());
+    let as_other = (other.handle.node_id(), other.disk_id());
+    let caller = site.caller(&path, as_other, leads.handle.cluster_id());
+    let (forwards, work) = Forwards::new(Arc::new(caller.channels), Clock::system());
+    let submission = |sequence| Submission {
+        origin: Origin::from_bytes([3; 16]),
+        sequence,
+        low_watermark: 1,
+        command: command("forwarded"),
+    };
+    let until = Clock::system().boot() + LONG;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let nobody = Peer { address: silent.local_addr().expect("address").to_string(), disk_id: rand() };
+    for sequence in 1..=50 {
+        let given_up = forwards.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
+        assert!(given_up.is_none());
+    }
+    let mut tasks = JoinSet::new();
+    tasks.spawn(work);
+    let id = leads.handle.node_id();
+    let member = Peer { address: site.members[&id].clone(), disk_id: leads.disk_id() };
+    let submitted = forwards.submit((id, member), submission(51), until);
+    let outcome = timeout(10 * limits::PEER_CONNECT_TIMEOUT, submitted).await.expect("at once");
+    outcome.expect("applied");
+    tasks.shutdown().await;
+    stop_all(nodes).await;
+}
+
+/// Replaces the only tool by one with another description, so that each time it is applied makes a revision.
+fn replace(description: String) -> Bytes {
+    let tool = Tool { tool_id: "counter".to_owned(), description: Some(description), ..Tool::default() };
+    commands::encode(Command::PutTool(PutTool {
+        tool: Some(tool),
+        replaces: true,
+        is_operator: true,
+        ..PutTool::default()
+    }))
+}
+
+/// Commands of the followers are under way while the leader goes away in the middle: what it had committed and not
+/// answered is sent again to its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
+    const ROUNDS: usize = 5;
+    let site = Site::new(3);
+    let node = async |id: u64| site.node_with(id, &site.members, Replicated::default()).await;
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        nodes.push(node(id).await);
+    }
+    for node in &nodes {
+        node.recovered().await;
+    }
+    let revision = |reply: &Bytes| match commands::decode_reply(reply).expect("a reply").outcome {
+        Reply::Tool(written) => written.row.and_then(|row| row.version).expect("a version").revision,
+        other => panic!("{other:?}"),
+    };
+    let mut revisions = BTreeSet::new();
+    for round in 0..ROUNDS {
+        let id = leader(&nodes).handle.node_id();
+        let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
+        let gone = nodes.remove(at);
+        let (over, is_over) = tokio::sync::watch::channel(false);
+        let (told, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let mut writers = JoinSet::new();
+        for follower in &nodes {
+            for writer in 0..8 {
+                let (handle, told, is_over) = (follower.handle.clone(), told.clone(), is_over.clone());
+                writers.spawn(async move {
+                    for number in 0.. {
+                        if *is_over.borrow() {
+                            return;
+                        }
+                        let name = format!("{round} {} {writer} {number}", handle.node_id());
+                        drop(told.send(handle.propose(replace(name)).await));
+                    }
+                });
+            }
+        }
+        drop(told);
+        let mut take = |outcome: Result<crate::cluster::Outcome, crate::cluster::Error>| {
+            let reply = outcome.expect("a successor takes it").reply;
+            assert!(revisions.insert(revision(&reply)), "{} was told twice", revision(&reply));
+        };
+        for _ in 0..100 {
+            take(outcomes.recv().await.expect("writers"));
+        }
+        gone.stop().await;
+        for _ in 0..100 {
+            take(outcomes.recv().await.expect("writers"));
+        }
+        over.send_replace(true);
+        while let Some(outcome) = outcomes.recv().await {
+            take(outcome);
+        }
+        writers.shutdown().await;
+        nodes.push(node(id).await);
+        nodes.last().expect("there").recovered().await;
+    }
+    // Everybody was told, and so each revision but this one was told to somebody.
+    let last = nodes[0].handle.propose(replace("the last".to_owned())).await.expect("applied");
+    assert_eq!(revision(&last.reply), revisions.len() as u64 + 1, "something was applied twice");
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last.index)).await.expect("applied");
+    }
+    let hashes: Vec<_> = nodes.iter().map(|node| node.handle.state_hash().expect("hash")).collect();
+    assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]));
+    stop_all(nodes).await;
+}
+
+/// The certificate that a node shows now.
+async fn shown(tls: &Tls, address: &str) -> Vec<u8> {
+    let socket = tokio::net::TcpStream::connect(address).await.expect("connects");
+    let name = ServerName::try_from("node").expect("a name");
+    let stream = tls.connector().connect(name, socket).await.expect("a handshake");
+    stream.get_ref().1.peer_certificates().expect("certificates")[0].to_vec()
+}
+
+/// A CA is replaced as its users do it: trusted beside the old one, used, trusted alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let second = ca("the second");
+    let trust = |name: &str, cas: &str| write_private(&site.directory.path().join(format!("{name}.ca")), cas);
+    let both = format!("{}{}", site.ca.pem(), second.pem());
+    let as_node = |name: &str, ca: &CertifiedIssuer<'static, KeyPair>| {
+        let files = site.files(name, "node/9", ca);
+        trust(name, &both);
+        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
+        let metrics = Metrics::new().expect("metrics");
+        Tls::load(files, vec![trust_domain], With::Peers, Clock::system(), metrics).expect("TLS")
+    };
+    let (old, new) = (as_node("old", &site.ca), as_node("new", &second));
+    let is_let_in = async |tls: &Tls, id: u64| {
+        let expected = format!("spiffe://{TRUST_DOMAIN}/node/{id}");
+        let mut connection = connection::connect(tls, &site.members[&id], &expected).await.ok()?;
+        // Over TLS 1.3 the refusal comes after our side of the handshake; whoever is let in is told settings.
+        let mut byte = [0; 1];
+        let read = tokio::io::AsyncReadExt::read(&mut connection, &mut byte);
+        timeout(LONG, read).await.ok()?.ok().filter(|bytes| *bytes == 1)
+    };
+    // Every write succeeds, while whatever is waited for is not so yet.
+    let mut writes = 0;
+    macro_rules! until {
+        ($is_so:expr) => {
+            let begun = Clock::system().boot();
+            while !$is_so {
+                nodes[writes % 3].write("meanwhile").await;
+                writes += 1;
+                assert!(Clock::system().boot() < begun + LONG, "not taken up");
+            }
+        };
+    }
+    assert!(is_let_in(&new, 1).await.is_none());
+    for id in 1..=3 {
+        trust(&format!("node-{id}"), &both);
+    }
+    for id in 1..=3 {
+        until!(is_let_in(&new, id).await.is_some());
+    }
+    for id in 1..=3 {
+        let before = shown(&old, &site.members[&id]).await;
+        site.files(&format!("node-{id}"), &format!("node/{id}"), &second);
+        trust(&format!("node-{id}"), &both);
+        until!(shown(&old, &site.members[&id]).await != before);
+    }
+    for id in 1..=3 {
+        trust(&format!("node-{id}"), &second.pem());
+    }
+    for id in 1..=3 {
+        until!(is_let_in(&old, id).await.is_none());
+        assert!(is_let_in(&new, id).await.is_some());
+    }
+    let last = nodes[0].write("with the second alone").await;
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("all are connected");
+        node.handle.fresh().await.expect("a lease");
+    }
+    stop_all(nodes).await;
 }
