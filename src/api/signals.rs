@@ -163,6 +163,7 @@ fn log_received(received: &Received, caller: Option<&str>) {
         format = judged.map(|judged| judged.format.as_str()),
         txn = judged.and_then(|judged| judged.txn.as_deref()).map(error::printable),
         policy = judged.map(|judged| judged.policy_digest.as_str()),
+        passed_on = judged.map(|judged| judged.is_tellable),
         "signal received"
     );
 }

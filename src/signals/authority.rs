@@ -41,6 +41,10 @@ pub struct Facts {
     /// same: an actor that another issuer names, or a token from before the configuration was changed, may
     /// derive from them.
     pub unheard: Vec<String>,
+    /// Whether what is said of the subject may be passed on in our name: each part of it is named as its issuer alone
+    /// names it. A telephone number is nobody's, and an address that of whoever gives it, which the address itself
+    /// does not say.
+    pub is_tellable: bool,
 }
 
 impl Facts {
@@ -59,12 +63,16 @@ impl Authority {
     /// [`Error::OutsideAuthority`] with the member that names what the issuer does not speak for;
     /// [`Error::Invalid`] for a subject of our own that is no workload identifier.
     pub fn facts(&self, subject: &SubjectId, parties: Parties<'_>) -> Result<Facts, Error> {
-        let mut found = Facts::default();
+        let mut found = Facts { is_tellable: self.is_tellable(subject, parties), ..Facts::default() };
         let SubjectId::Complex(complex) = subject else {
             self.collect(subject, "sub_id", parties, &mut found)?;
             found.blocked.clone_from(&found.revoked);
             return Ok(found);
         };
+        // Also of the members that are not acted on: they are passed on with the others.
+        for (member, subject) in complex.members() {
+            self.collect(subject, &format!("sub_id.{member}"), parties, &mut Facts::default())?;
+        }
         // A session that is one token is the narrowest.
         let session = complex.session.as_ref().filter(|session| matches!(session, SubjectId::JwtId { .. }));
         if let Some(session) = session {
@@ -151,6 +159,20 @@ impl Authority {
             SubjectId::Complex(_) | SubjectId::Unusable { .. } => {}
         }
         Ok(())
+    }
+
+    fn is_tellable(&self, subject: &SubjectId, parties: Parties<'_>) -> bool {
+        match subject {
+            SubjectId::Unusable { .. } => false,
+            SubjectId::Email(_) => {
+                self.subject_issuers.iter().any(|iss| parties.known.believes_email_of(iss))
+            }
+            SubjectId::Complex(complex) => {
+                complex.members().iter().all(|(_, member)| self.is_tellable(member, parties))
+            }
+            SubjectId::Aliases(aliases) => aliases.iter().all(|alias| self.is_tellable(alias, parties)),
+            _ => true,
+        }
     }
 
     fn speaks_for(&self, iss: &str) -> bool {
@@ -332,6 +354,42 @@ mod tests {
         }
         let other = json!({"user": {"format": "iss_sub", "iss": "https://x", "sub": "7"}, "device": device});
         assert_eq!(outside(&authority(), &complex(&other)), "sub_id.user.iss");
+        // Nor may it name another's beside what it may act on: that is passed on with it.
+        let foreign = json!({"format": "iss_sub", "iss": "https://x", "sub": "7"});
+        for member in ["device", "session", "application", "tenant", "org_unit", "group"] {
+            let with_foreign = complex(&json!({"user": user, member: foreign}));
+            assert_eq!(outside(&authority(), &with_foreign), format!("sub_id.{member}.iss"));
+        }
+    }
+
+    /// Attack: whoever may say something of its own subjects has us say in our name, to all who trust us, what it likes
+    /// of a telephone number, of an address, or of somebody beside whom it names.
+    #[test]
+    fn what_is_said_is_passed_on_only_of_whom_its_issuer_alone_names() {
+        let (user, phone) = (
+            json!({"format": "opaque", "id": "7"}),
+            json!({"format": "phone_number", "phone_number": "+12065550100"}),
+        );
+        let email = json!({"format": "email", "email": "a@b.example"});
+        let beside = |member: &str, other: &Value| json!({"format": "complex", "user": user, member: other});
+        let aliases = |other: &Value| json!({"format": "aliases", "identifiers": [user, other]});
+        let no_address = Authority { trust_domains: Vec::new(), subject_issuers: vec![OTHER.to_owned()] };
+        for (authority, subject, is_tellable) in [
+            (authority(), user.clone(), true),
+            (authority(), phone.clone(), false),
+            (authority(), beside("device", &phone), false),
+            (authority(), beside("tenant", &user), true),
+            (authority(), aliases(&phone), false),
+            (authority(), aliases(&user), true),
+            // Only an issuer whose addresses are believed says whose they are.
+            (authority(), email.clone(), true),
+            (no_address.clone(), email.clone(), false),
+            (no_address.clone(), beside("group", &email), false),
+            (no_address, aliases(&email), false),
+        ] {
+            let found = found(&authority, &subject, &known()).expect("within its authority");
+            assert_eq!(found.is_tellable, is_tellable, "{subject}");
+        }
     }
 
     #[test]

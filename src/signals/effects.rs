@@ -145,7 +145,7 @@ mod tests {
 
     fn effects_of(set: &Set, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
         let permit = obedient().decide_signal(&Question { set: set.asked(), caller: None, is_signed: true });
-        let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), unheard: Vec::new() };
+        let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..Facts::default() };
         effects(set, &permit.expect("permitted"), &facts, at(100))
     }
 

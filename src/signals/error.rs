@@ -1,7 +1,7 @@
 //! Why a signal was not accepted, by reason. `api` maps each to a status and a code, once for each form.
 
 use crate::cluster;
-use crate::policy::Denial;
+use crate::policy::{Denial, DenialKind};
 use crate::token::set;
 use crate::{json, state};
 
@@ -45,7 +45,7 @@ pub enum Error {
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
     /// Policy did not answer in time, which says nothing about the signal.
-    #[error("policy did not answer in time")]
+    #[error("policy did not decide in time")]
     PolicyTimedOut(Denial),
     /// This node does not know whom it may hear.
     #[error(transparent)]
@@ -101,6 +101,15 @@ impl Error {
             | Self::NoPolicy
             | Self::Write(_) => "unavailable",
             Self::Internal(_) => "error",
+        }
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Self {
+        match denial.kind {
+            DenialKind::TimedOut => Self::PolicyTimedOut(denial),
+            _ => Self::Denied(denial),
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::id::Digest128;
 use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Permit, Question};
-use crate::policy::{Bundle, Denial, DenialKind, Point};
+use crate::policy::{Bundle, Denial, Point};
 use crate::state::{self, Again, Fresh, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
@@ -117,6 +117,8 @@ pub struct Judged {
     pub policy_digest: String,
     /// The members of `sub_id` that name what no credential derives from that is accepted here.
     pub unheard: Vec<String>,
+    /// Whether streams may be told of its subject.
+    pub is_tellable: bool,
 }
 
 /// Who a token is from, as far as is known.
@@ -177,6 +179,7 @@ impl Receiver {
         let facts = issuer.authority.facts(&set.subject, parties)?;
         let permit = self.decide(&set, caller, matches!(form, Form::Signed(_)))?;
         let effects = effects::effects(&set, &permit, &facts, now)?;
+        let events = if facts.is_tellable { events } else { Vec::new() };
 
         let count = effects.len();
         let signal = Signal {
@@ -200,6 +203,7 @@ impl Receiver {
             txn: set.txn,
             policy_digest: permit.policy_digest().to_owned(),
             unheard: facts.unheard,
+            is_tellable: facts.is_tellable,
         };
         Ok(Received {
             status: if count == 0 { Status::Ignored } else { Status::Accepted },
@@ -293,10 +297,7 @@ impl Receiver {
         let decision = policy.decide_signal(&Question { set: set.asked(), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Signals.as_str(), result);
-        decision.map_err(|denial| match denial.kind {
-            DenialKind::TimedOut => Error::PolicyTimedOut(denial),
-            _ => Error::Denied(denial),
-        })
+        decision.map_err(Error::from)
     }
 
     fn refusal(&self, error: state::Error) -> Error {

@@ -125,14 +125,21 @@ impl SubjectId {
 }
 
 impl Complex {
-    /// Its members, in an order.
-    fn members(&self) -> [Option<&SubjectId>; 7] {
+    /// The members that are there, with their names.
+    #[must_use]
+    pub fn members(&self) -> Vec<(&'static str, &SubjectId)> {
+        let members = COMPLEX.into_iter().zip(self.all());
+        members.filter_map(|(name, member)| Some((name, member?))).collect()
+    }
+
+    /// All members, in the order of [`COMPLEX`].
+    fn all(&self) -> [Option<&SubjectId>; 7] {
         let Self { user, device, session, application, tenant, org_unit, group } = self;
         [user, device, session, application, tenant, org_unit, group].map(Option::as_ref)
     }
 
     fn matches(&self, other: &Self) -> bool {
-        self.members().into_iter().zip(other.members()).all(|members| match members {
+        self.all().into_iter().zip(other.all()).all(|members| match members {
             (Some(one), Some(other)) => one.matches(other),
             _ => true,
         })

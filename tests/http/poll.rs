@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Channel, FABRIC, IDP, NOW_SECS, Node, Setup, python, with};
+use crate::support::{Answer, Channel, FABRIC, IDP, NOW_SECS, Node, OTHER_IDP, Setup, python, with};
 
 const STREAMS: &str = "/v1/signals/stream";
 const CAEP: &str = "https://schemas.openid.net/secevent/caep/event-type";
@@ -440,4 +440,37 @@ async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
     set_status("enabled").await;
     revoke(&node, "fresh").await;
     assert_eq!(subjects(&poll_now(&node, &stream_id, &json!({})).await), [workload("fresh")]);
+}
+
+/// Attack: an issuer that speaks for nobody but its own subjects has this fabric say in its own name, to all who trust
+/// it, that somebody else's account is compromised: by an address, a telephone number, or a name beside its own.
+#[tokio::test]
+async fn what_an_issuer_says_of_whom_it_does_not_name_alone_is_not_passed_on() {
+    let node = Node::start().await;
+    let stream_id = stream(&node).await;
+    let own = json!({"format": "opaque", "id": "7"});
+    let of_idp = json!({"format": "iss_sub", "iss": IDP, "sub": "ceo"});
+    let beside = |member: &str, other: &Value| json!({"format": "complex", "user": own, member: other});
+    let phone = json!({"format": "phone_number", "phone_number": "+12065550100"});
+    let email = json!({"format": "email", "email": "ceo@example.com"});
+    let send = async |sub_id: &Value| {
+        let set = json!({
+            "iss": OTHER_IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+            "sub_id": sub_id, "events": {session_revoked(): {}},
+        });
+        node.post("/v1/signals/events", &set).await
+    };
+    for sub_id in [email.clone(), phone.clone(), beside("device", &phone), beside("tenant", &email)] {
+        assert_eq!(send(&sub_id).await.status, 202, "{sub_id}");
+    }
+    for member in ["tenant", "org_unit", "group", "session", "device"] {
+        let text = format!("sub_id.{member}.iss: the issuer has no authority");
+        send(&beside(member, &of_idp)).await.is_refused(403, "access_denied", &text);
+    }
+    // Of its own it may say what it likes.
+    assert_eq!(send(&beside("tenant", &own)).await.status, 202);
+    let given = given(&poll_now(&node, &stream_id, &json!({})).await);
+    let told: Vec<&Value> = given.iter().map(|(_, claims)| &claims["sub_id"]).collect();
+    let named = json!({"format": "iss_sub", "iss": OTHER_IDP, "sub": "7"});
+    assert_eq!(told, [&json!({"format": "complex", "user": named, "tenant": named})]);
 }
