@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Three nodes, and what must hold of them: all healthy, an exchange on each, a tool that is registered on one and
-verified on another; what is revoked on one refused on all; an Idempotency-Key known to all; then the leader is killed,
-and all of it holds on the others; it is started again, and holds on all.
+verified on another and found on a third at once; what is revoked on one refused on all; an Idempotency-Key known to all;
+then the leader is killed, and all of it holds on the others, also of what was written under it; it is started again, and
+holds on all.
 
     tests/three_nodes.py compose     the containers of docker-compose.yml, from images that are there (make image)
     tests/three_nodes.py processes   the processes of scripts/cluster.sh
@@ -170,14 +171,16 @@ class Client:
         self.tls = ssl.create_default_context(cafile=pki / "ca.pem")
         self.tls.load_cert_chain(pki / f"{caller}.pem", pki / f"{caller}-key.pem")
 
-    def call(self, node, method, path, body=None, key=None):
-        """Status and answer."""
+    def call(self, node, method, path, body=None, key=None, min_index=None):
+        """Status and answer. `index` is then the log index that the node stated with it."""
         connection = http.client.HTTPSConnection("localhost", PORTS[node], timeout=15, context=self.tls)
         try:
             headers = {"Content-Type": "application/json"} if body else {}
             headers |= {"Idempotency-Key": key} if key else {}
+            headers |= {"Svc-Min-Index": min_index} if min_index else {}
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()
+            self.index = answer.getheader("Svc-Index")
             return answer.status, json.loads(answer.read())
         finally:
             connection.close()
@@ -206,14 +209,21 @@ def tool(tool_id):
 
 
 def register(client, node, tool_id):
-    """With a key by which every other node knows that it was done."""
+    """With a key by which every other node knows that it was done, also of a leader before. When that was."""
     answers = [(node, *client.call(node, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}"))]
+    index = client.index
+    # Found at once: by whoever asks the leader, and by whoever names the index of the write.
+    for other in client.nodes:
+        for min_index in (None, index):
+            status, answer = client.call(other, "GET", f"/v1/tools/{tool_id}", min_index=min_index)
+            assert status == 200 and answer["tool_id"] == tool_id, (other, min_index, status, answer)
     for other in client.nodes:
         answers.append((other, *client.call(other, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}")))
         status, answer = client.call(other, "POST", "/v1/tools", tool("another"), f"register-{tool_id}")
         assert status == 422, (other, status, answer)
     assert all(status == 201 for _, status, _ in answers), answers
     assert len({answer["registered_at"] for _, _, answer in answers}) == 1, answers
+    return answers[0][2]["registered_at"]
 
 
 def verify(client, node, tool_id, token):
@@ -251,13 +261,14 @@ def holds_on(cluster, client, nodes, tool_id, tools_before=()):
     """An exchange on each; a tool registered on the first, verified on each with the token of the next."""
     credential = cluster.credential(nodes[0])
     tokens = {node: exchange(client, node, credential) for node in nodes}
-    register(client, nodes[0], tool_id)
+    registered_at = register(client, nodes[0], tool_id)
     for place, node in enumerate(nodes):
         token = tokens[nodes[(place + 1) % len(nodes)]]
         for tool in (*tools_before, tool_id):
             verify(client, node, tool, token)
     listed = ", ".join(map(str, nodes))
     say(f"exchange on each of {listed}; {tool_id} registered on {nodes[0]} and verified on each with another's token")
+    return registered_at
 
 
 def check(cluster):
@@ -266,7 +277,7 @@ def check(cluster):
     took = until("healthy nodes", lambda: all(cluster.is_healthy(node) for node in nodes))
     say(f"three healthy nodes after {took:.1f} s")
     client, operator = Client(cluster.pki, "workload", nodes), Client(cluster.pki, "operator", nodes)
-    holds_on(cluster, client, nodes, "first")
+    first = holds_on(cluster, client, nodes, "first")
     revoked_on_all(cluster, client, operator, nodes, "uno")
     cluster.check_the_rest(nodes)
 
@@ -281,6 +292,7 @@ def check(cluster):
         until(f"an exchange on {node}", lambda node=node: exchange(client, node, credential))
     until("healthy nodes", lambda: all(cluster.is_healthy(node) for node in rest))
     holds_on(cluster, client, rest, "second", ["first"])
+    assert register(client, rest[-1], "first") == first, "the key of a write under the leader before"
     revoked_on_all(cluster, client, operator, rest, "due")
     cluster.check_the_rest(rest)
 
@@ -289,6 +301,7 @@ def check(cluster):
     say(f"node {killed} is started again and healthy after {took:.1f} s")
     client.nodes = nodes
     holds_on(cluster, client, nodes, "third", ["first", "second"])
+    assert register(client, killed, "first") == first, "the same on the node that was away"
     revoked_on_all(cluster, client, operator, nodes, "tre")
     cluster.check_the_rest(nodes)
 

@@ -73,6 +73,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::UnsupportedActorTokenType
         | E::SeveralAudiences
         | E::IssuerUnavailable
+        | E::PolicyTimedOut(_)
         | E::NoPolicy
         | E::IdempotencyKeyReused
         | E::CannotSign(_)

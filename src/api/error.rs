@@ -211,6 +211,7 @@ impl Error {
             | E::NothingGranted
             | E::BlastRadius => Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description),
             E::IssuerUnavailable
+            | E::PolicyTimedOut(_)
             | E::NoPolicy
             | E::CannotSign(_)
             | E::NotBootstrapped
@@ -248,7 +249,7 @@ impl Error {
 
 /// What the log says beyond the public text.
 fn source_of(error: &exchange::Error) -> Option<String> {
-    if let exchange::Error::Denied(denial) = error {
+    if let exchange::Error::Denied(denial) | exchange::Error::PolicyTimedOut(denial) = error {
         return denial.detail.clone();
     }
     std::error::Error::source(error).map(ToString::to_string)
@@ -332,7 +333,8 @@ impl From<identity::Error> for Error {
             | E::RenewedTooOften
             | E::CallerBlocked
             | E::Ended => Self::forbidden(description),
-            E::NoPolicy
+            E::PolicyTimedOut(_)
+            | E::NoPolicy
             | E::CannotSign(_)
             | E::NotBootstrapped
             | E::Stale(_)
@@ -341,7 +343,7 @@ impl From<identity::Error> for Error {
             E::Internal(source) => Self::internal(source),
         };
         let detail = match &error {
-            E::Denied(denial) => denial.detail.clone(),
+            E::Denied(denial) | E::PolicyTimedOut(denial) => denial.detail.clone(),
             _ => std::error::Error::source(&error).map(ToString::to_string),
         };
         Self { detail, ..refusal }

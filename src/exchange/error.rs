@@ -59,6 +59,9 @@ pub enum Error {
     /// Policy says no.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
+    /// Policy did not answer in time, which says nothing about what was asked.
+    #[error("policy did not decide in time")]
+    PolicyTimedOut(Denial),
     /// Nothing that was asked for is granted.
     #[error("policy denied: nothing of the requested scope can be granted")]
     NothingGranted,
@@ -110,6 +113,7 @@ impl Error {
                     "policy_failed"
                 }
             },
+            Self::PolicyTimedOut(_) => "policy_failed",
             Self::NothingGranted => "scope",
             Self::BlastRadius => "blast_radius",
             Self::NonceSpent => "nonce_spent",
@@ -120,6 +124,15 @@ impl Error {
             | Self::Stale(_)
             | Self::Write(_) => "unavailable",
             Self::Internal(_) => "internal",
+        }
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Self {
+        match denial.kind {
+            DenialKind::TimedOut => Self::PolicyTimedOut(denial),
+            _ => Self::Denied(denial),
         }
     }
 }

@@ -237,7 +237,7 @@ impl Exchange {
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Exchange.as_str(), result);
-        decision.map_err(Error::Denied)
+        decision.map_err(Error::from)
     }
 
     /// "`nonce`: spent once in the whole cluster per subject."

@@ -1,8 +1,8 @@
 //! Why an identity was refused, by reason. `api` maps each to a status and a code, once.
 
 use crate::cluster::{self, Corrupt};
-use crate::policy::Denial;
 use crate::policy::blast_radius::BlastRadius;
+use crate::policy::{Denial, DenialKind};
 use crate::{keyring, state};
 
 /// Why an identity was refused.
@@ -58,6 +58,9 @@ pub enum Error {
     /// Policy says no.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
+    /// Policy did not answer in time, which says nothing about what was asked.
+    #[error("policy did not decide in time")]
+    PolicyTimedOut(Denial),
     /// Nothing that was asked for is granted.
     #[error("policy denied: none of the requested capabilities can be granted")]
     NothingGranted,
@@ -145,6 +148,15 @@ impl Error {
             state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
             state::Error::Write(error) => Self::Write(error),
             other => Self::internal(other),
+        }
+    }
+}
+
+impl From<Denial> for Error {
+    fn from(denial: Denial) -> Self {
+        match denial.kind {
+            DenialKind::TimedOut => Self::PolicyTimedOut(denial),
+            _ => Self::Denied(denial),
         }
     }
 }

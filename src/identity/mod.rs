@@ -278,7 +278,7 @@ impl Identity {
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Identity.as_str(), result);
-        decision.map_err(Error::Denied)
+        decision.map_err(Error::from)
     }
 
     /// An agent that is neither revoked nor ended; one that is forgotten has ended.

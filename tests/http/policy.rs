@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{JWT, Node, Setup, TOOL, credential, with};
+use crate::support::{FABRIC, GRANT, IDP, JWT, MIGRATE, Node, Setup, TOOL, credential, with};
 
 const POLICY: &str = "/v1/sys/policy";
 
@@ -153,18 +153,58 @@ async fn what_is_not_a_permit_denies() {
     }
 }
 
+/// A bundle that decides of nothing in time: what it is asked for says nothing about its answer, and it may be in time
+/// when the processor is free again. So it is no denial, which a client would take as the last word (403): under
+/// 200 kills of a leader one exchange of 32 252 was denied, because the node had not been given the processor for 100 ms.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
-async fn a_policy_that_loops_is_stopped_and_denies() {
-    let digits = "digits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]";
+async fn a_policy_that_does_not_decide_in_time_permits_nothing_and_may_be_asked_again() {
     let loops: String = (0..9).map(|at| [" some n", &at.to_string(), " in digits\n"].concat()).collect();
-    let looping = format!("{digits}\ndecision := count([1 |\n{loops} n0 + n1 + n2 > 100\n])");
+    let file = |point: &str| {
+        let text = format!(
+            "package svc.{point}\nimport rego.v1\ndigits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n\
+             decision := count([1 |\n{loops} n0 + n1 + n2 > 100\n])\n"
+        );
+        json!({"path": format!("{point}.rego"), "text": text})
+    };
     let node = Node::start().await;
-    let applied = put(&node, &[rego(&looping)]).await;
+    let usual = node.get(POLICY).await.json()["sources"].as_array().expect("sources").clone();
+    let single_use = json!({"htm": "POST", "htu": "https://tools.example/migrate/run", "nonce": "n-1"});
+    let asked = with(&request(&node), &json!({"audience": MIGRATE, "execution_scope": single_use}));
+    let agent = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
+    let signal = json!({
+        "iss": IDP, "jti": "j-1", "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/reporter"},
+        "events": {"https://schemas.openid.net/secevent/caep/event-type/session-revoked": {}},
+    });
+    let applied = put(&node, &["exchange", "identity", "signals"].map(file)).await;
     assert_eq!(applied.status, 200, "{}", applied.body);
     let began = std::time::Instant::now();
-    node.exchange(&request(&node)).await.is_refused(403, "access_denied", "did not decide in time");
-    assert!(began.elapsed().as_secs_f64() < 2.0);
+    let form = [
+        ("grant_type", GRANT),
+        ("subject_token_type", JWT),
+        ("subject_token", asked["subject_token"].as_str().expect("a token")),
+    ];
+    for answer in [
+        node.exchange(&asked).await,
+        node.exchange_form(&form).await,
+        node.post("/v1/identity/agent", &agent).await,
+        node.post("/v1/signals/events", &signal).await,
+    ] {
+        answer.is_refused(503, "server_error", "policy did not decide in time");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    assert!(began.elapsed().as_secs_f64() < 8.0);
+    let metrics = node.get("/metrics").await.body;
+    assert!(
+        metrics.contains(r#"svc_exchange_total{result="policy_failed",subject_token_type="jwt"} 2"#),
+        "{metrics}"
+    );
+
+    // Nothing was half done: nonce and jti are still unused, and nobody was revoked.
+    assert_eq!(put(&node, &usual).await.status, 200);
+    node.granted(&asked).await;
+    assert_eq!(node.post("/v1/signals/events", &signal).await.json()["status"], "accepted");
 }
 
 #[tokio::test]
