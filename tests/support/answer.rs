@@ -80,9 +80,9 @@ impl Answer {
             assert!(!self.body.contains(part), "the refusal repeats part of a token: {}", self.body);
         }
         assert_eq!(self.header("cache-control"), Some("no-store"), "{}", self.body);
-        // Health says what is missing in its own words.
+        // Health says how the node is in its own words.
         let body = self.json();
-        if body.get("missing").is_some() {
+        if body.get("unit_id").is_some() {
             return;
         }
         // RFC 8935 §2.3 has names of its own, and no others.
