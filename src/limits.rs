@@ -920,9 +920,6 @@ pub const PEER_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// [`ENTRY_BYTES_FULL`] and one command.
 /// Test: `cluster::log::tests::entries_are_read_up_to_a_size_and_at_least_one`. Metric: none, the rest is sent next.
 pub const APPEND_BYTES_FULL: usize = 4 * 1024 * 1024;
-/// Appends to a node that wait to be sent.
-/// Test: none, it is a granularity. Metric: none, the log waits.
-pub const APPENDS_QUEUED_MAX: usize = 16;
 /// Most connections of other nodes.
 /// Test: `cluster::peers::connection::tests::no_more_places_are_taken_of_one_or_of_all_than_there_may_be`. Metric: none, it is logged.
 pub const PEER_CONNECTIONS_MAX: usize = 256;

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker, ready};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
@@ -17,8 +18,6 @@ use openraft::raft::{
 };
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoWay};
@@ -115,68 +114,82 @@ type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
 /// back while a later request that ends at the same entry has none; that one's stands for both. And requests are taken
 /// from the library only while it waits for an answer, so that none is made between its look at what is under way and
 /// ours.
-struct Pipeline<I, A> {
+struct Pipeline<I>(Arc<Mutex<UnderWay<I>>>);
+
+struct UnderWay<I> {
     input: I,
-    /// `None` once no more is to be sent.
-    sender: Option<mpsc::Sender<proto::AppendRequest>>,
-    answers: A,
+    /// Whether the library waits for an answer.
+    is_waited_for: bool,
+    /// Who wants a request, and must wait until the library does.
+    wants: Option<Waker>,
     /// Where each request that is not answered ends.
-    under_way: VecDeque<Option<LogId>>,
+    ends: VecDeque<Option<LogId>>,
     /// Of the last request.
     own_term: u64,
 }
 
-impl<I, A> Pipeline<I, A>
-where
-    I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
-    A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
-{
-    fn new(input: I, sender: mpsc::Sender<proto::AppendRequest>, answers: A) -> Self {
-        Self { input, sender: Some(sender), answers, under_way: VecDeque::new(), own_term: 0 }
+impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
+    fn new(input: I) -> Self {
+        // It looks at no answer before there are any.
+        let (is_waited_for, wants, ends, own_term) = (true, None, VecDeque::new(), 0);
+        Self(Arc::new(Mutex::new(UnderWay { input, is_waited_for, wants, ends, own_term })))
     }
 
-    fn answers(self) -> impl Stream<Item = Answer> {
-        futures::stream::unfold(self, |mut pipeline| async move {
-            let answer = pipeline.next().await?;
-            Some((answer, pipeline))
+    /// What is to be sent.
+    fn requests(&self) -> impl Stream<Item = proto::AppendRequest> + use<I> {
+        let under_way = Arc::clone(&self.0);
+        futures::stream::poll_fn(move |context| {
+            let mut under_way = under_way.lock().unwrap_or_else(PoisonError::into_inner);
+            if !under_way.is_waited_for {
+                under_way.wants = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            let Some(request) = ready!(under_way.input.poll_next_unpin(context)) else {
+                return Poll::Ready(None);
+            };
+            let last = request.entries.last().map(|entry| entry.log_id);
+            under_way.ends.push_back(last.or(request.prev_log_id));
+            under_way.own_term = request.vote.leader_id.term();
+            Poll::Ready(Some(wire::append_request_to_proto(&request)))
         })
     }
 
-    async fn next(&mut self) -> Option<Answer> {
+    /// What the library is told.
+    fn answers<A>(self, answers: A) -> impl Stream<Item = Answer>
+    where
+        A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
+    {
+        futures::stream::unfold((self, answers), |(pipeline, mut answers)| async move {
+            let answer = pipeline.next(&mut answers).await?;
+            Some((answer, (pipeline, answers)))
+        })
+    }
+
+    async fn next<A>(&self, answers: &mut A) -> Option<Answer>
+    where
+        A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
+    {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wants = {
+            let mut under_way = lock();
+            under_way.is_waited_for = true;
+            under_way.wants.take()
+        };
+        wants.into_iter().for_each(Waker::wake);
         loop {
-            let Self { input, sender, answers, under_way, own_term } = self;
-            let mut is_over = false;
-            let pulled = async {
-                match sender {
-                    Some(sender) => (sender.reserve().await.ok(), input.next().await),
-                    None => std::future::pending().await,
+            let answer = answers.next().await;
+            let mut under_way = lock();
+            let answered = under_way.ends.pop_front();
+            let stands_for_a_later_one = answered.is_some() && answered.as_ref() == under_way.ends.front();
+            let answer = match answer? {
+                Ok(answer) => {
+                    wire::append_response(answer, under_way.own_term).map_err(|error| undecodable(&error))
                 }
+                Err(status) => Err(failed(&status)),
             };
-            tokio::select! {
-                answer = answers.next() => {
-                    let answered = under_way.pop_front();
-                    let stands_for_a_later_one = answered.is_some() && answered.as_ref() == under_way.front();
-                    let answer = match answer? {
-                        Ok(answer) => wire::append_response(answer, *own_term).map_err(|error| undecodable(&error)),
-                        Err(status) => Err(failed(&status)),
-                    };
-                    if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
-                        return Some(answer);
-                    }
-                }
-                pulled = pulled => {
-                    if let (Some(place), Some(request)) = pulled {
-                        let last = request.entries.last().map(|entry| entry.log_id);
-                        under_way.push_back(last.or(request.prev_log_id));
-                        *own_term = request.vote.leader_id.term();
-                        place.send(wire::append_request_to_proto(&request));
-                    } else {
-                        is_over = true;
-                    }
-                }
-            }
-            if is_over {
-                self.sender = None;
+            if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
+                under_way.is_waited_for = false;
+                return Some(answer);
             }
         }
     }
@@ -234,9 +247,9 @@ impl RaftNetworkV2<TypeConfig> for Link {
         Box::pin(async move {
             let client = self.client()?;
             let mut peer = client.peer();
-            let (sender, messages) = mpsc::channel(limits::APPENDS_QUEUED_MAX);
-            let messages = client.request(ReceiverStream::new(messages));
-            let opened = within(option.hard_ttl(), peer.append_stream(messages)).await;
+            let pipeline = Pipeline::new(input);
+            let requests = client.request(pipeline.requests());
+            let opened = within(option.hard_ttl(), peer.append_stream(requests)).await;
             self.note(opened.as_ref().err());
             let answers = match opened {
                 Ok(answers) => answers,
@@ -246,7 +259,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
                     return Err(failure);
                 }
             };
-            let answers: BoxStream<'s, _> = Box::pin(Pipeline::new(input, sender, answers).answers());
+            let answers: BoxStream<'s, _> = Box::pin(pipeline.answers(answers));
             Ok(answers)
         })
     }
@@ -310,6 +323,8 @@ mod tests {
     use openraft::alias::CommittedLeaderIdOf;
     use openraft::entry::RaftEntry as _;
     use openraft::raft::StreamAppendError;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::ReceiverStream;
 
     fn log_id(index: u64) -> LogId {
         LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index)
@@ -331,10 +346,10 @@ mod tests {
     #[tokio::test]
     async fn an_answer_says_nothing_of_a_request_behind_the_one_it_is_for() {
         let (requests, input) = mpsc::channel(9);
-        let (sender, mut sent) = mpsc::channel(9);
         let (told, answers) = mpsc::channel(9);
-        let pipeline = Pipeline::new(ReceiverStream::new(input), sender, ReceiverStream::new(answers));
-        let mut given = Box::pin(pipeline.answers());
+        let pipeline = Pipeline::new(ReceiverStream::new(input));
+        let mut sent = pipeline.requests();
+        let mut given = Box::pin(pipeline.answers(ReceiverStream::new(answers)));
         let tell = async |result: StreamAppendResult<TypeConfig>| {
             told.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
         };
@@ -345,7 +360,7 @@ mod tests {
         }
         assert!(given.next().now_or_never().is_none(), "nothing is answered");
         for _ in 0..4 {
-            sent.recv().await.expect("sent");
+            sent.next().await.expect("sent");
         }
         matched(5).await;
         assert!(given.next().now_or_never().is_none(), "two that end there are under way");
@@ -358,11 +373,14 @@ mod tests {
 
         // None is made while the library looks at an answer.
         requests.send(request(6, [])).await.expect("there");
-        assert!(sent.try_recv().is_err(), "nobody has asked for an answer since");
+        requests.send(request(6, [])).await.expect("there");
+        assert!(sent.next().now_or_never().is_none(), "nobody has asked for an answer since");
+        assert!(given.next().now_or_never().is_none());
+        for _ in 0..2 {
+            sent.next().await.expect("sent");
+        }
 
         // What is no word of being followed is handed on at once.
-        requests.send(request(6, [])).await.expect("there");
-        assert!(given.next().now_or_never().is_none());
         tell(Err(StreamAppendError::Conflict(log_id(6)))).await;
         assert_eq!(given.next().await, Some(Ok(Err(StreamAppendError::Conflict(log_id(6))))));
         // Nor is it believed to be ahead by more elections than there can have been.
