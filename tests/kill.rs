@@ -127,10 +127,17 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
 }
 
 /// The tools that the feed tells of from here on, by their ids, up to the end of the connection or the last one.
-async fn told(http: &reqwest::Client, base: &str, last_id: &mut String, until: Option<&str>) -> Vec<String> {
+/// Says when it `is_there`: without an id it hears only of what comes then.
+async fn told(
+    (http, base): (&reqwest::Client, &str),
+    last_id: &mut String,
+    until: Option<&str>,
+    is_there: &tokio::sync::Notify,
+) -> Vec<String> {
     let asked = http.get(format!("{base}/v1/events?types=tool")).timeout(std::time::Duration::from_secs(60));
     let mut answer = asked.header("last-event-id", last_id.as_str()).send().await.expect("an answer");
     assert_eq!(answer.status().as_u16(), 200);
+    is_there.notify_one();
     let (mut text, mut read, mut tools) = (String::new(), 0, Vec::new());
     // A killed node ends nothing: its connection breaks.
     while let Ok(Some(chunk)) = answer.chunk().await {
@@ -159,10 +166,12 @@ async fn a_reader_of_the_feed_misses_nothing_and_hears_nothing_twice_whenever_th
     let site = Site::new();
     let http = client();
     let (mut heard, mut acknowledged, mut last_id) = (Vec::new(), BTreeSet::new(), String::new());
+    let is_there = tokio::sync::Notify::new();
     for round in 0..KILLS {
         let node = site.spawn().expect("starts");
         let base = format!("http://{}", node.address);
         let register = async {
+            is_there.notified().await;
             let registered: Vec<_> = futures::stream::iter(0..TOOLS)
                 .map(async |at| {
                     let name = format!("t-{round}-{at}");
@@ -177,7 +186,8 @@ async fn a_reader_of_the_feed_misses_nothing_and_hears_nothing_twice_whenever_th
             node.kill();
             registered
         };
-        let (told, registered) = futures::join!(told(&http, &base, &mut last_id, None), register);
+        let (told, registered) =
+            futures::join!(told((&http, &base), &mut last_id, None, &is_there), register);
         heard.extend(told);
         acknowledged.extend(registered.into_iter().flatten());
     }
@@ -188,7 +198,7 @@ async fn a_reader_of_the_feed_misses_nothing_and_hears_nothing_twice_whenever_th
         http.post(format!("{base}/v1/tools")).body(entry).send().await.expect("answer").status().as_u16(),
         201
     );
-    heard.extend(told(&http, &base, &mut last_id, Some("end")).await);
+    heard.extend(told((&http, &base), &mut last_id, Some("end"), &is_there).await);
     node.kill();
     let once: BTreeSet<_> = heard.iter().cloned().collect();
     assert_eq!(once.len(), heard.len(), "nothing is told twice");

@@ -81,6 +81,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 let Some(item) = item else { break };
                 let now = clock.boot();
                 if item.answer.is_closed() || item.until <= now {
+                    drop(item.answer.send(Err(NotDone::Overloaded)));
                     continue;
                 }
                 let is_unreached = unreached.is_some_and(|(to, until)| to == item.to && now < until);

@@ -114,14 +114,20 @@ type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
 /// back while a later request that ends at the same entry has none; that one's stands for both. And requests are taken
 /// from the library only while it waits for an answer, so that none is made between its look at what is under way and
 /// ours.
+///
+/// When nobody takes answers any more, no more is sent: what the library waits for inside its requests would keep other
+/// parts of it waiting, and the connection open.
 struct Pipeline<I>(Arc<Mutex<UnderWay<I>>>);
 
 struct UnderWay<I> {
-    input: I,
+    /// `None` when nobody takes answers any more.
+    input: Option<I>,
     /// Whether the library waits for an answer.
     is_waited_for: bool,
-    /// Who wants a request, and must wait until the library does.
-    wants: Option<Waker>,
+    /// Whether a request was wanted while it did not.
+    is_held_up: bool,
+    /// Who sends.
+    sender: Option<Waker>,
     /// Where each request that is not answered ends.
     ends: VecDeque<Option<LogId>>,
     /// Of the last request.
@@ -131,8 +137,14 @@ struct UnderWay<I> {
 impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     fn new(input: I) -> Self {
         // It looks at no answer before there are any.
-        let (is_waited_for, wants, ends, own_term) = (true, None, VecDeque::new(), 0);
-        Self(Arc::new(Mutex::new(UnderWay { input, is_waited_for, wants, ends, own_term })))
+        Self(Arc::new(Mutex::new(UnderWay {
+            input: Some(input),
+            is_waited_for: true,
+            is_held_up: false,
+            sender: None,
+            ends: VecDeque::new(),
+            own_term: 0,
+        })))
     }
 
     /// What is to be sent.
@@ -140,13 +152,14 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
         let under_way = Arc::clone(&self.0);
         futures::stream::poll_fn(move |context| {
             let mut under_way = under_way.lock().unwrap_or_else(PoisonError::into_inner);
-            if !under_way.is_waited_for {
-                under_way.wants = Some(context.waker().clone());
+            let UnderWay { input, is_waited_for, is_held_up, sender, .. } = &mut *under_way;
+            let Some(input) = input else { return Poll::Ready(None) };
+            *sender = Some(context.waker().clone());
+            if !*is_waited_for {
+                *is_held_up = true;
                 return Poll::Pending;
             }
-            let Some(request) = ready!(under_way.input.poll_next_unpin(context)) else {
-                return Poll::Ready(None);
-            };
+            let Some(request) = ready!(input.poll_next_unpin(context)) else { return Poll::Ready(None) };
             let last = request.entries.last().map(|entry| entry.log_id);
             under_way.ends.push_back(last.or(request.prev_log_id));
             under_way.own_term = request.vote.leader_id.term();
@@ -170,12 +183,13 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let wants = {
+        let held_up = {
             let mut under_way = lock();
             under_way.is_waited_for = true;
-            under_way.wants.take()
+            let was_held_up = std::mem::take(&mut under_way.is_held_up);
+            under_way.sender.take_if(|_| was_held_up)
         };
-        wants.into_iter().for_each(Waker::wake);
+        held_up.into_iter().for_each(Waker::wake);
         loop {
             let answer = answers.next().await;
             let mut under_way = lock();
@@ -192,6 +206,16 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
                 return Some(answer);
             }
         }
+    }
+}
+
+impl<I> Drop for Pipeline<I> {
+    fn drop(&mut self) {
+        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (input, sender) = (under_way.input.take(), under_way.sender.take());
+        drop(under_way);
+        drop(input);
+        sender.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -386,5 +410,12 @@ mod tests {
         // Nor is it believed to be ahead by more elections than there can have been.
         tell(Err(StreamAppendError::HigherVote(Vote::new(u64::MAX, 2)))).await;
         assert!(matches!(given.next().await, Some(Err(RPCError::Network(_)))));
+
+        // The library takes no more answers: it goes without what it waits for among its requests, and the other node
+        // is told that no more comes. It waited on a lock there, and the connection stayed open for ever.
+        assert!(sent.next().now_or_never().is_none());
+        let (sent, ()) = futures::join!(sent.next(), async { drop(given) });
+        assert_eq!(sent, None);
+        assert!(requests.is_closed(), "its requests are gone");
     }
 }
