@@ -279,8 +279,7 @@ impl Database {
     /// # Errors
     /// [`Corrupt`] if the row is not what was written.
     pub fn applied(&self) -> Result<Option<LogId>, Corrupt> {
-        let row = self.get(CLUSTER, APPLIED)?;
-        row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| self.corrupt(error))).transpose()
+        self.log_id_under(APPLIED)
     }
 
     /// The last membership applied.
@@ -321,7 +320,11 @@ impl Database {
     /// # Errors
     /// [`Corrupt`] if the row is not what was written.
     pub fn installed(&self) -> Result<Option<LogId>, Corrupt> {
-        let row = self.get(CLUSTER, INSTALLED)?;
+        self.log_id_under(INSTALLED)
+    }
+
+    fn log_id_under(&self, key: &[u8]) -> Result<Option<LogId>, Corrupt> {
+        let row = self.get(CLUSTER, key)?;
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| self.corrupt(error))).transpose()
     }
 

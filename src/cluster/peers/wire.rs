@@ -86,17 +86,22 @@ fn log_id(message: Option<log::LogId>) -> Result<Option<LogId>, Error> {
 /// A vote that is the sender's own, of a term that can be.
 fn vote(message: Option<log::Vote>, from: From, committed: bool) -> Result<Vote, Error> {
     let vote = codec::vote_from_proto(need(message, "vote")?)?;
-    let (named, term) = (*vote.leader_id.node_id(), vote.leader_id.term());
+    let named = *vote.leader_id.node_id();
     if named != from.node_id {
         return Err(Error::VoteOfAnother { named, from: from.node_id });
     }
     if vote.committed != committed {
         return Err(Error::Committed(if committed { "not " } else { "" }));
     }
-    if term > from.own_term.saturating_add(limits::TERM_AHEAD_MAX) {
-        return Err(Error::TermTooFar { term });
+    of_possible_term(vote, from.own_term)
+}
+
+/// The library takes a vote up as the highest it has seen.
+fn of_possible_term(vote: Vote, own_term: u64) -> Result<Vote, Error> {
+    match vote.leader_id.term() {
+        term if term > own_term.saturating_add(limits::TERM_AHEAD_MAX) => Err(Error::TermTooFar { term }),
+        _ => Ok(vote),
     }
-    Ok(vote)
 }
 
 /// A request for a vote.
@@ -115,13 +120,9 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
     }
 }
 
-/// A vote that somebody answers with, of a term that can be: the library takes it up as the highest it has seen.
+/// A vote that somebody answers with, of a term that can be.
 pub fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
-    let vote = codec::vote_from_proto(need(message, "vote")?)?;
-    match vote.leader_id.term() {
-        term if term > own_term.saturating_add(limits::TERM_AHEAD_MAX) => Err(Error::TermTooFar { term }),
-        _ => Ok(vote),
-    }
+    of_possible_term(codec::vote_from_proto(need(message, "vote")?)?, own_term)
 }
 
 /// What came of a request for a vote, which was sent in `own_term`.
