@@ -4,4 +4,6 @@
 //! events that breaks it. Each of its rules can be left out, and its tests show what that costs: a rule whose
 //! absence is not found would be one that the model does not need, or does not see.
 
+pub mod clocks;
+pub mod disks;
 pub mod lease;
