@@ -146,8 +146,11 @@ impl Known {
         let parents = parents.map(|(child, parent)| (radius(child), radius(parent))).collect();
         let revocations = RevocationIndex::default();
         for revocation in &manifest.revocations {
-            let at = Timestamp::from_secs(revocation.at);
-            revocations.put(revocation.digest(), revocation.index, at).expect("fits");
+            let (index, at) = match revocation.kind.as_str() {
+                "token" => RevocationIndex::EVERYTHING,
+                _ => (revocation.index, Timestamp::from_secs(revocation.at)),
+            };
+            revocations.put(revocation.digest(), index, at).expect("fits");
         }
         let key = |jwk: &Value| {
             let key = VerifyingKey::from_jwk(jwk).expect("key");
