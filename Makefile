@@ -89,6 +89,13 @@ nodes: build ## run three nodes twice, as processes and in containers, and kill 
 	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
 		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose"
 
+# Rounds of each scenario: make faults FAULTS_ROUNDS=2
+FAULTS_ROUNDS ?= 20
+
+.PHONY: faults
+faults: build ## wrong clocks, hung disks and old directories under three nodes, 20 rounds of each (two hours)
+	@tests/faults.py --rounds $(FAULTS_ROUNDS)
+
 .PHONY: attack
 attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)
 	@scripts/bench.sh attacks

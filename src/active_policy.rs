@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
 use crate::policy::{self, Bundle, Explanation, Point, Source};
-use crate::state::{self, PolicySource, State};
+use crate::state::{self, CallerFacts, PolicySource, State};
 use crate::telemetry::Metrics;
 
 /// Compiles sources, away from the threads that answer requests.
@@ -129,7 +129,7 @@ impl ActivePolicy {
     pub async fn apply(
         &self,
         sources: Vec<Source>,
-        applied_by: String,
+        (applied_by, caller): (String, &CallerFacts),
         expected_current: String,
     ) -> Result<(String, bool), Error> {
         let bundle = self.load(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
@@ -138,8 +138,11 @@ impl ActivePolicy {
             .sources()
             .iter()
             .map(|source| PolicySource { path: source.path.clone(), text: source.text.clone() });
-        let changed =
-            self.state.put_policy(digest.clone(), sources.collect(), applied_by, expected_current).await?;
+        let changed = self
+            .state
+            .on_behalf_of(caller)
+            .put_policy(digest.clone(), sources.collect(), applied_by, expected_current)
+            .await?;
         let mut active = self.active.subscribe();
         let until_active = active.wait_for(|active| *active == digest);
         match tokio::time::timeout(limits::PROPOSE_TIMEOUT, until_active).await {

@@ -64,6 +64,12 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis_of(duration)))
     }
 
+    /// Time between this instant and another, whichever is later.
+    #[must_use]
+    pub fn distance(self, other: Self) -> Duration {
+        Duration::from_millis(self.0.abs_diff(other.0))
+    }
+
     /// Time from `earlier` to this instant; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
@@ -77,7 +83,11 @@ fn millis_of(duration: Duration) -> i64 {
 
 /// Where time comes from.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock {
+    source: Source,
+    /// How far wall time is set off, in milliseconds ([`Clock::shift`]).
+    shifted: Arc<AtomicI64>,
+}
 
 #[derive(Clone, Debug)]
 enum Source {
@@ -89,40 +99,51 @@ impl Clock {
     /// The machine's clocks.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self::of(Source::System)
     }
 
     /// A clock that stands still until [`Clock::advance`] turns it.
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        Self(Source::Manual(Arc::new(AtomicI64::new(start.millis()))))
+        Self::of(Source::Manual(Arc::new(AtomicI64::new(start.millis()))))
+    }
+
+    fn of(source: Source) -> Self {
+        Self { source, shifted: Arc::default() }
     }
 
     /// Turns a manual clock forward; a system clock is left alone.
     pub fn advance(&self, duration: Duration) {
-        if let Source::Manual(millis) = &self.0 {
+        if let Source::Manual(millis) = &self.source {
             millis.fetch_add(millis_of(duration), Ordering::SeqCst);
         }
+    }
+
+    /// Sets wall time off by so many milliseconds, for this clock and its clones; time since boot goes on as before.
+    /// For tests: a process is given another wall time by whatever replaces `clock_gettime`.
+    pub fn shift(&self, millis: i64) {
+        self.shifted.fetch_add(millis, Ordering::SeqCst);
     }
 
     /// Wall time.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     pub fn now(&self) -> Timestamp {
-        match &self.0 {
-            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+        let millis = match &self.source {
+            Source::Manual(millis) => millis.load(Ordering::SeqCst),
             Source::System => {
                 let since_epoch =
                     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-                Timestamp(millis_of(since_epoch))
+                millis_of(since_epoch)
             }
-        }
+        };
+        Timestamp(millis.saturating_add(self.shifted.load(Ordering::SeqCst)))
     }
 
     /// Time since boot, suspension included (`CLOCK_BOOTTIME`).
     #[must_use]
     pub fn boot(&self) -> Duration {
-        match &self.0 {
+        match &self.source {
             Source::Manual(millis) => {
                 Duration::from_millis(u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0))
             }
@@ -164,6 +185,13 @@ mod tests {
         let seen_elsewhere = clock.clone();
         clock.advance(Duration::from_secs(5));
         assert_eq!(seen_elsewhere.now(), Timestamp::from_secs(105));
+    }
+
+    #[test]
+    fn a_shift_changes_wall_time_and_leaves_boot_time() {
+        let clock = Clock::manual(Timestamp::from_secs(100));
+        clock.clone().shift(-7_000);
+        assert_eq!((clock.now(), clock.boot()), (Timestamp::from_secs(93), Duration::from_secs(100)));
     }
 
     #[test]

@@ -156,8 +156,12 @@ pub enum DigestKind {
     Signal = 11,
     /// A family of events; the issuer is that of the signals.
     SignalFamily = 12,
-    /// What a security event token says; the issuer is its subject, as JSON.
+    /// The claims of a security event token, as canonical JSON.
     SignalContent = 13,
+    /// A family of identity tokens, by the part of `jti` that they share.
+    TokenFamily = 14,
+    /// A caller, of whose requests something is remembered.
+    Owner = 15,
 }
 
 /// The first 128 bits of SHA-256 over (kind, issuer, value), each length-prefixed, so that no

@@ -101,6 +101,76 @@ fn without_value(rule: &str) -> String {
 /// A longer name of a member is not repeated: it may be a token in the wrong place.
 const NAME_SHOWN_BYTES_MAX: usize = 64;
 
+/// The canonical text of a value (JSON Canonicalization Scheme, RFC 8785). Two documents with the same members have
+/// the same text, in whatever order and spelling they were written. As RFC 8785 §3.2.2.3 demands, every number is
+/// taken for an IEEE 754 double: integers beyond 2^53 that round to the same double have the same text.
+#[must_use]
+pub fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write_canonical(value, &mut text);
+    text
+}
+
+/// The depth of a value that [`parse`] returned is bounded, so this recursion is.
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Number(number) => text.push_str(&canonical_number(number.as_f64().unwrap_or_default())),
+        Value::Array(items) => {
+            text.push('[');
+            for (at, item) in items.iter().enumerate() {
+                text.push_str(if at > 0 { "," } else { "" });
+                write_canonical(item, text);
+            }
+            text.push(']');
+        }
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            // RFC 8785 §3.2.3: by UTF-16 code units, which is not the order of the UTF-8 bytes.
+            members.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
+            text.push('{');
+            for (at, (name, value)) in members.into_iter().enumerate() {
+                text.push_str(if at > 0 { "," } else { "" });
+                write_canonical(&Value::from(name.as_str()), text);
+                text.push(':');
+                write_canonical(value, text);
+            }
+            text.push('}');
+        }
+        // serde_json escapes exactly what RFC 8785 §3.2.2.2 demands.
+        Value::Null | Value::Bool(_) | Value::String(_) => text.push_str(&value.to_string()),
+    }
+}
+
+/// `Number::toString` of ECMAScript (RFC 8785 §3.2.2.3). `number` is finite.
+fn canonical_number(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    // The shortest digits that read back as this number: `d.ddde-x`. If two are equally close, ECMAScript takes the even
+    // one, as an exact precision does here.
+    let shortest = format!("{:e}", number.abs());
+    let decimals = shortest.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count() - 1;
+    let even = format!("{:.decimals$e}", number.abs());
+    let shortest = if even.parse() == Ok(number.abs()) { even } else { shortest };
+    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let digits = mantissa.replace('.', "");
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
+    // Digits before the decimal point.
+    let whole = usize::try_from(exponent + 1).unwrap_or_default();
+    let text = match exponent {
+        0..=20 if digits.len() <= whole => {
+            let missing = whole - digits.len();
+            format!("{digits}{}", "0".repeat(missing))
+        }
+        0..=20 => format!("{}.{}", &digits[..whole], &digits[whole..]),
+        -6..=-1 => format!("0.{}{digits}", zeros(-1 - exponent)),
+        _ if digits.len() == 1 => format!("{digits}e{exponent:+}"),
+        _ => format!("{}.{}e{exponent:+}", &digits[..1], &digits[1..]),
+    };
+    if number < 0.0 { format!("-{text}") } else { text }
+}
+
 struct Strict {
     depth: usize,
 }
@@ -215,6 +285,72 @@ mod tests {
     #[test]
     fn refuses_bytes_that_are_not_utf8() {
         assert_eq!(parse(b"{\"a\":\"\xff\"}"), Err(Error::NotUtf8));
+    }
+
+    /// RFC 8785 §3.2.2 and §3.2.4: the input, and the bytes that it must become.
+    #[test]
+    fn rfc_8785_document_is_canonicalised() {
+        let input = r#"{
+            "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+            "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
+            "literals": [null, true, false]
+        }"#;
+        let expected = [
+            r#"{"literals":[null,true,false],"#,
+            r#""numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"#,
+            r#""string":"€$\u000f\nA'B\"\\\\\"/"}"#,
+        ];
+        assert_eq!(canonical(&parse(input.as_bytes()).expect("JSON")), expected.concat());
+    }
+
+    /// RFC 8785 §3.2.3: the order of the names is that of UTF-16 code units.
+    #[test]
+    fn rfc_8785_names_are_sorted_by_utf16() {
+        let input = r#"{
+            "\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh",
+            "1": "One", "\ud83d\ude00": "Emoji: Grinning Face", "\u0080": "Control",
+            "\u00f6": "Latin Small Letter O With Diaeresis"
+        }"#;
+        let expected = [
+            "{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\u{80}\":\"Control\",",
+            "\"ö\":\"Latin Small Letter O With Diaeresis\",\"€\":\"Euro Sign\",",
+            "\"😀\":\"Emoji: Grinning Face\",\"\u{fb33}\":\"Hebrew Letter Dalet With Dagesh\"}",
+        ];
+        assert_eq!(canonical(&parse(input.as_bytes()).expect("JSON")), expected.concat());
+    }
+
+    /// RFC 8785 appendix B, the finite numbers.
+    #[test]
+    fn rfc_8785_numbers_are_written_as_ecmascript_does() {
+        for (bits, expected) in [
+            (0x0000_0000_0000_0000, "0"),
+            (0x8000_0000_0000_0000_u64, "0"),
+            (0x0000_0000_0000_0001, "5e-324"),
+            (0x8000_0000_0000_0001, "-5e-324"),
+            (0x7fef_ffff_ffff_ffff, "1.7976931348623157e+308"),
+            (0xffef_ffff_ffff_ffff, "-1.7976931348623157e+308"),
+            (0x4340_0000_0000_0000, "9007199254740992"),
+            (0xc340_0000_0000_0000, "-9007199254740992"),
+            (0x4430_0000_0000_0000, "295147905179352830000"),
+            (0x44b5_2d02_c7e1_4af5, "9.999999999999997e+22"),
+            (0x44b5_2d02_c7e1_4af6, "1e+23"),
+            (0x44b5_2d02_c7e1_4af7, "1.0000000000000001e+23"),
+            (0x444b_1ae4_d6e2_ef4e, "999999999999999700000"),
+            (0x444b_1ae4_d6e2_ef4f, "999999999999999900000"),
+            (0x444b_1ae4_d6e2_ef50, "1e+21"),
+            (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+            (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+            (0x41b3_de43_5555_5553, "333333333.3333332"),
+            (0x41b3_de43_5555_5554, "333333333.33333325"),
+            (0x41b3_de43_5555_5555, "333333333.3333333"),
+            (0x41b3_de43_5555_5556, "333333333.3333334"),
+            (0x41b3_de43_5555_5557, "333333333.33333343"),
+            (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+            (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+        ] {
+            assert_eq!(canonical_number(f64::from_bits(bits)), expected, "{bits:016x}");
+        }
+        assert_eq!(canonical(&parse(b"[56.0, 10, -1, 1e2]").expect("JSON")), "[56,10,-1,100]");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::state::{self, SigningKeyFacts, SigningKeyState, State};
+use crate::state::{self, CallerFacts, SigningKeyFacts, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing::{self, SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
@@ -83,7 +83,7 @@ pub type MakeSetKey = Arc<
 /// Of each algorithm: one that signs, and its successor.
 const KEYS_OF_EACH: usize = 2;
 
-/// The keys of this node. Cheap to clone.
+/// The keys of this node. Cheap to clone. What they are good for is judged by elapsed time.
 #[derive(Clone)]
 pub struct Keyring {
     directory: Arc<Path>,
@@ -218,46 +218,46 @@ impl Keyring {
         own.into_iter()
     }
 
-    /// The key that signs tokens at `now`: the oldest that may.
+    /// The key that signs tokens at `passed`: the oldest that may.
     ///
     /// # Errors
     /// [`Error::NoUsableKey`].
-    pub fn signing_key(&self, now: Timestamp) -> Result<Arc<SigningKey>, Error> {
-        match self.signs(SigningAlgorithm::Es256, now) {
+    pub fn signing_key(&self, passed: Timestamp) -> Result<Arc<SigningKey>, Error> {
+        match self.signs(SigningAlgorithm::Es256, passed) {
             Some(StoredKey::Tokens(key)) => Ok(key),
             _ => Err(Error::NoUsableKey(SigningAlgorithm::Es256)),
         }
     }
 
-    /// The key that signs security event tokens at `now`: the oldest that may.
+    /// The key that signs security event tokens at `passed`: the oldest that may.
     ///
     /// # Errors
     /// [`Error::NoUsableKey`], also if this node does not transmit and never did.
-    pub fn set_signing_key(&self, now: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
-        match self.signs(SigningAlgorithm::Rs256, now) {
+    pub fn set_signing_key(&self, passed: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
+        match self.signs(SigningAlgorithm::Rs256, passed) {
             Some(StoredKey::Sets(key)) => Ok(key),
             _ => Err(Error::NoUsableKey(SigningAlgorithm::Rs256)),
         }
     }
 
-    /// The `kid` of the key that signs by `algorithm` at `now`, if one may.
+    /// The `kid` of the key that signs by `algorithm` at `passed`, if one may.
     #[must_use]
-    pub fn signing_kid(&self, algorithm: SigningAlgorithm, now: Timestamp) -> Option<String> {
-        self.signs(algorithm, now).map(|key| key.kid().to_owned())
+    pub fn signing_kid(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> Option<String> {
+        self.signs(algorithm, passed).map(|key| key.kid().to_owned())
     }
 
-    fn signs(&self, algorithm: SigningAlgorithm, now: Timestamp) -> Option<StoredKey> {
+    fn signs(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> Option<StoredKey> {
         let private = self.private.load();
-        let facts = self.own(algorithm).find(|key| key.state(now) == SigningKeyState::Active)?;
+        let facts = self.own(algorithm).find(|key| key.state(passed) == SigningKeyState::Active)?;
         private.get(&facts.kid).cloned()
     }
 
     /// The key of any node of this cluster that signed a token under `kid`, if what it signed may be
-    /// accepted at `now`. A key for security event tokens verifies no token: nothing it signed is a credential.
+    /// accepted at `passed`. A key for security event tokens verifies no token: nothing it signed is a credential.
     #[must_use]
-    pub fn verifying_key(&self, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
+    pub fn verifying_key(&self, kid: &str, passed: Timestamp) -> Option<Arc<VerifyingKey>> {
         let index = self.state.index();
-        let facts = index.signing_keys.get(kid).filter(|key| key.verifies(now))?;
+        let facts = index.signing_keys.get(kid).filter(|key| key.verifies(passed))?;
         if facts.algorithm != SigningAlgorithm::Es256 {
             return None;
         }
@@ -270,17 +270,10 @@ impl Keyring {
         Some(key)
     }
 
-    /// The public halves of every node's keys that stand in the JWKS at `now` (RFC 7517 §5).
+    /// The public halves of every node's keys that stand in the JWKS at `passed` (RFC 7517 §5).
     #[must_use]
-    pub fn jwks(&self, now: Timestamp) -> Value {
-        let index = self.state.index();
-        let keys: Vec<Value> = index
-            .signing_keys
-            .values()
-            .filter(|key| key.verifies(now))
-            .filter_map(|key| crate::json::parse(key.jwk.as_bytes()).ok())
-            .collect();
-        serde_json::json!({ "keys": keys })
+    pub fn jwks(&self, passed: Timestamp) -> Value {
+        jwks(&self.state, passed)
     }
 
     /// Retires the key that signs by `algorithm` now in favour of its successor, and publishes the next one.
@@ -289,18 +282,23 @@ impl Keyring {
     /// # Errors
     /// [`state::Error::NoAgedSuccessor`] if the successor is not old enough; [`Error::DoesNotTransmit`] if
     /// there is nothing to rotate; as [`Error`] says.
-    pub async fn rotate(&self, algorithm: SigningAlgorithm, now: Timestamp) -> Result<String, Error> {
+    pub async fn rotate(
+        &self,
+        algorithm: SigningAlgorithm,
+        passed: Timestamp,
+        caller: &CallerFacts,
+    ) -> Result<String, Error> {
         // Whatever went wrong after an earlier rotation is made good first.
         self.ensure().await?;
         if self.live(algorithm) == 0 {
             return Err(Error::DoesNotTransmit(algorithm));
         }
-        let retired = self.signing_kid(algorithm, now).ok_or(Error::NoUsableKey(algorithm))?;
+        let retired = self.signing_kid(algorithm, passed).ok_or(Error::NoUsableKey(algorithm))?;
         // The log asks the same of the node; it cannot know which private halves the node has lost.
-        if self.own(algorithm).filter(|key| key.state(now) == SigningKeyState::Active).count() < 2 {
+        if self.own(algorithm).filter(|key| key.state(passed) == SigningKeyState::Active).count() < 2 {
             return Err(state::Error::NoAgedSuccessor.into());
         }
-        self.state.retire_signing_key(retired.clone()).await?;
+        self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await?;
         self.ensure_later().await;
         Ok(retired)
     }
@@ -309,8 +307,9 @@ impl Keyring {
     ///
     /// # Errors
     /// [`state::Error::UnknownSigningKey`]; as [`Error`] says.
-    pub async fn taint(&self, kid: &str, iss: &str) -> Result<(), Error> {
-        self.state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
+    pub async fn taint(&self, kid: &str, iss: &str, caller: &CallerFacts) -> Result<(), Error> {
+        let state = self.state.on_behalf_of(caller);
+        state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
         self.ensure_later().await;
         Ok(())
     }
@@ -349,6 +348,19 @@ impl Keyring {
         unpublished.push(key.clone());
         Ok(key)
     }
+}
+
+/// The public halves of every node's keys that stand in the JWKS at `passed` (RFC 7517 §5).
+#[must_use]
+pub fn jwks(state: &State, passed: Timestamp) -> Value {
+    let index = state.index();
+    let keys: Vec<Value> = index
+        .signing_keys
+        .values()
+        .filter(|key| key.verifies(passed))
+        .filter_map(|key| crate::json::parse(key.jwk.as_bytes()).ok())
+        .collect();
+    serde_json::json!({ "keys": keys })
 }
 
 fn read_directory(directory: &Path) -> Result<BTreeMap<String, StoredKey>, Error> {
@@ -441,7 +453,7 @@ mod tests {
             let tainted = async {
                 // All that is left of the request is its entry.
                 let digest = lineage::signing_key("https://f", &kid);
-                node.state.taint_signing_key(kid.clone(), digest).await.expect("tainted");
+                node.state.as_node().taint_signing_key(kid.clone(), digest).await.expect("tainted");
                 until_replaced(&keyring, algorithm, &kid).await;
             };
             tokio::select! {

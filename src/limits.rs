@@ -59,7 +59,7 @@ pub const TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 /// Lifetime of an execution-scoped token (specification, Limits).
 /// Test: `http::granted::an_execution_scope_binds_the_token_to_one_call_and_shortens_its_life`. Metric: none, it is not exceeded but stated.
 pub const EXECUTION_TOKEN_LIFETIME: Duration = Duration::from_secs(30);
-/// Leeway on the time claims of a credential (contract §3); zero for execution-scoped tokens.
+/// Leeway on the time claims of a credential (contract §3); the `exp` of an execution-scoped token has none.
 /// Test: `token::subject::tests::accepts_the_last_valid_instant_and_refuses_the_next`. Metric: `svc_exchange_total{result="subject_token"}`.
 pub const LEEWAY: Duration = Duration::from_secs(5);
 /// Default age limit of a credential, and how long a chain may go on from its first credential.
@@ -203,9 +203,23 @@ pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
 /// Largest body that brings an encryption key; the largest RSA key that is taken has 1.4 KB.
 /// Test: `http::encryption_keys::a_key_is_registered_in_a_body_of_a_limited_size`. Metric: `svc_http_requests_total{status="413"}`.
 pub const ENCRYPTION_KEY_BODY_BYTES_MAX: usize = 16 * 1024;
-/// Most encryption keys of one agent.
-/// Test: `state::encryption_keys::tests::an_agent_has_a_limited_number_of_keys`. Metric: `svc_http_requests_total{status="409"}`.
-pub const ENCRYPTION_KEYS_PER_AGENT_MAX: usize = 16;
+/// Maximum encryption keys per subject; beyond it: 429.
+/// Test: `state::encryption_keys::tests::an_agent_has_a_limited_number_of_keys`. Metric: `svc_http_requests_total{status="429"}`.
+pub const ENCRYPTION_KEYS_PER_SUBJECT_MAX: usize = 16;
+/// Maximum subjects per trust domain that have encryption keys, agents of this fabric left out; beyond it: 429.
+/// Test: `state::encryption_keys::tests::trust_domain_has_a_limit_of_subjects_with_keys`. Metric: `svc_http_requests_total{status="429"}`.
+pub const ENCRYPTION_KEY_SUBJECTS_MAX: u64 = 10_000;
+/// How long an encryption key of a subject that is no agent of this fabric lives after its last registration, in elapsed
+/// time.
+/// Test: `state::encryption_keys::tests::key_without_agent_ends_30_days_after_its_registration`. Metric: none, it is then unknown.
+pub const ENCRYPTION_KEY_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Maximum ended encryption keys that a registration forgets; more than one, so that they get fewer.
+/// Test: `state::encryption_keys::tests::one_registration_forgets_only_so_many_ended_keys`. Metric: none, the next one forgets more.
+pub const ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE: usize = 4;
+/// Maximum encryption keys that the revocation of one fact removes at once. The others are not handed out while the
+/// revocation is remembered, and it is remembered until they are removed.
+/// Test: `state::encryption_keys::tests::revocation_is_kept_until_its_keys_are_removed`. Metric: none, the rest goes later.
+pub const ENCRYPTION_KEYS_REMOVED_AT_ONCE: usize = 64;
 
 // --- management of streams ---------------------------------------------------------------------
 
@@ -406,7 +420,10 @@ pub const PUSH_PLACE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Total time of one push that has its place, to the last byte of the answer that is read.
 /// Test: `outbound::client::tests::hostile::a_receiver_that_never_ends_its_answer_is_given_up`. Metric: none, the push fails.
 pub const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer 400 to a push; of others nothing is read.
+/// Longest wait for the body of an answer 403 to a push; beyond it: the status alone counts.
+/// Test: `outbound::client::tests::hostile::a_status_counts_however_the_answer_goes_on`. Metric: none, the status counts.
+pub const PUSH_REFUSAL_BODY_WAIT: Duration = Duration::from_secs(1);
+/// Largest answer 400 or 403 to a push; of others nothing is read.
 /// Test: `outbound::client::tests::an_answer_to_a_push_is_read_to_the_limit_and_no_further`. Metric: none, the push fails.
 pub const PUSH_ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -554,9 +571,19 @@ pub const COMMANDS_PER_ENTRY_MAX: usize = 512;
 /// Size beyond which no further command is added to a log entry.
 /// Test: `cluster::batches::tests::an_entry_takes_so_many_commands_or_so_many_bytes`. Metric: none, the rest goes into the next entry.
 pub const ENTRY_BYTES_FULL: usize = 1024 * 1024;
-/// Most that the clock may be set ahead while a node runs; a larger step is not followed.
-/// Test: `cluster::batches::tests::a_clock_set_far_ahead_is_not_followed`. Metric: none, it is said in the log.
-pub const CLOCK_STEP_MAX: Duration = Duration::from_secs(300);
+/// How long the reading of another node's wall clock is good for; older ones count for nothing.
+/// Test: `cluster::clock_agreement::tests::a_reading_that_took_long_or_is_old_counts_for_nothing`. Metric: `svc_clock_agreement`.
+pub const CLOCK_READING_VALID: Duration = Duration::from_secs(1);
+/// Longest round trip of a reading of another node's wall clock; one that took longer is dropped.
+/// Test: `cluster::clock_agreement::tests::a_reading_that_took_long_or_is_old_counts_for_nothing`. Metric: `svc_clock_agreement`.
+pub const CLOCK_ROUND_TRIP_MAX: Duration = Duration::from_millis(500);
+/// Most that a wall clock may be away from the median of the voters' to agree with it. A node whose clock is further
+/// away judges no credentials of other issuers.
+/// Test: `cluster::clock_agreement::tests::clocks_agree_if_a_majority_is_close_to_the_median`. Metric: `svc_clock_offset_seconds`.
+pub const CLOCK_AGREEMENT: Duration = Duration::from_secs(2);
+/// Most that a wall clock may be away from the median of the voters' for its node to judge anything by time.
+/// Test: `cluster::clock_agreement::tests::a_clock_is_judged_by_its_distance_and_by_agreement`. Metric: `svc_clock_offset_seconds`.
+pub const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(5);
 /// Most entries proposed and not yet applied: one on its way, and one with all that came meanwhile. With more of them
 /// each would carry less, and an entry costs every member more than a command in it does.
 /// Test: none, it takes a log that is written slowly. Metric: none, the queue fills instead.
@@ -596,12 +623,42 @@ pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// How long a node may be without a lease until health says that it has no leader, whomever it last heard of.
 /// Test: `freshness::without_a_lease_only_what_needs_none_is_answered`. Metric: `svc_raft_is_leader`.
 pub const LEADER_UNCONFIRMED_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks of the watchdog at the log writer.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const DISK_TICK: Duration = Duration::from_millis(100);
+/// Ticks during which a write of the log does not finish, until the disk counts as one that hangs.
+/// Test: `cluster::disk::tests::a_group_that_does_not_finish_is_told_after_its_ticks`. Metric: `svc_log_disk_hangs`.
+pub const DISK_HANGS_TICKS: u32 = 10;
+/// Heartbeats for which it may hang, if that is longer.
+/// Test: `cluster::disk::tests::slow_heartbeats_make_the_watch_more_patient`. Metric: `svc_log_disk_hangs`.
+pub const DISK_HANGS_HEARTBEATS: u32 = 10;
+/// Ticks during which it hangs until the node ends, if another leads.
+/// Test: `cluster::disk::tests::a_group_that_does_not_finish_is_told_after_its_ticks`. Metric: `svc_log_disk_hangs`.
+pub const DISK_LOST_TICKS: u32 = 100;
+/// Longest wait for another member to lead when this node hands over; then it goes on without.
+/// Test: `cluster::hand_over::tests::a_leader_hands_over_to_the_member_that_has_most_of_its_log`. Metric: `svc_raft_is_leader`.
+pub const HAND_OVER_MAX: Duration = Duration::from_secs(3);
+/// How long the member that is handed leadership may take to be elected; then the next one is named.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const HAND_OVER_ATTEMPT: Duration = Duration::from_millis(500);
+/// Time between two looks at whether this node may stand for election.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const CANDIDACY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a node does not stand for election after it handed over, while there is a leader.
+/// Test: `cluster::hand_over::tests::after_a_hand_over_a_node_stands_again_when_it_may`. Metric: `svc_raft_is_leader`.
+pub const CANDIDACY_PAUSE: Duration = Duration::from_secs(30);
+/// How long there may be no leader until a node that handed over stands for election all the same.
+/// Test: `cluster::hand_over::tests::after_a_hand_over_a_node_stands_again_when_it_may`. Metric: `svc_raft_is_leader`.
+pub const LEADERLESS_MAX: Duration = Duration::from_secs(5);
 /// How long a node may answer from its own memory after it asked the leader (design §4, D).
 /// Test: `cluster::freshness::tests::a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter`. Metric: `svc_freshness_lease_held`.
 pub const FRESHNESS_LEASE: Duration = Duration::from_secs(1);
 /// What is taken off a lease, for boot clocks that do not run alike.
 /// Test: `cluster::freshness::tests::a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter`. Metric: `svc_freshness_lease_held`.
 pub const FRESHNESS_MARGIN: Duration = Duration::from_millis(50);
+/// Maximum advance of the wall clock over the boot clock between two looks at the lease; beyond it: the lease is dropped.
+/// Test: `cluster::freshness::tests::wall_clock_ahead_of_boot_clock_drops_the_lease`. Metric: `svc_freshness_waits_total`.
+pub const FRESHNESS_CLOCK_STEP_MAX: Duration = Duration::from_millis(200);
 /// Time from one lease to the request for the next.
 /// Test: `cluster::freshness::tests::a_lease_is_renewed_before_it_runs_out`. Metric: `svc_freshness_waits_total`.
 pub const FRESHNESS_RENEWAL: Duration = Duration::from_millis(250);
@@ -615,7 +672,8 @@ pub const FRESHNESS_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// was issued after; beyond it: 503.
 /// Test: `cluster::freshness::tests::without_a_lease_a_request_waits_and_is_then_refused`, `http::verify::a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503`. Metric: `svc_freshness_refused_total`.
 pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
-/// Most requests that wait for a lease at once; beyond it: 503 at once.
+/// Most requests that wait for a lease, or without leases for the next question to the leader and for the one under way;
+/// beyond it: 503 at once.
 /// Test: `cluster::freshness::tests::beyond_their_limit_nobody_waits`. Metric: `svc_freshness_refused_total`.
 pub const FRESHNESS_WAITS_MAX: usize = 2_048;
 /// Longest wait of a read for the leader's answer, and then until this node has applied what it named; beyond
@@ -632,9 +690,21 @@ pub const READ_INDEX_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Test: `cluster::read_index::tests::beyond_their_limit_nobody_waits_for_the_leader`. Metric: `svc_http_requests_total{status="503"}`.
 pub const READ_INDEX_WAITS_MAX: usize = 512;
 /// Longest wait until no member can answer from before a revocation; beyond it: 503, although it is applied.
-/// Test: `cluster::freshness::tests::an_entry_that_is_not_applied_is_not_acknowledged`. Metric: `svc_http_requests_total{status="503"}`.
+/// Test: `cluster::freshness::tests::an_entry_that_is_not_applied_is_not_acknowledged`. Metric: `svc_acknowledgements_total{result="unconfirmed"}`.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait at start-up until everything in the log is applied.
+/// Maximum time after a node's last freshness lease, or after its start, for which it serves its JWK Set; beyond it: 503.
+/// Test: `freshness::without_a_lease_for_long_no_keys_are_served`. Metric: `svc_http_requests_total{status="503"}`.
+pub const JWKS_WITHOUT_LEASE_MAX: Duration = Duration::from_secs(60);
+/// Time between two looks at whether the node is ready, for the log.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const READINESS_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the log says why a node is not ready.
+/// Test: `node::readiness::tests::what_is_missing_is_said_at_once_and_again`. Metric: none, it is a granularity.
+pub const NOT_READY_SAID_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest wait of one of several nodes until it knows what its cluster has written: as long as the others take.
+/// Test: none, it is as good as for ever. Metric: none, health and the log say what it waits for.
+pub const RECOVERY_OF_MEMBER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The same, of a node that is alone.
 /// Test: none, it takes a log of two minutes. Metric: none, the node does not start.
 pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// What the tables of the state may keep in memory of what is on disk, all together.
@@ -647,13 +717,37 @@ pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
 /// What the log may keep in memory of what is in its database, beside its newest entries.
 /// Test: none, the library keeps to it. Metric: none, it is written to disk then.
 pub const LOG_WRITE_BUFFERS_BYTES: usize = 16 * 1024 * 1024;
-/// How long a spent nonce is remembered, by log time: until no credential that could present it
+/// How long a spent nonce is remembered, in elapsed time: until no credential that could present it
 /// again is alive.
-/// Test: `state::machine::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.
+/// Test: `state::spent::tests::expired_nonces_leave_the_table`. Metric: `svc_exchange_total{result="nonce_spent"}`.
 pub const NONCE_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
-/// How long the outcome of an `Idempotency-Key` is remembered (contract §1).
-/// Test: `state::machine::tests::an_idempotency_key_is_remembered_as_long_as_was_promised_and_then_forgotten`. Metric: `svc_exchange_total{result="idempotency_key"}`.
+/// Maximum nonces remembered in the cluster, by some 70 bytes on disk each; beyond it: 429. None is forgotten early.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_exchange_total{result="too_many"}`.
+pub const NONCES_MAX: u64 = 20_000_000;
+/// Maximum nonces remembered of one caller; beyond it: 429.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_exchange_total{result="too_many"}`.
+pub const NONCES_PER_CALLER_MAX: u64 = 10_000_000;
+/// How long a used execution-scoped token is remembered, in elapsed time from its use: until five minutes after its
+/// `exp`, which lies at most [`EXECUTION_TOKEN_LIFETIME`] and [`LEEWAY`] ahead.
+/// Test: `state::spent::tests::used_token_is_remembered_until_five_minutes_after_exp`. Metric: `svc_http_requests_total{status="403"}`.
+pub const SPENT_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);
+/// Maximum used execution-scoped tokens remembered in the cluster, by some 70 bytes on disk each; beyond it: 429. None
+/// is forgotten early.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_http_requests_total{status="429"}`.
+pub const SPENT_TOKENS_MAX: u64 = 20_000_000;
+/// Maximum used execution-scoped tokens remembered of one caller; beyond it: 429.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_http_requests_total{status="429"}`.
+pub const SPENT_TOKENS_PER_CALLER_MAX: u64 = 10_000_000;
+/// How long the outcome of an `Idempotency-Key` is remembered, in elapsed time (contract §1).
+/// Test: `state::spent::tests::idempotency_key_is_remembered_for_a_day`. Metric: `svc_exchange_total{result="idempotency_key"}`.
 pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// Maximum `Idempotency-Key`s remembered in the cluster, by some 200 bytes on disk each; a request with a new one
+/// beyond it: 429. None is forgotten early.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_http_requests_total{status="429"}`.
+pub const IDEMPOTENCY_KEYS_MAX: u64 = 10_000_000;
+/// Maximum `Idempotency-Key`s remembered of one caller; beyond it: 429.
+/// Test: `state::spent::tests::callers_and_all_have_a_limit`. Metric: `svc_http_requests_total{status="429"}`.
+pub const IDEMPOTENCY_KEYS_PER_CALLER_MAX: u64 = 5_000_000;
 
 // --- tools -------------------------------------------------------------------------------------
 
@@ -818,6 +912,9 @@ pub const REQUESTS_OF_CALLER_MAX: usize = 512;
 /// Most requests whose answer waits until the rest of their body is read; beyond it: answered at once.
 /// Test: none, the others are answered as before. Metric: none, nobody is refused by it.
 pub const LEFTOVERS_MAX: usize = 1_024;
+/// Longest time for one connection of `admin.sock`, which are served one after the other; beyond it: closed.
+/// Test: `http::admin_socket::silent_client_does_not_hold_up_the_next`. Metric: none, nobody else is refused by it.
+pub const ADMIN_SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most requests that wait for their `Svc-Min-Index` or `Last-Event-ID` at once; beyond it: 503.
 /// Test: `http::edges::waiting_for_an_index_takes_nobodys_place`. Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAITS_MAX: usize = 64;
@@ -830,6 +927,12 @@ pub const REQUESTS_WAITING_MAX: usize = 136;
 /// Longest wait for a request's body; beyond it: 408.
 /// Test: `api::body::tests::a_body_that_does_not_come_is_answered_408`. Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a node that stops waits for its tasks and its databases to end; then the process is ended all the same.
+/// Test: none, nothing takes that long but a disk that hangs. Metric: none, the process ends.
+pub const STOP_MAX: Duration = Duration::from_secs(20);
+/// The same, while the disk of the log hangs.
+/// Test: `storage_failures::a_node_whose_disk_hangs_ends_when_it_is_told_to`. Metric: none, the process ends.
+pub const STOP_OF_HUNG_MAX: Duration = Duration::from_secs(1);
 /// How long a graceful shutdown waits for requests under way.
 /// Test: `api::listener::tests::deadlines::a_stop_waits_no_longer_than_the_drain`. Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -845,6 +948,12 @@ pub const TLS_FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest file with revocation lists.
 /// Test: `tls::tests::load::a_file_larger_than_its_limit_is_refused`. Metric: `svc_tls_reloads_total{with="callers",result="failed"}`.
 pub const TLS_CRL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Maximum issuers in `svc_via` of a signal, through which it came before its own; beyond it: ignored, and not passed on.
+/// Test: `signals::passed_on::tests::signal_that_came_back_is_a_loop`. Metric: `svc_signals_total{result="ignored"}`.
+pub const SIGNAL_VIA_MAX: usize = 4;
+/// Maximum trust domains whose clients a node accepts, each with authorities of its own; beyond it: refused at start.
+/// Test: `config::tests::each_trust_domain_of_clients_has_its_own_ca`. Metric: none, the configuration is refused.
+pub const CLIENT_TRUST_DOMAINS_MAX: usize = 301;
 /// Most certificates a client may send beside its own; beyond it: refused in the handshake.
 /// Test: `tls::tests::certificates::only_certificates_with_a_good_path_pass`. Metric: `svc_http_connections_refused_total{reason="handshake"}`.
 pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
@@ -866,10 +975,10 @@ pub const PUSH_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest one, also if the receiver asks for more.
 /// Test: `signals::transmit::push::backoff::tests::a_receiver_is_left_alone_as_long_as_it_asks_for_but_not_for_ever`. Metric: `svc_push_total`.
 pub const PUSH_WAIT_MAX: Duration = Duration::from_secs(300);
-/// How often an event is refused because of the key that signed it, and still signs, before it is a dead letter: the
-/// receiver may not know that key yet.
-/// Test: `signals::transmit::push::tests::refusals::a_key_that_is_refused_again_and_again_makes_a_dead_letter`. Metric: `svc_push_total{result="key_refused"}`.
-pub const PUSH_KEY_REFUSALS_MAX: u32 = 8;
+/// Maximum attempts of an event whose sender, key, issuer or audience the receiver refuses; then a verification event
+/// decides whether the event is a dead letter or the stream is paused.
+/// Test: `signals::transmit::push::tests::refusals::event_refused_alone_is_a_dead_letter_after_a_verification`. Metric: `svc_push_total{result="refused"}`.
+pub const PUSH_REFUSALS_MAX: u32 = 8;
 /// How often an event is not taken by a receiver that takes others meanwhile before it is a dead letter.
 /// Test: `signals::transmit::push::tests::refusals::an_event_that_is_never_taken_while_others_are_becomes_a_dead_letter`. Metric: `svc_stream_events_total{result="dead_letter"}`.
 pub const PUSH_FAILURES_ALONE_MAX: u32 = 24;
@@ -956,6 +1065,15 @@ pub const PEER_PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time that what was sent to a node is not received there.
 /// Test: `cluster::peers::tests::bad::a_half_open_connection_is_given_up_by_whoever_asks_over_it`. Metric: none, it is connected again.
 pub const PEER_SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Maximum time that a memory of a member's disk is not written; a crash loses what is not.
+/// Test: `cluster::peers::tests::set_back::memory_of_a_disk_survives_the_leader_and_a_restart`. Metric: none, it is a granularity.
+pub const MEMORY_UNWRITTEN_MAX: Duration = Duration::from_secs(1);
+/// Time between two looks at what the members have acknowledged, while this node leads.
+/// Test: none, how often is no promise. Metric: none, it is a granularity.
+pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
+/// Time for which a node whose log contradicts the leader's answers so before it stops.
+/// Test: `cluster::peers::tests::bad::append_over_a_committed_entry_stops_the_node`. Metric: none, the node stops.
+pub const CONTRADICTION_TOLD_FOR: Duration = Duration::from_millis(500);
 /// Time between two rounds of asking the members that a cluster is founded with.
 /// Test: none, how often is no promise. Metric: none, it is a granularity.
 pub const FOUNDING_PAUSE: Duration = Duration::from_millis(250);
@@ -1086,7 +1204,7 @@ pub const AUDIT_SHIP_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Most bytes of audit entries that wait to be shipped; beyond it: 503.
 /// Test: `tools::audit::tests::beyond_its_backlog_nothing_is_recorded`. Metric: `svc_audit_backlog_bytes`.
 pub const AUDIT_BACKLOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// How long audit entries are kept, by log time, if they take no more than [`AUDIT_BYTES_MAX`]: 90 days or
+/// How long audit entries are kept, by elapsed time, if they take no more than [`AUDIT_BYTES_MAX`]: 90 days or
 /// 1 GiB, whichever comes first. Older ones go when newer ones come.
 /// Test: `state::audit::tests::blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows`. Metric: `svc_audit_blocks_dropped_total{reason="age"}`.
 pub const AUDIT_RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);

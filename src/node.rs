@@ -4,6 +4,8 @@
 mod begin;
 mod core;
 mod edge;
+mod push_certificate;
+mod readiness;
 mod signals;
 
 use std::io;
@@ -15,14 +17,15 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::begin::{bootstrap, despite_elections, until_current, until_recovered};
+use self::begin::{bootstrap, despite_elections, patience, until_current, until_recovered};
 use self::core::{Core, start_core};
-use self::edge::Edge;
-use self::signals::{feed, reached_at, receiver, streams, transmitter};
+use self::edge::{Edge, open_admin_socket};
+use self::push_certificate::PushCertificate;
+use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, Places};
 use crate::api::rates::Rates;
-use crate::api::{self, App, Pressure, Router};
+use crate::api::{self, App, Front, Pressure};
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::config::{self, Config};
@@ -37,7 +40,6 @@ use crate::outbound::issuer_keys::IssuerKeys;
 use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
 use crate::signals::revoke::Revocations;
-use crate::signals::transmit::poll::Poller;
 use crate::signals::transmit::sets::SetMaker;
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
@@ -69,6 +71,9 @@ pub enum Error {
     /// Certificates, keys or revocation lists between nodes.
     #[error("cluster: {0}")]
     PeerTls(tls::Error),
+    /// The client certificate of pushes.
+    #[error("transmitter: {0}")]
+    PushCertificate(tls::Error),
     /// The current policy does not compile on this node.
     #[error("the current policy does not compile on this node; the log says why")]
     NoPolicy,
@@ -117,6 +122,9 @@ pub enum Error {
     /// A task the node depends on ended with a panic.
     #[error("a task has failed: {0}")]
     TaskFailed(tokio::task::JoinError),
+    /// Something did not end in time. The process must be ended whatever it does.
+    #[error("a part of this node did not end in time, as when a disk hangs; the process is ended")]
+    NotStopped,
     /// The core can no longer go on. The process must exit: what is in memory may be ahead of what
     /// is on disk.
     #[error("the core has failed: {0}")]
@@ -157,21 +165,64 @@ pub async fn start(
     let places = Places::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 
-    let mut core = start_core(&config, &clock, &metrics).await?;
-    let assembled = assemble(config, clock, (compiler, issuers), &metrics, &shutdown, &mut core).await;
-    let served = assembled.and_then(|router| edge.serve(&router, &places, &metrics, &shutdown));
-    let (listener, following) = match served {
-        Ok(served) => served,
-        Err(error) => {
-            if let Err(error) = core.stop().await {
-                tracing::error!(%error, "stop what a failed start had started");
-            }
-            return Err(error);
-        }
-    };
-    following.map(|following| core.background.spawn(following));
+    let front = Front::new(config.node.unit_id.clone(), config.listen.hosts.clone(), clock.clone());
+    let mut listener = edge.serve(&front.router(), &places, &metrics, &shutdown)?;
+    listener.spawn(readiness::tell(front.clone(), clock.clone(), shutdown.clone()));
+    tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
+    let core = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
+    let core = Box::pin(core).await?;
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
+}
+
+/// Starts the core and what works over it, and has `front` serve that. A start that fails leaves nothing behind.
+async fn recover(
+    config: Config,
+    clock: Clock,
+    program: (&Path, Issuers),
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+    (front, listener): (Front, &mut JoinSet<()>),
+) -> Result<Core, Error> {
+    let data = config.node.data_dir.clone();
+    let mut core = start_core(&config, &clock, metrics).await?;
+    front.open(core.state.clone());
+    let handle = core.state.core().clone();
+    let assembled = tokio::select! {
+        assembled = assemble(config, clock, program, metrics, shutdown, &mut core) => assembled,
+        failure = handle.until_failed() => Err(Error::CoreFailed(failure)),
+        () = shutdown.cancelled() => {
+            Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
+        }
+    };
+    match assembled {
+        Ok(app) => {
+            open_admin_socket(&data, app.clone(), &mut core);
+            front.begin(app);
+            Ok(core)
+        }
+        Err(error) => {
+            // What answers requests has the state, and whoever stops the core waits until nobody has it.
+            listener.shutdown().await;
+            drop((front, handle));
+            stopped_after(Err(error), core.stop().await)
+        }
+    }
+}
+
+/// What a node ends with: a part of it that does not end counts for more than the reason for which it was to end.
+fn stopped_after<T>(ended: Result<T, Error>, stopped: Result<(), Error>) -> Result<T, Error> {
+    match (ended, stopped) {
+        (Err(reason), Err(Error::NotStopped)) => {
+            tracing::error!(%reason, "the node ends");
+            Err(Error::NotStopped)
+        }
+        (Err(reason), Err(error)) => {
+            tracing::error!(%error, "stop the node");
+            Err(reason)
+        }
+        (ended, stopped) => stopped.and(ended),
+    }
 }
 
 /// Brings up keys and policy over the core, and what answers requests by them.
@@ -182,14 +233,14 @@ async fn assemble(
     metrics: &Metrics,
     shutdown: &CancellationToken,
     core: &mut Core,
-) -> Result<Router, Error> {
-    let state = core.state.clone();
-    until_recovered(&config, &state, shutdown).await?;
+) -> Result<App, Error> {
+    let (state, patience) = (core.state.clone(), patience(&config));
+    until_recovered(&state, patience).await?;
     // Before anything is decided by what is not here, as which of this node's keys the log does not know.
-    until_current(&state).await?;
+    until_current(&state, patience).await?;
     let workers = policy_workers(compiler);
     let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
-    despite_elections(&state, || bootstrap(&state, &first_policy)).await?;
+    despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
     let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
     core.background.spawn(keyring.clone().keep());
@@ -206,7 +257,7 @@ async fn assemble(
         tracing::warn!(%error, "this node starts without a lease");
     }
 
-    let outbound = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
+    let outbound = outbound(&config, &clock, metrics, core)?;
     let signatures = SignatureCache::default();
     let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
     let exchange = Exchange {
@@ -243,19 +294,19 @@ async fn assemble(
     };
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
-    let streams = streams(&config, &state);
+    let streams = streams(&config, &state, &clock);
     let (feed, teller) = feed(&config, &state, clock.clone(), metrics, shutdown);
     core.background.spawn(teller.run());
     let sets = SetMaker::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
     if transmits {
-        let transmitter = transmitter(sets.clone(), outbound.clone(), &state, &clock, metrics)?;
+        let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;
         core.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
-    let poller = Poller::new(sets, state.clone(), clock.clone(), metrics.clone(), shutdown.clone());
+    let poller = poller(&config, sets, &state, &clock, metrics, shutdown);
     let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
-    Ok(api::router(App::new(api::Parts {
+    Ok(App::new(api::Parts {
         exchange,
         audit,
         identity,
@@ -283,14 +334,24 @@ async fn assemble(
         pressure: Pressure::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
-    })))
+    }))
+}
+
+/// The HTTP client, and what keeps its client certificate current.
+fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) -> Result<Client, Error> {
+    let client = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
+    if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
+        let certificate = PushCertificate::load(files, client.clone(), clock.clone(), metrics.clone())?;
+        core.background.spawn(certificate.follow());
+    }
+    Ok(client)
 }
 
 /// The keys of this node, before anybody is listened to: those of a first start may take their time.
 async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
     let make_set_key = config.transmitter.is_some().then(set_key_worker);
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
-    despite_elections(state, || async { Ok(keyring.ensure().await?) }).await?;
+    despite_elections(state, patience(config), || async { Ok(keyring.ensure().await?) }).await?;
     Ok(keyring)
 }
 
@@ -364,10 +425,13 @@ impl Running {
         }
         // The first listener to end is not the last: each goes on until its own requests are answered.
         while self.listener.join_next().await.is_some() {}
+        if ended.is_ok() && !core.hand_over().await {
+            tracing::debug!("no other node leads");
+        }
         drop((core, self.state, self.listener));
         let stopped = self.core.stop().await;
         tracing::info!("stopped");
-        ended.and(stopped)
+        stopped_after(ended, stopped)
     }
 }
 
@@ -456,8 +520,12 @@ mod tests {
         let (state, incarnation) = (&core.state, core.state.index().incarnation);
         let faster = || async {
             state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
-            let applied =
-                state.put_policy("later".to_owned(), Vec::new(), String::new(), "theirs".to_owned());
+            let applied = state.as_node().put_policy(
+                "later".to_owned(),
+                Vec::new(),
+                String::new(),
+                "theirs".to_owned(),
+            );
             assert!(applied.await.expect("applied"));
             Ok(bundle("ours"))
         };
@@ -480,10 +548,12 @@ mod tests {
                 _ => Ok(()),
             }
         };
-        despite_elections(&core.state, write).await.expect("written");
+        despite_elections(&core.state, limits::RECOVERY_MAX, write).await.expect("written");
         assert_eq!(tries.get(), 3);
         for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
-            let ended = despite_elections(&core.state, || async { Err(error.clone().into()) }).await;
+            let ended =
+                despite_elections(&core.state, limits::RECOVERY_MAX, || async { Err(error.clone().into()) })
+                    .await;
             assert!(matches!(ended, Err(Error::State(_))));
         }
         core.end().await;

@@ -26,7 +26,7 @@ pub struct Parts {
     pub trust_domains: Vec<TrustDomain>,
     /// Every node's published keys.
     pub keyring: Keyring,
-    /// The time of the log.
+    /// What is revoked, and elapsed time.
     pub state: State,
     /// Signatures verified before.
     pub signatures: SignatureCache,
@@ -51,10 +51,10 @@ impl OwnTokens {
         Fabric { iss: &self.0.issuer, trust_domains: &self.0.trust_domains }
     }
 
-    /// The key of any node that signed under `kid`, if what it signed is accepted at `now`.
+    /// The key of any node that signed under `kid`, if what it signed is accepted now.
     #[must_use]
-    pub fn key(&self, _fresh: &Fresh, kid: &str, now: Timestamp) -> Option<Arc<VerifyingKey>> {
-        self.0.keyring.verifying_key(kid, self.0.state.not_before_log(now))
+    pub fn key(&self, _fresh: &Fresh, kid: &str) -> Option<Arc<VerifyingKey>> {
+        self.0.keyring.verifying_key(kid, self.0.state.elapsed_time())
     }
 
     /// Signatures verified before.
@@ -63,7 +63,8 @@ impl OwnTokens {
         &self.0.signatures
     }
 
-    /// Verifies a token that was presented over a connection with this client certificate, if any.
+    /// Verifies a token that was presented over a connection with this client certificate, if any. Its times are
+    /// judged at log time if that is later: log time ends agents, and no token of an agent outlives it.
     ///
     /// # Errors
     /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
@@ -75,12 +76,77 @@ impl OwnTokens {
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid, now));
+        let now = self.0.state.not_before_log(now);
+        let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
         let key = key.ok_or(token::Error::UnknownKey)?;
         let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
         if self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat()) {
             return Err(token::Error::Revoked);
         }
         Ok(credential)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::state::testing::Core;
+    use crate::token::mint::{self, AccessTokenClaims};
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const FABRIC: &str = "https://fabric.example";
+
+    /// A node whose clock is behind the log's accepted an agent's token after the log had ended the agent.
+    #[tokio::test]
+    async fn token_ends_at_log_time_on_a_node_with_a_slow_clock() {
+        let core = Core::start(START).await;
+        let keyring = core.keyring().await;
+        let own_tokens = OwnTokens::new(Parts {
+            issuer: FABRIC.to_owned(),
+            trust_domains: vec!["a.example".parse().expect("trust domain")],
+            keyring: keyring.clone(),
+            state: core.state.clone(),
+            signatures: SignatureCache::default(),
+        });
+        let end = START.plus(Duration::from_secs(60));
+        let agent = "wimse://a.example/agent/mcp/1".to_owned();
+        let claims = AccessTokenClaims {
+            iss: FABRIC.to_owned(),
+            sub: agent.clone(),
+            aud: FABRIC.to_owned(),
+            iat: START.secs(),
+            nbf: START.secs(),
+            exp: end.secs(),
+            jti: "j".to_owned(),
+            client_id: agent,
+            txn: "t".to_owned(),
+            scope: None,
+            capabilities: Vec::new(),
+            blast_radius: None,
+            delegation_depth: None,
+            act: None,
+            may_act: None,
+            lineage: Vec::new(),
+            root_exp: end.secs(),
+            execution: None,
+            agent: None,
+            idx: core.state.position().expect("bootstrapped").to_string(),
+            policy: "p".to_owned(),
+            cnf: None,
+        };
+        let key = keyring.signing_key(START).expect("signs");
+        let token = mint::sign_access_token(&claims, &key).expect("signs");
+        let token = Compact::parse(&token).expect("compact");
+        let slow = end.minus(Duration::from_millis(1));
+        let fresh = core.state.fresh().await.expect("a lease");
+        assert!(own_tokens.verify(&fresh, &token, None, slow).is_ok());
+        core.clock.advance(Duration::from_secs(60));
+        core.state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry");
+        let refused = own_tokens.verify(&fresh, &token, None, slow).err();
+        assert_eq!(refused, Some(token::Error::ChainExpired));
+        drop((own_tokens, keyring, key));
+        core.end().await;
     }
 }

@@ -13,7 +13,7 @@ use node_under_test::{Node, Site, copy, files, newest_snapshot};
 use trust_fabric::cluster::StateHash;
 use trust_fabric::id::Digest128;
 use trust_fabric::node;
-use trust_fabric::state::{self, PolicySource};
+use trust_fabric::state::{self, MintedToken, PolicySource};
 
 const NONCES: u8 = 60;
 const FLIPS: usize = 240;
@@ -40,10 +40,15 @@ impl Past {
         let live = async |from: u8, to: u8| {
             let node = site.start(&data).await.expect("starts");
             for number in from..to {
-                node.running.state.spend_nonce(nonce(number), None).await.expect("fresh");
+                node.running
+                    .state
+                    .as_node()
+                    .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                    .await
+                    .expect("fresh");
             }
             let source = PolicySource { path: "a.rego".into(), text: format!("{POLICY}\n# {from}") };
-            let put = node.running.state.put_policy(
+            let put = node.running.state.as_node().put_policy(
                 format!("policy-{from}"),
                 vec![source],
                 String::new(),
@@ -97,7 +102,14 @@ impl Past {
         if !name.ends_with("p8") {
             assert_eq!(state.core().state_hash().expect("hash"), self.hash, "{name}: not the same state");
         }
-        let spent = (0..NONCES).map(|number| state.spend_nonce(nonce(number), None));
+        let spent = (0..NONCES).map(|number| {
+            state.as_node().record_exchange(
+                Some(nonce(number)),
+                state::owner("test"),
+                MintedToken::default(),
+                None,
+            )
+        });
         for (number, outcome) in futures::future::join_all(spent).await.into_iter().enumerate() {
             assert!(matches!(outcome, Err(state::Error::NonceSpent)), "{name}: nonce {number} was forgotten");
         }
@@ -114,7 +126,13 @@ async fn snapshot(node: &Node, data: &Path) {
     let mut number = 200;
     while newest_snapshot(data).is_none() {
         // Entries applied meanwhile; one nonce is as good as another.
-        drop(node.running.state.spend_nonce(nonce(number), None).await);
+        drop(
+            node.running
+                .state
+                .as_node()
+                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                .await,
+        );
         number = if number == 255 { 200 } else { number + 1 };
     }
 }

@@ -23,7 +23,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use node_under_test::{Site, copy, newest_snapshot};
 use trust_fabric::id::Digest128;
-use trust_fabric::state::{self, PolicySource};
+use trust_fabric::state::{self, MintedToken, PolicySource};
 
 /// Names the directory of the life to be lived.
 const LIFE: &str = "TRUST_FABRIC_TEST_LIFE";
@@ -54,7 +54,11 @@ async fn a_life_to_be_interrupted() {
         let node = site.start(&data).await.expect("starts");
         let state = &node.running.state;
         let spend = async |number: u8| {
-            state.spend_nonce(nonce(number), None).await.expect("fresh");
+            state
+                .as_node()
+                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                .await
+                .expect("fresh");
             acknowledge(&format!("nonce {number}"));
         };
         for number in first..first + 3 {
@@ -62,10 +66,14 @@ async fn a_life_to_be_interrupted() {
         }
         let digest = format!("policy-{life}");
         let source = PolicySource { path: "a.rego".into(), text: format!("{POLICY}\n# {life}") };
-        state.put_policy(digest.clone(), vec![source], String::new(), String::new()).await.expect("policy");
+        state
+            .as_node()
+            .put_policy(digest.clone(), vec![source], String::new(), String::new())
+            .await
+            .expect("policy");
         acknowledge(&format!("policy {digest}"));
         let kid = state.index().signing_keys.keys().next().expect("key").clone();
-        state.taint_signing_key(kid.clone(), nonce(255)).await.expect("tainted");
+        state.as_node().taint_signing_key(kid.clone(), nonce(255)).await.expect("tainted");
         acknowledge(&format!("tainted {kid}"));
 
         let before = newest_snapshot(&data);
@@ -224,7 +232,15 @@ async fn finds_everything(site: &Site, life: &Life) {
     for what in &life.acknowledged {
         match what.split_once(' ') {
             Some(("nonce", number)) => {
-                let again = state.spend_nonce(nonce(number.parse().expect("number")), None).await;
+                let again = state
+                    .as_node()
+                    .record_exchange(
+                        Some(nonce(number.parse().expect("number"))),
+                        state::owner("test"),
+                        MintedToken::default(),
+                        None,
+                    )
+                    .await;
                 assert!(matches!(again, Err(state::Error::NonceSpent)), "killed at {at}: {what}: {again:?}");
             }
             Some(("policy", digest)) => {

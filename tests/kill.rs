@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
 use node_under_test::{Site, client, copy, exchange};
+use trust_fabric::state::{self, MintedToken};
 
 const EXCHANGES: u32 = 10_000;
 const CALLERS: usize = 32;
@@ -118,9 +119,17 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
             site.start(&site.data()).await.unwrap_or_else(|error| panic!("restart {restart}: {error}"));
         let nonce = |byte: u8| trust_fabric::id::Digest128::from_bytes([byte; 16]);
         let state = &node.running.state;
-        state.spend_nonce(nonce(restart), None).await.expect("fresh");
+        state
+            .as_node()
+            .record_exchange(Some(nonce(restart)), state::owner("test"), MintedToken::default(), None)
+            .await
+            .expect("fresh");
         for earlier in 0..restart {
-            state.spend_nonce(nonce(earlier), None).await.expect_err("spent before");
+            state
+                .as_node()
+                .record_exchange(Some(nonce(earlier)), state::owner("test"), MintedToken::default(), None)
+                .await
+                .expect_err("spent before");
         }
         node.stop().await;
     }

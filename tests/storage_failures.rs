@@ -12,14 +12,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use node_under_test::{Process, Site, client, exchange, files};
+use rustix::process::{Pid, Signal, kill_process};
 
 const BEFORE: u32 = 20;
 
-/// Makes system calls on a running node fail from now on.
-fn break_disk(node: &Process, calls: &str, error: &str, only: Option<&PathBuf>) -> Child {
+/// Makes system calls on a running node fail from now on, or do what else is to be injected.
+fn break_disk(node: &Process, calls: &str, what: &str, only: Option<&PathBuf>) -> Child {
     let mut command = Command::new("strace");
     command.args(["-f", "-o", "/dev/null", "-p", &node.child.id().to_string()]);
-    command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={calls}:error={error}")]);
+    command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={calls}:{what}")]);
     command.args(only.iter().flat_map(|path| ["-P".as_ref(), path.as_os_str()]));
     let mut strace = command
         .stdout(Stdio::null())
@@ -47,7 +48,7 @@ async fn spend(node: &Process, credential: &str, number: u32) -> Result<u16, req
     client().post(url).body(body).send().await.map(|answer| answer.status().as_u16())
 }
 
-async fn stops_and_comes_back(calls: &str, error: &str, only_the_log: bool) {
+async fn stops_and_comes_back(calls: &str, what: &str, only_the_log: bool) {
     let site = Site::new();
     let credential = site.credential();
     let node = site.spawn().expect("starts");
@@ -55,7 +56,7 @@ async fn stops_and_comes_back(calls: &str, error: &str, only_the_log: bool) {
         assert_eq!(spend(&node, &credential, number).await.expect("answer"), 200);
     }
     let log = only_the_log.then(|| open_log(&site));
-    let mut strace = break_disk(&node, calls, error, log.as_ref());
+    let mut strace = break_disk(&node, calls, what, log.as_ref());
     let answer = spend(&node, &credential, BEFORE).await;
     assert!(!matches!(answer, Ok(200)), "acknowledged what is not durable");
     let (status, said) = node.ended();
@@ -79,17 +80,46 @@ async fn stops_and_comes_back(calls: &str, error: &str, only_the_log: bool) {
 
 #[tokio::test]
 async fn a_failed_sync_stops_the_node() {
-    stops_and_comes_back("fsync,fdatasync", "EIO", false).await;
+    stops_and_comes_back("fsync,fdatasync", "error=EIO", false).await;
 }
 
 #[tokio::test]
 async fn a_full_disk_stops_the_node() {
-    stops_and_comes_back("write,pwrite64", "ENOSPC", true).await;
+    stops_and_comes_back("write,pwrite64", "error=ENOSPC", true).await;
 }
 
 #[tokio::test]
 async fn a_failed_write_of_the_log_stops_the_node() {
-    stops_and_comes_back("write,pwrite64", "EIO", true).await;
+    stops_and_comes_back("write,pwrite64", "error=EIO", true).await;
+}
+
+/// A thread that was stuck in a sync kept the process from ending, until somebody killed it.
+#[tokio::test]
+async fn a_node_whose_disk_hangs_ends_when_it_is_told_to() {
+    let site = Site::new();
+    let credential = site.credential();
+    let node = site.spawn().expect("starts");
+    assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 200);
+    let mut strace = break_disk(&node, "fsync,fdatasync", "delay_enter=8000000", None);
+    let mut readiness = String::new();
+    let waited = async {
+        while !readiness.contains("disk") {
+            let url = format!("http://{}/readyz", node.address);
+            readiness = client().get(url).send().await.expect("answer").text().await.expect("text");
+        }
+    };
+    let answered = tokio::select! {
+        answered = spend(&node, &credential, 1) => Some(answered),
+        () = waited => None,
+    };
+    assert!(answered.is_none(), "answered before the disk was known to hang: {answered:?}");
+    kill_process(Pid::from_child(&node.child), Signal::TERM).expect("told");
+    let (status, said) = node.ended();
+    strace.wait().expect("strace ends");
+    assert!(said.contains("did not end in time"), "{status}: {said}");
+    let node = site.spawn().expect("comes back");
+    assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 400, "the nonce was forgotten");
+    node.kill();
 }
 
 /// The state has no promise of its own, but a node whose state stands still may not go on.
@@ -101,7 +131,7 @@ async fn a_full_disk_under_the_state_stops_the_node() {
     assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 200);
     let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
     let state = files(&site.data().join("state")).into_iter().rfind(is_log).expect("log");
-    let mut strace = break_disk(&node, "write,pwrite64", "ENOSPC", Some(&state));
+    let mut strace = break_disk(&node, "write,pwrite64", "error=ENOSPC", Some(&state));
     let answer = spend(&node, &credential, 1).await;
     assert!(!matches!(answer, Ok(200)), "acknowledged what is not applied");
     let (status, said) = node.ended();

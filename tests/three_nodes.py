@@ -10,12 +10,10 @@ holds on all.
 Prints what it sees. Needs nothing but Python. What it started is stopped and removed, its data too.
 """
 
-import http.client
 import json
 import os
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -24,40 +22,11 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from nodes import ROOT, Client, exchange, leader, run, say, tool, until, verify
+
 # Of the nodes 1, 2 and 3, on this machine.
 PORTS = {1: 8694, 2: 8704, 3: 8714}
 PROMETHEUS = "http://127.0.0.1:9090"
-TOOL = "https://tools.dev.trust-fabric.local/sql-query"
-# For what is meant to come soon: images start, a leader is elected, a node catches up.
-PATIENCE_SECS = 90
-
-
-def run(*command, **options):
-    """What the command writes; one that fails ends the check, with what it said."""
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, text=True, capture_output=True, **options)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout.strip()
-
-
-def until(what, condition):
-    """Waits for the condition; the seconds it took."""
-    begun = time.monotonic()
-    while True:
-        try:
-            if condition():
-                return time.monotonic() - begun
-            last = "not yet"
-        except (OSError, http.client.HTTPException, AssertionError) as error:
-            last = repr(error)
-        if time.monotonic() - begun > PATIENCE_SECS:
-            raise SystemExit(f"{what}: not within {PATIENCE_SECS} s: {last}")
-        time.sleep(0.1)
-
-
-def say(text):
-    print(text, flush=True)
 
 
 class Compose:
@@ -163,51 +132,6 @@ class Processes:
         return self.log.read_text()
 
 
-class Client:
-    """Calls nodes as the caller whose certificate it has."""
-
-    def __init__(self, pki, caller, nodes):
-        self.nodes = nodes
-        self.tls = ssl.create_default_context(cafile=pki / "ca.pem")
-        self.tls.load_cert_chain(pki / f"{caller}.pem", pki / f"{caller}-key.pem")
-
-    def call(self, node, method, path, body=None, key=None, min_index=None):
-        """Status and answer. `index` is then the log index that the node stated with it."""
-        connection = http.client.HTTPSConnection("localhost", PORTS[node], timeout=15, context=self.tls)
-        try:
-            headers = {"Content-Type": "application/json"} if body else {}
-            headers |= {"Idempotency-Key": key} if key else {}
-            headers |= {"Svc-Min-Index": min_index} if min_index else {}
-            connection.request(method, path, json.dumps(body) if body else None, headers)
-            answer = connection.getresponse()
-            self.index = answer.getheader("Svc-Index")
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-
-def exchange(client, node, credential):
-    status, answer = client.call(node, "POST", "/v1/exchange/token", {
-        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-        "subject_token": credential,
-        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        "audience": TOOL,
-    })
-    assert status == 200, (node, status, answer)
-    return answer["access_token"]
-
-
-def tool(tool_id):
-    return {
-        "tool_id": tool_id,
-        "name": tool_id,
-        "resource_uri": TOOL,
-        "required_capabilities": ["db.read"],
-        "max_blast_radius": "namespace:demo",
-        "protocols": ["mcp"],
-    }
-
-
 def register(client, node, tool_id):
     """With a key by which every other node knows that it was done, also of a leader before. When that was."""
     answers = [(node, *client.call(node, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}"))]
@@ -226,11 +150,6 @@ def register(client, node, tool_id):
     return answers[0][2]["registered_at"]
 
 
-def verify(client, node, tool_id, token):
-    status, answer = client.call(node, "POST", "/v1/mcp/verify", {"tool_id": tool_id, "token": token})
-    assert status == 200 and answer["verified"] is True, (node, status, answer)
-
-
 def revoked_on_all(cluster, client, operator, nodes, account):
     """What an operator revokes on the last node is refused by every one from then on."""
     credential = cluster.credential(nodes[0], f"demo/{account}")
@@ -247,14 +166,6 @@ def revoked_on_all(cluster, client, operator, nodes, account):
             status, answer = client.call(node, "POST", "/v1/mcp/verify", {"tool_id": "first", "token": token})
             assert status == 403, (node, status, answer)
     say(f"{account} is revoked on {nodes[-1]} in {took * 1000:.0f} ms and refused by each of {', '.join(map(str, nodes))}")
-
-
-def leader(client, nodes):
-    """The node that says so itself; exactly one does."""
-    roles = {node: client.call(node, "GET", "/v1/sys/health")[1].get("role") for node in nodes}
-    leaders = [node for node, role in roles.items() if role == "leader"]
-    assert len(leaders) == 1, roles
-    return leaders[0]
 
 
 def holds_on(cluster, client, nodes, tool_id, tools_before=()):
@@ -276,7 +187,7 @@ def check(cluster):
     cluster.start()
     took = until("healthy nodes", lambda: all(cluster.is_healthy(node) for node in nodes))
     say(f"three healthy nodes after {took:.1f} s")
-    client, operator = Client(cluster.pki, "workload", nodes), Client(cluster.pki, "operator", nodes)
+    client, operator = (Client(cluster.pki, caller, PORTS) for caller in ("workload", "operator"))
     first = holds_on(cluster, client, nodes, "first")
     revoked_on_all(cluster, client, operator, nodes, "uno")
     cluster.check_the_rest(nodes)

@@ -114,7 +114,7 @@ trust_domains = ["{TRUST_DOMAIN}"]
         let Some(pki) = &self.pki else { return String::new() };
         let file = |name: &str| pki.join(name).display().to_string();
         let mut text = format!(
-            "[transmitter]\nbase_url = \"https://{https}\"\n\
+            "[transmitter]\nbase_url = \"https://{https}\"\nallow_loopback_push = true\n\
              [[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
              keys_url = \"{SIGNAL_ISSUER}/keys\"\ntrust_domains = [\"events.example\"]\n\
              [[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\

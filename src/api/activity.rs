@@ -76,6 +76,8 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::PolicyTimedOut(_)
         | E::NoPolicy
         | E::IdempotencyKeyReused
+        | E::TokenEnded
+        | E::TooMany(_)
         | E::CannotSign(_)
         | E::NotBootstrapped
         | E::Stale(_)

@@ -298,10 +298,12 @@ fn answer(identified: Identified) -> Response {
     (NO_STORE, Json(identity)).into_response()
 }
 
-fn who<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
+/// The caller as the use-cases of identity know it.
+pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
     identity::Caller {
         id: caller.id().map(str::to_owned),
         is_operator: caller.is_operator(),
+        facts: caller.shared_facts(),
         idempotency: None,
     }
 }

@@ -1,4 +1,4 @@
-//! What surrounds every request: its id and trace, its deadline, the index it asks for, its count
+//! What surrounds every request: its id and trace, its deadline, its count
 //! and its line in the log; and the refusals that hold whatever is asked for ([`admissible`]). Nothing
 //! here decides what a request means, or who sends it.
 
@@ -37,6 +37,16 @@ pub fn current_request_id() -> String {
     CURRENT_REQUEST_ID.try_with(Clone::clone).unwrap_or_default()
 }
 
+/// Gives an answer the id that its request has in the error object and in the log.
+pub(super) async fn identified(answer: impl Future<Output = Response>) -> Response {
+    let request_id = uuid::Uuid::new_v4().simple().to_string();
+    let mut response = CURRENT_REQUEST_ID.scope(request_id.clone(), answer).await;
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
 /// Answers a request with everything that surrounds it.
 pub async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let began = app.clock.boot();
@@ -59,7 +69,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answering = async {
             let admission = admissible(&app, &route, &request, &notes);
-            match admit(&app, admission, request.headers(), &notes).await {
+            match admit(&app, admission, &notes).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => error.into_response(),
             }
@@ -188,18 +198,15 @@ fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Resul
     }
 }
 
-/// Lets a request in, when the log index that it asks for is reached and its turn has come. Health
-/// waits for neither.
+/// Admits a request when its turn has come. Health does not wait.
 async fn admit(
     app: &App,
     admission: Result<Admission, Error>,
-    headers: &HeaderMap,
     notes: &Notes,
 ) -> Result<Option<Admitted>, Error> {
     match admission? {
         Admission::Always => Ok(None),
         Admission::IfNotOverloaded => {
-            reach_min_index(app, headers).await?;
             let admitted = app.pressure.admit().await;
             let refuse = |_: &Error| {
                 app.metrics.request_refused("overload");
@@ -229,11 +236,17 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
 }
 
-/// `Svc-Min-Index`: the request is answered at that index or later, or 503 (contract §1).
-async fn reach_min_index(app: &App, headers: &HeaderMap) -> Result<(), Error> {
+/// `Svc-Min-Index`: the request is answered at that index or later, or 503. Only an authenticated caller may wait: a
+/// stranger would hold the permits of others.
+///
+/// # Errors
+/// 400 if it is no index; 503 if it is not reached.
+pub(super) async fn reach_min_index(app: &App, headers: &HeaderMap, may_wait: bool) -> Result<(), Error> {
+    let what = "Svc-Min-Index";
     match min_index(headers)? {
-        Some(index) => reach(app, index, "Svc-Min-Index").await,
-        None => Ok(()),
+        Some(index) if may_wait => reach(app, index, what).await,
+        Some(index) if app.state.core().applied() < index => Err(not_applied(what)),
+        _ => Ok(()),
     }
 }
 
@@ -261,9 +274,11 @@ pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error
         .try_acquire()
         .map_err(|_| Error::unavailable(format!("too many requests wait for their {what}")))?;
     let reached = app.state.core().until_applied(index);
-    tokio::time::timeout(limits::MIN_INDEX_WAIT, reached)
-        .await
-        .map_err(|_| Error::unavailable(format!("this node has not applied {what} yet")))
+    tokio::time::timeout(limits::MIN_INDEX_WAIT, reached).await.map_err(|_| not_applied(what))
+}
+
+fn not_applied(what: &str) -> Error {
+    Error::unavailable(format!("this node has not applied {what} yet"))
 }
 
 /// What the router itself refuses gets the contract's error object too.

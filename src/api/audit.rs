@@ -1,4 +1,5 @@
-//! `GET /v1/tools/{tool_id}/audit` and `GET /v1/audit/blocks`: the audit, one tool's or all of it.
+//! `GET /v1/tools/{tool_id}/audit`, `GET /v1/audit` and `GET /v1/audit/blocks`: the audit of one tool, of
+//! administrative acts, or all of it.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -15,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::state::Current;
 use crate::tools::audit::entry::{Block, Entry};
 use crate::tools::audit::trail::{self, OpenBlock, ReadError};
-use crate::tools::audit::{self, Decision};
+use crate::tools::audit::{self, Action, Decision};
 
 /// Where was asked, with its query.
 type Asked = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
@@ -69,16 +70,55 @@ pub async fn of_tool(
     let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
     let members = Members::read(query, &["limit", "decision", "since", "cursor"])?;
     let page = members.page()?;
-    let before = page.after.map(|place| {
-        place.parse().map_err(|()| Error::invalid_request("cursor: must be one that a Link header gave"))
-    });
+    let before = page.after.as_deref().map(place);
     let query = trail::Query {
         limit: page.limit,
         decision: members.value("decision").map(decision).transpose()?,
         since: members.value("since").map(since).transpose()?,
         before: before.transpose()?,
+        ..trail::Query::default()
     };
     let page = app.audit.trail(&current, &tool_id, &query).await?;
+    paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
+}
+
+/// The administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by
+/// operators that do not own them.
+#[utoipa::path(
+    get,
+    path = "/v1/audit",
+    operation_id = "listAdministrativeActs",
+    params(
+        ("action" = Option<String>, Query, description = "`admin`, which is the default: the other actions are in the audit of their tool"),
+        ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"),
+        ("since" = Option<String>, Query, description = "Only entries from then on: RFC 3339"),
+        ("limit" = Option<usize>, Query, description = "Most entries; a page may have fewer"),
+        ("cursor" = Option<String>, Query, description = "From a Link header"),
+    ),
+    responses((status = 200, description = "A page of entries, newest first; Link names the next one", body = [Entry]))
+)]
+pub async fn acts(
+    _caller: Caller<ReadAudit>,
+    State(app): State<App>,
+    current: Current,
+    (uri, query): Asked,
+) -> Result<Response, Error> {
+    let members = Members::read(query, &["action", "actor", "since", "limit", "cursor"])?;
+    let page = members.page()?;
+    if members.value("action").is_some_and(|action| action != Action::Admin.as_str()) {
+        return Err(Error::invalid_request(
+            "action: must be admin; other actions are in the audit of their tool",
+        ));
+    }
+    let query = trail::Query {
+        limit: page.limit,
+        action: Some(Action::Admin),
+        actor: members.value("actor").map(str::to_owned),
+        since: members.value("since").map(since).transpose()?,
+        before: page.after.as_deref().map(place).transpose()?,
+        decision: None,
+    };
+    let page = app.audit.acts(&current, &query).await?;
     paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
 }
 
@@ -112,6 +152,10 @@ pub async fn blocks(
     let next = blocks.last().filter(|_| is_more).map(|block| block.number.to_string());
     let blocks: Vec<KeptBlock> = blocks.into_iter().map(KeptBlock::from).collect();
     paging::answer(&uri, &blocks, next.as_deref())
+}
+
+fn place(cursor: &str) -> Result<trail::Place, Error> {
+    cursor.parse().map_err(|()| Error::invalid_request("cursor: must be one that a Link header gave"))
 }
 
 fn decision(text: &str) -> Result<Decision, Error> {

@@ -8,9 +8,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::Act;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::text;
 use super::{idempotency, paging};
 use crate::signals::revoke;
 use crate::signals::revoke::Revocations;
@@ -31,7 +33,7 @@ pub struct Block {
     /// The issuer of the signal, or the operator; absent for nobody.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    /// The family of events, of which another one lifts it; `key` for an operator's block of a signing key.
+    /// The family of events, of which another one lifts it; `operator` for an operator's block.
     family: String,
     /// When it happened, as whoever blocked it says. RFC 3339, UTC.
     blocked_at: String,
@@ -107,7 +109,9 @@ pub async fn lift(
     let Ok(Path(id)) = id else { return Err(revoke::Error::UnknownBlock.into()) };
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
-    app.revocations.lift(&id, idempotency).await?;
+    let act = Act::begin(&app, &caller, format!("lift block {}", text::printable(&id)))?;
+    let lifted = app.revocations.lift(&id, caller.facts(), idempotency).await.map_err(Error::from);
+    act.end(lifted, |()| String::new()).await?;
     let request_id = super::around::current_request_id();
     tracing::warn!(request_id, id, caller = caller.id(), "block lifted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())

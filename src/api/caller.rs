@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -16,100 +15,19 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
 use super::App;
+pub use super::capability::Capability;
 use super::error::Error;
 use super::notes::Notes;
 use super::peer::{Channel, Peer};
 use super::rates::Key;
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
+use crate::state::CallerFacts;
 use crate::tls::PeerCertificate;
 use crate::token;
 use crate::token::CertificateDigest;
 use crate::token::jws::Compact;
 use crate::token::subject::Credential;
-
-/// What a caller may do (contract §2). A bearer has it in its claim `capabilities`, a client
-/// certificate in the table of callers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Capability {
-    /// Exchange credentials.
-    Exchange,
-    /// Issue identities to agents, see and revoke those it issued.
-    IdentityIssue,
-    /// Bring signals.
-    SignalsSend,
-    /// Make streams of signals, change, pause and delete its own.
-    StreamsManage,
-    /// See its own streams.
-    StreamsRead,
-    /// Register, replace and deregister tools.
-    ToolsManage,
-    /// Read the registry of tools.
-    ToolsRead,
-    /// Have tokens verified for a tool.
-    ToolsVerify,
-    /// Read the audit.
-    AuditRead,
-    /// Read the live feed.
-    EventsRead,
-    /// Administer the cluster: keys, policy.
-    ClusterAdmin,
-    /// Read metrics, where they are not public.
-    MetricsRead,
-}
-
-impl Capability {
-    /// Every capability that some route asks for.
-    pub const ALL: [Self; 12] = [
-        Self::Exchange,
-        Self::IdentityIssue,
-        Self::SignalsSend,
-        Self::StreamsManage,
-        Self::StreamsRead,
-        Self::ToolsManage,
-        Self::ToolsRead,
-        Self::ToolsVerify,
-        Self::AuditRead,
-        Self::EventsRead,
-        Self::ClusterAdmin,
-        Self::MetricsRead,
-    ];
-
-    /// As it is spelled in configuration and tokens.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exchange => "exchange",
-            Self::IdentityIssue => "identity.issue",
-            Self::SignalsSend => "signals.send",
-            Self::StreamsManage => "streams.manage",
-            Self::StreamsRead => "streams.read",
-            Self::ToolsManage => "tools.manage",
-            Self::ToolsRead => "tools.read",
-            Self::ToolsVerify => "tools.verify",
-            Self::AuditRead => "audit.read",
-            Self::EventsRead => "events.read",
-            Self::ClusterAdmin => "cluster.admin",
-            Self::MetricsRead => "metrics.read",
-        }
-    }
-}
-
-impl fmt::Display for Capability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Capability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = Self::ALL.map(Self::as_str).join(", ");
-        let known = Self::ALL.into_iter().find(|capability| capability.as_str() == text);
-        known.ok_or_else(|| format!("must be one of {all}"))
-    }
-}
 
 /// The table of callers: what the holder of a client certificate may do, by its SPIFFE ID. An
 /// identifier is compared byte for byte; who is not in the table may do nothing.
@@ -123,7 +41,14 @@ impl Callers {
         Self(rows)
     }
 
-    fn may(&self, caller: &WorkloadId, capability: Capability) -> bool {
+    /// Those with `cluster.admin`.
+    pub fn operators(&self) -> impl Iterator<Item = &WorkloadId> {
+        self.0.keys().filter(|id| self.may(id, Capability::ClusterAdmin))
+    }
+
+    /// Whether a caller has a capability.
+    #[must_use]
+    pub fn may(&self, caller: &WorkloadId, capability: Capability) -> bool {
         self.0.get(caller).is_some_and(|capabilities| capabilities.contains(&capability))
     }
 }
@@ -236,6 +161,7 @@ pub struct Caller<N> {
     identity: Identity,
     certificate: Option<CertificateDigest>,
     is_operator: bool,
+    facts: Arc<CallerFacts>,
     need: PhantomData<N>,
 }
 
@@ -288,6 +214,18 @@ impl<N> Caller<N> {
         self.is_operator
     }
 
+    /// The facts by which its commands are judged when they are applied; none of an anonymous caller.
+    #[must_use]
+    pub fn facts(&self) -> &CallerFacts {
+        &self.facts
+    }
+
+    /// The same, for a use-case that keeps them.
+    #[must_use]
+    pub fn shared_facts(&self) -> Arc<CallerFacts> {
+        Arc::clone(&self.facts)
+    }
+
     /// The certificate of its connection.
     #[must_use]
     pub fn certificate(&self) -> Option<CertificateDigest> {
@@ -304,7 +242,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         else {
             return Err(Error::internal("a request without its connection"));
         };
-        let Known { identity, certificate } = decide(app, peer, &parts.headers, N::ACCESS).await?;
+        let Known { identity, certificate, facts } = decide(app, peer, &parts.headers, N::ACCESS).await?;
         if let Some(id) = identity.id() {
             notes.set_caller(id.clone());
         }
@@ -313,8 +251,12 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
             let place = app.rates.take(Key::Workload(credential.sub().clone())).place;
             notes.hold(place.inspect_err(|_| app.metrics.request_refused("rate"))?);
         }
+        if N::ACCESS != Access::Health {
+            let may_wait = identity.id().is_some() || !app.requires_tls;
+            super::around::reach_min_index(app, &parts.headers, may_wait).await?;
+        }
         let is_operator = may(app, &identity, Capability::ClusterAdmin);
-        Ok(Self { identity, certificate, is_operator, need: PhantomData })
+        Ok(Self { identity, certificate, is_operator, facts: Arc::new(facts), need: PhantomData })
     }
 }
 
@@ -357,6 +299,7 @@ impl Shown {
 struct Known {
     identity: Identity,
     certificate: Option<CertificateDigest>,
+    facts: CallerFacts,
 }
 
 /// Whether a caller has a capability: by its bearer token, by the table of callers, or because in
@@ -378,13 +321,14 @@ fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
 /// 2. public routes ask nothing more; a certificate that is still in force says who it is
 /// 3. a client certificate counts until it expires, whatever connection it opened
 /// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
-/// 5. without one, the client certificate says who calls, unless that workload is blocked
+/// 5. without one, the client certificate says who calls
 /// 6. without either: nobody, which development mode lets do everything but speak for an agent
-/// 7. the capability that the route needs
+/// 7. the node holds a freshness lease, and by its state the caller is neither blocked nor revoked; operators are no
+///    exception
+/// 8. the capability that the route needs
 ///
 /// # Errors
-/// 401 if nobody is authenticated, 403 if whoever it is may not, 503 if this node cannot tell whether a caller is
-/// revoked.
+/// 401 if nobody is authenticated, 403 if the caller is blocked or lacks the capability, 503 without a lease.
 async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
     let is_open = match access {
         Access::Health | Access::Public => true,
@@ -405,11 +349,11 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         outcome => outcome?,
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
-    let known = |identity| Known { identity, certificate: digest };
     let by_certificate = certificate
         .map_or(Identity::Anonymous, |certificate| Identity::Workload(certificate.spiffe_id.clone()));
     if is_open {
-        return Ok(known(by_certificate));
+        let facts = CallerFacts::default();
+        return Ok(Known { identity: by_certificate, certificate: digest, facts });
     }
     let identity = match (bearer(headers)?, access) {
         (Some(_), Access::Certificate(_)) => {
@@ -420,12 +364,7 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         (None, Access::Bearer) => {
             return Err(Error::unauthenticated("the bearer token of the agent itself is needed"));
         }
-        (None, _) => {
-            if let Identity::Workload(id) = &by_certificate {
-                not_blocked(app, id, access).await?;
-            }
-            by_certificate
-        }
+        (None, _) => by_certificate,
     };
     if matches!(identity, Identity::Anonymous) && app.requires_tls {
         let text = match access {
@@ -434,6 +373,15 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         };
         return Err(Error::unauthenticated(text));
     }
+    let facts = match &identity {
+        Identity::Anonymous => CallerFacts::default(),
+        Identity::Workload(id) => CallerFacts::of_certificate(&app.issuer, id),
+        Identity::Bearer(credential) => CallerFacts::of_bearer(credential),
+    };
+    let fresh = app.state.fresh().await?;
+    if app.state.refuses(&fresh, &facts) {
+        return Err(Error::forbidden("the caller is blocked"));
+    }
     let needed = match access {
         Access::Certificate(capability) | Access::Credential(capability) => Some(capability),
         Access::Metrics => Some(Capability::MetricsRead),
@@ -441,24 +389,8 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
     };
     match needed {
         Some(capability) if !may(app, &identity, capability) => Err(Error::insufficient(capability.as_str())),
-        _ => Ok(known(identity)),
+        _ => Ok(Known { identity, certificate: digest, facts }),
     }
-}
-
-/// A watermark does not reach a certificate, but a block of its holder does. While this node cannot tell, who
-/// administers it is let in: that is when it has to be looked at, and it decides nothing alone.
-async fn not_blocked(app: &App, id: &WorkloadId, access: Access) -> Result<(), Error> {
-    let fresh = match app.state.fresh().await {
-        Ok(fresh) => fresh,
-        Err(_) if matches!(access, Access::Metrics | Access::Credential(Capability::ClusterAdmin)) => {
-            return Ok(());
-        }
-        Err(error) => return Err(error.into()),
-    };
-    if app.state.is_blocked_caller(&fresh, (&app.issuer, id.as_str()), app.clock.now()) {
-        return Err(Error::forbidden("the caller is blocked"));
-    }
-    Ok(())
 }
 
 fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'p PeerCertificate>, Error> {
@@ -491,5 +423,6 @@ async fn verified(
         |error: token::Error| Error::invalid_bearer("the bearer token is not valid").with_detail(error);
     let token = Compact::parse(text).map_err(invalid)?;
     let fresh = app.state.fresh().await?;
+    app.state.judges_by_time(&fresh)?;
     app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).map_err(invalid)
 }

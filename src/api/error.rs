@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::listener::Violation;
+use super::text;
 use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
@@ -54,6 +55,9 @@ pub struct Body {
     /// The same as in the header `X-Request-Id`.
     pub request_id: String,
 }
+
+/// `Retry-After` where the cluster remembers as much of a caller as it may: rows are forgotten by the minute at best.
+const FULL_RETRY_SECS: u32 = 60;
 
 /// What `WWW-Authenticate` says beside the scheme (RFC 6750 §3).
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +180,16 @@ impl Error {
         Self { retry_after_secs: Some(retry_after_secs), ..error }
     }
 
+    /// The public text.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Whether it says that the node could not do its work, and not that the request was refused.
+    pub fn is_of_server(&self) -> bool {
+        self.status.is_server_error()
+    }
+
     /// Adds what only the log may say.
     #[must_use]
     pub fn with_detail(self, detail: impl std::fmt::Display) -> Self {
@@ -197,7 +211,9 @@ impl Error {
             | E::SeveralAudiences
             | E::SubjectToken(_)
             | E::ActorToken(_)
-            | E::NonceSpent => Self::invalid_request(description),
+            | E::NonceSpent
+            | E::TokenEnded => Self::invalid_request(description),
+            E::TooMany(_) => Self::too_many_requests(&description, FULL_RETRY_SECS),
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
@@ -257,7 +273,7 @@ fn source_of(error: &exchange::Error) -> Option<String> {
 
 impl From<json::Error> for Error {
     fn from(error: json::Error) -> Self {
-        Self::invalid_request(printable(&error.to_string()))
+        Self::invalid_request(text::printable(&error.to_string()))
     }
 }
 
@@ -277,25 +293,34 @@ impl From<state::Error> for Error {
             }
             // Both are by the minute.
             E::RevocationQuota | E::VerifiedTooOften => Self::too_many_requests(&description, 60),
-            E::NonceSpent | E::StreamNotEnabled => Self::invalid_request(description),
+            E::TooManyNonces
+            | E::TooManySpentTokens
+            | E::TooManyIdempotencyKeys
+            | E::TooManyEncryptionKeys => Self::too_many_requests(&description, FULL_RETRY_SECS),
+            E::NonceSpent | E::TokenSpent | E::StreamNotEnabled => Self::invalid_request(description),
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
-            E::UnknownSigningKey | E::UnknownTool | E::UnknownAgent | E::UnknownBlock | E::UnknownStream => {
-                Self::not_found(description)
+            E::UnknownSigningKey
+            | E::UnknownTool
+            | E::UnknownAgent
+            | E::UnknownEncryptionKey
+            | E::UnknownBlock
+            | E::UnknownStream => Self::not_found(description),
+            E::NotTheOwner | E::AgentRevoked | E::AgentEnded | E::CallerRefused => {
+                Self::forbidden(description)
             }
-            E::NotTheOwner | E::AgentRevoked | E::AgentEnded => Self::forbidden(description),
             E::PreconditionFailed => {
                 Self::new(StatusCode::PRECONDITION_FAILED, Code::InvalidRequest, description)
             }
             E::NoAgedSuccessor
+            | E::JtiReused
             | E::TooManySigningKeys
             | E::PolicyChanged
             | E::AlreadyBootstrapped
             | E::ToolExists
             | E::TooManyTools
             | E::TooManyAgents
-            | E::TooManyEncryptionKeys
             | E::TooManyStreams
             | E::StreamChanged
             | E::TooManySubjects => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
@@ -314,6 +339,7 @@ impl From<identity::Error> for Error {
             E::Invalid { .. } => Self::invalid_request(description),
             E::UnknownAgent => Self::not_found(description),
             E::TooManyAgents => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            E::TooManyIdempotencyKeys => Self::too_many_requests(&description, FULL_RETRY_SECS),
             E::IdempotencyKeyReused => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
             }
@@ -371,9 +397,13 @@ impl From<signals::Error> for Error {
         let refusal = match &error {
             E::NotConfigured | E::NoRule => Self::not_configured(description),
             E::Json(_) | E::Set(_) | E::Invalid { .. } => Self::invalid_request(description),
-            E::NotItsSpeaker | E::SpeakerRevoked | E::OutsideAuthority { .. } | E::Denied(_) => {
-                Self::forbidden(description)
-            }
+            E::JtiReused => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            E::CallerRefused
+            | E::NotItsSpeaker
+            | E::SpeakerRevoked
+            | E::OutsideAuthority { .. }
+            | E::BlocksOperator
+            | E::Denied(_) => Self::forbidden(description),
             E::Quota { retry_after_secs } => Self::too_many_requests(&description, *retry_after_secs),
             E::PolicyTimedOut(_)
             | E::Stale(_)
@@ -437,7 +467,7 @@ impl IntoResponse for Error {
         }
         let body = Body {
             error: self.code,
-            error_description: printable(&self.description),
+            error_description: text::printable(&self.description),
             check: self.failed.as_ref().map(|failed| failed.check),
             checks: self.failed.map(|failed| failed.checks),
             request_id,
@@ -462,18 +492,4 @@ impl IntoResponse for Error {
         }
         response
     }
-}
-
-/// Printable ASCII without quotes and backslashes (RFC 6749 §5.2), bounded.
-pub(super) fn printable(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 1000;
-    text.chars()
-        .take(CHARACTERS_MAX)
-        .map(|c| match c {
-            '"' | '\\' | '`' => '\'',
-            '\n' | '\r' | '\t' => ' ',
-            ' '..='~' => c,
-            _ => '?',
-        })
-        .collect()
 }

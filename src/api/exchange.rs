@@ -59,7 +59,7 @@ pub struct ExchangeResponse {
     issued_token_type: &'static str,
     /// `Bearer`
     token_type: &'static str,
-    /// Lifetime in seconds: 300, or 30 with an execution scope.
+    /// Lifetime in seconds: 300, or 30 with an execution scope, of which a retry has what is left.
     expires_in: u64,
     /// Granted scope.
     scope: String,
@@ -74,7 +74,7 @@ pub struct ExchangeResponse {
         (ExchangeRequest = "application/json"),
         (ExchangeRequest = "application/x-www-form-urlencoded"),
     )),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body passes")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "With an execution scope: a retry with the same key and body repeats `jti`, `iat` and `exp` of the first token, until that has expired")),
     responses(
         (status = 200, description = "A token was minted", body = ExchangeResponse),
         (status = 400, description = "The request or a credential is not valid", body = error::Body),
@@ -98,6 +98,7 @@ pub async fn post(
     let caller = exchange::Caller {
         id: caller.id().map(str::to_owned),
         certificate: caller.certificate(),
+        facts: caller.shared_facts(),
         idempotency_key: idempotency::key(&headers)?,
     };
     let is_json = media == Media::Json;

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use super::error::Error;
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
-use crate::state::Idempotency;
+use crate::state::{self, Idempotency};
 
 /// The key as it was sent; `None` without one.
 ///
@@ -39,7 +39,8 @@ pub fn idempotency(
     (method, uri): (&Method, &Uri),
     body: &[u8],
 ) -> Result<Option<Idempotency>, Error> {
-    let owner = caller.unwrap_or_default().as_bytes();
+    let caller = caller.unwrap_or_default();
+    let owner = caller.as_bytes();
     let target = uri.path_and_query().map_or("", |target| target.as_str());
     let mut request = [method.as_str().as_bytes(), b" ", target.as_bytes(), b"\n"].concat();
     // No value has a line break, so that no body is taken for a condition.
@@ -53,6 +54,7 @@ pub fn idempotency(
     Ok(key(headers)?.map(|key| Idempotency {
         key: Digest128::of(DigestKind::IdempotencyKey, owner, key.as_bytes()),
         request: Digest128::of(DigestKind::RequestBody, owner, &request),
+        owner: state::owner(caller),
     }))
 }
 

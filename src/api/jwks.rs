@@ -7,8 +7,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
-use super::error::Error;
+use super::error::{self, Error};
 use super::{App, cached};
+use crate::limits;
 
 /// A JWK Set (RFC 7517 §5).
 #[derive(Serialize, ToSchema)]
@@ -28,6 +29,7 @@ pub struct JwkSet {
             (JwkSet = "application/jwk-set+json"),
         )),
         (status = 304, description = "Not changed since the ETag"),
+        (status = 503, description = "This node has had no freshness lease for too long", body = error::Body),
     )
 )]
 pub async fn get(
@@ -35,6 +37,13 @@ pub async fn get(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
+    // A node that is cut off does not learn which keys were tainted. One that was suspended has a lease in a moment.
+    if !app.state.core().was_fresh_within(limits::JWKS_WITHOUT_LEASE_MAX) && app.state.fresh().await.is_err()
+    {
+        let limit = limits::JWKS_WITHOUT_LEASE_MAX.as_secs();
+        let description = format!("no freshness lease for {limit} s: keys may have been tainted");
+        return Err(Error::unavailable(description));
+    }
     cached::answer(&headers, media(&headers), app.keyring.jwks(app.key_time()).to_string())
 }
 

@@ -18,10 +18,20 @@ use crate::token::signing::SigningAlgorithm;
     responses((status = 200, description = "The metrics", content_type = "text/plain", body = String))
 )]
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
+    render(&app)
+}
+
+/// The metrics as they are now.
+pub fn render(app: &App) -> Result<Response, Error> {
     let core = app.state.core();
     app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));
+    app.metrics.set_log_disk_hangs(core.disk_hangs());
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
+    let clocks = core.clocks();
+    app.metrics.set_clocks(clocks.is_agreed, clocks.offsets.iter());
+    let acknowledgements = core.acknowledgements();
+    app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);
     let index = app.state.index();
     app.metrics.set_tools(index.tools);
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);

@@ -4,6 +4,8 @@
 //! a use-case. Nothing outside this module names axum.
 
 mod activity;
+mod acts;
+pub mod admin_socket;
 mod agents;
 mod around;
 mod audit;
@@ -11,6 +13,7 @@ mod blocks;
 mod body;
 mod cached;
 pub mod caller;
+mod capability;
 mod conditional;
 mod current;
 pub mod demo_issuer;
@@ -18,6 +21,7 @@ mod encryption_keys;
 mod error;
 mod events;
 mod exchange;
+mod front;
 mod health;
 mod idempotency;
 mod jwks;
@@ -42,6 +46,7 @@ mod streams;
 mod sys_keys;
 mod sys_policy;
 mod sys_signals;
+mod text;
 mod tools;
 mod verify;
 
@@ -58,6 +63,7 @@ use self::caller::{
     ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
     ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
+pub use self::front::Front;
 pub use self::overload::Pressure;
 use self::rates::Rates;
 use self::routes::Routes;
@@ -167,7 +173,7 @@ impl App {
 
     /// The time by which signing keys are judged.
     fn key_time(&self) -> Timestamp {
-        self.state.not_before_log(self.clock.now())
+        self.state.elapsed_time()
     }
 }
 
@@ -196,6 +202,7 @@ fn routes() -> Routes {
         .row(GET, "/v1/identity/jwks", Public, jwks::get)
         .row(POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register)
         .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)
+        .row(DELETE, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::remove)
         .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
         .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
         .row(POST, "/v1/signals/events", SendSignals, signals::receive)
@@ -236,6 +243,7 @@ fn routes() -> Routes {
         .row(GET, "/v1/mcp/tools/{tool_id}", ReadTools, tools::get_mcp)
         .row(DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp)
         .row(GET, "/v1/tools/{tool_id}/audit", ReadAudit, audit::of_tool)
+        .row(GET, "/v1/audit", ReadAudit, audit::acts)
         .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
         .row(POST, "/v1/revocations", ClusterAdmin, revocations::revoke)
         .row(GET, "/v1/revocations", ClusterAdmin, revocations::list)
@@ -252,7 +260,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// The routes with all that surrounds them.
-pub fn router(app: App) -> Router {
+fn router(app: App) -> Router {
     routes()
         .into_router()
         .fallback(not_found)

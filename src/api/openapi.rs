@@ -35,6 +35,7 @@ use super::{
         jwks::get,
         encryption_keys::register,
         encryption_keys::list,
+        encryption_keys::remove,
         metadata::get,
         verify::post,
         signals::receive,
@@ -70,7 +71,7 @@ use super::{
         blocks::lift,
         events::read,
         sys_signals::allow,
-    audit::blocks, audit::of_tool, tools::deregister, tools::deregister_mcp, tools::deregister_mcp_by_query, tools::get, tools::get_mcp, tools::list, tools::list_mcp, tools::put, tools::register, tools::register_mcp,
+    audit::acts, audit::blocks, audit::of_tool, tools::deregister, tools::deregister_mcp, tools::deregister_mcp_by_query, tools::get, tools::get_mcp, tools::list, tools::list_mcp, tools::put, tools::register, tools::register_mcp,
     )
 )]
 struct Description;

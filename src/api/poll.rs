@@ -97,7 +97,7 @@ pub async fn post(
     let asked = poll::Request::read(&json::parse(&bytes)?)?;
     // Not kept while the poll waits.
     drop(bytes);
-    let asking = Asking { id: caller.id(), is_operator: caller.is_operator() };
+    let asking = Asking { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
     let Polled { sets, more_available } = app.poller.poll(&stream_id, asking, asked).await?;
     Ok((NO_STORE, Json(PollAnswer { sets, more_available })).into_response())
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::Act;
 use super::body;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
@@ -40,6 +41,9 @@ pub struct RevocationRequest {
     issuer: Option<String>,
     /// Why: at most 256 printable ASCII characters.
     reason: Option<String>,
+    /// Whether it is blocked as well: what is issued later and client certificates are refused too, until
+    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted all the same, one of another issuer blocked.
+    block: bool,
 }
 
 /// A revocation that stands.
@@ -64,6 +68,11 @@ pub struct RevocationMade {
     /// How many agents it hit. Null where that cannot be known, as of a signing key or a token, if this node was
     /// looking through the agents for others, or if counting them took more than two seconds.
     agents: Option<u64>,
+    /// Whether it is blocked as well, until that is lifted.
+    blocked: bool,
+    /// The credentials that it does not cover: `credentials issued later`, `client certificates`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_covered: Vec<&'static str>,
 }
 
 /// What a revocation would hit, or a page of that.
@@ -137,8 +146,8 @@ pub struct Revocation {
 
 impl From<RevocationRequest> for Members {
     fn from(request: RevocationRequest) -> Self {
-        let RevocationRequest { subject, email, agent, client, jti, key, issuer, reason } = request;
-        Self { subject, email, agent, client, jti, key, issuer, reason }
+        let RevocationRequest { subject, email, agent, client, jti, key, issuer, reason, block } = request;
+        Self { subject, email, agent, client, jti, key, issuer, reason, block }
     }
 }
 
@@ -185,7 +194,13 @@ pub async fn revoke(
         let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
         return said(&parts.uri, &app.revocations, request.fact(), found);
     }
-    let made = app.revocations.revoke(&request, caller.id().unwrap_or_default(), idempotency).await?;
+    // Without the value: it may be an email address. The list of revocations has it under its id.
+    let fact = request.fact();
+    let verb = if request.block() { "revoke and block" } else { "revoke" };
+    let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
+    let by = (caller.id().unwrap_or_default(), caller.facts());
+    let made = app.revocations.revoke(&request, by, idempotency).await.map_err(Error::from);
+    let made = act.end(made, |made| format!("log index {}", made.made.index)).await?;
     let answer = made_of(&app.revocations, &request, &made);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
     let request_id = super::around::current_request_id();
@@ -221,6 +236,8 @@ fn made_of(revocations: &Revocations, request: &revoke::Request, made: &revoke::
         revoked_at: made.made.at.to_rfc3339(),
         index: made.made.index,
         agents: made.agents,
+        blocked: made.blocks,
+        not_covered: revocations.not_covered(request, made.blocks),
     }
 }
 

@@ -14,6 +14,7 @@ use super::body::{self, Media};
 use super::cached::NO_STORE;
 use super::caller::{Caller, SendSignals};
 use super::error::{self, Error};
+use super::text;
 use crate::limits;
 use crate::signals::{self, Form, Received, Refused};
 
@@ -23,7 +24,7 @@ use crate::signals::{self, Form, Received, Refused};
 pub struct SecurityEventToken {
     /// Who says it: a configured issuer, in whose name the caller may send.
     iss: String,
-    /// Counts once for each `iss`.
+    /// Counts once for each `iss`; another token must not reuse it.
     jti: String,
     /// Seconds since the Unix epoch, at most 60 ahead and 24 h old.
     iat: i64,
@@ -42,14 +43,15 @@ pub struct SecurityEventToken {
 /// The signal was received, and what it revokes is accepted by no node any more.
 #[derive(Serialize, ToSchema)]
 pub struct SignalAnswer {
-    /// `accepted`; `duplicate`: its issuer sent this `jti` before; `ignored`: it had no effect
+    /// `accepted`; `duplicate`: its issuer sent the same token before; `ignored`: it had no effect
     status: &'static str,
 }
 
 /// Why a signed token was refused (RFC 8935 §2.3).
 #[derive(Serialize, ToSchema)]
 pub struct SetError {
-    /// `invalid_request`, `invalid_key`, `invalid_issuer`, `invalid_audience` or `authentication_failed`
+    /// `invalid_request`, `invalid_key`, `invalid_issuer`, `invalid_audience`, `authentication_failed` or
+    /// `access_denied`
     err: &'static str,
     /// For people: printable ASCII.
     description: String,
@@ -70,7 +72,7 @@ pub enum SignalRefusal {
 ///
 /// The JSON object is taken from a client certificate that is configured to speak for `iss`; a signed token
 /// from any caller, and checked against the keys of `iss`. `jti` stands in for an `Idempotency-Key`, which is not
-/// read: what came before is answered `duplicate`.
+/// read: a repetition with the same claims is answered `duplicate`.
 #[utoipa::path(
     post,
     path = "/v1/signals/events",
@@ -85,12 +87,13 @@ pub enum SignalRefusal {
             description = "Received: no node accepts what it revokes any more. Of a signed token the body is empty",
             body = SignalAnswer
         ),
-        (status = 400, description = "The token is not valid", body = SignalRefusal),
+        (status = 400, description = "The token is not valid; or a signed one is refused", body = SignalRefusal),
         (
             status = 403,
-            description = "The caller may not speak for `iss`, that has no authority over the subject, or policy refuses",
+            description = "The caller may not send signals, or, of the JSON object: it may not speak for `iss`, that has no authority over the subject, or policy refuses",
             body = error::Body
         ),
+        (status = 409, description = "The issuer used the `jti` for another token", body = error::Body),
         (status = 429, description = "The issuer has revoked as much as it may in a minute", body = error::Body),
         (status = 501, description = "No issuer of signals is configured, or policy has no rule", body = error::Body),
         (status = 503, description = "Not possible now, or its outcome is unknown", body = error::Body),
@@ -106,7 +109,7 @@ pub async fn receive(
     let media = body::media(&headers, &[Media::Json, Media::SecurityEvent])?;
     let is_signed = media == Media::SecurityEvent;
     let form = if is_signed { Form::Signed(&bytes) } else { Form::Object(&bytes) };
-    let received = match app.receiver.receive(form, caller.id()).await {
+    let received = match app.receiver.receive(form, caller.id(), caller.facts()).await {
         Ok(received) => received,
         Err(refused) => {
             log_refused(&refused, caller.id());
@@ -122,25 +125,23 @@ pub async fn receive(
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
 }
 
-/// RFC 8935 §2.3: what is wrong with the token is answered 400, with a code; everything else as on any other
-/// route.
+/// RFC 8935 §2.3: a token that is refused is answered 400, with a code; everything else as on any other route.
 fn refusal_of_signed(error: signals::Error) -> Result<Response, Error> {
+    use signals::Error as E;
     let err = match &error {
-        signals::Error::Set(error) => error.err(),
-        signals::Error::Invalid { .. } => "invalid_request",
+        E::Set(error) => error.err(),
+        E::Invalid { .. } | E::JtiReused => "invalid_request",
+        E::OutsideAuthority { .. } | E::BlocksOperator | E::Denied(_) => "access_denied",
         _ => return Err(error.into()),
     };
-    let answer = SetError { err, description: error::printable(&error.to_string()) };
+    let answer = SetError { err, description: text::printable(&error.to_string()) };
     let language = [(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"))];
     Ok((StatusCode::BAD_REQUEST, NO_STORE, language, Json(answer)).into_response())
 }
 
 fn log_received(received: &Received, caller: Option<&str>) {
     let request_id = super::around::current_request_id();
-    let (iss, jti) = (error::printable(&received.iss), error::printable(&received.jti));
-    if received.is_conflict {
-        tracing::warn!(request_id, iss, jti, caller, "a signal reuses a jti for something else");
-    }
+    let (iss, jti) = (text::printable(&received.iss), text::printable(&received.jti));
     let judged = received.judged.as_ref();
     if let Some(judged) = judged.filter(|judged| !judged.unheard.is_empty()) {
         let members = judged.unheard.join(" ");
@@ -161,7 +162,7 @@ fn log_received(received: &Received, caller: Option<&str>) {
         effects = received.effects,
         events = judged.map(|judged| judged.events.join(" ")),
         format = judged.map(|judged| judged.format.as_str()),
-        txn = judged.and_then(|judged| judged.txn.as_deref()).map(error::printable),
+        txn = judged.and_then(|judged| judged.txn.as_deref()).map(text::printable),
         policy = judged.map(|judged| judged.policy_digest.as_str()),
         passed_on = judged.map(|judged| judged.is_tellable),
         "signal received"
@@ -173,17 +174,28 @@ fn log_received(received: &Received, caller: Option<&str>) {
 fn log_refused(refused: &Refused, caller: Option<&str>) {
     use signals::Error as E;
     let is_suspect = match &refused.error {
-        E::NotItsSpeaker | E::SpeakerRevoked | E::OutsideAuthority { .. } | E::Quota { .. } => true,
+        E::NotItsSpeaker
+        | E::SpeakerRevoked
+        | E::OutsideAuthority { .. }
+        | E::BlocksOperator
+        | E::JtiReused
+        | E::Denied(_)
+        | E::Quota { .. } => true,
         E::Set(error) => matches!(error.err(), "authentication_failed" | "invalid_key" | "invalid_issuer"),
         _ => false,
+    };
+    let detail = match &refused.error {
+        E::Denied(denial) => denial.detail.as_deref(),
+        _ => None,
     };
     if is_suspect {
         tracing::warn!(
             request_id = super::around::current_request_id(),
-            iss = error::printable(&refused.iss),
-            jti = error::printable(&refused.jti),
+            iss = text::printable(&refused.iss),
+            jti = text::printable(&refused.jti),
             caller,
-            reason = error::printable(&refused.error.to_string()),
+            reason = text::printable(&refused.error.to_string()),
+            detail,
             "signal refused"
         );
     }

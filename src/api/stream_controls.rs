@@ -13,13 +13,13 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::on_stream;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::{self, Error};
 use super::paging;
 use super::streams::{named, read_body, who};
 use crate::json;
-use crate::signals::streams;
 use crate::state::{Current, DeadLetter, EventId, Stream, stated};
 
 /// A status that is asked for. An unknown member is refused.
@@ -110,7 +110,7 @@ pub async fn status(
 ) -> Result<Response, Error> {
     app.streams.configured()?;
     let query = paging::Members::read(query, &["stream_id"])?;
-    Ok(of_status(&app.streams.show(&current, named(&query)?, &who(&caller))?.stream))
+    Ok(of_status(&app.streams.show(&current, named(&query)?, &who(&caller)).await?.stream))
 }
 
 /// Enables, pauses or disables a stream. What happens while it is paused is held for it; while it is disabled,
@@ -136,7 +136,9 @@ pub async fn set_status(
     body: Body,
 ) -> Result<Response, Error> {
     let StatusRequest { stream_id, status, reason } = read(&app, &headers, body).await?;
-    let stream = app.streams.set_status(&current, &stream_id, (&status, reason), &who(&caller)).await?;
+    let who = who(&caller);
+    let set = app.streams.set_status(&current, &stream_id, (&status, reason), &who);
+    let stream = on_stream((&app, &current), &caller, ("set the status of", &stream_id), set).await?;
     let request_id = super::around::current_request_id();
     let status = stream.status.as_str();
     tracing::info!(request_id, stream_id, status, caller = caller.id(), "stream status set");
@@ -166,7 +168,9 @@ pub async fn verify(
     body: Body,
 ) -> Result<Response, Error> {
     let VerificationRequest { stream_id, state } = read(&app, &headers, body).await?;
-    app.streams.verify(&current, &stream_id, state, &who(&caller)).await?;
+    let who = who(&caller);
+    let verified = app.streams.verify(&current, &stream_id, state, &who);
+    on_stream((&app, &current), &caller, ("verify", &stream_id), verified).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -192,7 +196,7 @@ pub async fn add_subject(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change_subject((&app, &current), &who(&caller), (&headers, body), false).await?;
+    change_subject((&app, &current), &caller, (&headers, body), false).await?;
     Ok((StatusCode::OK, NO_STORE).into_response())
 }
 
@@ -218,7 +222,7 @@ pub async fn remove_subject(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change_subject((&app, &current), &who(&caller), (&headers, body), true).await?;
+    change_subject((&app, &current), &caller, (&headers, body), true).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -263,12 +267,14 @@ async fn read<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -
 
 async fn change_subject(
     (app, current): (&App, &Current),
-    who: &streams::Caller,
+    caller: &Caller<ManageStreams>,
     (headers, body): (&HeaderMap, Body),
     is_removed: bool,
 ) -> Result<(), Error> {
     let SubjectRequest { stream_id, subject, .. } = read(app, headers, body).await?;
-    Ok(app.streams.change_subject(current, &stream_id, (&subject, is_removed), who).await?)
+    let (who, what) = (who(caller), if is_removed { "remove a subject of" } else { "add a subject to" });
+    let changed = app.streams.change_subject(current, &stream_id, (&subject, is_removed), &who);
+    on_stream((app, current), caller, (what, &stream_id), changed).await
 }
 
 fn of_status(stream: &Stream) -> Response {

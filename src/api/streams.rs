@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::on_stream;
 use super::body;
 use super::cached::NO_STORE;
 use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
@@ -33,7 +34,7 @@ use crate::{json, limits};
 pub struct StreamRequest {
     /// Which stream: required by PATCH and PUT.
     stream_id: Option<String>,
-    /// Our `iss`.
+    /// In the flat shape of POST any issuer: the answer and every event carry ours. Otherwise ours, or absent.
     iss: Option<String>,
     /// Whom the events are meant for. It cannot be changed.
     aud: Option<String>,
@@ -234,14 +235,15 @@ pub async fn read(
     let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
-        let (streams, next) = app.streams.list(&current, &who(&caller), page.after.as_deref(), page.limit)?;
+        let (streams, next) =
+            app.streams.list(&current, &who(&caller), page.after.as_deref(), page.limit).await?;
         let streams = streams.iter().map(|shown| counted(&app, shown)).collect();
         return paging::answer(&uri, &StreamsAnswer::Page(streams), next.as_deref());
     };
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         return Err(Error::invalid_request(format!("{name}: is for the list, without stream_id")));
     }
-    let shown = app.streams.show(&current, stream_id, &who(&caller))?;
+    let shown = app.streams.show(&current, stream_id, &who(&caller)).await?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
@@ -267,7 +269,7 @@ pub async fn update(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change((&app, &current), Extent::Part, &who(&caller), &headers, body).await
+    change((&app, &current), Extent::Part, &caller, &headers, body).await
 }
 
 /// Replaces what a receiver states of a stream; what it does not state is gone.
@@ -292,13 +294,13 @@ pub async fn replace(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change((&app, &current), Extent::Whole, &who(&caller), &headers, body).await
+    change((&app, &current), Extent::Whole, &caller, &headers, body).await
 }
 
 async fn change(
     (app, current): (&App, &Current),
     extent: Extent,
-    who: &streams::Caller,
+    caller: &Caller<ManageStreams>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -307,8 +309,13 @@ async fn change(
         states_something(&members)?;
     }
     let request: StreamRequest = json::from_value(Value::Object(members))?;
-    let shown = app.streams.change(current, request.into(), extent, who).await?;
-    log("stream changed", &shown.stream, who.id.as_deref());
+    let (who, stream_id) = (who(caller), request.stream_id.clone());
+    let changed = app.streams.change(current, request.into(), extent, &who);
+    let shown = match stream_id {
+        Some(stream_id) => on_stream((app, current), caller, ("change", &stream_id), changed).await?,
+        None => changed.await?,
+    };
+    log("stream changed", &shown.stream, caller.id());
     Ok((NO_STORE, Json(described(app, &shown.stream))).into_response())
 }
 
@@ -350,7 +357,9 @@ pub async fn delete(
     app.streams.configured()?;
     let query = paging::Members::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
-    app.streams.delete(&current, stream_id, &who(&caller)).await?;
+    let who = who(&caller);
+    let deleted = app.streams.delete(&current, stream_id, &who);
+    on_stream((&app, &current), &caller, ("delete", stream_id), deleted).await?;
     let request_id = super::around::current_request_id();
     tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
@@ -373,6 +382,7 @@ pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::Caller {
     streams::Caller {
         id: caller.id().map(str::to_owned),
         is_operator: caller.is_operator(),
+        facts: caller.shared_facts(),
         idempotency: None,
     }
 }

@@ -6,9 +6,10 @@ use axum::extract::{Path, Query, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::acts::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
-use super::{App, paging};
+use super::{App, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
 use crate::state::{Current, SigningKeyFacts};
@@ -81,7 +82,7 @@ fn describe(key: &SigningKeyFacts, now: Timestamp, signing: &[Option<String>]) -
         state: key.state(now).as_str(),
         signs: signing.iter().flatten().any(|kid| *kid == key.kid),
         published_at: key.published_at.to_rfc3339(),
-        usable_from: key.usable_from.to_rfc3339(),
+        usable_from: key.usable_at().to_rfc3339(),
         retired_at: key.retired_at.map(Timestamp::to_rfc3339),
         tainted_at: key.tainted_at.map(Timestamp::to_rfc3339),
     }
@@ -111,7 +112,9 @@ pub async fn rotate(
     let algorithm = query.value("algorithm").map_or(Ok(SigningAlgorithm::Es256), str::parse);
     let algorithm = algorithm.map_err(|error| Error::invalid_request(format!("algorithm: {error}")))?;
     let now = app.key_time();
-    let retired = app.keyring.rotate(algorithm, now).await?;
+    let act = Act::begin(&app, &caller, format!("rotate the {algorithm} signing key"))?;
+    let rotated = app.keyring.rotate(algorithm, now, caller.facts()).await.map_err(Error::from);
+    let retired = act.end(rotated, |retired| format!("{retired} is retired")).await?;
     let active = app.keyring.signing_kid(algorithm, now).ok_or(keyring::Error::NoUsableKey(algorithm))?;
     tracing::info!(retired, active, %algorithm, caller = caller.id(), "signing key rotated");
     Ok(Json(Rotated { retired, active }))
@@ -136,7 +139,9 @@ pub async fn taint(
 ) -> Result<Json<Tainted>, Error> {
     // A kid is ASCII: what is not even UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
-    app.keyring.taint(&kid, &app.issuer).await?;
+    let act = Act::begin(&app, &caller, format!("taint signing key {}", text::printable(&kid)))?;
+    let tainted = app.keyring.taint(&kid, &app.issuer, caller.facts()).await.map_err(Error::from);
+    act.end(tainted, |()| String::new()).await?;
     tracing::warn!(kid, caller = caller.id(), "signing key tainted");
     Ok(Json(Tainted { tainted: kid }))
 }

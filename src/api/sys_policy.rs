@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
@@ -133,7 +134,16 @@ async fn apply(
 ) -> Result<Json<PolicyApplied>, Error> {
     // Empty for a caller that nobody knows, in development mode.
     let applied_by = caller.id().unwrap_or_default().to_owned();
-    let (digest, changed) = app.policy.apply(sources, applied_by, expected_current).await?;
+    let what = match rolled_back_to {
+        Some(number) => format!("roll the policy back to change {number}"),
+        None => "apply a policy".to_owned(),
+    };
+    let act = Act::begin(app, caller, what)?;
+    let applied = app.policy.apply(sources, (applied_by, caller.facts()), expected_current).await;
+    let describe = |(digest, changed): &(String, bool)| {
+        format!("{digest} is current{}", if *changed { "" } else { ", as it was before" })
+    };
+    let (digest, changed) = act.end(applied.map_err(Error::from), describe).await?;
     tracing::info!(digest, changed, caller = caller.id(), rolled_back_to, "policy applied");
     Ok(Json(PolicyApplied { digest, changed }))
 }

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::acts::Act;
 use super::body;
 use super::cached::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::text;
 use crate::{json, limits};
 
 /// What an issuer may revoke beyond its quota.
@@ -44,8 +46,12 @@ pub async fn allow(
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let allowance: Allowance = json::read(&bytes)?;
-    app.revocations.allow(&allowance.issuer, allowance.more).await?;
-    let (request_id, Allowance { issuer, more }) = (super::around::current_request_id(), &allowance);
+    let Allowance { issuer, more } = &allowance;
+    let act =
+        Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
+    let allowed = app.revocations.allow(issuer, *more, caller.facts()).await.map_err(Error::from);
+    act.end(allowed, |()| String::new()).await?;
+    let request_id = super::around::current_request_id();
     tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");
     Ok((NO_STORE, Json(allowance)).into_response())
 }

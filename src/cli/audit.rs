@@ -22,10 +22,14 @@ const PAGES_PER_WORD: u32 = 50;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Show the latest entries of a tool's audit, the newest last.
+    /// Show the latest entries of a tool's audit, or of the administrative acts, the newest last.
     Tail {
         /// The tool.
-        tool_id: String,
+        #[arg(required_unless_present = "admin", conflicts_with = "admin")]
+        tool_id: Option<String>,
+        /// The administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
+        #[arg(long)]
+        admin: bool,
         /// How many entries.
         #[arg(short = 'n', long = "entries", value_name = "N", default_value_t = 20)]
         entries: usize,
@@ -57,7 +61,7 @@ pub(super) enum Command {
 
 pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     match command {
-        Command::Tail { tool_id, entries, follow, server, output } => {
+        Command::Tail { tool_id, admin: _, entries, follow, server, output } => {
             let trail = Trail { client: server.client()?, tool_id, format: output.format };
             super::wait_for(trail.show(entries, follow, out))
         }
@@ -83,7 +87,8 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
 /// A tool's audit, as it is shown.
 struct Trail {
     client: NodeClient,
-    tool_id: String,
+    /// `None`: the administrative acts.
+    tool_id: Option<String>,
     format: Format,
 }
 
@@ -124,8 +129,11 @@ impl Trail {
         }
     }
 
-    fn path(&self) -> [&str; 4] {
-        ["v1", "tools", &self.tool_id, "audit"]
+    fn path(&self) -> Vec<&str> {
+        match &self.tool_id {
+            Some(tool_id) => vec!["v1", "tools", tool_id, "audit"],
+            None => vec!["v1", "audit"],
+        }
     }
 
     fn read(&self, row: Value) -> Result<Entry, Error> {
@@ -152,7 +160,7 @@ impl Trail {
                 printable(&entry.decision),
                 text(&entry.action),
                 text(&entry.check),
-                text(&entry.subject),
+                text(if self.tool_id.is_some() { &entry.subject } else { &entry.actor }),
                 printable(&entry.notes),
             )?;
         }

@@ -76,6 +76,14 @@ impl Error {
         error.kind() == io::ErrorKind::BrokenPipe
     }
 
+    /// Whether threads are left that may never end.
+    pub(super) fn leaves_threads(&self) -> bool {
+        matches!(
+            self,
+            Self::Node(node::Error::NotStopped) | Self::Demo(demo::Error::Node(node::Error::NotStopped))
+        )
+    }
+
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             _ if self.is_reader_gone() => ExitCode::SUCCESS,

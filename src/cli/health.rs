@@ -1,23 +1,45 @@
 //! `trust-fabric health`
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
 
 use super::Error;
-use super::output::printable;
+use super::output::{self, printable};
 use super::server::Server;
-use crate::outbound::admin;
+use crate::api::admin_socket::ADMIN_SOCKET;
+use crate::outbound::admin::{self, NodeClient};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     server: Server,
+    /// Ask the node with this data directory through its admin.sock: also without a lease, with all details.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["url", "ca", "cert", "key"])]
+    data_dir: Option<PathBuf>,
+    /// Show the status of the cluster as the node knows it, as JSON.
+    #[arg(long, requires = "data_dir", conflicts_with = "metrics")]
+    cluster: bool,
+    /// Show the metrics of the node.
+    #[arg(long, requires = "data_dir")]
+    metrics: bool,
 }
 
 pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
+    let client = match &arguments.data_dir {
+        Some(data) => NodeClient::at_socket(&data.join(ADMIN_SOCKET))?,
+        None => arguments.server.client()?,
+    };
+    if arguments.cluster {
+        let status = super::wait_for(async { Ok(client.get(&["v1", "sys", "cluster"]).await?) })?;
+        return Ok(output::json(out, &status)?);
+    }
+    if arguments.metrics {
+        let text = super::wait_for(async { Ok(client.text(&["metrics"]).await?) })?;
+        return Ok(out.write_all(text.as_bytes())?);
+    }
     let answer = super::wait_for(async {
         match client.get(&["v1", "sys", "health"]).await {
             // The answer of a node that cannot do its work says what is missing.

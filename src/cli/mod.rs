@@ -108,9 +108,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(error.write(&mut io::stderr()));
+            if error.leaves_threads() {
+                end_at_once();
+            }
             error.exit_code()
         }
     }
+}
+
+/// Ends the process without anything that an orderly end does: that would wait for threads that do not end.
+fn end_at_once() {
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
 }
 
 fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {

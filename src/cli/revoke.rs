@@ -12,6 +12,7 @@ use super::server::Server;
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::outbound::admin::{self, NodeClient};
+use crate::token::lineage::FAMILY_END;
 
 const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
@@ -23,21 +24,22 @@ const BUSY: u16 = 503;
 const ANSWER_BYTES_MAX: u64 = 64;
 /// A SHA-256 thumbprint in base64url (RFC 7638).
 const KID_LENGTH: usize = 43;
-/// Our own tokens have such a `jti`.
+/// Our own tokens have such a `jti`; identity tokens have a number behind it.
 const UUID_LENGTH: usize = 36;
 
 const EXAMPLES: &str = "\
 Examples:
   trust-fabric revoke wimse://example.org/agent/mcp/0f8b... --dry-run
   trust-fabric revoke wimse://example.org/agent/mcp/0f8b... --reason 'prompt injection'
-  trust-fabric revoke spiffe://example.org/gateway --yes
+  trust-fabric revoke spiffe://example.org/gateway --block --yes
   trust-fabric revoke alice@example.org --issuer https://idp.example.org
   trust-fabric revoke 00u1a2b3 --kind subject --issuer https://idp.example.org
   trust-fabric revoke 6fa459ea-ee8a-4ca4-894e-db77e160355e      # the jti of a token
 
 A question is asked on a terminal only: where there is none, and with --yes, it is revoked at once.
 A signing key of another issuer is blocked: what it signs is refused until `trust-fabric unblock`.
-Whoever else was revoked gets new tokens where its credentials are still accepted: see to those as well.";
+Without --block a revocation covers what was issued before it: a workload that still has a credential gets new tokens,
+and its client certificates are accepted. The node names what is left.";
 
 /// What is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -85,6 +87,9 @@ pub(super) struct Revoke {
     /// Why; kept with the revocation.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Block it as well: refuse what is issued later and its client certificates, until `trust-fabric unblock`.
+    #[arg(long)]
+    block: bool,
     /// Only show what it would hit.
     #[arg(long)]
     dry_run: bool,
@@ -145,6 +150,7 @@ async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error
     let mut request = Map::from_iter([(kind.member().to_owned(), json!(target))]);
     request.extend(issuer.iter().map(|issuer| ("issuer".to_owned(), json!(issuer))));
     request.extend(reason.iter().map(|reason| ("reason".to_owned(), json!(reason))));
+    request.extend(arguments.block.then(|| ("block".to_owned(), json!(true))));
     Ok(request.into())
 }
 
@@ -173,13 +179,20 @@ fn told(target: &str, has_issuer: bool) -> Result<Told, Error> {
         return Err(kind_not_told());
     }
     let is_base64url = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    if target.len() == UUID_LENGTH && uuid::Uuid::parse_str(target).is_ok() {
+    if is_own_jti(target) {
         Ok(Told::Kind(Kind::Token))
     } else if target.len() == KID_LENGTH && target.bytes().all(is_base64url) {
         Ok(Told::PerhapsKey)
     } else {
         Err(kind_not_told())
     }
+}
+
+/// A UUID; of an identity token, its family and a number.
+fn is_own_jti(target: &str) -> bool {
+    let (family, number) = target.split_once(FAMILY_END).unwrap_or((target, "0"));
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    family.len() == UUID_LENGTH && uuid::Uuid::parse_str(family).is_ok() && is_number
 }
 
 async fn is_known_key(client: &NodeClient, kid: &str) -> Result<bool, Error> {
@@ -249,12 +262,19 @@ fn say_made(out: &mut dyn Write, format: Format, made: &Value) -> io::Result<()>
     if format == Format::Json {
         return output::json(out, made);
     }
-    writeln!(out, "{} is revoked, with everything that derives from it", what(made))?;
+    let blocked = if made["blocked"] == true { " and blocked" } else { "" };
+    writeln!(out, "{} is revoked{blocked}, with everything that derives from it", what(made))?;
     writeln!(out, "  id      {}", text(made, "id"))?;
     if let Some(agents) = made["agents"].as_u64() {
         writeln!(out, "  agents  {agents}")?;
     }
-    writeln!(out, "  at      {} (log index {})", text(made, "revoked_at"), made["index"])
+    writeln!(out, "  at      {} (log index {})", text(made, "revoked_at"), made["index"])?;
+    let left: Vec<_> =
+        made["not_covered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !left.is_empty() {
+        writeln!(out, "  not covered: {}; --block refuses them too", printable(&left.join(", ")))?;
+    }
+    Ok(())
 }
 
 /// The kind, the value, and whose word it is.
@@ -337,6 +357,7 @@ mod tests {
             ("wimse://a.example/agents/x", false, Told::Kind(Kind::Subject)),
             ("alice@a.example", true, Told::Kind(Kind::Email)),
             ("6fa459ea-ee8a-4ca4-894e-db77e160355e", false, Told::Kind(Kind::Token)),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e.18014398509481984", false, Told::Kind(Kind::Token)),
             (kid, false, Told::PerhapsKey),
         ] {
             assert_eq!(told(target, has_issuer).expect(target), kind, "{target}");
@@ -345,6 +366,9 @@ mod tests {
             ("wimse://a.example/agent/mcp/x", true),
             ("6fa459ea-ee8a-4ca4-894e-db77e160355e", true),
             ("6fa459eaee8a4ca4894edb77e160355e", false),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e.", false),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e.x", false),
+            (".1", false),
             (kid, true),
             (&kid[1..], false),
             ("planner", false),

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
+use super::clocks::Stamps;
 use super::propose::{Outcome, Raft};
 use super::types::Commands;
 use super::{Machine, Stamp, Submission};
-use crate::clock::{Clock, Timestamp};
 use crate::limits;
 
 /// Why a submission did not come to an entry that is known to be applied. It may be sent again, as it is.
@@ -24,7 +23,7 @@ pub enum NotDone {
     /// Nothing was proposed: the node that leads runs a version that does not know the command.
     #[error("the node that leads does not know this write")]
     UnknownCommand,
-    /// Nothing was proposed: that node does not lead.
+    /// Nothing was proposed: that node does not lead, or does not know yet what time it is for the others.
     #[error("that node does not lead")]
     NotLeader,
     /// It may have been proposed, and may still be applied.
@@ -48,9 +47,9 @@ pub struct Batches {
 impl Batches {
     /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
     /// is gone.
-    pub fn new<M: Machine>(raft: Raft<M>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
         let (batches, queue) = Self::queue();
-        (batches, work(raft, clock, queue))
+        (batches, work(stamps, queue))
     }
 
     fn queue() -> (Self, mpsc::Receiver<Waiting>) {
@@ -73,20 +72,22 @@ impl Batches {
     }
 }
 
-async fn work<M: Machine>(raft: Raft<M>, clock: Clock, mut queue: mpsc::Receiver<Waiting>) {
+async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Waiting>) {
+    let raft = stamps.raft.clone();
     let mut under_way = FuturesUnordered::new();
-    let mut stamps = Stamps { clock, last: None };
     loop {
         let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
         tokio::select! {
             first = queue.recv(), if room => {
                 let Some(first) = first else { break };
-                let batch = gather(first, &mut queue, stamps.clock.boot());
+                let batch = gather(first, &mut queue, stamps.clocks.boot());
                 if batch.is_empty() {
                     continue;
                 }
-                let term = raft.metrics().borrow_watched().current_term;
-                under_way.push(propose_batch(&raft, stamps.next(term), batch));
+                match stamps.next() {
+                    Some(stamp) => under_way.push(propose_batch(&raft, stamp, batch)),
+                    None => refuse(batch),
+                }
             }
             Some(()) = under_way.next() => {}
         }
@@ -111,34 +112,10 @@ fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) ->
     batch
 }
 
-/// The times that entries are stamped with: never back, and never further ahead than time has
-/// really passed. One wrong reading of the clock would otherwise stay in the log for good.
-struct Stamps {
-    clock: Clock,
-    /// The term it was made in, what it was, and when.
-    last: Option<(u64, Timestamp, Duration)>,
-}
-
-impl Stamps {
-    /// In another term it begins anew: others have led since, and have counted the time.
-    fn next(&mut self, term: u64) -> Stamp {
-        let (wall, boot) = (self.clock.now(), self.clock.boot());
-        let last = self.last.filter(|(of, ..)| *of == term).map(|(_, last, at)| (last, at));
-        let stamp = match last {
-            None => wall,
-            Some((last, at)) => {
-                let expected = last.plus(boot.saturating_sub(at));
-                if wall.since(expected) > limits::CLOCK_STEP_MAX {
-                    tracing::warn!(ahead = ?wall.since(expected), "the clock was set ahead; it is not followed");
-                    expected
-                } else {
-                    last.max(wall)
-                }
-            }
-        };
-        let elapsed = last.map_or(Duration::ZERO, |(_, at)| boot.saturating_sub(at));
-        self.last = Some((term, stamp, boot));
-        Stamp { time: stamp, wall, elapsed }
+/// They are sent again after a pause, here or to whoever leads then.
+fn refuse(batch: Vec<Waiting>) {
+    for waiting in batch {
+        drop(waiting.answer.send(Err(NotDone::NotLeader)));
     }
 }
 
@@ -228,48 +205,5 @@ mod tests {
         assert_eq!(batch.iter().map(|waiting| waiting.submission.command.len()).collect::<Vec<_>>(), [2]);
         assert_eq!(given_up.try_recv(), Ok(Err(NotDone::Overloaded)));
         assert!(gather(Waiting { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
-    }
-
-    #[test]
-    fn a_clock_set_far_ahead_is_not_followed() {
-        let start = Timestamp::from_secs(1_000_000);
-        let after = |step: Duration| {
-            // A manual clock has one time for both, so the step is in what was stamped before.
-            let clock = Clock::manual(start);
-            let last = Some((1, start.minus(step), clock.boot()));
-            Stamps { clock, last }.next(1).time
-        };
-        assert_eq!(after(limits::CLOCK_STEP_MAX), start);
-        let beyond = limits::CLOCK_STEP_MAX + Duration::from_millis(1);
-        assert_eq!(after(beyond), start.minus(beyond), "no further than time has passed");
-    }
-
-    #[test]
-    fn a_stamp_tells_the_wall_clock_as_it_stands_and_only_time_that_has_passed() {
-        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
-        let mut stamps = Stamps { clock: clock.clone(), last: None };
-        // A process knows nothing of the time before it.
-        assert_eq!(stamps.next(1).elapsed, Duration::ZERO);
-        clock.advance(Duration::from_secs(7));
-        let stamp = stamps.next(1);
-        assert_eq!((stamp.elapsed, stamp.wall), (Duration::from_secs(7), clock.now()));
-        stamps.last =
-            stamps.last.map(|(term, time, boot)| (term, time.minus(Duration::from_secs(86_400)), boot));
-        let stamp = stamps.next(1);
-        assert_eq!((stamp.elapsed, stamp.wall), (Duration::ZERO, clock.now()));
-        assert_eq!(stamp.time, clock.now().minus(Duration::from_secs(86_400)), "log time does not follow");
-    }
-
-    /// A node that led again counted the time that others had led a second time: what is kept for a while by time
-    /// that has passed went early.
-    #[test]
-    fn time_in_which_others_have_led_is_not_counted_again() {
-        let clock = Clock::manual(Timestamp::from_secs(1_000_000));
-        let mut stamps = Stamps { clock: clock.clone(), last: None };
-        stamps.next(1);
-        clock.advance(Duration::from_secs(7));
-        assert_eq!(stamps.next(3).elapsed, Duration::ZERO, "another has led in term 2");
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(stamps.next(3).elapsed, Duration::from_secs(2));
     }
 }

@@ -8,7 +8,8 @@ use openraft::entry::RaftEntry as _;
 use openraft::{EntryPayload, vote::RaftLeaderId as _};
 use prost::Message as _;
 
-use super::types::{Commands, Entry, LogId, Membership, Peer, StoredMembership, TypeConfig, Vote};
+use super::life::{Disk, Life, Memory};
+use super::types::{Commands, Entry, LeaderId, LogId, Membership, Peer, StoredMembership, Vote};
 
 /// Generated from `proto/log.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
@@ -29,8 +30,6 @@ pub enum Error {
     #[error("decode membership: {0}")]
     Membership(String),
 }
-
-type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
 
 fn leader_to_proto(leader: &LeaderId) -> proto::LeaderId {
     proto::LeaderId { term: leader.term(), node_id: *leader.node_id() }
@@ -79,6 +78,59 @@ pub fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
 /// From a message.
 pub fn vote_from_proto(vote: proto::Vote) -> Result<Vote, Error> {
     Ok(Vote { leader_id: leader_from_proto(vote.leader, "vote")?, committed: vote.committed })
+}
+
+/// As a message.
+pub fn life_to_proto(life: &Life) -> proto::Life {
+    proto::Life {
+        start: life.start,
+        id: bytes::Bytes::copy_from_slice(&life.id),
+        vote: life.vote.as_ref().map(leader_to_proto),
+        end: life.end.as_ref().map(log_id_to_proto),
+    }
+}
+
+/// From a message.
+pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
+    Ok(Life {
+        start: life.start,
+        id: life.id.as_ref().try_into().map_err(|_| Error::Missing("life", "id"))?,
+        vote: life.vote.map(|vote| leader_from_proto(Some(vote), "life")).transpose()?,
+        end: life.end.map(log_id_from_proto).transpose()?,
+    })
+}
+
+/// As a message.
+pub fn memory_to_proto((node_id, disk_id): Disk, memory: &Memory) -> proto::Memory {
+    proto::Memory {
+        node_id,
+        disk_id: bytes::Bytes::copy_from_slice(&disk_id),
+        life: Some(life_to_proto(&memory.life)),
+        vote: memory.vote.as_ref().map(leader_to_proto),
+        held: memory.held.as_ref().map(log_id_to_proto),
+        contradiction: memory.contradiction.as_ref().map(log_id_to_proto),
+    }
+}
+
+/// From a message.
+pub fn memory_from_proto(memory: &proto::Memory) -> Result<(Disk, Memory), Error> {
+    let disk_id = memory.disk_id.as_ref().try_into().map_err(|_| Error::Missing("memory", "disk id"))?;
+    let life = life_from_proto(memory.life.as_ref().ok_or(Error::Missing("memory", "life"))?)?;
+    let vote = memory.vote.map(|vote| leader_from_proto(Some(vote), "memory")).transpose()?;
+    let held = memory.held.map(log_id_from_proto).transpose()?;
+    let contradiction = memory.contradiction.map(log_id_from_proto).transpose()?;
+    Ok(((memory.node_id, disk_id), Memory { life, vote, held, contradiction }))
+}
+
+/// Encodes everything that is remembered of members.
+pub fn encode_memories(members: Vec<proto::Memory>) -> Vec<u8> {
+    proto::Memories { members }.encode_to_vec()
+}
+
+/// Decodes everything that is remembered of members.
+pub fn decode_memories(bytes: &[u8]) -> Result<Vec<(Disk, Memory)>, Error> {
+    let memories = proto::Memories::decode(bytes).map_err(|error| Error::Undecodable("memories", error))?;
+    memories.members.iter().map(memory_from_proto).collect()
 }
 
 fn membership_to_proto(membership: &Membership) -> proto::Membership {

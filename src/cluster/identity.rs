@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Corrupt;
 use super::log::{DISK, read_meta, write_meta};
+use super::peers::WAY_BACK;
 
 const FILE: &str = "identity.json";
 
@@ -59,7 +60,7 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
         }
         (Some(stored), Some(_)) => Ok(stored),
         (Some(stored), None) => Err(refuse(format!(
-            "the log of node {} is gone; a disk that lost its log may not come back under its old id",
+            "the log of node {} is gone; a disk that lost its log may not come back under its old id; {WAY_BACK}",
             stored.node_id
         ))),
         (None, in_log) => {

@@ -3,6 +3,8 @@
 //! Reads of recent entries come from memory; everything is written by [`super::writer`]. Opening
 //! reads every record once: a log that is not whole is refused, never repaired by guessing.
 
+mod contradiction;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
@@ -17,6 +19,8 @@ use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::disk::{self, Watchdog};
+use super::lives::Lives;
 use super::log_size::LogSize;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{self, Job};
@@ -37,6 +41,12 @@ pub const PURGED: &[u8] = b"purged";
 pub const DISK: &[u8] = b"disk";
 /// Row: the cluster it belongs to, 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster-id";
+/// Row: the number of the last start of a process on the disk, 8 bytes, and its id, 16 bytes.
+pub const START: &[u8] = b"start";
+/// Row: the reason for which other members refused this disk, as text. A disk that has it is not started again.
+pub const REFUSED: &[u8] = b"refused";
+/// Row: what is remembered of the members' disks.
+pub const MEMORIES: &[u8] = b"memories";
 
 /// Most entries kept in memory beside those not yet durable.
 const ENTRIES_CACHED_MAX: usize = 4096;
@@ -75,6 +85,8 @@ struct Recent {
     purged: Option<LogId>,
     vote: Option<Vote>,
     committed: Option<LogId>,
+    /// The last entry that was applied when the log was opened.
+    applied: Option<LogId>,
 }
 
 /// An opened log, and what its writer needs.
@@ -83,10 +95,18 @@ pub struct Opened {
     pub store: LogStore,
     /// Runs the writer until the store is dropped; to be run on a thread of its own.
     pub writer: Box<dyn FnOnce() + Send>,
+    /// Watches the writer.
+    pub watchdog: Watchdog,
     /// The index before which everything survives a crash.
     pub durable: watch::Receiver<u64>,
-    /// The last entry in the log, and the last purged from it.
+    /// The last entry in the log, or the last purged if there is none.
     pub last: Option<LogId>,
+    /// The vote.
+    pub vote: Option<Vote>,
+    /// The memories of the members' disks: the writer writes them.
+    pub lives: Arc<Lives>,
+    /// The queue of the writer; ends with the store.
+    pub jobs: mpsc::WeakSender<Job>,
     /// The last entry purged.
     pub purged: Option<LogId>,
     /// Up to which entry the log is to be cut, whenever it is too large.
@@ -164,12 +184,16 @@ pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> 
 
     let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
     let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
-    let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed };
+    let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed, applied: None };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
-    let writer = Box::new(move || writer::run(&db, queue, &durable_sender));
+    let (watched, watchdog) = disk::watch();
+    let lives = Arc::new(Lives::open(&db)?);
+    let remembered = Arc::clone(&lives);
+    let writer = Box::new(move || writer::run(&db, queue, &durable_sender, (&watched, &remembered)));
     let (surplus_sender, surplus) = watch::channel(None);
+    let queue = jobs.downgrade();
     let store = LogStore { reader, jobs, durable: durable.clone(), size, surplus: surplus_sender };
-    Ok(Opened { store, writer, durable, last, purged, surplus })
+    Ok(Opened { store, writer, watchdog, durable, last, vote, lives, jobs: queue, purged, surplus })
 }
 
 /// Every entry from the purged one on, without a hole. Answers the last log id, and their sizes.
@@ -197,6 +221,11 @@ fn decode(key: &[u8], sealed: &[u8]) -> io::Result<Entry> {
 }
 
 impl Recent {
+    /// The last entry that is known to be committed.
+    fn never_truncated(&self) -> Option<LogId> {
+        self.committed.max(self.applied)
+    }
+
     fn remember(&mut self, entry: Entry, bytes: usize) {
         self.last = Some(entry.log_id());
         self.bytes += bytes;
@@ -313,6 +342,26 @@ impl RaftLogReader<TypeConfig> for LogReader {
 }
 
 impl LogStore {
+    /// A reader of the log.
+    pub fn reader(&self) -> LogReader {
+        self.reader.clone()
+    }
+
+    /// Follows on the state as it was opened: what is applied in it is committed, although a hint of that may be lost
+    /// with the power; and if it was `installed`, and a crash came before the log was replaced too, that is done here.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub async fn follow_on(&mut self, applied: Option<LogId>, installed: Option<LogId>) -> io::Result<()> {
+        self.reader.recent().applied = applied;
+        let Some(installed) = installed else { return Ok(()) };
+        let (done, written) = oneshot::channel();
+        self.size.truncate(0);
+        self.reader.recent().last = None;
+        self.done(Job::Truncate { first: 0, done }, written).await?;
+        self.purge(installed).await
+    }
+
     /// Whether the log holds just this entry, or has purged it.
     ///
     /// # Errors
@@ -404,6 +453,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let first = last.as_ref().map_or(0, |last| last.index + 1);
         {
             let mut recent = self.reader.recent();
+            if let Some(kept) = recent.never_truncated().filter(|kept| first <= kept.index) {
+                let what = format!("the leader's log lacks committed entry {kept}; nothing was removed");
+                return Err(io::Error::other(what));
+            }
             recent.keep(|index| index < first);
             // Nothing is gained by a truncation behind the end of the log.
             recent.last = recent.last.min(last).max(recent.purged);

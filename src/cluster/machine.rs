@@ -5,6 +5,8 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::{Stream, StreamExt as _};
@@ -18,6 +20,7 @@ use super::database::{Database, Generations, Mark, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use super::types::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
 use super::{Applied, Machine, Open, Row, View};
+use crate::clock::Clock;
 
 /// What everybody who reads the state shares with the one who applies to it.
 pub struct Shared {
@@ -27,8 +30,24 @@ pub struct Shared {
     pub applied: watch::Sender<u64>,
     /// The newest index whose hash is remembered, and the hash.
     pub hash: watch::Sender<Option<(u64, StateHash)>>,
+    /// When the last entry with a time was applied by this process, or it took up the state of before: in nanoseconds
+    /// of the boot clock. Never before the entry of which times are read.
+    applied_at: AtomicU64,
     /// Dropped after the database, so that whoever waits for it finds the database closed.
     _open: Open,
+}
+
+impl Shared {
+    /// How long ago, at `now` of the boot clock, the last entry with a time was applied here. At least so much time has
+    /// passed since it was made.
+    pub fn since_applied(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_nanos(self.applied_at.load(Ordering::Acquire)))
+    }
+
+    /// To be called before readers can see the times of an entry.
+    fn note_applied(&self, now: Duration) {
+        self.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+    }
 }
 
 /// The state machine of one node.
@@ -39,6 +58,7 @@ pub struct StateMachine<M> {
     generations: Generations,
     snapshots: Snapshots,
     membership: StoredMembership,
+    clock: Clock,
 }
 
 impl<M: Machine> StateMachine<M> {
@@ -52,6 +72,7 @@ impl<M: Machine> StateMachine<M> {
         snapshots: Snapshots,
         durable: watch::Receiver<u64>,
         open: Open,
+        clock: Clock,
     ) -> Result<(Self, Arc<Shared>), super::Corrupt> {
         let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
         let membership = database.membership()?;
@@ -61,10 +82,12 @@ impl<M: Machine> StateMachine<M> {
             database: ArcSwap::new(database),
             applied: watch::Sender::new(applied),
             hash: watch::Sender::new(None),
+            applied_at: AtomicU64::default(),
             _open: open,
         });
+        shared.note_applied(clock.boot());
         let state =
-            Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership };
+            Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership, clock };
         Ok((state, shared))
     }
 
@@ -96,6 +119,9 @@ impl<M: Machine> StateMachine<M> {
         let hash = database.commit(&writes, &Mark { log_id, membership: membership.as_ref() })?;
         if let Some(membership) = membership {
             self.membership = membership;
+        }
+        if matches!(entry.payload, EntryPayload::Normal(_)) {
+            self.shared.note_applied(self.clock.boot());
         }
         self.machine.project(&writes, log_id.index).map_err(io::Error::other)?;
         self.shared.applied.send_replace(log_id.index);
@@ -170,6 +196,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         self.membership = database.membership().map_err(io::Error::other)?;
         // As with an entry: first the rows, then what is kept in memory of them, which wakes whoever reads them.
         self.shared.database.store(Arc::clone(&database));
+        self.shared.note_applied(self.clock.boot());
         self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
         let mut builder = self.snapshots.begin(&database)?;
@@ -258,8 +285,9 @@ mod tests {
             let snapshots = data.path().join(name).join("snapshots");
             let snapshots = Snapshots::new(snapshots, Woken::TABLES).expect("snapshots");
             let (_, durable) = watch::channel(u64::MAX);
+            let (open, clock) = (still_open.clone(), Clock::system());
             let opened =
-                StateMachine::open(Arc::clone(&machine), generations, snapshots, durable, still_open.clone());
+                StateMachine::open(Arc::clone(&machine), generations, snapshots, durable, open, clock);
             let (state, shared) = opened.expect("state");
             assert!(machine.shared.set(shared).is_ok());
             (state, machine)

@@ -10,13 +10,19 @@
 //! [`batches`] into the log. What nodes say to each other is in [`peers`].
 
 mod batches;
+mod clock_agreement;
+mod clocks;
 mod codec;
 mod corrupt;
 mod database;
+mod disk;
 mod forwards;
 mod freshness;
+mod hand_over;
 mod identity;
 mod leadership;
+mod life;
+mod lives;
 mod log;
 mod log_size;
 mod machine;
@@ -28,6 +34,7 @@ mod record;
 mod settings;
 mod snapshot;
 mod start;
+mod status;
 mod tails;
 mod types;
 mod writer;
@@ -46,19 +53,25 @@ use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
+pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
 pub use database::StateHash;
-pub use freshness::{Fresh, Stale, Standing};
+pub use disk::Watchdog;
+pub use freshness::{Acknowledgements, Fresh, FreshnessMode, Stale, Standing};
 pub use identity::{replace_file, sync_name_of};
 pub use peers::Founders;
 pub use propose::{Error, Outcome};
 pub use read_index::{Current, NotCurrent};
 pub use start::{Closed, Options, Started, Transport, Work, start};
+pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
 use batches::Batches;
+use clocks::Clocks;
+use disk::Disk;
 use forwards::Forwards;
 use freshness::Freshness;
+use hand_over::Candidacy;
 use machine::Shared;
 use peers::Channels;
 use progress::Progress;
@@ -133,15 +146,25 @@ pub enum Write {
     },
 }
 
-/// The leader's time when it proposed a batch.
+/// The times that an entry carries: as its leader knew them, and the same for every node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// What log time is to be: never back, and never further ahead than time has passed.
+    /// Log time, by which things expire: what the voters' wall clocks agree on.
     pub time: Timestamp,
-    /// The wall clock as it stands.
-    pub wall: Timestamp,
-    /// What has passed on the boot clock since the batch before; zero for the first of a process.
-    pub elapsed: Duration,
+    /// No wall clock that was read shows a later time. What other issuers issued is covered by it; nothing expires by
+    /// it.
+    pub latest: Timestamp,
+    /// Elapsed time, by which waiting periods and retention count: no wall clock moves it.
+    pub passed: Timestamp,
+}
+
+/// The times of the last entry that was applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogTimes {
+    /// Log time.
+    pub time: Timestamp,
+    /// Elapsed time.
+    pub passed: Timestamp,
 }
 
 /// Which process proposes: 16 random bytes, drawn when it starts, so that none is ever taken for another.
@@ -200,7 +223,12 @@ pub trait Machine: Send + Sync + 'static {
     /// proposed: what is in the log must be applied.
     fn knows(command: &[u8]) -> bool;
 
-    /// Joins submissions into one batch, stamped with the leader's time.
+    /// Log time and elapsed time as of the last entry that was projected; zero before the first.
+    fn times(&self) -> LogTimes {
+        LogTimes::default()
+    }
+
+    /// Joins submissions into one batch with the times of its entry.
     fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes;
 
     /// What a batch does: each command once, however often it comes. A command that is refused is a reply,
@@ -233,9 +261,12 @@ pub struct Handle<M: Machine> {
     machine: Arc<M>,
     freshness: Arc<Freshness>,
     progress: Arc<Progress>,
+    candidacy: Arc<Candidacy>,
+    disk: Arc<Disk>,
     channels: Arc<Channels>,
     reads: ReadIndex,
     clock: Clock,
+    clocks: Arc<Clocks>,
     node_id: u64,
 }
 
@@ -250,9 +281,12 @@ impl<M: Machine> Clone for Handle<M> {
             machine: Arc::clone(&self.machine),
             freshness: Arc::clone(&self.freshness),
             progress: Arc::clone(&self.progress),
+            candidacy: Arc::clone(&self.candidacy),
+            disk: Arc::clone(&self.disk),
             channels: Arc::clone(&self.channels),
             reads: self.reads.clone(),
             clock: self.clock.clone(),
+            clocks: Arc::clone(&self.clocks),
             node_id: self.node_id,
         }
     }

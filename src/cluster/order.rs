@@ -88,6 +88,7 @@ async fn start_one() -> Running {
         drawn_origin: Origin::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: clock.clone(),
+        freshness: FreshnessMode::default(),
         log_bytes_max: crate::limits::LOG_BYTES_MAX,
         transport: None,
     };
@@ -98,7 +99,7 @@ async fn start_one() -> Running {
         writer = Some(std::thread::spawn(work));
         Ok(())
     });
-    let Started { handle, work, closed } = started.await.expect("starts");
+    let Started { handle, work, closed, .. } = started.await.expect("starts");
     let mut tasks = tokio::task::JoinSet::new();
     for work in work {
         tasks.spawn(work);

@@ -1,12 +1,13 @@
-//! How far the other members have applied, as they say themselves: what lets a revocation be acknowledged before
-//! every old lease has run out.
+//! How far the other members have applied, as they say themselves, and when each asked this node last for a lease:
+//! what lets a revocation be acknowledged before a whole lease has passed.
 //!
 //! What a member once said stays true of what it answers: one that restarts may have to apply again, but it gets no
 //! lease before it has.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -18,10 +19,19 @@ use super::types::Peer;
 use super::{Handle, Machine};
 use crate::limits;
 
-/// How far each member has applied, as far as it was asked.
+/// What is known of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// How far it has applied at least; zero if it has said nothing.
+    pub applied: u64,
+    /// When its last request for a lease arrived here, on the boot clock.
+    pub lease_requested: Option<Duration>,
+}
+
+/// What is known of each member that was heard of.
 #[derive(Default)]
 pub struct Progress {
-    applied: Mutex<BTreeMap<u64, u64>>,
+    members: Mutex<BTreeMap<u64, Member>>,
     /// The largest index that an acknowledgement waits for.
     wanted: watch::Sender<u64>,
     /// How many wait.
@@ -51,10 +61,21 @@ impl Progress {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// How far a member has applied at least; zero if it has said nothing.
-    pub fn of(&self, node_id: u64) -> u64 {
-        let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        applied.get(&node_id).copied().unwrap_or(0)
+    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a member.
+    pub fn of(&self, node_id: u64) -> Member {
+        self.members().get(&node_id).copied().unwrap_or_default()
+    }
+
+    /// Notes that a member's request for a lease arrived at `now`. To be called before the index of the answer is
+    /// read.
+    pub fn note_lease_request(&self, node_id: u64, now: Duration) {
+        let mut members = self.members();
+        let requested = &mut members.entry(node_id).or_default().lease_requested;
+        *requested = (*requested).max(Some(now));
     }
 
     /// Each time that somebody says something.
@@ -63,10 +84,10 @@ impl Progress {
     }
 
     fn hear(&self, node_id: u64, index: u64) {
-        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = applied.entry(node_id).or_default();
+        let mut members = self.members();
+        let known = &mut members.entry(node_id).or_default().applied;
         *known = index.max(*known);
-        drop(applied);
+        drop(members);
         self.heard.send_replace(());
     }
 }
@@ -81,7 +102,7 @@ impl<M: Machine> Handle<M> {
         loop {
             let index = *wanted.borrow_and_update();
             for (node_id, member) in self.other_members() {
-                let is_asked = self.progress.is_waited_for() && self.progress.of(node_id) < index;
+                let is_asked = self.progress.is_waited_for() && self.progress.of(node_id).applied < index;
                 if is_asked && under_way.insert(node_id) {
                     asked.push(self.ask_progress(node_id, member, index));
                 }

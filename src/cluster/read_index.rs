@@ -30,7 +30,7 @@ pub enum NotCurrent {
     /// No leader has answered within [`limits::READ_INDEX_WAIT`].
     #[error("the cluster has no leader")]
     NoLeader,
-    /// As many wait for an answer as may, [`limits::READ_INDEX_WAITS_MAX`].
+    /// As many wait for an answer as may, [`limits::READ_INDEX_WAITS_MAX`] or [`limits::FRESHNESS_WAITS_MAX`].
     #[error("too many reads wait for the leader")]
     TooManyWait,
     /// What the leader named is not applied here in time.
@@ -45,10 +45,11 @@ pub struct ReadIndex {
 }
 
 impl ReadIndex {
-    /// Where questions are handed in, and who asks them.
-    pub fn new() -> (Self, Questions) {
-        let (queue, waiting) = mpsc::channel(limits::READ_INDEX_WAITS_MAX);
-        (Self { queue }, Questions { waiting })
+    /// Where questions are handed in, and who asks them. At most `waits_max` wait for the next question, and as many
+    /// for the one under way.
+    pub fn new(waits_max: usize) -> (Self, Questions) {
+        let (queue, waiting) = mpsc::channel(waits_max);
+        (Self { queue }, Questions { waiting, waits_max })
     }
 
     /// An index that some leader has confirmed with a quorum after this was called: everything acknowledged
@@ -70,6 +71,7 @@ impl ReadIndex {
 /// Asks the leader for all who read.
 pub struct Questions {
     waiting: mpsc::Receiver<oneshot::Sender<u64>>,
+    waits_max: usize,
 }
 
 impl Questions {
@@ -88,7 +90,7 @@ impl Questions {
                 waiting.push(first);
             }
             // Everybody who is in the queue now came before the question is made.
-            while waiting.len() < limits::READ_INDEX_WAITS_MAX
+            while waiting.len() < self.waits_max
                 && let Ok(next) = self.waiting.try_recv()
             {
                 waiting.push(next);
@@ -115,7 +117,7 @@ async fn in_time(applied: impl Future<Output = ()>, limit: Duration) -> Result<C
 impl<M: Machine> Handle<M> {
     /// Asks whoever leads for those who read, until nobody can any more. Without this nobody gets a [`Current`].
     pub(super) async fn ask_for_readers(self, questions: Questions) {
-        questions.keep(|| self.confirmed_index()).await;
+        questions.keep(|| self.confirmed_index(false)).await;
     }
 
     /// The proof that everything acknowledged before this was called is applied here: asks the leader, and waits

@@ -58,6 +58,7 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
         drawn_origin: Origin::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: Clock::system(),
+        freshness: FreshnessMode::default(),
         log_bytes_max,
         transport: None,
     };

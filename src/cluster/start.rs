@@ -15,19 +15,21 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::batches::Batches;
+use super::clocks::{Clocks, Stamps};
 use super::database::Generations;
+use super::disk::Watchdog;
 use super::forwards::Forwards;
-use super::freshness::Freshness;
+use super::freshness::{Freshness, FreshnessMode};
 use super::machine::{Shared, StateMachine};
 use super::peers::{Channels, ClusterId, DiskId, Founders, Network, Peers, This, found};
-use super::progress::Progress;
 use super::propose::Numbers;
-use super::read_index::ReadIndex;
+use super::read_index::{Questions, ReadIndex};
 use super::snapshot::Snapshots;
 use super::types::{self, Peer};
-use super::{Corrupt, Handle, Machine, Origin, identity, log, log_size, peers, settings};
+use super::{Corrupt, Handle, Machine, Origin, identity, lives, log, log_size, peers, settings};
 use crate::clock::Clock;
 use crate::id::TrustDomain;
+use crate::limits;
 use crate::tls::Tls;
 
 /// How a node of the core is started.
@@ -46,6 +48,8 @@ pub struct Options {
     pub heartbeat: Duration,
     /// The clock that stamps batches.
     pub clock: Clock,
+    /// How it proves that it has applied everything acknowledged.
+    pub freshness: FreshnessMode,
     /// Bytes of entries beyond which the log is cut behind a snapshot.
     pub log_bytes_max: u64,
     /// How it reaches other nodes, and they it; `None` for a cluster of one.
@@ -75,6 +79,8 @@ pub struct Started<M: Machine> {
     /// To be run on the asynchronous runtime, each until it ends: what writes, what keeps the log within its limit
     /// and this node fresh, and what answers other nodes.
     pub work: Vec<Work>,
+    /// Tells a disk that hangs; to be run on a thread of its own.
+    pub watchdog: Watchdog,
     /// Tells when the databases are closed.
     pub closed: Closed,
 }
@@ -92,6 +98,18 @@ impl Closed {
         // Nothing is ever sent: it ends when the last sender is dropped.
         let _ = self.0.recv().await;
     }
+}
+
+/// The loops that keep the lease, and that watch over the members, the disk and the clock.
+fn watches<M: Machine>(handle: &Handle<M>, questions: Questions) -> [Work; 6] {
+    [
+        Box::pin(handle.clone().keep_fresh()),
+        Box::pin(handle.clone().follow_progress()),
+        Box::pin(handle.clone().keep_candidacy()),
+        Box::pin(handle.clone().leave_with_wrong_clock()),
+        Box::pin(handle.clone().follow_disk()),
+        Box::pin(handle.clone().ask_for_readers(questions)),
+    ]
 }
 
 /// Opens the data directory and starts this node: of the cluster it belongs to, or of the one it is to found.
@@ -117,50 +135,52 @@ pub async fn start<M: Machine>(
         }
         None => (None, None, None, Founders::new()),
     };
-    let this = This::open(
-        (node_id, identity.disk_id),
-        trust_domain.clone(),
-        founders,
-        (Arc::clone(&database), open.clone()),
-    )?;
-    let opened = log::open(database, log_bytes_max, open.clone())?;
+    let mut opened = log::open(Arc::clone(&database), log_bytes_max, open.clone())?;
 
     let machine = Arc::new(machine);
     let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
     let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES).map_err(|error| failed(&error))?;
     let durable = opened.durable.clone();
-    let (state, shared) =
-        StateMachine::open(Arc::clone(&machine), generations, snapshots.clone(), durable, open)?;
+    let (state, shared) = StateMachine::open(
+        Arc::clone(&machine),
+        generations,
+        snapshots.clone(),
+        durable,
+        open.clone(),
+        clock.clone(),
+    )?;
     let applied = shared.database.load().applied()?;
-    let is_ahead = applied > opened.last;
-    // A crash between the two that a snapshot replaces, the state and then the log: the library removes the log then.
-    let was_installed = is_ahead && shared.database.load().installed()? == applied;
-    let is_held = || opened.store.holds(applied).map_err(|error| failed(&error));
-    if !was_installed && (is_ahead || !is_held()?) {
-        return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
-    }
-    let removed = opened.purged.max(applied.filter(|_| was_installed));
+    let installed = installed_before_the_log(&opened.store, &shared, applied, failed)?;
+    let removed = opened.purged.max(installed);
     let snapshot = current_snapshot(&snapshots, &shared, removed)?;
     // The library takes up a snapshot that is ahead of the state.
     if applied.max(snapshot) < opened.purged {
         return Err(failed(&"the state is behind what is left of the log"));
     }
+    let watchdog = opened.watchdog.with_heartbeat(heartbeat);
     run_writer(opened.writer).map_err(|error| failed(&error))?;
+    opened.store.follow_on(applied, installed).await.map_err(|error| failed(&error))?;
+    let end = installed.or(opened.last).max(snapshot);
+    let life = lives::begin(&database, *options.drawn_origin.as_bytes(), opened.vote, end)?;
+    let rows = (database, opened.lives, open);
+    let this = This::open((node_id, identity.disk_id, life), trust_domain.clone(), founders, rows)?;
 
     let config = settings::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(this), tls.clone()));
-    let network = Network(Arc::clone(&channels));
+    let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
+    let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks) };
+    let log_reader = opened.store.reader();
     let raft = openraft::Raft::new(node_id, config, network, opened.store, state)
         .await
         .map_err(|error| failed(&error))?;
 
-    let freshness = Arc::new(Freshness::new(clock.clone()));
-    let progress = Arc::new(Progress::default());
-    let (batches, batching) = Batches::new(raft.clone(), clock.clone());
+    let freshness = Arc::new(Freshness::new(clock.clone(), options.freshness));
+    let stamps = Stamps::new(raft.clone(), &clocks, &machine, &shared);
+    let (batches, batching) = Batches::new(stamps);
     let (forwards, forwarding) = Forwards::new(Arc::clone(&channels), clock.clone());
     let numbers = Arc::new(Numbers::new(options.drawn_origin));
     let log_keeper = log_size::keep_within_limit(raft.clone(), opened.surplus);
-    let (reads, questions) = ReadIndex::new();
+    let (reads, questions) = ReadIndex::new(reads_max(options.freshness));
     let handle = Handle {
         raft,
         numbers,
@@ -169,9 +189,12 @@ pub async fn start<M: Machine>(
         shared,
         machine,
         freshness,
-        progress,
+        progress: Arc::default(),
+        candidacy: Arc::default(),
+        disk: watchdog.disk(),
         reads,
         clock,
+        clocks,
         channels: Arc::clone(&channels),
         node_id,
     };
@@ -179,29 +202,55 @@ pub async fn start<M: Machine>(
         Box::pin(batching),
         Box::pin(forwarding),
         Box::pin(log_keeper),
-        Box::pin(handle.clone().keep_fresh()),
-        Box::pin(handle.clone().follow_progress()),
-        Box::pin(handle.clone().ask_for_readers(questions)),
+        Box::pin(handle.clone().remember(opened.jobs)),
     ];
+    work.extend(watches(&handle, questions));
     match (tls, listener, trust_domain) {
         (Some(tls), Some(listener), Some(trust_domain)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
             let this = Arc::clone(&channels.this);
             let receiving = Semaphore::new(1);
-            let peers = Peers { this, handle: handle.clone(), snapshots, receiving };
+            let contradicted = Arc::clone(&this);
+            let peers = Peers { this, handle: handle.clone(), log: log_reader, snapshots, receiving };
             let founding = found(channels, handle.clone(), options.drawn_cluster_id);
             work.push(Box::pin(async move {
                 let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
                 // Whoever hears nobody any more must not go on.
                 tokio::select! {
                     () = served => {}
-                    _ = async { tokio::join!(founding, tls.follow()) } => {}
+                    _ = async {
+                        tokio::join!(founding, tls.follow(), contradicted.stop_when_contradicted())
+                    } => {}
                 }
             }));
         }
         _ => handle.begin_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
     }
-    Ok(Started { handle, work, closed: Closed(closed) })
+    Ok(Started { handle, work, watchdog, closed: Closed(closed) })
+}
+
+/// The last entry of an installed snapshot, if a crash came before the log was replaced too.
+fn installed_before_the_log(
+    log: &log::LogStore,
+    shared: &Shared,
+    applied: Option<types::LogId>,
+    failed: impl Fn(&dyn fmt::Display) -> Corrupt,
+) -> Result<Option<types::LogId>, Corrupt> {
+    if log.holds(applied).map_err(|error| failed(&error))? {
+        return Ok(None);
+    }
+    if shared.database.load().installed()? != applied {
+        return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
+    }
+    Ok(applied)
+}
+
+/// Without a lease, each request that needs a proof of freshness is a read.
+const fn reads_max(freshness: FreshnessMode) -> usize {
+    match freshness {
+        FreshnessMode::Lease => limits::READ_INDEX_WAITS_MAX,
+        FreshnessMode::ReadIndex => limits::FRESHNESS_WAITS_MAX,
+    }
 }
 
 /// The last entry that the newest snapshot holds. If none holds what is `removed` from the log, because its files

@@ -60,8 +60,10 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
         // The suite applies entries that are in no log; here everything counts as durable.
         let (_, durable) = watch::channel(u64::MAX);
-        let (state, _) = StateMachine::open(Arc::new(Nothing), generations, snapshots, durable, still_open)
-            .expect("state");
+        let clock = crate::clock::Clock::system();
+        let machine = Arc::new(Nothing);
+        let (state, _) =
+            StateMachine::open(machine, generations, snapshots, durable, still_open, clock).expect("state");
         Ok((data, opened.store, state))
     }
 }

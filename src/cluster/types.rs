@@ -50,6 +50,8 @@ openraft::declare_raft_types!(
 
 /// The library's types, applied to ours.
 pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
+/// The term of a vote, and the node that it is for.
+pub type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
 /// A vote.
 pub type Vote = openraft::alias::VoteOf<TypeConfig>;
 /// A log entry.

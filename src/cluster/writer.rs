@@ -9,10 +9,12 @@ use std::io;
 use std::sync::Arc;
 
 use openraft::storage::IOFlushed;
-use rocksdb::{DB, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::log::{COMMITTED, LOG, META, PURGED, VOTE, log_key};
+use super::disk::Watched;
+use super::lives::Lives;
+use super::log::{COMMITTED, LOG, MEMORIES, META, PURGED, VOTE, log_key};
 use super::record;
 use super::types::TypeConfig;
 
@@ -42,11 +44,14 @@ pub enum Job {
         /// The log id.
         committed: Vec<u8>,
     },
-    /// Removes every entry from `first` on.
+    /// Writes the memories of the members' disks, with which every other synced group is written too.
+    SaveMemories,
+    /// Removes every entry from `first` on, from the disk when something is written in their place: a snapshot that is
+    /// installed instead may be cut short by a crash, and what this node acknowledged must be there then.
     Truncate {
         /// The first index to go.
         first: u64,
-        /// Answered once it is durable.
+        /// Answered once it cannot be undone but by a crash.
         done: oneshot::Sender<io::Result<()>>,
     },
     /// Removes every entry up to `last`.
@@ -62,8 +67,14 @@ pub enum Job {
 
 /// Runs until the queue is closed. `durable` carries the index before which everything
 /// survives a crash.
-pub fn run(db: &Arc<DB>, mut jobs: mpsc::Receiver<Job>, durable: &watch::Sender<u64>) {
+pub fn run(
+    db: &Arc<DB>,
+    mut jobs: mpsc::Receiver<Job>,
+    durable: &watch::Sender<u64>,
+    (disk, lives): (&Watched, &Lives),
+) {
     let mut failed: Option<String> = None;
+    let mut truncated = None;
     let mut group = Vec::with_capacity(JOBS_PER_GROUP_MAX);
     while let Some(first) = jobs.blocking_recv() {
         group.push(first);
@@ -72,7 +83,8 @@ pub fn run(db: &Arc<DB>, mut jobs: mpsc::Receiver<Job>, durable: &watch::Sender<
             group.push(job);
         }
         if failed.is_none() {
-            failed = write(db, &group).err().map(|error| error.to_string());
+            let written = disk.group(|| write(db, &group, &mut truncated, lives));
+            failed = written.err().map(|error| error.to_string());
             if let Some(error) = &failed {
                 tracing::error!(error, "write the log; this node stops");
             }
@@ -81,9 +93,15 @@ pub fn run(db: &Arc<DB>, mut jobs: mpsc::Receiver<Job>, durable: &watch::Sender<
             answer(job, failed.as_deref(), durable);
         }
     }
+    if failed.is_none()
+        && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, lives))
+    {
+        tracing::warn!(%error, "failed to write the memories of members' disks at the end");
+    }
 }
 
-fn write(db: &DB, group: &[Job]) -> io::Result<()> {
+/// Writes a group. `truncated` is the first index of the entries that are to go with the next that are written.
+fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, lives: &Lives) -> io::Result<()> {
     let log = db.cf_handle(LOG).ok_or_else(|| io::Error::other("log column family is missing"))?;
     let meta = db.cf_handle(META).ok_or_else(|| io::Error::other("meta column family is missing"))?;
     let mut batch = WriteBatch::default();
@@ -91,6 +109,7 @@ fn write(db: &DB, group: &[Job]) -> io::Result<()> {
     for job in group {
         match job {
             Job::Append { entries, .. } => {
+                remove_truncated(&mut batch, log, truncated);
                 for (index, entry) in entries {
                     let key = log_key(*index);
                     batch.put_cf(log, key, record::seal(&key, entry));
@@ -100,19 +119,33 @@ fn write(db: &DB, group: &[Job]) -> io::Result<()> {
             Job::SaveCommitted { committed } => {
                 batch.put_cf(meta, COMMITTED, record::seal(COMMITTED, committed));
             }
+            Job::SaveMemories => {}
             Job::Truncate { first, .. } => {
-                batch.delete_range_cf(log, log_key(*first), log_key(u64::MAX));
+                *truncated = Some(truncated.map_or(*first, |before| before.min(*first)));
             }
             Job::Purge { last, purged, .. } => {
+                remove_truncated(&mut batch, log, truncated);
                 batch.put_cf(meta, PURGED, record::seal(PURGED, purged));
                 batch.delete_range_cf(log, log_key(0), log_key(last.saturating_add(1)));
             }
         }
-        sync |= !matches!(job, Job::SaveCommitted { .. });
+        sync |= !matches!(job, Job::SaveCommitted { .. } | Job::Truncate { .. });
+    }
+    if sync && let Some(memories) = lives.unwritten() {
+        batch.put_cf(meta, MEMORIES, record::seal(MEMORIES, &memories));
+    }
+    if batch.is_empty() {
+        return Ok(());
     }
     let mut options = WriteOptions::default();
     options.set_sync(sync);
     db.write_opt(batch, &options).map_err(io::Error::other)
+}
+
+fn remove_truncated(batch: &mut WriteBatch, log: &ColumnFamily, truncated: &mut Option<u64>) {
+    if let Some(first) = truncated.take() {
+        batch.delete_range_cf(log, log_key(first), log_key(u64::MAX));
+    }
 }
 
 fn answer(job: Job, failed: Option<&str>, durable: &watch::Sender<u64>) {
@@ -135,6 +168,6 @@ fn answer(job: Job, failed: Option<&str>, durable: &watch::Sender<u64>) {
             drop(done.send(result));
         }
         Job::SaveVote { done, .. } | Job::Purge { done, .. } => drop(done.send(result)),
-        Job::SaveCommitted { .. } => {}
+        Job::SaveCommitted { .. } | Job::SaveMemories => {}
     }
 }

@@ -62,11 +62,11 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     let fabric = fabric(&keys.fabric, &mut checker);
     let edge = edge::check(keys, fabric.as_ref(), &mut checker);
     let directory = checker.require("policy.directory", keys.policy.directory.as_deref());
-    let cluster = cluster::check(keys, &mut checker);
+    let cluster = cluster::check(keys, fabric.as_ref(), &mut checker);
     let blast_radius = checker.keep("blast_radius", containment(&keys.blast_radius));
     checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
-    let outbound = outbound(&keys.outbound, edge.as_ref(), cluster.as_ref(), &mut checker);
+    let outbound = outbound(keys, edge.as_ref(), cluster.as_ref(), &mut checker);
     let guard = Guard::new(outbound.clone());
     let issuers = issuers::check(&keys.issuers, own_issuer, &guard, &mut checker);
     if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
@@ -124,23 +124,24 @@ fn node(keys: &keys::Node, checker: &mut Checker) -> Option<Node> {
 
 fn fabric(keys: &keys::Fabric, checker: &mut Checker) -> Option<Fabric> {
     let issuer = checker.require("fabric.issuer", keys.issuer.as_deref());
-    let issuer = issuer.and_then(|issuer| checker.keep("fabric.issuer", own_address(issuer)));
+    let issuer = issuer.and_then(|issuer| checker.keep("fabric.issuer", own_issuer(issuer)));
     let trust_domain = checker.require("fabric.trust_domain", keys.trust_domain.as_deref());
     let trust_domain = trust_domain.and_then(|name| checker.keep("fabric.trust_domain", name.parse()));
     Some(Fabric { issuer: issuer?, trust_domain: trust_domain? })
 }
 
-/// `[outbound]`, with what this node listens on.
+/// `[outbound]`, with what this node listens on, and whether it pushes to this machine.
 fn outbound(
-    keys: &keys::Outbound,
+    keys: &Keys,
     edge: Option<&edge::Edge>,
     cluster: Option<&Cluster>,
     checker: &mut Checker,
 ) -> Rules {
-    let networks = checker.keep("outbound.allowed_networks", networks(&keys.allowed_networks));
+    let networks = checker.keep("outbound.allowed_networks", networks(&keys.outbound.allowed_networks));
+    let loopback_push = keys.transmitter.as_ref().and_then(|transmitter| transmitter.allow_loopback_push);
     let mut rules = Rules {
-        allow_loopback_http: keys.allow_loopback_http,
-        allow_loopback_push: keys.allow_loopback_push,
+        allow_loopback_http: keys.outbound.allow_loopback_http,
+        allow_loopback_push: loopback_push.unwrap_or(keys.node.mode == Mode::Development),
         allowed_networks: networks.unwrap_or_default(),
         ..Rules::default()
     };
@@ -176,6 +177,16 @@ pub(super) fn own_address(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!("must be spelled as {}", url.as_str().trim_end_matches('/')))
+    }
+}
+
+/// Our `iss`. Its metadata is served at the root of its host only: an issuer with a path would have to be served at
+/// `/.well-known/…/<path>` (RFC 8414 §3.1), with every route under that path.
+fn own_issuer(text: &str) -> Result<String, String> {
+    let address = own_address(text)?;
+    match Url::parse(&address) {
+        Ok(url) if url.path() == "/" => Ok(address),
+        _ => Err("must have no path: metadata and routes are served at the root of the host".to_owned()),
     }
 }
 

@@ -5,16 +5,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::Fabric;
 use super::check::{Checker, duration};
 use super::keys::{self, Keys, Mode};
+use crate::cluster::FreshnessMode;
 use crate::limits;
-use crate::tls::Files;
+use crate::tls::{Authorities, Files, KeyPairFiles};
 
 /// `[cluster]`
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// Time between two heartbeats of the leader.
     pub heartbeat: Duration,
+    /// How this node proves that it knows everything that was revoked.
+    pub freshness: FreshnessMode,
     /// The other nodes; `None` for a cluster of one.
     pub peers: Option<Peers>,
 }
@@ -30,23 +34,32 @@ pub struct Peers {
     pub members: BTreeMap<u64, String>,
 }
 
-pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Cluster> {
+pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Cluster> {
     let cluster = &keys.cluster;
     let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
     let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
+    let freshness = match cluster.freshness {
+        keys::Freshness::Lease => FreshnessMode::Lease,
+        keys::Freshness::ReadIndex => FreshnessMode::ReadIndex,
+    };
     let is_alone = cluster.listen.is_none() && cluster.members.is_empty();
     if is_alone {
-        return Some(Cluster { heartbeat: heartbeat?, peers: None });
+        return Some(Cluster { heartbeat: heartbeat?, freshness, peers: None });
     }
     if keys.node.mode == Mode::Development {
         let rule = "has no place in development mode, which is one node: remove it, or node.mode";
         return checker.keep("cluster.listen", Err(rule));
     }
-    let peers = peers(cluster, keys.node.id, checker);
-    Some(Cluster { heartbeat: heartbeat?, peers: Some(peers?) })
+    let peers = peers(cluster, keys.node.id, fabric, checker);
+    Some(Cluster { heartbeat: heartbeat?, freshness, peers: Some(peers?) })
 }
 
-fn peers(keys: &keys::Cluster, node_id: u64, checker: &mut Checker) -> Option<Peers> {
+fn peers(
+    keys: &keys::Cluster,
+    node_id: u64,
+    fabric: Option<&Fabric>,
+    checker: &mut Checker,
+) -> Option<Peers> {
     let listen = checker.require("cluster.listen", keys.listen.as_deref());
     let listen = listen.and_then(|text| {
         let rule = "must be an IP address and a port, such as 0.0.0.0:8695";
@@ -62,10 +75,12 @@ fn peers(keys: &keys::Cluster, node_id: u64, checker: &mut Checker) -> Option<Pe
     Some(Peers {
         listen: listen?,
         files: Files {
-            certificate: certificate?,
-            private_key: private_key?,
-            client_ca: ca?,
-            client_crl: keys.crl.clone(),
+            own: KeyPairFiles { certificate: certificate?, private_key: private_key? },
+            authorities: vec![Authorities {
+                trust_domain: fabric?.trust_domain.clone(),
+                ca: ca?,
+                crl: keys.crl.clone(),
+            }],
         },
         members: members?,
     })

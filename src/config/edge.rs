@@ -14,9 +14,9 @@ use super::keys::{self, Keys, Mode};
 use super::{Fabric, Limits, Listen, Tls};
 use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;
-use crate::id::WorkloadId;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::tls::Files;
+use crate::tls::{Authorities, Files, KeyPairFiles};
 
 /// What was checked together.
 pub(super) struct Edge {
@@ -83,16 +83,38 @@ fn tls(keys: &keys::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut Che
         Some(name) => checker.keep("tls.client_trust_domain", name.parse()),
         None => fabric.map(|fabric| fabric.trust_domain.clone()),
     };
-    Some(Tls {
-        address: address?,
-        files: Files {
-            certificate: certificate?,
-            private_key: private_key?,
-            client_ca: client_ca?,
-            client_crl: keys.client_crl.clone(),
-        },
-        client_trust_domain: client_trust_domain?,
-    })
+    let more = trust_domains(keys, client_trust_domain.as_ref(), checker);
+    let own =
+        Authorities { trust_domain: client_trust_domain?, ca: client_ca?, crl: keys.client_crl.clone() };
+    let authorities = std::iter::once(own).chain(more?).collect();
+    let own = KeyPairFiles { certificate: certificate?, private_key: private_key? };
+    let files = Files { own, authorities };
+    Some(Tls { address: address?, files })
+}
+
+/// The trust domains beside `own`, each with authorities of its own.
+fn trust_domains(
+    keys: &keys::Tls,
+    own: Option<&TrustDomain>,
+    checker: &mut Checker,
+) -> Option<Vec<Authorities>> {
+    let mut found: Vec<Authorities> = Vec::new();
+    for (index, row) in keys.trust_domains.iter().enumerate() {
+        let key = |name: &str| format!("tls.trust_domains[{index}].{name}");
+        let name = checker.require(&key("name"), row.name.as_deref());
+        let name: Option<TrustDomain> = name.and_then(|name| checker.keep(&key("name"), name.parse()));
+        let ca = checker.require(&key("ca"), row.ca.as_deref());
+        let (Some(trust_domain), Some(ca)) = (name, ca) else { continue };
+        if own == Some(&trust_domain) || found.iter().any(|known| known.trust_domain == trust_domain) {
+            checker.keep(&key("name"), Err::<(), _>("is there twice"));
+            continue;
+        }
+        found.push(Authorities { trust_domain, ca: ca.to_owned(), crl: row.crl.clone() });
+    }
+    let rule = format!("must be at most {}", limits::CLIENT_TRUST_DOMAINS_MAX);
+    let is_short = keys.trust_domains.len() < limits::CLIENT_TRUST_DOMAINS_MAX;
+    checker.keep("tls.trust_domains", is_short.then_some(()).ok_or(rule))?;
+    (found.len() == keys.trust_domains.len()).then_some(found)
 }
 
 /// The host of our `iss`, and more names by which callers reach this node.

@@ -74,6 +74,15 @@ pub(super) struct Tls {
     pub client_ca: Option<PathBuf>,
     pub client_crl: Option<PathBuf>,
     pub client_trust_domain: Option<String>,
+    pub trust_domains: Vec<TrustDomain>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct TrustDomain {
+    pub name: Option<String>,
+    pub ca: Option<PathBuf>,
+    pub crl: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -136,6 +145,7 @@ pub(super) struct Policy {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Cluster {
     pub heartbeat: String,
+    pub freshness: Freshness,
     pub listen: Option<String>,
     pub certificate: Option<PathBuf>,
     pub private_key: Option<PathBuf>,
@@ -148,6 +158,7 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             heartbeat: "50ms".to_owned(),
+            freshness: Freshness::Lease,
             listen: None,
             certificate: None,
             private_key: None,
@@ -158,6 +169,13 @@ impl Default for Cluster {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Freshness {
+    Lease,
+    ReadIndex,
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Member {
@@ -166,20 +184,12 @@ pub(super) struct Member {
     pub address: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Outbound {
     #[serde(deserialize_with = "yes_or_no")]
     pub allow_loopback_http: bool,
-    #[serde(deserialize_with = "yes_or_no")]
-    pub allow_loopback_push: bool,
     pub allowed_networks: Vec<String>,
-}
-
-impl Default for Outbound {
-    fn default() -> Self {
-        Self { allow_loopback_http: false, allow_loopback_push: true, allowed_networks: Vec::new() }
-    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -280,6 +290,8 @@ pub(super) struct SignalIssuer {
     pub subject_issuers: Option<Vec<String>>,
     #[serde(deserialize_with = "whole_number")]
     pub revocations_per_minute: u64,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub may_block_operators: bool,
 }
 
 impl Default for SignalIssuer {
@@ -295,6 +307,7 @@ impl Default for SignalIssuer {
             trust_domains: Vec::new(),
             subject_issuers: None,
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE.into(),
+            may_block_operators: false,
         }
     }
 }
@@ -303,6 +316,10 @@ impl Default for SignalIssuer {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Transmitter {
     pub base_url: Option<String>,
+    pub certificate: Option<PathBuf>,
+    pub private_key: Option<PathBuf>,
+    #[serde(deserialize_with = "stated_yes_or_no")]
+    pub allow_loopback_push: Option<bool>,
 }
 
 fn default_algorithms() -> Vec<String> {
@@ -335,4 +352,9 @@ fn yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Erro
         Written::Bool(bool) => Ok(bool),
         Written::Text(text) => text.parse().map_err(|_| serde::de::Error::custom("must be true or false")),
     }
+}
+
+/// The same where absence means something else.
+fn stated_yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    yes_or_no(deserializer).map(Some)
 }

@@ -97,10 +97,8 @@ pub struct Listen {
 pub struct Tls {
     /// Where TLS is listened for.
     pub address: SocketAddr,
-    /// Certificate, key, client CA and CRL.
+    /// Certificate, key, and the authorities of each trust domain whose workloads may call.
     pub files: tls::Files,
-    /// The trust domain of client certificates: the one that the client CAs may speak for.
-    pub client_trust_domain: TrustDomain,
 }
 
 /// `[limits]`
@@ -127,6 +125,8 @@ pub struct Transmitter {
     /// Begins the address of every endpoint of streams: `https` unless it is this machine, without a slash at
     /// its end.
     pub base_url: String,
+    /// The client certificate of pushes, if they present one.
+    pub certificate: Option<tls::KeyPairFiles>,
 }
 
 /// `[policy]`

@@ -63,6 +63,7 @@ impl Section<'_> {
             callers: callers?,
             authority: Authority { trust_domains: trust_domains?, subject_issuers: subject_issuers? },
             revocations_per_minute: quota?,
+            may_block_operators: self.keys.may_block_operators,
         })
     }
 

@@ -223,12 +223,13 @@ fn refuses_an_issuer_of_our_own_that_has_two_spellings_or_no_tls() {
         "https://TRUST.example.com",
         "https://trust.example.com:443",
         "https://trust.example.com/a/../b",
+        "https://trust.example.com/fabric",
         " https://trust.example.com",
     ] {
         let text = REQUIRED.replace("https://trust.example.com", issuer);
         assert_eq!(mistakes(&text, &[])[0].key, "fabric.issuer", "{issuer}");
     }
-    for issuer in ["https://trust.example.com/fabric", "http://127.0.0.1:8693", "http://localhost:1"] {
+    for issuer in ["https://trust.example.com:8443", "http://127.0.0.1:8693", "http://localhost:1"] {
         assert_eq!(good(&REQUIRED.replace("https://trust.example.com", issuer)).fabric.issuer, issuer);
     }
 }
@@ -356,9 +357,9 @@ fn production_has_tls_and_everything_else_as_documented() {
     let config = good(&format!("{PRODUCTION}{ISSUER}"));
     let tls = config.tls.expect("TLS");
     assert_eq!(tls.address.to_string(), "0.0.0.0:8694");
-    assert_eq!(tls.files.client_ca, Path::new("ca.pem"));
-    assert_eq!(tls.files.client_crl, None);
-    assert_eq!(tls.client_trust_domain, config.fabric.trust_domain);
+    let [own] = tls.files.authorities.as_slice() else { panic!("{:?}", tls.files) };
+    assert_eq!((own.ca.as_path(), &own.crl), (Path::new("ca.pem"), &None));
+    assert_eq!(own.trust_domain, config.fabric.trust_domain);
     assert_eq!(config.listen.hosts, ["trust.example.com"]);
     assert_eq!(config.limits.requests_per_second_per_caller, 1_000);
     assert_eq!((config.limits.connections.per_address, config.limits.connections.per_identity), (256, 1_024));
@@ -419,6 +420,31 @@ fn production_refuses_what_its_edge_cannot_be() {
     }
     let trust_domain = format!("tls.client_trust_domain = \"A.example\"{PRODUCTION}{ISSUER}");
     assert_eq!(mistakes(&trust_domain, &[])[0].key, "tls.client_trust_domain");
+}
+
+#[test]
+fn each_trust_domain_of_clients_has_its_own_ca() {
+    let with = |rows: &str| format!("{PRODUCTION}{ISSUER}{rows}");
+    let row = |name: &str, ca: &str| format!("[[tls.trust_domains]]\nname = \"{name}\"\nca = \"{ca}\"\n");
+    let tls = good(&with(&row("eu.example.com", "eu.pem"))).tls.expect("TLS");
+    let found: Vec<_> =
+        tls.files.authorities.iter().map(|of| (of.trust_domain.as_str(), of.ca.to_string_lossy())).collect();
+    assert_eq!(found, [("trust.example.com", "ca.pem".into()), ("eu.example.com", "eu.pem".into())]);
+    for (rows, key) in [
+        ("[[tls.trust_domains]]\nca = \"eu.pem\"\n".to_owned(), "tls.trust_domains[0].name"),
+        ("[[tls.trust_domains]]\nname = \"eu.example.com\"\n".to_owned(), "tls.trust_domains[0].ca"),
+        (row("EU.example.com", "eu.pem"), "tls.trust_domains[0].name"),
+        (row("trust.example.com", "eu.pem"), "tls.trust_domains[0].name"),
+        (row("eu.example.com", "a.pem") + &row("eu.example.com", "b.pem"), "tls.trust_domains[1].name"),
+    ] {
+        let found = mistakes(&with(&rows), &[]);
+        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{rows}: {found:?}");
+    }
+    let rows =
+        |count: usize| (0..count).map(|at| row(&format!("t{at}.example.com"), "a.pem")).collect::<String>();
+    let most = limits::CLIENT_TRUST_DOMAINS_MAX - 1;
+    assert_eq!(good(&with(&rows(most))).tls.expect("TLS").files.authorities.len(), most + 1);
+    assert_eq!(mistakes(&with(&rows(most + 1)), &[])[0].key, "tls.trust_domains");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::Transmitter;
 use super::check::{self, Checker};
-use super::keys::{Keys, Mode};
+use super::keys::{self, Keys, Mode};
+use crate::tls::KeyPairFiles;
 
 /// Without the section a production node transmits nothing, because nobody has said where it is reached; one in
 /// development mode is reached where it listens.
@@ -15,5 +16,16 @@ pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
             base_url.and_then(|text| checker.keep("transmitter.base_url", check::own_address(text)))
         }
     };
-    base_url.map(|base_url| Transmitter { base_url })
+    let certificate = keys.transmitter.as_ref().and_then(|section| certificate(section, checker));
+    base_url.map(|base_url| Transmitter { base_url, certificate })
+}
+
+/// The client certificate of pushes: both files, or neither.
+fn certificate(section: &keys::Transmitter, checker: &mut Checker) -> Option<KeyPairFiles> {
+    if section.certificate.is_none() && section.private_key.is_none() {
+        return None;
+    }
+    let certificate = checker.require("transmitter.certificate", section.certificate.as_deref());
+    let private_key = checker.require("transmitter.private_key", section.private_key.as_deref());
+    Some(KeyPairFiles { certificate: certificate?.to_owned(), private_key: private_key?.to_owned() })
 }

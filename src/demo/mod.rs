@@ -22,6 +22,7 @@ use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
 use crate::api::listener::{self, Caps, Kind, Places};
 use crate::clock::Clock;
+use crate::cluster::FreshnessMode;
 use crate::config::{self, Config};
 use crate::outbound::guard::Rules;
 use crate::outbound::{admin, client};
@@ -254,10 +255,15 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
                 subject_issuers: vec![ISSUER.to_owned(), BROKER.to_owned()],
             },
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE,
+            may_block_operators: false,
         }])?,
-        transmitter: Some(config::Transmitter { base_url: format!("http://{listen}") }),
+        transmitter: Some(config::Transmitter { base_url: format!("http://{listen}"), certificate: None }),
         policy: config::Policy { directory: data_dir.join("policies") },
-        cluster: config::Cluster { heartbeat: Duration::from_millis(100), peers: None },
+        cluster: config::Cluster {
+            heartbeat: Duration::from_millis(100),
+            freshness: FreshnessMode::default(),
+            peers: None,
+        },
         outbound: Rules { allow_loopback_http: true, ..Rules::default() },
         blast_radius: Containment::default(),
         log: config::Log { format: LogFormat::Text, filter: "warn".to_owned() },

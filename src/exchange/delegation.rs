@@ -6,6 +6,7 @@ use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::limits;
 use crate::token::act::{Act, NamedActor};
+use crate::token::lineage::canonical_name;
 use crate::token::subject::Credential;
 
 /// A subject and its actor that may go together. Only [`pair`] makes one.
@@ -101,17 +102,15 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Erro
 /// "An agent already in the chain: 403." The chain is the subject, who acted for it, and who acted
 /// for the actor.
 fn refuse_loop(subject: &Credential, actor: &Credential) -> Result<(), Error> {
-    let own = actor.sub().as_str();
-    let mut seen = vec![subject.sub().as_str(), own];
-    if subject.sub() == actor.sub() {
-        return Err(Error::ActorLoop);
-    }
     let prior = [actor.act(), subject.act()];
-    for act in prior.into_iter().flatten().flat_map(Act::chain) {
-        if seen.contains(&act.sub.as_str()) {
+    let prior = prior.into_iter().flatten().flat_map(Act::chain).map(|act| act.sub.as_str());
+    let mut seen = Vec::new();
+    for name in [subject.sub().as_str(), actor.sub().as_str()].into_iter().chain(prior) {
+        let name = canonical_name(name);
+        if seen.contains(&name) {
             return Err(Error::ActorLoop);
         }
-        seen.push(&act.sub);
+        seen.push(name);
     }
     Ok(())
 }

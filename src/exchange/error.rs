@@ -74,6 +74,12 @@ pub enum Error {
     /// The `Idempotency-Key` came with another body before.
     #[error("Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
+    /// A retry came after the token of the first request had ended, or was revoked.
+    #[error("Idempotency-Key: the token of the first request has expired or was revoked")]
+    TokenEnded,
+    /// The cluster remembers as much as it can, or as it may of the caller.
+    #[error("{0}")]
+    TooMany(#[source] state::Error),
     /// This node cannot sign.
     #[error("this node cannot sign tokens now")]
     CannotSign(#[source] keyring::Error),
@@ -117,7 +123,8 @@ impl Error {
             Self::NothingGranted => "scope",
             Self::BlastRadius => "blast_radius",
             Self::NonceSpent => "nonce_spent",
-            Self::IdempotencyKeyReused => "idempotency_key",
+            Self::IdempotencyKeyReused | Self::TokenEnded => "idempotency_key",
+            Self::TooMany(_) => "too_many",
             Self::NoPolicy
             | Self::CannotSign(_)
             | Self::NotBootstrapped
@@ -142,6 +149,10 @@ impl From<state::Error> for Error {
         match error {
             state::Error::NonceSpent => Self::NonceSpent,
             state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
+            state::Error::CallerRefused => Self::CallerBlocked,
+            full @ (state::Error::TooManyNonces | state::Error::TooManyIdempotencyKeys) => {
+                Self::TooMany(full)
+            }
             state::Error::Stale(error) => Self::Stale(error),
             state::Error::Write(error) => Self::Write(error),
             other => Self::Internal(other.into()),

@@ -6,6 +6,7 @@ use super::narrow::Grant;
 use crate::clock::Timestamp;
 use crate::id::LogPosition;
 use crate::limits;
+use crate::state::MintedToken;
 use crate::token::CertificateDigest;
 use crate::token::mint::{AccessTokenClaims, ExecutionClaims};
 
@@ -17,17 +18,25 @@ pub struct Circumstances<'c> {
     pub caller: Option<&'c str>,
     /// The certificate that the token is bound to.
     pub confirmation: Option<CertificateDigest>,
-    /// When.
-    pub now: Timestamp,
+    /// Its `jti`, which no other token has but that of a retry, and its times.
+    pub token: MintedToken,
     /// What this node had applied before it looked anything up.
     pub position: LogPosition,
-    /// Fresh and unique.
-    pub jti: String,
     /// Fresh and unique; used if the subject token has none.
     pub txn: String,
 }
 
-/// The claims. The execution scope binds them to one action and shortens their life.
+/// The `jti` and the times of a new token. An execution scope shortens its life.
+#[must_use]
+pub fn new_token(now: Timestamp, has_execution_scope: bool) -> MintedToken {
+    let lifetime =
+        if has_execution_scope { limits::EXECUTION_TOKEN_LIFETIME } else { limits::TOKEN_LIFETIME };
+    let iat = now.secs();
+    let exp = Timestamp::from_secs(iat).plus(lifetime).secs();
+    MintedToken { jti: uuid::Uuid::new_v4().to_string(), iat, exp }
+}
+
+/// The claims. The execution scope binds them to one action.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the execution scope was not checked before.
@@ -36,19 +45,18 @@ pub fn claims(
     execution_scope: Option<&ExecutionScope>,
     circumstances: Circumstances<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, caller, confirmation, now, position, jti, txn } = circumstances;
+    let Circumstances { iss, caller, confirmation, token, position, txn } = circumstances;
+    let MintedToken { jti, iat, exp } = token;
     let execution = execution_scope.map(execution).transpose()?;
-    let lifetime =
-        if execution.is_some() { limits::EXECUTION_TOKEN_LIFETIME } else { limits::TOKEN_LIFETIME };
     let subject = grant.pair().subject();
     let scope = grant.scope().iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     Ok(AccessTokenClaims {
         iss: iss.to_owned(),
         sub: subject.sub().to_string(),
         aud: grant.permit().audience().to_owned(),
-        iat: now.secs(),
-        nbf: now.secs(),
-        exp: Timestamp::from_secs(now.secs()).plus(lifetime).secs(),
+        iat,
+        nbf: iat,
+        exp,
         jti,
         client_id: caller.map_or_else(|| subject.sub().to_string(), str::to_owned),
         txn: subject.txn().map_or(txn, str::to_owned),

@@ -22,7 +22,7 @@ pub use narrow::{Grant, narrow};
 pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::{Digest128, DigestKind, TrustDomain, WorkloadId};
+use crate::id::{Digest128, DigestKind, LogPosition, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
@@ -30,13 +30,13 @@ use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{Fresh, Idempotency, State};
+use crate::state::{self, CallerFacts, Fresh, Idempotency, MintedToken, State};
 use crate::telemetry::Metrics;
 use crate::token::issuer::Issuers;
 use crate::token::jws::Compact;
 use crate::token::signature_cache::SignatureCache;
 use crate::token::subject::{self, Credential, Kind};
-use crate::token::{self, CertificateDigest};
+use crate::token::{self, CertificateDigest, lineage};
 
 /// Everything an exchange needs.
 pub struct Exchange {
@@ -71,6 +71,8 @@ pub struct Caller {
     pub id: Option<String>,
     /// The certificate of the connection.
     pub certificate: Option<CertificateDigest>,
+    /// The facts by which the caller is judged when its commands are applied.
+    pub facts: Arc<CallerFacts>,
     /// Its `Idempotency-Key`.
     pub idempotency_key: Option<String>,
 }
@@ -110,13 +112,11 @@ impl Exchange {
         // Before anything is looked up (design §4): what was revoked before this request came is found by
         // whatever is looked up for it, however long it waits for the keys of an issuer.
         let fresh = self.state.fresh().await?;
+        self.state.judges_by_time(&fresh)?;
         // And so is this: a revocation that is applied meanwhile covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
-        let log_now = self.state.not_before_log(now);
-        if let Some(id) = caller.id.as_deref()
-            && self.state.is_blocked_caller(&fresh, (self.own_tokens.issuer(), id), now)
-        {
+        if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
         }
 
@@ -131,15 +131,16 @@ impl Exchange {
         let permit = self.decide(&pair, request, caller)?;
         let grant = narrow(permit, pair, &request.scope, &self.containment)?;
 
-        let key = self.keyring.signing_key(log_now).map_err(Error::CannotSign)?;
-        self.spend_nonce(&grant, request, caller, body).await?;
+        let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
+        let token = mint::new_token(now, request.execution_scope.is_some());
+        let token = self.record(&grant, request, caller, body, token).await?;
+        self.check_is_alive(&fresh, &token, now, position)?;
         let circumstances = mint::Circumstances {
             iss: self.own_tokens.issuer(),
             caller: caller.id.as_deref(),
             confirmation,
-            now,
+            token,
             position,
-            jti: uuid::Uuid::new_v4().to_string(),
             txn: uuid::Uuid::new_v4().to_string(),
         };
         let claims = mint::claims(&grant, request.execution_scope.as_ref(), circumstances)?;
@@ -147,7 +148,7 @@ impl Exchange {
             token::mint::sign_access_token(&claims, &key).map_err(|error| Error::Internal(error.into()))?;
         Ok(Minted {
             access_token,
-            expires_in_secs: u64::try_from(claims.exp - claims.iat).unwrap_or(0),
+            expires_in_secs: u64::try_from(claims.exp - now.secs()).unwrap_or(0),
             scope: claims.scope.unwrap_or_default(),
             aud: claims.aud,
             jti: claims.jti,
@@ -163,10 +164,11 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Credential, Error> {
         let (text, kind) = (&request.subject_token, request.subject_token_type);
+        let kind = self.kind(text, kind);
         self.credential(fresh, text, kind, caller, now).await.map_err(Unverified::of_subject)
     }
 
-    /// The actor's token is this fabric's own unless it is said, or says, to be of a foreign issuer.
+    /// Without a type, the actor's token is a JWT.
     async fn actor(
         &self,
         fresh: &Fresh,
@@ -175,17 +177,15 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Option<Credential>, Error> {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
-        let kind = match kind {
-            Some(Kind::Jwt) | None if self.says_it_is_ours(text) => Kind::AgentA2a,
-            Some(kind) => *kind,
-            None => Kind::Jwt,
-        };
+        let kind = self.kind(text, kind.unwrap_or(Kind::Jwt));
         self.credential(fresh, text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
     }
 
-    fn says_it_is_ours(&self, text: &str) -> bool {
+    /// A token of this fabric is a JWT too (RFC 8693 §3): presented as one, it is verified as our own.
+    fn kind(&self, text: &str, stated: Kind) -> Kind {
         let hint = Compact::parse(text).and_then(|token| token.unverified_issuer());
-        hint.is_ok_and(|hint| hint.iss.as_deref() == Some(self.own_tokens.issuer()))
+        let is_ours = hint.is_ok_and(|hint| hint.iss.as_deref() == Some(self.own_tokens.issuer()));
+        if is_ours && stated == Kind::Jwt { Kind::AgentA2a } else { stated }
     }
 
     async fn credential(
@@ -201,6 +201,7 @@ impl Exchange {
         if kind == Kind::AgentA2a {
             return Ok(self.own_tokens.verify(fresh, &token, certificate, now)?);
         }
+        self.state.judges_foreign(fresh)?;
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
@@ -240,24 +241,47 @@ impl Exchange {
         decision.map_err(Error::from)
     }
 
-    /// "`nonce`: spent once in the whole cluster per subject."
-    async fn spend_nonce(
+    /// With an execution scope: spends the nonce, once in the whole cluster for each subject, and records what is
+    /// minted. A retry under the same `Idempotency-Key` mints what the first request recorded, so that the tokens of
+    /// both together pass one verification.
+    async fn record(
         &self,
         grant: &Grant,
         request: &Request,
         caller: &Caller,
         body: &[u8],
-    ) -> Result<(), Error> {
-        let nonce = request.execution_scope.as_ref().and_then(|scope| scope.nonce.as_deref());
-        let Some(nonce) = nonce else { return Ok(()) };
-        let subject = grant.pair().subject().sub().as_str().as_bytes();
-        let owner = caller.id.as_deref().map_or(subject, str::as_bytes);
+        token: MintedToken,
+    ) -> Result<MintedToken, Error> {
+        let Some(scope) = &request.execution_scope else { return Ok(token) };
+        let subject = grant.pair().subject().sub().as_str();
+        let caller_id = caller.id.as_deref().unwrap_or(subject);
+        let owner = state::owner(caller_id);
         let idempotency = caller.idempotency_key.as_deref().map(|key| Idempotency {
-            key: Digest128::of(DigestKind::IdempotencyKey, owner, key.as_bytes()),
-            request: Digest128::of(DigestKind::RequestBody, owner, body),
+            key: Digest128::of(DigestKind::IdempotencyKey, caller_id.as_bytes(), key.as_bytes()),
+            request: Digest128::of(DigestKind::RequestBody, caller_id.as_bytes(), body),
+            owner,
         });
-        let nonce = Digest128::of(DigestKind::Nonce, subject, nonce.as_bytes());
-        Ok(self.state.spend_nonce(nonce, idempotency).await?)
+        let nonce = scope.nonce.as_deref();
+        let nonce = nonce.map(|nonce| Digest128::of(DigestKind::Nonce, subject.as_bytes(), nonce.as_bytes()));
+        if nonce.is_none() && idempotency.is_none() {
+            return Ok(token);
+        }
+        let state = self.state.on_behalf_of(&caller.facts);
+        Ok(state.record_exchange(nonce, owner, token, idempotency).await?)
+    }
+
+    /// A retry mints no token that has expired or was revoked by its `jti`.
+    fn check_is_alive(
+        &self,
+        fresh: &Fresh,
+        token: &MintedToken,
+        now: Timestamp,
+        position: LogPosition,
+    ) -> Result<(), Error> {
+        let (digest, iat) =
+            (lineage::token(self.own_tokens.issuer(), &token.jti), Timestamp::from_secs(token.iat));
+        let is_revoked = self.state.revokes(fresh, &[digest], Some(position), iat);
+        if is_revoked || now.secs() >= token.exp { Err(Error::TokenEnded) } else { Ok(()) }
     }
 }
 
@@ -277,6 +301,13 @@ fn asked_confirmation(request: &Request, caller: &Caller) -> Result<Option<Certi
 enum Unverified {
     Refused(token::Error),
     IssuerUnavailable,
+    State(state::Error),
+}
+
+impl From<state::Error> for Unverified {
+    fn from(error: state::Error) -> Self {
+        Self::State(error)
+    }
 }
 
 impl From<token::Error> for Unverified {
@@ -299,6 +330,7 @@ impl Unverified {
         match self {
             Self::Refused(error) => Error::SubjectToken(error),
             Self::IssuerUnavailable => Error::IssuerUnavailable,
+            Self::State(error) => error.into(),
         }
     }
 
@@ -306,6 +338,7 @@ impl Unverified {
         match self {
             Self::Refused(error) => Error::ActorToken(error),
             Self::IssuerUnavailable => Error::IssuerUnavailable,
+            Self::State(error) => error.into(),
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The keys to which others encrypt for an agent: it registers its own, and whoever is known may read
-//! them. They never stand in the key set of this fabric, whose keys sign.
+//! The keys to which others encrypt for an agent, or another subject of this fabric: it registers its own, and every
+//! known caller may read them. They never stand in the key set of this fabric, whose keys sign.
 
 use serde_json::{Map, Value};
 
-use super::Identity;
+use super::{Caller, Identity, known};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{self, AgentStanding, Current, EncryptionKeyFacts, Idempotency, Registrar};
+use crate::state::{self, AgentStanding, CallerFacts, Current, EncryptionKeyFacts, Idempotency, Registrar};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::subject::Credential;
 
@@ -18,12 +18,18 @@ pub enum Error {
     /// The policy has no rule about agents, or is not loaded.
     #[error(transparent)]
     NotConfigured(#[from] super::Error),
-    /// The bearer is good, but not what an agent was issued as its identity.
-    #[error("the bearer token must be the identity token of an agent")]
-    NotAnAgent,
-    /// The bearer is the identity of one agent and the request is about another.
-    #[error("workload_id: must be the agent whose identity token the bearer is")]
-    AnotherAgent,
+    /// The bearer is good, but others had a hand in it.
+    #[error(
+        "the bearer token must be the subject's own: without an actor, and an agent's identity token or one whose \
+         client_id is its sub"
+    )]
+    NotItsOwn,
+    /// The bearer is of one subject and the request is about another.
+    #[error("workload_id: must be the subject of the bearer token")]
+    AnotherSubject,
+    /// The caller is neither the subject nor had the agent issued.
+    #[error("workload_id: must be the subject of the bearer token, or an agent that the caller had issued")]
+    NotItsIssuer,
     /// Not an identifier at all.
     #[error("workload_id: {0}")]
     WorkloadId(#[from] id::Error),
@@ -33,6 +39,9 @@ pub enum Error {
     /// There is none, or nobody should encrypt to it any more: it is revoked, or its life has ended.
     #[error("there is no agent in force with this workload_id")]
     NoAgent,
+    /// The subject is no agent of ours, and has none.
+    #[error("no encryption key is registered for this workload_id")]
+    NoKey,
     /// It could not be written.
     #[error(transparent)]
     State(#[from] state::Error),
@@ -47,7 +56,7 @@ pub enum Error {
 /// A key as it is registered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Registered {
-    /// The agent.
+    /// Whose it is.
     pub workload_id: WorkloadId,
     /// RFC 7638 thumbprint.
     pub kid: String,
@@ -60,14 +69,14 @@ pub struct Registered {
 }
 
 impl Identity {
-    /// Registers a key to which others encrypt for an agent, in this order:
+    /// Registers a key to which others encrypt for the bearer's subject, in this order:
     ///
     /// 1. agent identity is configured
     /// 2. `workload_id` is an identifier
-    /// 3. the bearer is the identity token of an agent, and what was exchanged from one is not
-    /// 4. it is the agent that the request names
+    /// 3. the bearer is its subject's own ([`Credential::is_its_subjects_own`])
+    /// 4. it is the subject that the request names
     /// 5. the key is public, for encryption, and sound
-    /// 6. the agent is in force, and has not too many keys
+    /// 6. an agent is in force; the subject has not too many keys, nor its trust domain too many such subjects
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -80,24 +89,56 @@ impl Identity {
     ) -> Result<Registered, Error> {
         drop(self.configured()?);
         let workload_id: WorkloadId = workload_id.parse()?;
-        let agent = bearer.filter(|bearer| bearer.is_agent_identity()).ok_or(Error::NotAnAgent)?;
-        // Contract §2: "encryption key: bearer = the agent's own token … `sub` must be the agent".
-        if *agent.sub() != workload_id {
-            return Err(Error::AnotherAgent);
+        let bearer = bearer.filter(|bearer| bearer.is_its_subjects_own()).ok_or(Error::NotItsOwn)?;
+        if *bearer.sub() != workload_id {
+            return Err(Error::AnotherSubject);
         }
         let key = EncryptionKey::from_jwk(key)?;
         let (kid, jwk) = (key.kid().to_owned(), Value::Object(key.jwk().clone()).to_string());
-        let agent_id = workload_id.as_str().to_owned();
-        let registrar = Registrar { lineage: agent.lineage().to_vec(), idx: agent.idx(), iat: agent.iat() };
-        let registering = self.state.register_encryption_key(agent_id, kid, jwk, &registrar, idempotency);
+        let registrar =
+            Registrar { lineage: bearer.lineage().to_vec(), idx: bearer.idx(), iat: bearer.iat() };
+        let is_agent = workload_id.is_agent_of(&self.trust_domain);
+        let (key, facts) = ((kid, jwk), CallerFacts::of_bearer(bearer));
+        let state = self.state.on_behalf_of(&facts);
+        let registering = state.register_encryption_key(&workload_id, is_agent, key, &registrar, idempotency);
         let (is_new, facts) = registering.await?;
         let jwk = read(&facts)?;
         let EncryptionKeyFacts { kid, registered_at, .. } = facts;
         Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
     }
 
-    /// The keys of an agent, to encrypt to any of them; none if it has registered none. One that was registered
-    /// with a token that is revoked is not the agent's: whoever stole the token may have registered it.
+    /// Removes a key, for the bearer's own subject, or for the caller that had the agent issued; also while the policy
+    /// has no rule about agents.
+    ///
+    /// # Errors
+    /// [`Error::WorkloadId`], [`Error::NotItsOwn`], [`Error::NotItsIssuer`], [`Error::NoAgent`], [`Error::State`].
+    pub async fn remove_encryption_key(
+        &self,
+        bearer: Option<&Credential>,
+        caller: &Caller,
+        workload_id: &str,
+        kid: String,
+    ) -> Result<(), Error> {
+        let workload_id: WorkloadId = workload_id.parse()?;
+        match bearer {
+            Some(bearer) if *bearer.sub() == workload_id && bearer.is_its_subjects_own() => {}
+            Some(bearer) if *bearer.sub() == workload_id => return Err(Error::NotItsOwn),
+            _ if !workload_id.is_agent_of(&self.trust_domain) => return Err(Error::NotItsIssuer),
+            _ => {
+                let agent = known(&self.state, workload_id.as_str()).await?.ok_or(Error::NoAgent)?;
+                if agent.issued_by != caller.name() {
+                    return Err(Error::NotItsIssuer);
+                }
+            }
+        }
+        let name = caller.name().to_owned();
+        let state = self.state.on_behalf_of(&caller.facts);
+        let removing = state.remove_encryption_key(&workload_id, kid, name, caller.idempotency);
+        Ok(removing.await?)
+    }
+
+    /// The keys of a subject, to encrypt to any of them; none if it is an agent that has registered none. One that was
+    /// registered with a token that is revoked is not the subject's: it may be of a thief.
     ///
     /// # Errors
     /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
@@ -109,17 +150,21 @@ impl Identity {
         drop(self.configured()?);
         let fresh = self.state.fresh().await?;
         let workload_id: WorkloadId = workload_id.parse()?;
-        let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
-        let now = self.state.not_before_log(self.clock.now());
-        if self.state.agent_standing(&fresh, &agent, now)? != AgentStanding::Active {
-            return Err(Error::NoAgent);
+        let is_agent = workload_id.is_agent_of(&self.trust_domain);
+        if is_agent {
+            let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
+            let now = self.state.not_before_log(self.clock.now());
+            if self.state.agent_standing(&fresh, &agent, now)? != AgentStanding::Active {
+                return Err(Error::NoAgent);
+            }
         }
         let keys = self.state.encryption_keys(workload_id.as_str())?;
         let is_revoked = |registrar: &Registrar| {
             self.state.revokes(&fresh, &registrar.lineage, registrar.idx, registrar.iat)
         };
         let good = keys.iter().filter(|facts| !facts.registrar.as_ref().is_some_and(is_revoked));
-        good.map(|facts| Ok(read(facts)?)).collect()
+        let good: Vec<_> = good.map(read).collect::<Result<_, _>>()?;
+        if good.is_empty() && !is_agent { Err(Error::NoKey) } else { Ok(good) }
     }
 }
 

@@ -88,6 +88,9 @@ pub enum Error {
     /// The `Idempotency-Key` came with another request before.
     #[error("Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
+    /// More idempotency keys than the limit, of all or of the caller.
+    #[error("Idempotency-Key: the cluster remembers as many keys as it can, or as it may of this caller")]
+    TooManyIdempotencyKeys,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
@@ -146,6 +149,8 @@ impl Error {
         match error {
             state::Error::TooManyAgents => Self::TooManyAgents,
             state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
+            state::Error::CallerRefused => Self::CallerBlocked,
+            state::Error::TooManyIdempotencyKeys => Self::TooManyIdempotencyKeys,
             state::Error::Write(error) => Self::Write(error),
             other => Self::internal(other),
         }

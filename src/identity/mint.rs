@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
 use crate::state::IssuedAgent;
-use crate::token::lineage;
+use crate::token::lineage::{self, FAMILY_END};
 use crate::token::mint::{AccessTokenClaims, AgentClaims};
 
 /// What does not follow from the grant.
@@ -19,8 +19,10 @@ pub(super) struct Circumstances<'c> {
     pub now: Timestamp,
     /// What this node had applied before it looked anything up.
     pub position: LogPosition,
-    /// Fresh and unique.
-    pub jti: String,
+    /// The family of the token: drawn when it is issued, kept when it is renewed.
+    pub family: String,
+    /// Drawn at random: which token of its family it is.
+    pub number: u64,
     /// Fresh and unique.
     pub txn: String,
 }
@@ -35,14 +37,19 @@ pub(super) fn claims(
     grant: &Grant,
     circumstances: Circumstances<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, lineage: carried, now, position, jti, txn } = circumstances;
+    let Circumstances { iss, lineage: carried, now, position, family, number, txn } = circumstances;
     let agent = &issued.agent;
     let iat = now.secs();
     let exp = Timestamp::from_secs(iat).plus(limits::AGENT_TOKEN_LIFETIME).min(issued.ends_at).secs();
     if exp <= iat {
         return Err(Error::Ended);
     }
+    let jti = format!("{family}{FAMILY_END}{number}");
     let mut derives_from = carried;
+    let family = lineage::family(iss, &jti);
+    if !derives_from.contains(&family) {
+        derives_from.push(family);
+    }
     // With whoever had it, or one of those, issued: an agent dies with the workload that asked for it.
     for ancestor in agent.ancestors.iter().chain(&issued.issuers) {
         let digest = lineage::workload(&ancestor.parse::<WorkloadId>().map_err(Error::internal)?);

@@ -27,8 +27,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStanding, Current, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent, State,
-    stated,
+    self, Agent, AgentStanding, CallerFacts, Current, Fresh, Idempotency, IssuedAgent, Metadata,
+    SecurityEvent, State, stated,
 };
 use crate::telemetry::Metrics;
 use crate::token::lineage::Fact;
@@ -63,6 +63,8 @@ pub struct Caller {
     pub id: Option<String>,
     /// Whether it may see and revoke what others had issued.
     pub is_operator: bool,
+    /// The facts by which the caller is judged when its commands are applied.
+    pub facts: Arc<CallerFacts>,
     /// Its `Idempotency-Key`, with the request.
     pub idempotency: Option<Idempotency>,
 }
@@ -135,10 +137,9 @@ impl Identity {
     /// As [`Error`] says. A refused request changes nothing.
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
+        self.state.core().judges_by_time(&fresh)?;
         let moment = self.moment()?;
-        if let Some(id) = caller.id.as_deref()
-            && self.state.is_blocked_caller(&fresh, (&self.issuer, id), moment.now)
-        {
+        if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
         }
         let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now).await?;
@@ -151,14 +152,16 @@ impl Identity {
         let permit = self.decide(&wanted, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let grant = grant::narrow(&permit, &wanted, &self.containment)?;
         // Nothing is written by a node that could not sign.
-        let key = self.keyring.signing_key(moment.log_now).map_err(Error::CannotSign)?;
+        let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
         let agent = self.record(request, &grant)?;
-        let issued = self.state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
+        let state = self.state.on_behalf_of(&caller.facts);
+        let issued = state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
         let agent_id = issued.map_err(Error::of_issue)?;
         // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
         let issued = self.acting(&fresh, &agent_id, moment.log_now).await?;
-        let identified = self.mint(&issued, &permit, Vec::new(), &moment, &key)?;
+        let family = uuid::Uuid::new_v4().to_string();
+        let identified = self.mint(&issued, &permit, (family, Vec::new()), &moment, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(identified)
     }
@@ -169,6 +172,7 @@ impl Identity {
     /// As [`Error`] says.
     pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
+        self.state.core().judges_by_time(&fresh)?;
         let moment = self.moment()?;
         // What was exchanged from an identity token may be narrower, and must never come back wider.
         if !bearer.is_agent_identity() {
@@ -190,8 +194,9 @@ impl Identity {
         let Agent { agent_name, platform, .. } = &issued.agent;
         // A policy that grants less than it did takes effect with the next token.
         let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
-        let key = self.keyring.signing_key(moment.log_now).map_err(Error::CannotSign)?;
-        self.mint(&issued, &permit, renewed_lineage(bearer), &moment, &key)
+        let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
+        let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
+        self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &moment, &key)
     }
 
     /// An agent that this caller had issued; an operator sees all.
@@ -235,7 +240,8 @@ impl Identity {
         let by = if issued_by.as_ref() == Some(&name) { "user" } else { "admin" };
         let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
         let is_operator = caller.is_operator;
-        let revoked = self.state.revoke_agent(&agent_id, name, is_operator, event, caller.idempotency).await;
+        let state = self.state.on_behalf_of(&caller.facts);
+        let revoked = state.revoke_agent(&agent_id, name, is_operator, event, caller.idempotency).await;
         revoked.map_err(Error::of_revocation)
     }
 
@@ -311,12 +317,13 @@ impl Identity {
         })
     }
 
-    /// The token says what the record says, as far as the policy still permits it.
+    /// The token says what the record says, as far as the policy still permits it. `family` and `lineage` are those
+    /// of the token that it renews; a token that is issued has a new family and no lineage to carry on.
     fn mint(
         &self,
         issued: &IssuedAgent,
         permit: &Permit,
-        lineage: Vec<Digest128>,
+        (family, lineage): (String, Vec<Digest128>),
         moment: &Moment,
         key: &SigningKey,
     ) -> Result<Identified, Error> {
@@ -329,7 +336,8 @@ impl Identity {
                 lineage,
                 now: moment.now,
                 position: moment.position,
-                jti: uuid::Uuid::new_v4().to_string(),
+                family,
+                number: uuid::Uuid::new_v4().as_u64_pair().0,
                 txn: uuid::Uuid::new_v4().to_string(),
             },
         )?;
@@ -364,8 +372,14 @@ fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
     }
 }
 
-/// What a renewed token derives from: all that the shown one does, but for that one itself, which no other
-/// token is to be revoked with, and for the agent, which the new token names.
+/// The family of an identity token, as its `jti` has it.
+fn family(bearer: &Credential) -> Option<String> {
+    let (family, _) = bearer.jti()?.split_once(lineage::FAMILY_END)?;
+    Some(family.to_owned())
+}
+
+/// What a renewed token derives from: all that the shown one does, its family among it, but for the `jti` of that
+/// one, and for the agent, which the new token names.
 fn renewed_lineage(bearer: &Credential) -> Vec<Digest128> {
     let mut own = vec![lineage::workload(bearer.sub())];
     own.extend(bearer.jti().map(|jti| lineage::token(bearer.iss(), jti)));

@@ -1,9 +1,8 @@
-//! What a node waits for and writes before it listens: it must know what its cluster has written, and the first of a
-//! cluster begins its life.
+//! What a node waits for and writes before it does its work: it must know what its cluster has written, and the first
+//! of a cluster begins its life. Meanwhile its ports are open, and health says what it waits for.
 
 use std::future::Future;
-
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
 use super::{Error, draw};
 use crate::cluster;
@@ -11,43 +10,31 @@ use crate::config::Config;
 use crate::state::{self, State};
 use crate::{keyring, limits, policy};
 
-/// Waits until everything that was in the log at the start is applied. A node of several waits for the others as
-/// long as they take; alone, it has nobody to wait for.
-pub(super) async fn until_recovered(
-    config: &Config,
-    state: &State,
-    shutdown: &CancellationToken,
-) -> Result<(), Error> {
-    let core = state.core();
-    loop {
-        let recovered = tokio::select! {
-            recovered = core.until_recovered(limits::RECOVERY_MAX) => recovered,
-            failure = core.until_failed() => return Err(Error::CoreFailed(failure)),
-            () = shutdown.cancelled() => Err("it was stopped before it had recovered".to_owned()),
-        };
-        match recovered {
-            Err(reason) if config.cluster.peers.is_some() && !shutdown.is_cancelled() => {
-                tracing::warn!(reason, "this node waits for a majority of its cluster");
-            }
-            recovered => return recovered.map_err(Error::NotRecovered),
-        }
-    }
+/// How long a node waits for each step. One of several waits for the others as long as they take; alone, it has
+/// nobody to wait for.
+pub(super) const fn patience(config: &Config) -> Duration {
+    if config.cluster.peers.is_some() { limits::RECOVERY_OF_MEMBER_MAX } else { limits::RECOVERY_MAX }
+}
+
+/// Waits until everything that was in the log at the start is applied.
+pub(super) async fn until_recovered(state: &State, patience: Duration) -> Result<(), Error> {
+    state.core().until_recovered(patience).await.map_err(Error::NotRecovered)
 }
 
 /// Waits until this node knows what the cluster has written before: what it then misses was never there.
-pub(super) async fn until_current(state: &State) -> Result<(), Error> {
-    let current = async {
-        while let Err(error) = state.current().await {
-            tracing::warn!(%error, "this node does not know yet what the cluster has written");
-        }
-    };
-    let waited = tokio::time::timeout(limits::RECOVERY_MAX, current).await;
+pub(super) async fn until_current(state: &State, patience: Duration) -> Result<(), Error> {
+    let current = async { while state.current().await.is_err() {} };
+    let waited = tokio::time::timeout(patience, current).await;
     waited.map_err(|_| Error::NotRecovered("the cluster has no leader".to_owned()))
 }
 
 /// Writes what a start has to write; again if the leader was lost meanwhile. What is written stands once, however
 /// often it is tried.
-pub(super) async fn despite_elections<W>(state: &State, write: impl Fn() -> W) -> Result<(), Error>
+pub(super) async fn despite_elections<W>(
+    state: &State,
+    patience: Duration,
+    write: impl Fn() -> W,
+) -> Result<(), Error>
 where
     W: Future<Output = Result<(), Error>>,
 {
@@ -59,10 +46,10 @@ where
                 }
                 written => return written,
             }
-            until_current(state).await?;
+            until_current(state, patience).await?;
         }
     };
-    let limited = tokio::time::timeout(limits::RECOVERY_MAX, written).await;
+    let limited = tokio::time::timeout(patience, written).await;
     limited
         .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has no leader for long enough".to_owned())))
 }

@@ -22,7 +22,8 @@ use crate::tools::audit::{self, Audit};
 pub(super) struct Core {
     pub(super) state: State,
     pub(super) background: JoinSet<()>,
-    log_writer: thread::JoinHandle<()>,
+    /// The log writer, and what watches it.
+    threads: Vec<thread::JoinHandle<()>>,
     audit: Option<(Audit, thread::JoinHandle<()>)>,
     closed: cluster::Closed,
 }
@@ -51,8 +52,23 @@ impl Core {
         Ok(audit)
     }
 
-    /// Ends the tasks and the core, and waits until the data directory is closed.
+    /// Ends the tasks and the core, and waits until the data directory is closed. A disk that hangs is not waited for,
+    /// and one that answers not for ever.
+    ///
+    /// # Errors
+    /// [`Error::NotStopped`] if something is left that does not end: the process must be ended whatever it does.
     pub(super) async fn stop(mut self) -> Result<(), Error> {
+        let hangs = self.state.core().disk_hangs();
+        if hangs {
+            // What other nodes are connected to is closed first: a thread that is stuck in the kernel may hold up the
+            // end of the process.
+            self.background.abort_all();
+        }
+        let limit = if hangs { limits::STOP_OF_HUNG_MAX } else { limits::STOP_MAX };
+        tokio::time::timeout(limit, self.end()).await.unwrap_or(Err(Error::NotStopped))
+    }
+
+    async fn end(mut self) -> Result<(), Error> {
         let audited = match self.audit.take() {
             Some((audit, writer)) => {
                 audit.end().await;
@@ -69,7 +85,10 @@ impl Core {
         }
         // The writer ends when the core has let go of the log.
         // A process that ends while the database has threads is aborted by it, whatever its exit code.
-        let joined = wait_for_thread(self.log_writer).await;
+        let mut joined = Ok(());
+        for thread in self.threads {
+            joined = joined.and(wait_for_thread(thread).await);
+        }
         stopped.and(joined).and(audited)
     }
 }
@@ -86,30 +105,32 @@ pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics
         drawn_origin: Origin::from_bytes(draw()?),
         heartbeat: config.cluster.heartbeat,
         clock: clock.clone(),
+        freshness: config.cluster.freshness,
         log_bytes_max: limits::LOG_BYTES_MAX,
         transport: transport(config, clock, metrics).await?,
     };
-    let mut log_writer = None;
+    let mut threads = Vec::new();
     let started = cluster::start(options, Replicated::default(), |writer| {
-        log_writer = Some(start_log_writer(writer)?);
+        threads.push(start_thread("log-writer", writer)?);
         Ok(())
     })
     .await?;
+    let watchdog = started.watchdog;
+    let watchdog = start_thread("disk-watchdog", Box::new(move || watchdog.run()));
+    threads.push(watchdog.map_err(|error| Error::CoreFailed(error.to_string()))?);
     let mut background = JoinSet::new();
     for work in started.work {
         background.spawn(work);
     }
-    let log_writer = log_writer.ok_or_else(|| Error::CoreFailed("the log has no writer".to_owned()))?;
     let state = State::new(started.handle);
-    Ok(Core { state, background, log_writer, audit: None, closed: started.closed })
+    Ok(Core { state, background, threads, audit: None, closed: started.closed })
 }
 
 /// How other nodes reach this one, if there are any.
 async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Transport>, Error> {
     let Some(peers) = &config.cluster.peers else { return Ok(None) };
     let trust_domain = config.fabric.trust_domain.clone();
-    let trust_domains = vec![trust_domain.clone()];
-    let tls = Tls::load(peers.files.clone(), trust_domains, With::Peers, clock.clone(), metrics.clone());
+    let tls = Tls::load(peers.files.clone(), With::Peers, clock.clone(), metrics.clone());
     let tls = tls.map_err(Error::PeerTls)?;
     let address = peers.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
@@ -117,9 +138,9 @@ async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<
     Ok(Some(Transport { listener, tls, trust_domain, founders: peers.members.clone() }))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one thread of the log writer (design §3)")]
-fn start_log_writer(writer: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
-    thread::Builder::new().name("log-writer".to_owned()).spawn(writer)
+#[expect(clippy::disallowed_methods, reason = "the threads of the log writer and of its watchdog")]
+fn start_thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
 /// Refuses to share the directory. The lock is only asked for here: the database takes it.

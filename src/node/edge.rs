@@ -1,7 +1,7 @@
 //! The sockets that callers reach, from the address they have at once to the tasks that serve them.
 
-use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpSocket};
@@ -9,8 +9,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use crate::api::Router;
+use super::core::Core;
 use crate::api::listener::{self, Handshake, Kind, Places};
+use crate::api::{App, Router, admin_socket};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::limits;
@@ -18,8 +19,7 @@ use crate::telemetry::Metrics;
 use crate::tls::{self, Tls, With};
 
 /// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
-/// is listened on is known before anything is written; connections are taken when there is somebody to
-/// answer.
+/// is listened on is known before anything is written.
 pub(super) struct Edge {
     http: TcpSocket,
     https: Option<(TcpSocket, Tls)>,
@@ -33,8 +33,7 @@ impl Edge {
             return Ok(Self { http, https: None });
         };
         let socket = bind(tls.address)?;
-        let trust_domains = vec![tls.client_trust_domain.clone()];
-        let tls = Tls::load(tls.files.clone(), trust_domains, With::Callers, clock.clone(), metrics.clone())?;
+        let tls = Tls::load(tls.files.clone(), With::Callers, clock.clone(), metrics.clone())?;
         Ok(Self { http, https: Some((socket, tls)) })
     }
 
@@ -44,14 +43,14 @@ impl Edge {
         Ok((address_of(&self.http)?, https))
     }
 
-    /// The listeners, and what follows the files of TLS.
+    /// The listeners, and what follows the files of TLS: until the shutdown.
     pub(super) fn serve(
         self,
         router: &Router,
         places: &Places,
         metrics: &Metrics,
         shutdown: &CancellationToken,
-    ) -> Result<(JoinSet<()>, Option<impl Future<Output = ()> + Send + use<>>), Error> {
+    ) -> Result<JoinSet<()>, Error> {
         let http = listen(self.http)?;
         let https = self.https.map(|(socket, tls)| Ok::<_, Error>((listen(socket)?, tls))).transpose()?;
         let mut listening = JoinSet::new();
@@ -62,11 +61,25 @@ impl Edge {
             listening.spawn(served);
         };
         serve_on(http, Kind::Plain);
-        let following = https.map(|(socket, tls)| {
+        if let Some((socket, tls)) = https {
             serve_on(socket, Kind::Tls(handshake(&tls)));
-            tls.follow()
-        });
-        Ok((listening, following))
+            let shutdown = shutdown.clone();
+            listening.spawn(async move {
+                tokio::select! {
+                    () = tls.follow() => {}
+                    () = shutdown.cancelled() => {}
+                }
+            });
+        }
+        Ok(listening)
+    }
+}
+
+/// Opens `admin.sock`. Everything else works without it.
+pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Core) {
+    match admin_socket::bind(data) {
+        Ok(listener) => drop(core.background.spawn(admin_socket::serve(listener, app))),
+        Err(error) => tracing::warn!(%error, path = %data.display(), "failed to open admin.sock"),
     }
 }
 

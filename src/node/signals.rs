@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, draw};
 use crate::active_policy::ActivePolicy;
+use crate::api::caller::Capability;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::outbound::client::Client;
@@ -14,10 +15,12 @@ use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::signals::feed::{self, Feed};
 use crate::signals::streams::Streams;
+use crate::signals::transmit::obstacle::Obstacles;
+use crate::signals::transmit::poll::Poller;
 use crate::signals::transmit::push::{self, Transmitter};
 use crate::signals::transmit::sets::SetMaker;
 use crate::signals::{CredentialIssuers, Receiver};
-use crate::state::State;
+use crate::state::{CallerFacts, State};
 use crate::telemetry::Metrics;
 
 /// What happens, for whoever watches.
@@ -39,6 +42,7 @@ pub(super) fn feed(
 
 /// What pushes events to the receivers of streams.
 pub(super) fn transmitter(
+    config: &Config,
     sets: SetMaker,
     client: Client,
     state: &State,
@@ -48,6 +52,7 @@ pub(super) fn transmitter(
     Ok(Transmitter {
         state: state.clone(),
         sets,
+        obstacles: obstacles(config, state, clock),
         client,
         clock: clock.clone(),
         metrics: metrics.clone(),
@@ -67,6 +72,7 @@ pub(super) fn receiver(
     Receiver {
         own_issuer: config.fabric.issuer.clone(),
         issuers: config.signals.clone(),
+        operators: CallerFacts::of_certificates(&config.fabric.issuer, config.callers.operators()),
         credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),
         issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
         state: state.clone(),
@@ -84,11 +90,36 @@ pub(super) fn reached_at(config: &mut Config, address: SocketAddr) {
     }
 }
 
-pub(super) fn streams(config: &Config, state: &State) -> Streams {
+/// What keeps streams from delivering.
+fn obstacles(config: &Config, state: &State, clock: &Clock) -> Obstacles {
+    let (requires_tls, callers) = (config.tls.is_some(), config.callers.clone());
+    // Without TLS, in development mode, everybody has every capability.
+    let may_own = move |owner: &str| {
+        !requires_tls || owner.parse().is_ok_and(|id| callers.may(&id, Capability::StreamsManage))
+    };
+    let (issuer, guard) = (config.fabric.issuer.clone(), Guard::new(config.outbound.clone()));
+    Obstacles::new(issuer, Arc::new(may_own), guard, state.clone(), clock.clone())
+}
+
+/// What answers polls.
+pub(super) fn poller(
+    config: &Config,
+    sets: SetMaker,
+    state: &State,
+    clock: &Clock,
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+) -> Poller {
+    let obstacles = obstacles(config, state, clock);
+    Poller::new(sets, obstacles, state.clone(), clock.clone(), metrics.clone(), shutdown.clone())
+}
+
+pub(super) fn streams(config: &Config, state: &State, clock: &Clock) -> Streams {
     Streams {
         issuer: config.fabric.issuer.clone(),
         base_url: config.transmitter.as_ref().map(|transmitter| transmitter.base_url.clone()),
         guard: Guard::new(config.outbound.clone()),
+        obstacles: obstacles(config, state, clock),
         state: state.clone(),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! It talks to an address that the operator gave, and shows the certificate that the operator gave.
 
+mod socket;
+
 use std::fs;
 use std::io::{self, Read as _};
 use std::iter;
@@ -347,16 +349,10 @@ impl NodeClient {
         }
     }
 
-    async fn read(&self, mut answer: Response) -> Result<Answer, Error> {
+    async fn read(&self, answer: Response) -> Result<Answer, Error> {
         let status = answer.status();
         let next = answer.headers().get(header::LINK).and_then(next_cursor);
-        let mut text = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|error| self.reason(&error))? {
-            if text.len() + chunk.len() > limits::ADMIN_ANSWER_BYTES_MAX {
-                return Err(Error::Foreign(self.server.clone()));
-            }
-            text.extend_from_slice(&chunk);
-        }
+        let text = self.bytes(answer).await?;
         if status == StatusCode::NO_CONTENT && text.is_empty() {
             return Ok(Answer { body: Value::Null, next: None });
         }

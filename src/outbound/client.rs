@@ -8,9 +8,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use chrono::DateTime;
 use reqwest::header::{self, HeaderMap, HeaderName};
-use reqwest::{RequestBuilder, Response, StatusCode, Url, redirect};
+use reqwest::{Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 
 use super::address::{Calls, Kind};
 use super::guard::{Guard, PushUrl, Refused, UrlError};
@@ -84,7 +85,7 @@ pub struct PushAnswer {
     pub status: u16,
     /// How long it asks not to be called (RFC 9110 §10.2.3).
     pub retry_after: Option<Duration>,
-    /// Not decompressed. Only of 400 is it read: what another says stands in its status.
+    /// Not decompressed. It is read of 400 and 403, which may hold an `err` (RFC 8935 §2.3).
     pub body: Vec<u8>,
 }
 
@@ -109,7 +110,7 @@ pub struct Client {
 /// Connections, and how many calls may be under way.
 #[derive(Clone, Debug)]
 struct Line {
-    http: reqwest::Client,
+    http: Arc<ArcSwap<reqwest::Client>>,
     places: Places,
 }
 
@@ -132,6 +133,18 @@ impl Client {
         Ok(Self { guard, limits, pushes, fetches })
     }
 
+    /// Presents a client certificate with every push from now on (RFC 8935 §4): certificate and private key as one PEM
+    /// text. Connections that presented another are not used again.
+    ///
+    /// # Errors
+    /// [`Error::Unprepared`], also if the text holds no usable pair; the certificate before stays in use.
+    pub fn present(&self, pem: &[u8]) -> Result<(), Error> {
+        let guarded =
+            Guarded { guard: self.guard.clone(), calls: Calls::Push, lookup: Arc::new(Machine::new()) };
+        self.pushes.http.store(Arc::new(http(guarded, Some(pem))?));
+        Ok(())
+    }
+
     /// What says whom this client may call.
     #[must_use]
     pub fn guard(&self) -> &Guard {
@@ -147,7 +160,7 @@ impl Client {
         let within = self.limits.timeout;
         self.fetches
             .call(&url, within, async {
-                let answer = send(self.fetches.http.get(url.clone())).await?;
+                let answer = send(self.fetches.http.load().get(url.clone())).await?;
                 if answer.status() != StatusCode::OK {
                     return Err(Error::Status(answer.status().as_u16()));
                 }
@@ -181,7 +194,7 @@ impl Client {
         let url = place.url.url();
         // By these rules, should another guard have made the URL.
         self.guard.judge(url, Calls::Push)?;
-        let request = self.pushes.http.post(url.clone());
+        let request = self.pushes.http.load().post(url.clone());
         let request = request
             .header(header::CONTENT_TYPE, "application/secevent+jwt")
             .header(header::ACCEPT, "application/json")
@@ -192,6 +205,13 @@ impl Client {
             // Whoever took an event has it, however its answer goes on.
             let body = match status {
                 StatusCode::BAD_REQUEST => read(answer, self.limits.answer_bytes_max).await?,
+                // Its `err`, if there is one: the status counts also without it.
+                StatusCode::FORBIDDEN => {
+                    let body = read(answer, self.limits.answer_bytes_max);
+                    tokio::time::timeout(limits::PUSH_REFUSAL_BODY_WAIT, body)
+                        .await
+                        .map_or_else(|_| Vec::new(), Result::unwrap_or_default)
+                }
                 _ => Vec::new(),
             };
             Ok(PushAnswer { status: status.as_u16(), retry_after, body })
@@ -202,21 +222,7 @@ impl Client {
 
 impl Line {
     fn new(resolver: Guarded) -> Result<Self, Error> {
-        let http = reqwest::Client::builder()
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .no_gzip()
-            .no_brotli()
-            .no_deflate()
-            .no_zstd()
-            .retry(reqwest::retry::never())
-            .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
-            .pool_max_idle_per_host(limits::OUTBOUND_IDLE_PER_HOST_MAX)
-            .pool_idle_timeout(limits::OUTBOUND_IDLE_MAX)
-            .dns_resolver(Arc::new(resolver))
-            .build()
-            .map_err(|_| Error::Unprepared)?;
+        let http = Arc::new(ArcSwap::from_pointee(http(resolver, None)?));
         Ok(Self { http, places: Places::new(limits::OUTBOUND_CALLS_MAX) })
     }
 
@@ -234,6 +240,28 @@ impl Line {
         };
         tokio::time::timeout(within, in_turn).await.unwrap_or(Err(Error::TimedOut))
     }
+}
+
+/// Connections through `resolver`, with a client certificate if there is one.
+fn http(resolver: Guarded, certificate: Option<&[u8]>) -> Result<reqwest::Client, Error> {
+    let unprepared = |_| Error::Unprepared;
+    let mut http = reqwest::Client::builder()
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .no_gzip()
+        .no_brotli()
+        .no_deflate()
+        .no_zstd()
+        .retry(reqwest::retry::never())
+        .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(limits::OUTBOUND_IDLE_PER_HOST_MAX)
+        .pool_idle_timeout(limits::OUTBOUND_IDLE_MAX)
+        .dns_resolver(Arc::new(resolver));
+    if let Some(pem) = certificate {
+        http = http.identity(Identity::from_pem(pem).map_err(unprepared)?);
+    }
+    http.build().map_err(unprepared)
 }
 
 fn host_of(url: &Url) -> String {

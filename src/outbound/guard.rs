@@ -21,7 +21,7 @@ const RESERVED_PORTS: [u16; 3] = [8693, 8694, 8695];
 pub struct Rules {
     /// Whether issuers' keys may be fetched over plain HTTP from `localhost`, `127.0.0.1` and `[::1]`.
     pub allow_loopback_http: bool,
-    /// Whether pushes may go to `localhost` and `127.0.0.1` over plain HTTP.
+    /// Whether pushes may go to `localhost` and `127.0.0.1`, also over plain HTTP.
     pub allow_loopback_push: bool,
     /// Networks that are called although they are not public.
     pub allowed_networks: Vec<Network>,
@@ -106,13 +106,22 @@ impl Guard {
         Self { rules: Arc::new(rules) }
     }
 
-    /// `text` as a URL that pushes may go to.
+    /// `text` as a URL that a stream may name. Whether it is pushed to is judged for each push ([`Guard::may_push`]):
+    /// one of this machine only while that is allowed.
     ///
     /// # Errors
     /// As [`UrlError`] says, in its order.
     pub fn push_url(&self, text: &str) -> Result<PushUrl, UrlError> {
         let url = self.checked(text, Calls::Push)?;
         Ok(PushUrl { text: text.to_owned(), url })
+    }
+
+    /// Whether a URL that a stream names is pushed to now.
+    ///
+    /// # Errors
+    /// As [`UrlError`] says.
+    pub fn may_push(&self, url: &PushUrl) -> Result<(), UrlError> {
+        self.judge(&url.url, Calls::Push)
     }
 
     /// Whether keys may be fetched from `text`.
@@ -135,20 +144,25 @@ impl Guard {
         if !is_canonical(text, &url, calls) {
             return Err(UrlError::NotCanonical(url.into()));
         }
-        self.judge(&url, calls)?;
+        self.judge_by(&url, calls, calls == Calls::Push || self.has_exemption(calls))?;
         Ok(url)
     }
 
     /// Whether a URL that was checked may be called by these rules.
     pub(super) fn judge(&self, url: &Url, calls: Calls) -> Result<(), UrlError> {
+        self.judge_by(url, calls, self.has_exemption(calls))
+    }
+
+    fn judge_by(&self, url: &Url, calls: Calls, has_exemption: bool) -> Result<(), UrlError> {
         let Some(host) = url.host() else { return Err(UrlError::Scheme("must be an https URL with a host")) };
         let is_own_port = url.port_or_known_default().is_none_or(|port| self.rules.own_ports.contains(&port));
-        match url.scheme() {
-            "http" if is_exempt(&host, calls) && self.has_exemption(calls) => {
+        let is_exempt = has_exemption && is_exempt(&host, calls);
+        match (url.scheme(), calls) {
+            ("http", _) | ("https", Calls::Push) if is_exempt => {
                 return if is_own_port { Err(UrlError::OwnPort) } else { Ok(()) };
             }
-            "https" => {}
-            _ => return Err(UrlError::Scheme(self.rule_of_scheme(&host, calls))),
+            ("https", _) => {}
+            _ => return Err(UrlError::Scheme(rule_of_scheme(&host, calls))),
         }
         let is_local = match host {
             Host::Ipv4(address) => self.judge_address(address.into(), calls)?,
@@ -215,20 +229,17 @@ impl Guard {
             Calls::Keys => self.rules.allow_loopback_http,
         }
     }
+}
 
-    fn rule_of_scheme(&self, host: &Host<&str>, calls: Calls) -> &'static str {
-        match calls {
-            Calls::Push if self.rules.allow_loopback_push => {
-                "must be https; plain http is for localhost and 127.0.0.1 only"
-            }
-            Calls::Keys if is_exempt(host, calls) => "must be https, or outbound.allow_loopback_http = true",
-            _ => "must be https",
-        }
+fn rule_of_scheme(host: &Host<&str>, calls: Calls) -> &'static str {
+    match calls {
+        Calls::Push => "must be https; plain http is for localhost and 127.0.0.1 only",
+        Calls::Keys if is_exempt(host, calls) => "must be https, or outbound.allow_loopback_http = true",
+        Calls::Keys => "must be https",
     }
 }
 
-/// The hosts to which plain HTTP does not leave the machine: of pushes those that the specification names, letter
-/// by letter.
+/// The hosts of this machine that may be called: of pushes those that the specification names, letter by letter.
 fn is_exempt(host: &Host<&str>, calls: Calls) -> bool {
     match host {
         Host::Domain(name) => *name == "localhost",

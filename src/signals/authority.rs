@@ -1,8 +1,8 @@
 //! Who may revoke whom: from the subject of a signal, and whom its issuer speaks for, to the facts that
 //! are revoked. Pure: nothing is looked up, so a subject that nobody knows yet is revoked as well.
 //!
-//! Identifiers are compared byte for byte, an email address too, as they stand in credentials: a prefix of
-//! a subject is another subject.
+//! A prefix of a subject is another subject. Spellings that mean the same have one digest
+//! ([`crate::token::lineage`]).
 
 use super::{CredentialIssuers, Error};
 use crate::id::{TrustDomain, WorkloadId};
@@ -49,8 +49,8 @@ pub struct Facts {
 
 impl Facts {
     fn put(list: &mut Vec<Fact>, fact: Fact) {
-        // Two aliases may be one fact.
-        if !list.contains(&fact) {
+        // Two aliases may be one fact, also in two spellings.
+        if list.iter().all(|known| known.digest() != fact.digest()) {
             list.push(fact);
         }
     }
@@ -148,6 +148,9 @@ impl Authority {
                 Facts::put(revoked, Fact::workload(&id));
             }
             SubjectId::IssSub { iss, sub } => put_of(iss, Fact::subject(iss, sub)),
+            SubjectId::JwtId { iss, jti } if iss == parties.own_issuer => {
+                put_of(iss, Fact::own_token(iss, jti));
+            }
             SubjectId::JwtId { iss, jti } => put_of(iss, Fact::token(iss, jti)),
             SubjectId::Opaque(id) => put_of(parties.iss, Fact::subject(parties.iss, id)),
             SubjectId::Aliases(aliases) => {
@@ -208,6 +211,7 @@ mod tests {
 
     use super::*;
     use crate::token::issuer::{Issuer, IssuerKind, KeySource};
+    use crate::token::lineage;
 
     const OWN: &str = "https://fabric.example";
     const IDP: &str = "https://idp.example";
@@ -317,6 +321,9 @@ mod tests {
         assert_eq!(facts_of(&ours, &subject).ok(), Some(vec![workload(CART)]));
         let token = json!({"format": "jwt_id", "iss": OWN, "jti": "t"});
         assert_eq!(facts_of(&ours, &token).ok(), Some(vec![Fact::token(OWN, "t")]));
+        let identity_token = json!({"format": "jwt_id", "iss": OWN, "jti": "f.1"});
+        let facts = facts_of(&ours, &identity_token).expect("within its authority");
+        assert_eq!(facts[0].digest(), lineage::family(OWN, "f.2"));
         let malformed = facts_of(&ours, &json!({"format": "iss_sub", "iss": OWN, "sub": "cart"}));
         assert!(matches!(malformed, Err(Error::Invalid { field, .. }) if field == "sub_id.sub"));
         // Its tokens have no addresses, so this is no authority over any.

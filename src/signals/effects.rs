@@ -133,6 +133,7 @@ mod tests {
             iat: at(100),
             aud: vec!["https://fabric.example".to_owned()],
             txn: None,
+            via: Vec::new(),
             subject: SubjectId::Opaque("7".to_owned()),
             sub_id: json!({"format": "opaque", "id": "7"}),
             events: events.iter().enumerate().map(event).collect(),

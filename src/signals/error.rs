@@ -35,12 +35,21 @@ pub enum Error {
     /// The caller may say it in this issuer's name, but is blocked, or was revoked since.
     #[error("iss: the caller is revoked")]
     SpeakerRevoked,
+    /// The caller was blocked, or its token revoked, before the signal was applied.
+    #[error("the caller is blocked or revoked")]
+    CallerRefused,
     /// The subject is not the issuer's to revoke.
     #[error("{field}: the issuer has no authority over this subject")]
     OutsideAuthority {
         /// The member that names it.
         field: String,
     },
+    /// The subject is a caller with `cluster.admin`, which this issuer may not block.
+    #[error("sub_id: the issuer may not block an operator: see signals.may_block_operators")]
+    BlocksOperator,
+    /// The issuer used its `jti` for a token with other claims.
+    #[error("jti: the issuer used it for another security event token")]
+    JtiReused,
     /// Policy says no.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
@@ -91,7 +100,12 @@ impl Error {
         match self {
             Self::NotConfigured | Self::NoRule => "not_configured",
             Self::Json(_) | Self::Set(_) | Self::Invalid { .. } => "invalid",
-            Self::NotItsSpeaker | Self::SpeakerRevoked | Self::OutsideAuthority { .. } => "outside_authority",
+            Self::CallerRefused
+            | Self::NotItsSpeaker
+            | Self::SpeakerRevoked
+            | Self::OutsideAuthority { .. }
+            | Self::BlocksOperator => "outside_authority",
+            Self::JtiReused => "conflict",
             Self::Denied(_) => "denied",
             Self::Quota { .. } => "quota",
             Self::PolicyTimedOut(_)

@@ -24,6 +24,8 @@ pub struct SignalIssuer {
     pub authority: Authority,
     /// Most facts that it may revoke, block or lift in a minute of log time.
     pub revocations_per_minute: u32,
+    /// Whether it may block a caller that has `cluster.admin`.
+    pub may_block_operators: bool,
 }
 
 /// One `iss` is configured twice.

@@ -23,12 +23,11 @@ pub use error::{Error, Refused};
 pub use issuers::{CredentialIssuers, Duplicate, SignalIssuer, SignalIssuers};
 
 use crate::clock::{Clock, Timestamp};
-use crate::id::Digest128;
 use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Permit, Question};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, Again, Fresh, Signal, State};
+use crate::state::{self, CallerFacts, Effect, Fresh, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
@@ -41,6 +40,8 @@ pub struct Receiver {
     pub own_issuer: String,
     /// Whose signals are received.
     pub issuers: SignalIssuers,
+    /// The facts by which the operators of the table of callers are judged.
+    pub operators: CallerFacts,
     /// Their keys.
     pub issuer_keys: IssuerKeys,
     /// Whose credentials are accepted here.
@@ -69,7 +70,7 @@ pub enum Form<'b> {
 pub enum Status {
     /// What it revokes is revoked.
     Accepted,
-    /// The same issuer sent one with this `jti` before; nothing changed, and what that one revoked stays so.
+    /// The same issuer sent it before; nothing changed, and what it revoked stays so.
     Duplicate,
     /// It is remembered, and had no effect.
     Ignored,
@@ -98,8 +99,6 @@ pub struct Received {
     pub jti: String,
     /// How much it revokes, blocks or lifts.
     pub effects: usize,
-    /// It is a duplicate by its `jti`, and says something else.
-    pub is_conflict: bool,
     /// What was judged of it; `None` of a duplicate.
     pub judged: Option<Judged>,
 }
@@ -134,11 +133,15 @@ impl Receiver {
     ///
     /// # Errors
     /// As [`Refused`] says. A refused signal changes nothing, and may come again.
-    pub async fn receive(&self, form: Form<'_>, caller: Option<&str>) -> Result<Received, Refused> {
+    pub async fn receive(
+        &self,
+        form: Form<'_>,
+        caller: Option<&str>,
+        facts: &CallerFacts,
+    ) -> Result<Received, Refused> {
         let mut named = Named::default();
-        let received = self.judge(form, caller, &mut named).await;
+        let received = self.judge(form, (caller, facts), &mut named).await;
         let result = match &received {
-            Ok(received) if received.is_conflict => "conflict",
             Ok(received) => received.status.as_str(),
             Err(error) => error.label(),
         };
@@ -149,7 +152,7 @@ impl Receiver {
     async fn judge(
         &self,
         form: Form<'_>,
-        caller: Option<&str>,
+        (caller, caller_facts): (Option<&str>, &CallerFacts),
         named: &mut Named,
     ) -> Result<Received, Error> {
         if self.issuers.is_empty() {
@@ -162,14 +165,16 @@ impl Receiver {
             Form::Signed(token) => self.signed(&fresh, token, named).await?,
         };
         named.jti.clone_from(&sent.jti);
-        // Contract §6: "`jti` seen before from this `iss`: 202 `duplicate`, under the same promise", whatever
-        // the rules have become meanwhile.
         let (iss, jti, content) = (sent.iss.clone(), sent.jti.clone(), sent.content);
-        if let Some(again) = self.again(&iss, &jti, &content).await? {
-            return Ok(duplicate(iss, jti, again));
-        }
-        let now = self.clock.now();
+        let now = self.state.cluster_time();
         let set = sent.judge(&rules(issuer, now))?;
+        // A repetition is acknowledged whatever authority and policy have become since the first.
+        if self.state.knows_signal(&iss, &jti, &content).await.map_err(|error| self.refusal(error))? {
+            return Ok(duplicate(iss, jti));
+        }
+        if passed_on::is_loop(&set, &self.own_issuer) {
+            return Ok(Received { status: Status::Ignored, iss, jti, effects: 0, judged: None });
+        }
         let events = passed_on::events(&set)?;
         self.configured()?;
         // Contract §6: "An issuer may revoke only subjects it has authority over." Asked also for what has
@@ -179,12 +184,14 @@ impl Receiver {
         let facts = issuer.authority.facts(&set.subject, parties)?;
         let permit = self.decide(&set, caller, matches!(form, Form::Signed(_)))?;
         let effects = effects::effects(&set, &permit, &facts, now)?;
+        check_blocks(&effects, issuer, form, caller_facts, &self.operators)?;
         let events = if facts.is_tellable { events } else { Vec::new() };
 
         let count = effects.len();
         let signal = Signal {
             issuer: set.iss.clone(),
             jti: set.jti.clone(),
+            issued_at: set.iat,
             quota: issuer.revocations_per_minute,
             effects,
             reason: effects::reason(&set),
@@ -192,10 +199,10 @@ impl Receiver {
             events,
             subject: subject_id::text(&set.sub_id),
         };
-        if !self.state.accept_signal(signal).await.map_err(|error| self.refusal(error))? {
-            // Another brought it meanwhile.
-            let again = self.again(&iss, &jti, &content).await?;
-            return Ok(duplicate(iss, jti, again.unwrap_or(Again::Same)));
+        let state = self.state.on_behalf_of(caller_facts);
+        if !state.accept_signal(signal).await.map_err(|error| self.refusal(error))? {
+            // Another caller brought it meanwhile.
+            return Ok(duplicate(iss, jti));
         }
         let judged = Judged {
             events: set.events.iter().map(|event| event.uri.clone()).collect(),
@@ -210,13 +217,8 @@ impl Receiver {
             iss,
             jti,
             effects: count,
-            is_conflict: false,
             judged: Some(judged),
         })
-    }
-
-    async fn again(&self, iss: &str, jti: &str, content: &Digest128) -> Result<Option<Again>, Error> {
-        self.state.knows_signal(iss, jti, content).await.map_err(|error| self.refusal(error))
     }
 
     /// The policy, if signals can be received by it.
@@ -245,7 +247,7 @@ impl Receiver {
         if speaker == Some(None) {
             return Err(Error::NotItsSpeaker);
         }
-        let sent = Sent::vouched(value, &rules(issuer, self.clock.now()))?;
+        let sent = Sent::vouched(value, &rules(issuer, self.state.cluster_time()))?;
         if let Some(id) = speaker.flatten()
             && self.state.revokes(fresh, &[Fact::workload(id).digest()], None, sent.iat)
         {
@@ -283,7 +285,7 @@ impl Receiver {
             issuer_keys::Error::Key(error) => set::Error::from(error).into(),
             issuer_keys::Error::Unavailable => Error::IssuerUnavailable,
         })?;
-        let sent = Sent::verify(&token, &key, &rules(issuer, self.clock.now()))?;
+        let sent = Sent::verify(&token, &key, &rules(issuer, self.state.cluster_time()))?;
         let kid = Fact::signing_key(&issuer.iss, key.kid().unwrap_or(key.thumbprint()));
         if self.state.revokes(fresh, &[kid.digest()], None, sent.iat) {
             return Err(set::Error::Key(crate::token::Error::Revoked).into());
@@ -303,11 +305,13 @@ impl Receiver {
     fn refusal(&self, error: state::Error) -> Error {
         match error {
             state::Error::RevocationQuota => {
-                // The quota is of a minute of log time.
-                let second = self.state.not_before_log(self.clock.now()).secs().rem_euclid(60);
+                // The quota is of a minute of elapsed time.
+                let second = self.state.elapsed_time().secs().rem_euclid(60);
                 Error::Quota { retry_after_secs: u32::try_from(60 - second).unwrap_or(60) }
             }
+            state::Error::JtiReused => Error::JtiReused,
             state::Error::TooManyRevocations => Error::TooManyRevocations,
+            state::Error::CallerRefused => Error::CallerRefused,
             state::Error::Write(error) => Error::Write(error),
             state::Error::Stale(error) => Error::Stale(error),
             other => Error::Internal(other),
@@ -315,11 +319,37 @@ impl Receiver {
     }
 }
 
+/// Rules against a lock-out: a caller does not block itself, and only an issuer that may do so blocks an operator.
+fn check_blocks(
+    effects: &[Effect],
+    issuer: &SignalIssuer,
+    form: Form<'_>,
+    caller: &CallerFacts,
+    operators: &CallerFacts,
+) -> Result<(), Error> {
+    let blocked = effects.iter().filter_map(|effect| match effect {
+        Effect::Block { fact, .. } => Some(fact.digest()),
+        Effect::Watermark(_) | Effect::Lift { .. } => None,
+    });
+    for fact in blocked {
+        // A signed token is its issuer's statement; its bearer may be the one to be blocked.
+        if matches!(form, Form::Object(_)) && caller.contain(&fact) {
+            return Err(Error::Invalid {
+                field: "sub_id".to_owned(),
+                rule: "must not name the caller itself",
+            });
+        }
+        if !issuer.may_block_operators && operators.contain(&fact) {
+            return Err(Error::BlocksOperator);
+        }
+    }
+    Ok(())
+}
+
 fn rules(issuer: &SignalIssuer, now: Timestamp) -> Rules<'_> {
     Rules { audiences: &issuer.audiences, algorithms: &issuer.algorithms, iss: &issuer.iss, now }
 }
 
-fn duplicate(iss: String, jti: String, again: Again) -> Received {
-    let is_conflict = again == Again::Other;
-    Received { status: Status::Duplicate, iss, jti, effects: 0, is_conflict, judged: None }
+fn duplicate(iss: String, jti: String) -> Received {
+    Received { status: Status::Duplicate, iss, jti, effects: 0, judged: None }
 }

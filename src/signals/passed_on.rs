@@ -36,6 +36,13 @@ pub const EVENTS_SUPPORTED: [&str; 22] = [
     "https://schemas.openid.net/secevent/risc/event-type/sessions-revoked",
 ];
 
+/// Whether a signal has come back to `own_issuer`, or went through more issuers than signals do that come to an end.
+/// It is ignored: two fabrics that are receiver and stream of each other would circulate it for ever.
+#[must_use]
+pub fn is_loop(set: &Set, own_issuer: &str) -> bool {
+    set.via.len() > limits::SIGNAL_VIA_MAX || set.via.iter().any(|issuer| issuer == own_issuer)
+}
+
 /// What of a signal is passed on, in the order of its events. What it says is not changed.
 ///
 /// # Errors
@@ -49,16 +56,18 @@ pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
     let sub_id = subject_id::passed_on(&set.sub_id, Some(&set.iss));
     // All that others have written of a token that we sign.
     let txn = set.txn.as_ref().map_or(0, |txn| Value::from(txn.as_str()).to_string().len());
-    let about = sub_id.to_string().len().saturating_add(txn);
+    let via: Vec<String> = set.via.iter().chain([&set.iss]).cloned().collect();
+    let through = Value::from(via.as_slice()).to_string().len();
+    let about = sub_id.to_string().len().saturating_add(txn).saturating_add(through);
     if about > limits::EVENT_SAID_BYTES_MAX {
-        let rule = "must be at most 5120 bytes as JSON, with txn, to be passed on";
+        let rule = "must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on";
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
     let event = |event: &Event| {
         let claims = Value::Object(event.claims.clone()).to_string().len();
         if about.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();
-            let rule = "must be at most 5120 bytes as JSON, with sub_id and txn, to be passed on";
+            let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on";
             return Err(Error::Invalid { field: format!("events.{name}"), rule });
         }
         Ok(SecurityEvent {
@@ -66,6 +75,7 @@ pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
             sub_id: sub_id.clone(),
             claims: event.claims.clone(),
             txn: set.txn.clone(),
+            via: via.clone(),
         })
     };
     supported.into_iter().map(event).collect()

@@ -18,10 +18,10 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, Blocked, Current, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent, State,
-    Target,
+    self, BlockId, Blocked, CallerFacts, Current, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent,
+    State, Target,
 };
-use crate::token::lineage::{Fact, SUBJECT};
+use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
 /// Why nothing was revoked, or nothing is said of what would be.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +81,8 @@ pub struct Revocations {
 pub struct Made {
     /// What the log says of it.
     pub made: state::Made,
+    /// Whether it blocks as well.
+    pub blocks: bool,
     /// How many agents it hit; `None` where that cannot be known, or took too long to count.
     pub agents: Option<u64>,
 }
@@ -108,7 +110,7 @@ impl Revocations {
     /// `Idempotency-Key` completes what was cut off:
     ///
     /// 1. the revocation, in one entry of the log: an agent or a signing key of ours must be there, the key
-    ///    signs no more, and a key of somebody else is blocked
+    ///    signs no more, and a key of somebody else is blocked as every fact is for which a block was requested
     /// 2. a signing key of this node has a successor
     /// 3. the agents that are gone are counted
     ///
@@ -117,18 +119,24 @@ impl Revocations {
     pub async fn revoke(
         &self,
         request: &Request,
-        caller: &str,
+        (caller, facts): (&str, &CallerFacts),
         idempotency: Option<Idempotency>,
     ) -> Result<Made, Error> {
         let (fact, target) = (request.fact(), self.target(request));
         let (reason, caller) = (request.reason().to_owned(), caller.to_owned());
+        let blocks = self.blocks_fact(request);
+        if blocks && facts.contain(&fact.digest()) {
+            let rule = "must not name the caller itself, or what its credential derives from".to_owned();
+            return Err(Error::Invalid { field: "block", rule });
+        }
         let event = SecurityEvent::revoked(fact, "admin", &reason, self.clock.now());
-        let revocation = state::Revocation { fact, target, reason, caller, event };
-        let made = self.state.revoke(revocation, idempotency).await.map_err(not_there)?;
+        let revocation = state::Revocation { fact, target, blocks, reason, caller, event };
+        let state = self.state.on_behalf_of(facts);
+        let made = state.revoke(revocation, idempotency).await.map_err(not_there)?;
         if target == Target::OwnKey {
             self.keyring.ensure_later().await;
         }
-        Ok(Made { made, agents: self.count(fact, &made).await? })
+        Ok(Made { made, blocks, agents: self.count(fact, &made).await? })
     }
 
     /// What revoking this would hit; nothing is changed. `after` is where the page before said that this one
@@ -171,9 +179,14 @@ impl Revocations {
     ///
     /// # Errors
     /// [`Error::UnknownBlock`], [`Error::State`].
-    pub async fn lift(&self, id: &str, idempotency: Option<Idempotency>) -> Result<(), Error> {
+    pub async fn lift(
+        &self,
+        id: &str,
+        facts: &CallerFacts,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(), Error> {
         let id: BlockId = id.parse().map_err(|_| Error::UnknownBlock)?;
-        self.state.lift_block(id, idempotency).await.map_err(not_there)
+        self.state.on_behalf_of(facts).lift_block(id, idempotency).await.map_err(not_there)
     }
 
     /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are more.
@@ -206,9 +219,9 @@ impl Revocations {
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::State`].
-    pub async fn allow(&self, issuer: &str, more: u32) -> Result<(), Error> {
+    pub async fn allow(&self, issuer: &str, more: u32, facts: &CallerFacts) -> Result<(), Error> {
         request::bounded("issuer", issuer, limits::URI_BYTES_MAX)?;
-        self.state.allow_revocations(issuer.to_owned(), more).await?;
+        self.state.on_behalf_of(facts).allow_revocations(issuer.to_owned(), more).await?;
         Ok(())
     }
 
@@ -229,11 +242,35 @@ impl Revocations {
             Target::Agent
         } else if self.is_own_key(fact) {
             Target::OwnKey
-        } else if fact.kind() == KEY {
-            Target::ForeignKey
         } else {
             Target::Fact
         }
+    }
+
+    /// Whether a request blocks what it names. A taint of our own key already refuses everything the key signed. A
+    /// thief of another issuer's key writes any `iat` into a token, so that a watermark alone would cover nothing.
+    fn blocks_fact(&self, request: &Request) -> bool {
+        let fact = request.fact();
+        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY)
+    }
+
+    /// The credentials that a revocation does not cover, for the operator to see to; none of a block.
+    #[must_use]
+    pub fn not_covered(&self, request: &Request, blocks: bool) -> Vec<&'static str> {
+        let fact = request.fact();
+        let is_one_credential = [KEY, TOKEN].contains(&fact.kind());
+        if blocks || is_one_credential {
+            return Vec::new();
+        }
+        let is_caller = is_workload(fact) || fact.kind() == CLIENT && fact.issuer() == self.issuer;
+        let mut left = Vec::new();
+        if !request.names_agent() {
+            left.push("credentials issued later");
+        }
+        if is_caller {
+            left.push("client certificates");
+        }
+        left
     }
 
     /// Whether it can be told which agents a fact ends. Nobody keeps a list of the tokens that a key has signed,
@@ -250,7 +287,8 @@ impl Revocations {
     /// An agent stays revoked, and a key tainted, for longer than the revocation is remembered.
     fn is_revoked(&self, fact: &Fact) -> Result<bool, Error> {
         let is_gone_for_ever = if is_workload(fact) {
-            self.state.agent(fact.value())?.is_some_and(|agent| agent.revoked_at.is_some())
+            let agent = self.state.agent(&canonical_name(fact.value()))?;
+            agent.is_some_and(|agent| agent.revoked_at.is_some())
         } else {
             let index = self.state.index();
             let key = index.signing_keys.get(fact.value()).filter(|_| self.is_own_key(fact));
@@ -287,10 +325,10 @@ fn not_there(error: state::Error) -> Error {
     }
 }
 
-/// The kind of a token.
-const TOKEN: &str = "token";
 /// The kind of a signing key.
 const KEY: &str = "key";
+/// The kind of a client.
+const CLIENT: &str = "client";
 
 fn wrong_cursor() -> Error {
     Error::Invalid { field: "cursor", rule: "must be one that a Link header gave".to_owned() }
@@ -332,12 +370,13 @@ mod tests {
         for text in [id, parent, "wimse://a.example/agent/mcp/pp", caller] {
             assert!(hit(text), "{text}");
         }
-        // A prefix of it, what it is a prefix of, another scheme and another case are others.
+        // Under its other name too.
+        assert!(hit("spiffe://a.example/agent/mcp/x") && hit("wimse://a.example/gateway"));
+        // A prefix of it, what it is a prefix of, and another case are others.
         for text in [
             "wimse://a.example/agent/mcp",
             "wimse://a.example/agent/mcp/xy",
             "wimse://a.example/agent/mcp/X",
-            "spiffe://a.example/agent/mcp/x",
             "spiffe://a.example/gate",
             "spiffe://a.example/gateway2",
         ] {

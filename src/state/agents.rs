@@ -13,12 +13,12 @@ use super::revocations::{Made, Note};
 use super::tables::{
     AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
 };
-use super::{Error, Idempotency, State, encryption_keys, feed, outbox, revocations};
+use super::{Error, Idempotency, OnBehalf, State, encryption_keys, feed, outbox, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::WorkloadId;
 use crate::limits;
-use crate::token::lineage;
+use crate::token::lineage::{self, canonical_name};
 
 /// Row of the meta table: how many agents there are.
 const AGENTS: &[u8] = b"agents";
@@ -48,9 +48,8 @@ impl IssuedAgent {
     /// whatever remove, or was issued because the workload asked for it or for one on whose behalf it acts.
     #[must_use]
     pub fn derives_from(&self, workload: &str) -> bool {
-        self.agent.agent_id == workload
-            || self.agent.ancestors.iter().any(|ancestor| ancestor == workload)
-            || self.issuers.iter().any(|issuer| issuer == workload)
+        let mut names = self.agent.ancestors.iter().chain(&self.issuers).chain([&self.agent.agent_id]);
+        names.any(|name| lineage::is_same_name(name, workload))
     }
 }
 
@@ -192,10 +191,11 @@ pub fn note_revoked(
     workload: &str,
     by: &str,
 ) -> Result<(), Corrupt> {
-    if Owned::Agents.of(tables, workload)? > 0 {
+    let workload = canonical_name(workload);
+    if Owned::Agents.of(tables, &workload)? > 0 {
         tables.put(AGENT_ISSUER_REVOKED, workload.as_bytes(), index.to_be_bytes().to_vec());
     }
-    let agent_id = workload;
+    let agent_id = workload.as_ref();
     let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
     let ends_at = Timestamp::from_millis(row.ends_at_millis);
     let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
@@ -267,7 +267,7 @@ fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, C
 /// # Errors
 /// [`Corrupt`] if the row is not what was written.
 pub fn issuer_revoked(tables: &Tables<'_>, workload: &str) -> Result<Option<u64>, Corrupt> {
-    let row = tables.row(AGENT_ISSUER_REVOKED, workload.as_bytes())?;
+    let row = tables.row(AGENT_ISSUER_REVOKED, canonical_name(workload).as_bytes())?;
     row.map(|row| eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)).transpose()
 }
 
@@ -290,7 +290,7 @@ fn was_active(
     }
     for issuer in &agent.issuers {
         let revoked = match issuer_revoked(tables, issuer)? {
-            Some(_) if issuer == workload => made.issuer_revoked_before,
+            Some(_) if lineage::is_same_name(issuer, workload) => made.issuer_revoked_before,
             revoked => revoked.unwrap_or_default(),
         };
         if revoked < made.index && revoked >= agent.issued_index.max(1) {
@@ -334,8 +334,9 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> 
         tables.delete(AGENT_END, key);
         Owned::Agents.remove(tables, &row.issued_by)?;
         let is_last = Owned::Agents.of(tables, &row.issued_by)? == 0;
-        if is_last && tables.row(AGENT_ISSUER_REVOKED, row.issued_by.as_bytes())?.is_some() {
-            tables.delete(AGENT_ISSUER_REVOKED, row.issued_by.as_bytes());
+        let issuer = canonical_name(&row.issued_by);
+        if is_last && tables.row(AGENT_ISSUER_REVOKED, issuer.as_bytes())?.is_some() {
+            tables.delete(AGENT_ISSUER_REVOKED, issuer.as_bytes());
         }
     }
     if !ended.is_empty() {
@@ -389,55 +390,6 @@ fn page(
 }
 
 impl State {
-    /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
-    /// what it is good for is the log's to say.
-    ///
-    /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
-    /// behalf of its parent; [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`], or as
-    /// [`Error::Write`] says.
-    pub async fn issue_agent(
-        &self,
-        agent: Agent,
-        issued_by: String,
-        idempotency: Option<Idempotency>,
-    ) -> Result<String, Error> {
-        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
-        match self.propose_once(command, idempotency).await?.outcome {
-            Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
-                Ok(agent.agent_id)
-            }
-            _ => Err(Error::Undecodable),
-        }
-    }
-
-    /// Revokes an agent, for ever, and all that derives from it; `event` is what streams are told of it. Whether
-    /// that changed anything.
-    ///
-    /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
-    /// [`Error::Write`] says.
-    pub async fn revoke_agent(
-        &self,
-        agent_id: &WorkloadId,
-        caller: String,
-        is_operator: bool,
-        event: Option<SecurityEvent>,
-        idempotency: Option<Idempotency>,
-    ) -> Result<bool, Error> {
-        let command = RevokeAgent {
-            agent_id: agent_id.as_str().to_owned(),
-            digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
-            caller,
-            is_operator,
-            event: event.map(Into::into),
-        };
-        match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
-            Reply::Done { changed } => Ok(changed),
-            _ => Err(Error::Undecodable),
-        }
-    }
-
     /// An agent, whatever it is good for.
     ///
     /// # Errors
@@ -487,6 +439,57 @@ impl State {
         made: &Made,
     ) -> Result<bool, Corrupt> {
         was_active(&Tables::new(self.core.view()), agent, workload, made)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
+    /// what it is good for is the log's to say.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
+    /// behalf of its parent; [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn issue_agent(
+        self,
+        agent: Agent,
+        issued_by: String,
+        idempotency: Option<Idempotency>,
+    ) -> Result<String, Error> {
+        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
+        match self.propose_once(command, idempotency).await?.outcome {
+            Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
+                Ok(agent.agent_id)
+            }
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Revokes an agent, for ever, and all that derives from it; `event` is what streams are told of it. Whether
+    /// that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn revoke_agent(
+        self,
+        agent_id: &WorkloadId,
+        caller: String,
+        is_operator: bool,
+        event: Option<SecurityEvent>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<bool, Error> {
+        let command = RevokeAgent {
+            agent_id: agent_id.as_str().to_owned(),
+            digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
+            caller,
+            is_operator,
+            event: event.map(Into::into),
+        };
+        match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
     }
 }
 
@@ -613,9 +616,11 @@ mod tests {
             IssuedAgent::try_from(row).expect("an agent").derives_from(from)
         };
         assert!(derives("grandchild", one) && derives("grandchild", other) && derives("again", other));
+        assert!(derives("grandchild", "wimse://a.example/one"), "under its other name");
         assert!(!derives("root", other) && !derives("apart", one) && !derives("nobodys", ""));
 
-        bench.one(START, without(one));
+        // Under its other name.
+        bench.one(START, without("wimse://a.example/one"));
         for name in ["root", "child", "grandchild", "again"] {
             assert_eq!(stands(&bench, name), AgentStanding::Revoked, "{name}");
         }
@@ -688,6 +693,7 @@ mod tests {
             let idempotency = command::Idempotency {
                 key: Bytes::from_static(&[1; 16]),
                 request: Bytes::from_static(&[7; 16]),
+                owner: Bytes::from_static(&[9; 16]),
             };
             let agent = Agent { agent_id: id(name), agent_name: "n".repeat(256), ..Agent::default() };
             let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
@@ -737,10 +743,10 @@ mod tests {
         bench.apply(START, vec![new("a", None), new("ab", None)]);
         for name in ["a", "ab"] {
             let key = [id(name).as_bytes(), &[0], b"kid"].concat();
-            bench
-                .rows
-                .0
-                .insert((ENCRYPTION_KEY.to_owned(), key), EncryptionKeyRow::default().encode_to_vec());
+            bench.rows.0.insert(
+                (ENCRYPTION_KEY.to_owned(), key),
+                EncryptionKeyRow { kid: "kid".to_owned(), ..EncryptionKeyRow::default() }.encode_to_vec(),
+            );
         }
         bench.one(START, gone("ab", "alice", false));
         let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);

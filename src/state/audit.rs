@@ -9,7 +9,8 @@ use prost::Message as _;
 use super::command::{AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Command, Refusal, Reply};
 use super::idempotency::digest;
 use super::tables::{
-    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, META, Tables, decode,
+    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, META, Moment, Tables,
+    decode,
 };
 use super::{Error, State};
 use crate::clock::Timestamp;
@@ -96,7 +97,7 @@ impl State {
             heads: block.heads.into_iter().map(head).collect(),
             payload: block.payload,
         };
-        self.propose(Command::AppendAuditBlock(command)).await
+        self.as_node().propose(Command::AppendAuditBlock(command)).await
     }
 
     /// The last block of this node.
@@ -145,7 +146,7 @@ impl State {
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
-pub fn append(tables: &mut Tables<'_>, now: Timestamp, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
+pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
     let node = command.node_id.to_be_bytes();
     let last = match tables.row(AUDIT_NODE, &node)? {
         Some(row) => decode::<AuditNodeRow>(AUDIT_NODE, &row)?,
@@ -167,12 +168,16 @@ pub fn append(tables: &mut Tables<'_>, now: Timestamp, command: AppendAuditBlock
     }
     let last = AuditNodeRow { sequence: command.sequence, hash: command.hash.clone() };
     tables.put(AUDIT_NODE, &node, last.encode_to_vec());
-    let row = AuditBlockRow { block: Some(command), appended_at_millis: now.millis() };
+    let row = AuditBlockRow {
+        block: Some(command),
+        appended_at_millis: moment.now.millis(),
+        appended_passed_millis: moment.passed.millis(),
+    };
     let bytes = bytes_of(&row);
     put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
     put_number(tables, NEWEST, number);
     tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
-    drop_oldest(tables, now, number, bytes)?;
+    drop_oldest(tables, moment.passed, number, bytes)?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -184,18 +189,23 @@ fn bytes_of(row: &AuditBlockRow) -> u64 {
 
 /// Never drops the block `newest`, and only so much at once: an entry of the log is applied in bounded
 /// time, and the next block drops more. At least as much as was `appended`, or it would grow for ever.
-fn drop_oldest(tables: &mut Tables<'_>, now: Timestamp, newest: u64, appended: u64) -> Result<(), Corrupt> {
+fn drop_oldest(
+    tables: &mut Tables<'_>,
+    passed: Timestamp,
+    newest: u64,
+    appended: u64,
+) -> Result<(), Corrupt> {
     let mut oldest = tables.number(OLDEST)?.max(1);
     let mut bytes = tables.number(BYTES)?;
     let (mut by_age, mut by_bytes) = (tables.number(DROPPED_BY_AGE)?, tables.number(DROPPED_BY_BYTES)?);
     let mut dropped = 0_u64;
-    let kept_from = now.minus(limits::AUDIT_RETENTION).millis();
+    let kept_from = passed.minus(limits::AUDIT_RETENTION).millis();
     while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
         let key = oldest.to_be_bytes();
         let row = tables.row(AUDIT_BLOCK, &key)?;
         let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is not there")))?;
         let row = decode::<AuditBlockRow>(AUDIT_BLOCK, &row)?;
-        if row.appended_at_millis < kept_from {
+        if row.appended_passed_millis < kept_from {
             by_age = by_age.saturating_add(1);
         } else if bytes > limits::AUDIT_BYTES_MAX {
             by_bytes = by_bytes.saturating_add(1);
@@ -303,7 +313,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::{Machine as _, Write};
+    use crate::cluster::{Machine as _, Stamp, Write};
     use crate::state::Replicated;
     use crate::state::command::{decode_reply, encode, encode_batch_without_ids};
 
@@ -332,8 +342,11 @@ mod tests {
 
     impl Rows {
         fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
+            self.apply_as(Stamp { time: at, latest: at, passed: at }, blocks)
+        }
+
+        fn apply_as(&mut self, stamp: Stamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
             let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
-            let stamp = crate::cluster::Stamp { time: at, ..Default::default() };
             let batch = encode_batch_without_ids(stamp, commands);
             let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
             for write in applied.writes {
@@ -428,7 +441,8 @@ mod tests {
     }
 
     fn weight(block: &AppendAuditBlock) -> u64 {
-        bytes_of(&AuditBlockRow { block: Some(block.clone()), appended_at_millis: START.millis() })
+        let [appended_at_millis, appended_passed_millis] = [START.millis(); 2];
+        bytes_of(&AuditBlockRow { block: Some(block.clone()), appended_at_millis, appended_passed_millis })
     }
 
     impl Rows {
@@ -471,6 +485,17 @@ mod tests {
         assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (21, 0));
         assert_eq!(rows.number(BYTES), weight(&block(1, 21, &[7])) + weight(&block(1, 22, &[7])));
         assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node goes on from its last block");
+    }
+
+    /// A leader's clock was 100 days ahead: what was written a second ago went as if it were old.
+    #[test]
+    fn a_leap_of_log_time_drops_no_block() {
+        let mut rows = Rows::default();
+        rows.apply(START, vec![block(1, 1, &[7])]);
+        let ahead = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(24 * 3600));
+        let passed = START.plus(Duration::from_secs(1));
+        rows.apply_as(Stamp { time: ahead, latest: ahead, passed }, vec![block(1, 2, &[7])]);
+        assert_eq!((rows.trail(7), rows.number(DROPPED_BY_AGE)), (vec![2, 1], 0));
     }
 
     #[test]
@@ -556,7 +581,8 @@ mod tests {
         let mut half = block(1, 1, &[7]);
         half.heads[0].tool = Bytes::from_static(&[7; 8]);
         for command in [no_hash, half] {
-            assert!(append(&mut Tables::new(&rows), START, command).is_err());
+            let moment = Moment { now: START, latest: START, passed: START };
+            assert!(append(&mut Tables::new(&rows), moment, command).is_err());
         }
     }
 }

@@ -17,7 +17,7 @@ use super::idempotency::digest;
 use super::revocations::{FactText, end, kept_until};
 use super::signals::{self, Kept};
 use super::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
-use super::{Error, Idempotency, State, feed};
+use super::{Error, Idempotency, OnBehalf, State, feed};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -26,8 +26,8 @@ use crate::token::lineage;
 
 /// Stands where an issuer's block has its issuer. No issuer is called so.
 const OPERATOR: &str = "";
-/// The family of an operator's blocks: only signing keys are blocked so.
-const KEY: &str = "key";
+/// The family of an operator's blocks.
+const OPERATOR_FAMILY: &str = "operator";
 
 /// What a block is called: the digest of the fact, and that of the issuer and the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub fn put(
     Ok(())
 }
 
-/// Blocks a signing key as an operator, from now on or, if that was lifted in this very moment, from then.
+/// Blocks a fact as an operator, from now on or, if that was lifted in this very moment, from then.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
@@ -149,14 +149,14 @@ pub fn put_by_operator(
     reason: &str,
     by: &str,
 ) -> Result<(), Corrupt> {
-    let key = key(&fact.digest, OPERATOR, KEY);
+    let key = key(&fact.digest, OPERATOR, OPERATOR_FAMILY);
     let known = tables.row(BLOCK, &key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
     let lifted_at = known.and_then(|row| row.lifted_at_millis);
     let effect = Effect {
         kind: EffectKind::Block.into(),
         fact: None,
-        family: KEY.to_owned(),
-        happened_at_millis: moment.latest.millis().max(lifted_at.unwrap_or(i64::MIN)),
+        family: OPERATOR_FAMILY.to_owned(),
+        happened_at_millis: moment.now.millis().max(lifted_at.unwrap_or(i64::MIN)),
     };
     put(tables, moment, &effect, fact, OPERATOR, reason)?;
     if let Some(row) = tables.row(BLOCK, &key)? {
@@ -175,7 +175,7 @@ pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
     let kept_until_millis = kept_until(moment).millis();
-    let lifted_at_millis = Some(after.max(moment.latest.millis()));
+    let lifted_at_millis = Some(after.max(moment.now.millis()));
     let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
@@ -207,6 +207,15 @@ pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> R
         signals::count(tables, &row.issuer, Kept::Block, false)?;
     }
     Ok(())
+}
+
+/// Whether anyone blocks the fact with this digest, the commands of this entry before included.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn is_fact_blocked(tables: &Tables<'_>, fact: &Digest128) -> Result<bool, Corrupt> {
+    let rows = tables.messages_under::<BlockRow>(BLOCK, fact.as_bytes())?;
+    Ok(rows.iter().any(|(_, row)| is_blocked(row)))
 }
 
 /// `None` is less than any time.
@@ -268,22 +277,24 @@ impl State {
         list(self.core.view(), after, limit)
     }
 
-    /// Whether an operator blocks a signing key.
+    /// Whether an operator blocks a fact.
     ///
     /// # Errors
     /// [`Corrupt`] if its row is not what was written.
     pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
-        let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, KEY))?;
+        let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
         let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
         Ok(row.is_some_and(|row| is_blocked(&row)))
     }
+}
 
+impl OnBehalf<'_> {
     /// Lifts a block, whoever blocked it.
     ///
     /// # Errors
     /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`], or as [`Error::Write`]
     /// says.
-    pub async fn lift_block(&self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
+    pub async fn lift_block(self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
         let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
         match self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome {
             Reply::Done { .. } => Ok(()),

@@ -2,8 +2,6 @@
 //!
 //! Fields are only added. A node that meets a version or command it does not know stops.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -21,14 +19,15 @@ pub use proto::effect::Kind as EffectKind;
 pub use proto::tool_written::How;
 pub use proto::{
     AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock,
-    AuditBlockRow, AuditHead, AuditNodeRow, BlockRow, Bootstrap, ChangeStreamSubject, CheckStateHash,
-    CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered,
-    EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow, IssueAgent, KeptDeadLetters,
-    LiftBlock, Metadata, NonceRow, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource,
-    PublishSigningKey, PutPolicy, PutTool, Refusal, RegisterEncryptionKey, Registrar, RetireSigningKey,
-    RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus,
-    SigningKeyRow, Since, SpendNonce, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten,
-    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
+    AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller, ChangeStreamSubject,
+    CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect,
+    EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow,
+    IssueAgent, KeptDeadLetters, LiftBlock, Metadata, MintedToken, OriginRow, OutboxRow, PolicyHistoryRow,
+    PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal,
+    RegisterEncryptionKey, Registrar, RemoveEncryptionKey, RetireSigningKey, RevocationQuotaRow,
+    RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since,
+    SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool,
+    ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
 };
 
 /// The version of the format that this version writes.
@@ -61,6 +60,8 @@ pub struct Submitted {
     pub command: Command,
     /// The caller's `Idempotency-Key`, if it sent one.
     pub idempotency: Option<Idempotency>,
+    /// The caller that caused it; `None` for the node itself and for an anonymous caller.
+    pub caller: Option<Caller>,
 }
 
 /// What a command is known by, and what its process says with it: as in [`Submission`].
@@ -94,6 +95,8 @@ pub enum Reply {
     Revoked(Revoked),
     /// A stream is as it was asked to be.
     Stream(StreamWritten),
+    /// An exchange is recorded.
+    Minted(MintedToken),
 }
 
 /// What a command came to, as it is told to whoever proposed it.
@@ -127,7 +130,13 @@ pub fn encode(command: Command) -> Bytes {
 /// Encodes one command, whose outcome is remembered under the caller's `Idempotency-Key`.
 #[must_use]
 pub fn encode_once(command: Command, idempotency: Option<Idempotency>) -> Bytes {
-    proto::Command { body: Some(command), idempotency }.encode_to_vec().into()
+    encode_for(command, idempotency, None)
+}
+
+/// The same for a command that a caller caused.
+#[must_use]
+pub fn encode_for(command: Command, idempotency: Option<Idempotency>, caller: Option<Caller>) -> Bytes {
+    proto::Command { body: Some(command), idempotency, caller }.encode_to_vec().into()
 }
 
 /// Joins submissions into a batch.
@@ -166,8 +175,8 @@ fn stamped(version: u32, stamp: Stamp) -> proto::Batch {
     proto::Batch {
         version,
         time_millis: stamp.time.millis(),
-        wall_millis: stamp.wall.millis(),
-        elapsed_millis: u64::try_from(stamp.elapsed.as_millis()).unwrap_or(u64::MAX),
+        latest_millis: stamp.latest.millis(),
+        passed_millis: stamp.passed.millis(),
         ..proto::Batch::default()
     }
 }
@@ -188,13 +197,13 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let decode = |(bytes, id): (Bytes, Option<CommandId>)| {
         let command = proto::Command::decode(bytes).map_err(undecodable)?;
         let body = command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))?;
-        Ok(Submitted { id, command: body, idempotency: command.idempotency })
+        Ok(Submitted { id, command: body, idempotency: command.idempotency, caller: command.caller })
     };
     let commands = batch.commands.into_iter().zip(ids).map(decode).collect::<Result<_, _>>()?;
     let stamp = Stamp {
         time: Timestamp::from_millis(batch.time_millis),
-        wall: Timestamp::from_millis(batch.wall_millis),
-        elapsed: Duration::from_millis(batch.elapsed_millis),
+        latest: Timestamp::from_millis(batch.latest_millis),
+        passed: Timestamp::from_millis(batch.passed_millis),
     };
     Ok(Batch { stamp, commands })
 }
@@ -255,6 +264,7 @@ pub fn encode_reply(reply: Told<Reply>) -> Bytes {
         Reply::EncryptionKey(registered) => proto::reply::Body::EncryptionKeyRegistered(registered),
         Reply::Revoked(revoked) => proto::reply::Body::Revoked(revoked),
         Reply::Stream(written) => proto::reply::Body::StreamWritten(written),
+        Reply::Minted(token) => proto::reply::Body::Minted(token),
     };
     proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
@@ -271,24 +281,28 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
         proto::reply::Body::EncryptionKeyRegistered(registered) => Reply::EncryptionKey(registered),
         proto::reply::Body::Revoked(revoked) => Reply::Revoked(revoked),
         proto::reply::Body::StreamWritten(written) => Reply::Stream(written),
+        proto::reply::Body::Minted(token) => Reply::Minted(token),
     };
     Some(Told { outcome, is_repeated: reply.repeated })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn stamp(time: Timestamp) -> Stamp {
-        Stamp { time, wall: time.plus(Duration::from_millis(1)), elapsed: Duration::from_millis(2) }
+        let later = |millis| time.plus(Duration::from_millis(millis));
+        Stamp { time, latest: later(1), passed: later(2) }
     }
 
     #[test]
     fn a_batch_survives_encoding() {
         let commands = vec![
             encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() })),
-            encode(Command::SpendNonce(SpendNonce {
-                nonce: Bytes::from_static(&[7; 16]),
+            encode(Command::SpendToken(SpendToken {
+                token: Bytes::from_static(&[7; 16]),
                 ..Default::default()
             })),
         ];
@@ -300,7 +314,7 @@ mod tests {
             let batch = decode_batch(&batch).expect("decodes");
             assert_eq!(batch.stamp, stamp);
             let bodies: Vec<_> = batch.commands.iter().map(|submitted| &submitted.command).collect();
-            assert!(matches!(bodies[..], [Command::RetireSigningKey(_), Command::SpendNonce(_)]));
+            assert!(matches!(bodies[..], [Command::RetireSigningKey(_), Command::SpendToken(_)]));
             assert!(batch.commands.iter().all(|submitted| submitted.idempotency.is_none()));
             assert!(batch.commands.iter().all(|submitted| submitted.id.is_some() == has_ids));
         }
@@ -452,6 +466,7 @@ mod tests {
             sub_id: "{}".into(),
             claims: "{}".into(),
             txn: String::new(),
+            via: Vec::new(),
         };
         let event_bytes = [10, 1, b't', 18, 2, b'{', b'}', 26, 2, b'{', b'}'];
         let id = |index, number| Some(EventId { index, number });

@@ -114,6 +114,8 @@ pub struct SecurityEvent {
     pub claims: Map<String, Value>,
     /// The transaction it belongs to.
     pub txn: Option<String>,
+    /// The issuers through which it came to us, if it is passed on.
+    pub via: Vec<String>,
 }
 
 impl SecurityEvent {
@@ -135,14 +137,14 @@ impl SecurityEvent {
         if !reason.is_empty() {
             claims.insert("reason_admin".to_owned(), json!({ "en": reason }));
         }
-        Some(Self { event_type: SESSION_REVOKED.to_owned(), sub_id, claims, txn: None })
+        Some(Self { event_type: SESSION_REVOKED.to_owned(), sub_id, claims, txn: None, via: Vec::new() })
     }
 
     /// About a stream itself.
     #[must_use]
     pub fn of_stream(event_type: &str, stream_id: &str, claims: Map<String, Value>) -> Self {
         let sub_id = json!({"format": "opaque", "id": stream_id});
-        Self { event_type: event_type.to_owned(), sub_id, claims, txn: None }
+        Self { event_type: event_type.to_owned(), sub_id, claims, txn: None, via: Vec::new() }
     }
 
     /// Whom it is about, as one text.
@@ -159,6 +161,7 @@ impl From<SecurityEvent> for command::SecurityEvent {
             sub_id: event.sub_id.to_string(),
             claims: Value::Object(event.claims).to_string(),
             txn: event.txn.unwrap_or_default(),
+            via: event.via,
         }
     }
 }
@@ -172,6 +175,7 @@ impl TryFrom<command::SecurityEvent> for SecurityEvent {
             claims: object(&event.claims)?,
             event_type: event.event_type,
             txn: stated(event.txn),
+            via: event.via,
         })
     }
 }

@@ -4,25 +4,56 @@
 //! again. It is remembered without what the request brought, so that a caller who sends many large requests
 //! does not fill the state with them twice.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use prost::Message as _;
 
-use super::bucket::Bucketed;
+use super::bucket::{Bucketed, Most};
 use super::command::{
-    self, Agent, AgentIssued, AgentRow, Command, How, Idempotency, IdempotencyRow, Refusal, Reply, Stream,
-    StreamRow, StreamWritten, Told, ToolRow, ToolWritten,
+    self, Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Reply, Stream, StreamRow,
+    StreamWritten, Told, ToolRow, ToolWritten,
 };
 use super::tables::{IDEMPOTENCY, Tables, decode};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
-use crate::id::Digest128;
+use crate::id::{Digest128, DigestKind};
 use crate::limits;
+
+/// An `Idempotency-Key` and the request that came with it, as digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Digest of (caller, key).
+    pub key: Digest128,
+    /// Digest of the request's body.
+    pub request: Digest128,
+    /// Digest of the caller, by [`owner`].
+    pub owner: Digest128,
+}
+
+/// A caller as the owner of what is remembered of its requests; empty for nobody, whose are counted alike.
+#[must_use]
+pub fn owner(caller: &str) -> Digest128 {
+    Digest128::of(DigestKind::Owner, b"", caller.as_bytes())
+}
+
+impl From<Idempotency> for command::Idempotency {
+    fn from(idempotency: Idempotency) -> Self {
+        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
+        let Idempotency { key, request, owner } = idempotency;
+        Self { key: bytes(key), request: bytes(request), owner: bytes(owner) }
+    }
+}
 
 /// By the digest of (caller, key).
 pub const KEYS: Bucketed = Bucketed {
     table: IDEMPOTENCY,
     oldest: b"oldest_idempotency_bucket",
     retention: limits::IDEMPOTENCY_RETENTION,
+    bucket: Duration::from_secs(6 * 3600),
 };
+const KEYS_MOST: Most =
+    Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
 
 /// What came of the same request before: its outcome again, with what `command` brings, or a refusal if the
 /// key came with another request. `None` if the key is new. Of an agent only its id is told.
@@ -32,18 +63,30 @@ pub const KEYS: Bucketed = Bucketed {
 pub fn outcome(
     tables: &Tables<'_>,
     now: Timestamp,
-    idempotency: &Idempotency,
+    idempotency: &command::Idempotency,
     command: &Command,
 ) -> Result<Option<Told<Reply>>, Corrupt> {
     let Some(row) = KEYS.find(tables, now, &digest(&idempotency.key)?)? else { return Ok(None) };
     let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
-    // A nonce that was spent under the key has left no outcome: this is another request.
-    if row.request != idempotency.request || row.reply.is_empty() {
+    if row.request != idempotency.request {
         return Ok(Some(Told::first(Reply::Refused(Refusal::IdempotencyKeyReused))));
     }
     let reply = command::decode_reply(&row.reply);
     let reply = reply.ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))?;
     Ok(Some(Told::repeated(with_content(reply.outcome, command))))
+}
+
+/// Whether the outcome of a new key can be remembered. Asked before the command is carried out: an outcome that could
+/// not be repeated must not be.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn has_room(
+    tables: &Tables<'_>,
+    now: Timestamp,
+    idempotency: &command::Idempotency,
+) -> Result<bool, Corrupt> {
+    KEYS.has_room(tables, now, &digest(&idempotency.owner)?, &KEYS_MOST)
 }
 
 /// Remembers what came of a request, if it changed anything: what changed nothing can be asked again.
@@ -53,13 +96,14 @@ pub fn outcome(
 pub fn remember(
     tables: &mut Tables<'_>,
     now: Timestamp,
-    idempotency: &Idempotency,
+    idempotency: &command::Idempotency,
     reply: &Reply,
 ) -> Result<(), Corrupt> {
     let Some(reply) = without_content(reply) else { return Ok(()) };
     let reply = command::encode_reply(Told::first(reply));
     let row = IdempotencyRow { request: idempotency.request.clone(), reply };
-    KEYS.remember(tables, now, &digest(&idempotency.key)?, row.encode_to_vec())
+    let (owner, key) = (digest(&idempotency.owner)?, digest(&idempotency.key)?);
+    KEYS.remember_of(tables, now, &owner, &key, row.encode_to_vec())
 }
 
 /// What is remembered of an outcome; `None` for one that is not.
@@ -91,7 +135,9 @@ fn without_content(reply: &Reply) -> Option<Reply> {
             let row = StreamRow { stream, removed_subjects: Vec::new(), ..row.clone() };
             Some(Reply::Stream(StreamWritten { row: Some(row) }))
         }
-        Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) => Some(reply.clone()),
+        Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) | Reply::Minted(_) => {
+            Some(reply.clone())
+        }
     }
 }
 

@@ -27,11 +27,11 @@ use super::tables::{
     TIME, TOOL, TOOLS, Tables,
 };
 use super::{
-    agents, audit, blocks, encryption_keys, feed, idempotency, outbox, policies, revocations, signals,
-    signing_keys, spent, streams, tools,
+    agents, audit, blocks, caller, encryption_keys, feed, idempotency, outbox, policies, revocations,
+    signals, signing_keys, spent, streams, tools,
 };
 use crate::clock::Timestamp;
-use crate::cluster::{Applied, Corrupt, Machine, Stamp, StateHash, Submission, View, Write};
+use crate::cluster::{Applied, Corrupt, LogTimes, Machine, Stamp, StateHash, Submission, View, Write};
 use crate::id::Incarnation;
 
 /// The state machine, with what it keeps in memory for readers.
@@ -55,7 +55,7 @@ pub struct Index {
     pub incarnation: Option<Incarnation>,
     /// Log time.
     pub time: Timestamp,
-    /// Time that has passed ([`tables::Moment::passed`]).
+    /// Elapsed time ([`tables::Moment::passed`]).
     pub passed: Timestamp,
     /// The digest of the current policy; empty if there is none.
     pub policy: String,
@@ -168,6 +168,11 @@ impl Machine for Replicated {
         command::is_known(command)
     }
 
+    fn times(&self) -> LogTimes {
+        let index = self.index.load();
+        LogTimes { time: index.time, passed: index.passed }
+    }
+
     fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
         command::encode_batch(stamp, submissions)
     }
@@ -179,7 +184,8 @@ impl Machine for Replicated {
         let mut applied = Applied::default();
         revocations::forget_ended(&mut tables, moment, facts_of(&batch))?;
         let mut once = Once::begin(&mut tables, moment.passed, &batch)?;
-        for Submitted { id, command, idempotency } in batch.commands {
+        let here = self.index.load().incarnation;
+        for Submitted { id, command, idempotency, caller } in batch.commands {
             let known = match &id {
                 None => None,
                 Some(id) => once.known(&mut tables, id)?,
@@ -188,8 +194,16 @@ impl Machine for Replicated {
                 applied.replies.push(reply);
                 continue;
             }
-            let hash = &mut applied.expected_hash;
-            let told = carry_out(&mut tables, moment, index, command, idempotency.as_ref(), hash)?;
+            let is_refused = match &caller {
+                None => false,
+                Some(caller) => caller::is_refused(&tables, &self.revocations, here, caller)?,
+            };
+            let told = if is_refused {
+                Told::first(Reply::Refused(Refusal::CallerRefused))
+            } else {
+                let hash = &mut applied.expected_hash;
+                carry_out(&mut tables, moment, index, command, idempotency.as_ref(), hash)?
+            };
             let reply = command::encode_reply(told);
             if let Some(id) = &id {
                 once.remember(id, &reply);
@@ -321,11 +335,17 @@ fn carry_out(
     {
         return Ok(known);
     }
+    if let Some(idempotency) = idempotency
+        && !idempotency::has_room(tables, moment.passed, idempotency)?
+    {
+        return Ok(Told::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+    }
     let reply = match command {
-        Command::Bootstrap(command) => bootstrap(tables, now, &command)?,
-        Command::SpendNonce(command) => spent::spend(tables, moment.passed, &command)?,
-        Command::PublishSigningKey(command) => signing_keys::publish(tables, now, &command)?,
-        Command::RetireSigningKey(command) => signing_keys::retire(tables, now, &command.kid)?,
+        Command::Bootstrap(command) => bootstrap(tables, moment, &command)?,
+        Command::RecordExchange(command) => spent::record_exchange(tables, moment.passed, command)?,
+        Command::SpendToken(command) => spent::spend_token(tables, moment.passed, &command)?,
+        Command::PublishSigningKey(command) => signing_keys::publish(tables, moment, &command)?,
+        Command::RetireSigningKey(command) => signing_keys::retire(tables, moment, &command.kid)?,
         Command::TaintSigningKey(command) => signing_keys::taint(tables, moment, index, &command)?,
         Command::PutPolicy(command) => policies::put(tables, now, &command)?,
         Command::CheckStateHash(command) => {
@@ -338,8 +358,9 @@ fn carry_out(
         Command::DeregisterTool(command) => tools::deregister(tables, now, &command)?,
         Command::IssueAgent(command) => agents::issue(tables, now, index, command)?,
         Command::RevokeAgent(command) => agents::revoke(tables, moment, index, command)?,
-        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, now, command)?,
-        Command::AppendAuditBlock(command) => audit::append(tables, now, command)?,
+        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, moment, command)?,
+        Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
+        Command::AppendAuditBlock(command) => audit::append(tables, moment, command)?,
         Command::AcceptSignal(command) => signals::accept(tables, moment, index, command)?,
         Command::Revoke(command) => revocations::by_operator(tables, moment, index, command)?,
         Command::AllowRevocations(command) => signals::allow(tables, &command)?,
@@ -405,7 +426,7 @@ fn read_number(row: &[u8]) -> Result<u64, Corrupt> {
     row.try_into().map(u64::from_be_bytes).map_err(|_| Corrupt::row("a count is not a number"))
 }
 
-fn bootstrap(tables: &mut Tables<'_>, now: Timestamp, command: &Bootstrap) -> Result<Reply, Corrupt> {
+fn bootstrap(tables: &mut Tables<'_>, moment: Moment, command: &Bootstrap) -> Result<Reply, Corrupt> {
     if tables.row(META, INCARNATION)?.is_some() {
         return Ok(Reply::Refused(Refusal::AlreadyBootstrapped));
     }
@@ -414,10 +435,10 @@ fn bootstrap(tables: &mut Tables<'_>, now: Timestamp, command: &Bootstrap) -> Re
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     if command.is_timed {
-        tables.put(META, BOOTSTRAPPED_AT, now.millis().to_be_bytes().to_vec());
+        tables.put(META, BOOTSTRAPPED_AT, moment.passed.millis().to_be_bytes().to_vec());
     }
     let note = Note { kind: "cluster", subject: &cluster_id, detail: "bootstrapped", ..Note::default() };
-    feed::note(tables, now, note)?;
+    feed::note(tables, moment.now, note)?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -437,11 +458,10 @@ mod tests {
     use std::task::{Context, Wake, Waker};
     use std::time::Duration;
 
-    use prost::Message as _;
-
     use super::*;
     use crate::limits;
-    use crate::state::command::{PolicySource, PublishSigningKey, PutPolicy, SpendNonce};
+    use crate::state::SigningKeyState;
+    use crate::state::command::{MintedToken, PolicySource, PublishSigningKey, PutPolicy, RecordExchange};
     use crate::state::testing::{Bench, batch};
     use crate::token::signing::SigningAlgorithm;
 
@@ -449,13 +469,10 @@ mod tests {
     const AGAIN: Reply = Reply::Done { changed: false };
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    fn spend(nonce: u8, key: u8, request: u8) -> Command {
-        let digest = |byte: u8| if byte == 0 { Bytes::new() } else { Bytes::from(vec![byte; 16]) };
-        Command::SpendNonce(SpendNonce {
-            nonce: digest(nonce),
-            idempotency_key: digest(key),
-            request: digest(request),
-        })
+    fn spend(nonce: u8) -> Command {
+        let digest = |byte: u8| Bytes::from(vec![byte; 16]);
+        let token = Some(MintedToken::default());
+        Command::RecordExchange(RecordExchange { nonce: digest(nonce), owner: digest(9), token })
     }
 
     fn publish(kid: &str, node_id: u64) -> Command {
@@ -483,68 +500,6 @@ mod tests {
             expected_current: expected.into(),
             is_seed: false,
         })
-    }
-
-    #[test]
-    fn a_nonce_is_spent_once_also_within_one_entry() {
-        let mut bench = Bench::default();
-        let replies = bench.apply(START, vec![spend(1, 0, 0), spend(1, 0, 0), spend(2, 0, 0)]);
-        assert_eq!(replies, [DONE, Reply::Refused(Refusal::NonceSpent), DONE]);
-    }
-
-    #[test]
-    fn a_nonce_stays_spent_for_as_long_as_was_promised() {
-        let mut bench = Bench::default();
-        bench.one(START, spend(1, 0, 0));
-        for hour in 1..=24 {
-            let at = START.plus(Duration::from_secs(hour * 3600));
-            assert_eq!(bench.one(at, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent), "hour {hour}");
-        }
-    }
-
-    #[test]
-    fn expired_nonces_leave_the_table() {
-        let mut bench = Bench::default();
-        for nonce in 1..=100 {
-            bench.one(START, spend(nonce, 0, 0));
-        }
-        let later = START.plus(limits::NONCE_RETENTION).plus(Duration::from_secs(6 * 3600 + 1));
-        bench.one(later, spend(200, 0, 0));
-        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == tables::NONCE).count(), 1);
-    }
-
-    #[test]
-    fn a_clock_set_back_does_not_bring_a_nonce_back() {
-        let mut bench = Bench::default();
-        bench.one(START, spend(1, 0, 0));
-        let earlier = START.minus(Duration::from_secs(30 * 24 * 3600));
-        assert_eq!(bench.one(earlier, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent));
-    }
-
-    #[test]
-    fn the_same_idempotency_key_lets_only_its_own_retry_pass() {
-        let mut bench = Bench::default();
-        assert_eq!(bench.one(START, spend(1, 9, 5)), DONE);
-        assert_eq!(bench.one(START, spend(1, 9, 5)), AGAIN);
-        assert_eq!(bench.one(START, spend(1, 9, 6)), Reply::Refused(Refusal::IdempotencyKeyReused));
-        assert_eq!(bench.one(START, spend(1, 8, 5)), Reply::Refused(Refusal::NonceSpent));
-        assert_eq!(bench.one(START, spend(1, 0, 0)), Reply::Refused(Refusal::NonceSpent));
-    }
-
-    #[test]
-    fn a_fresh_idempotency_key_does_not_reopen_a_spent_nonce() {
-        let mut bench = Bench::default();
-        bench.one(START, spend(1, 0, 0));
-        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
-        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
-    }
-
-    #[test]
-    fn a_refused_request_does_not_use_up_its_idempotency_key() {
-        let mut bench = Bench::default();
-        bench.one(START, spend(1, 0, 0));
-        assert_eq!(bench.one(START, spend(1, 9, 5)), Reply::Refused(Refusal::NonceSpent));
-        assert_eq!(bench.one(START, spend(2, 9, 6)), DONE);
     }
 
     #[test]
@@ -692,36 +647,42 @@ mod tests {
         assert_eq!(bench.one(aged, retire("set")), DONE);
     }
 
-    /// A log from before there was a second algorithm gives the rows that it gave then, or the nodes of a
-    /// cluster differ in the hash of their state while they are replaced.
     #[test]
-    fn a_key_from_an_older_log_is_es256_and_its_row_is_what_it_was() {
-        #[derive(Clone, PartialEq, prost::Message)]
-        struct OldRow {
-            #[prost(uint64, tag = "1")]
-            node_id: u64,
-            #[prost(string, tag = "2")]
-            jwk: String,
-            #[prost(int64, tag = "3")]
-            published_at_millis: i64,
-            #[prost(int64, tag = "4")]
-            usable_from_millis: i64,
-            #[prost(int64, tag = "5")]
-            retired_at_millis: i64,
-            #[prost(int64, tag = "6")]
-            tainted_at_millis: i64,
-        }
+    fn a_restarted_node_knows_the_keys_it_knew_before() {
         let mut bench = Bench::default();
-        bench.apply(START, vec![publish("old", 1), publish_of("RS256", "set", 1)]);
-        let row = |kid: &str| bench.rows.0[&(SIGNING_KEY.to_owned(), kid.as_bytes().to_vec())].clone();
-        let is_old = |row: &[u8]| OldRow::decode(row).expect("a row").encode_to_vec() == row;
-        assert_eq!((is_old(&row("old")), is_old(&row("set"))), (true, false));
+        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1), publish("next", 1)]);
+        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("token"));
         let keys = bench.machine.index().signing_keys.clone();
-        assert_eq!(keys["old"].algorithm, SigningAlgorithm::Es256);
+        assert_eq!(keys["token"].algorithm, SigningAlgorithm::Es256);
         assert_eq!(keys["set"].algorithm, SigningAlgorithm::Rs256);
         let restarted = Replicated::default();
         restarted.rebuild(&bench.rows).expect("rebuilds");
         assert_eq!(restarted.index().signing_keys, keys);
+    }
+
+    /// One term was led by a node whose clock was 100 days ahead: new keys would have been usable in 200 days, and old
+    /// ones went at once.
+    #[test]
+    fn a_leap_of_log_time_makes_no_key_older() {
+        let mut bench = bootstrapped(START, true);
+        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let leap = |passed: Duration| {
+            let ahead = START.plus(Duration::from_secs(100 * 24 * 3600));
+            Stamp { time: ahead, latest: ahead, passed: START.plus(passed) }
+        };
+        let told = |bench: &mut Bench, passed, command| {
+            bench.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
+        };
+        let second = Duration::from_secs(1);
+        let too_young = Reply::Refused(Refusal::NoAgedSuccessor);
+        assert_eq!(told(&mut bench, second, retire("first")), too_young);
+        assert_eq!(told(&mut bench, second, publish("other", 2)), DONE);
+        let usable_from = bench.machine.index().signing_keys["other"].usable_from;
+        assert_eq!(usable_from, START.plus(second), "the cluster is as young as it is");
+        assert_eq!(told(&mut bench, AGED, retire("first")), DONE);
+        assert_eq!(told(&mut bench, AGED, publish("third", 1)), DONE);
+        let first = bench.machine.index().signing_keys["first"].clone();
+        assert_eq!(first.state(START.plus(AGED)), SigningKeyState::Retired);
     }
 
     #[test]
@@ -729,7 +690,7 @@ mod tests {
         let bench = Bench::default();
         // ES256 has no name in the log: two spellings of one key would be two rows.
         for algorithm in ["ES256", "RS384", "rs256", " "] {
-            let stamp = Stamp { time: START, wall: START, elapsed: Duration::ZERO };
+            let stamp = Stamp { time: START, ..Stamp::default() };
             let batch = batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
             assert!(bench.machine.apply(&bench.rows, &batch, 1).is_err(), "{algorithm}");
         }
@@ -833,7 +794,7 @@ mod tests {
 
     #[test]
     fn the_same_commands_give_the_same_rows_however_they_are_batched() {
-        let commands = || vec![publish("a", 1), spend(1, 0, 0), spend(2, 7, 7), put_policy("p", "")];
+        let commands = || vec![publish("a", 1), spend(1), spend(2), put_policy("p", "")];
         let (mut together, mut apart) = (Bench::default(), Bench::default());
         together.apply(START, commands());
         for command in commands() {
@@ -858,17 +819,6 @@ mod tests {
         assert_eq!(bench.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
         let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
         assert_eq!(bench.one(dead, publish("more", 1)), DONE);
-    }
-
-    #[test]
-    fn an_idempotency_key_is_remembered_as_long_as_was_promised_and_then_forgotten() {
-        let mut bench = Bench::default();
-        bench.one(START, spend(1, 9, 5));
-        let kept = START.plus(limits::IDEMPOTENCY_RETENTION);
-        assert_eq!(bench.one(kept, spend(2, 9, 6)), Reply::Refused(Refusal::IdempotencyKeyReused));
-        // Rows are forgotten a whole bucket at a time.
-        let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
-        assert_eq!(bench.one(later, spend(2, 9, 6)), DONE);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod agents;
 mod audit;
 mod blocks;
 mod bucket;
+mod caller;
 pub mod command;
 mod encryption_keys;
 mod events;
@@ -39,15 +40,17 @@ use tokio::sync::watch;
 pub use agents::{AgentStanding, IssuedAgent};
 pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub use blocks::{BlockId, Blocked};
-pub use command::{Agent, Metadata, PolicySource, Told, stated};
+pub use caller::{CallerFacts, OnBehalf};
+pub use command::{Agent, Metadata, MintedToken, PolicySource, Told, stated};
 pub use encryption_keys::{EncryptionKeyFacts, Registrar};
 pub use events::{EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION};
 pub use feed::FeedEvent;
+pub use idempotency::{Idempotency, owner};
 pub use machine::{Index, Replicated};
 pub use outbox::OutboxEvent;
 pub use revocation_index::RevocationIndex;
 pub use revocations::{FactText, Made, Revocation, Revoked, Target};
-pub use signals::{Again, Effect, Signal};
+pub use signals::{Effect, Signal};
 pub use signing_keys::{SigningKeyFacts, SigningKeyState};
 pub use streams::{
     Added, DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
@@ -56,7 +59,7 @@ pub use tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
-pub use crate::cluster::{Current, Fresh, NotCurrent, Stale};
+pub use crate::cluster::{ClockReport, ClockVerdict, Current, Fresh, NotCurrent, Stale};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
@@ -76,6 +79,20 @@ pub enum Error {
     /// The nonce was spent before.
     #[error("the nonce was already used")]
     NonceSpent,
+    /// More nonces than the limit, of all or of the caller.
+    #[error(
+        "execution_scope.nonce: the cluster remembers as many nonces as it can, or as it may of this caller"
+    )]
+    TooManyNonces,
+    /// The execution-scoped token was used before.
+    #[error("the token was already used")]
+    TokenSpent,
+    /// More spent tokens than the limit, of all or of the caller.
+    #[error("token: the cluster remembers as many used tokens as it can, or as it may of this caller")]
+    TooManySpentTokens,
+    /// More idempotency keys than the limit, of all or of the caller.
+    #[error("Idempotency-Key: the cluster remembers as many keys as it can, or as it may of this caller")]
+    TooManyIdempotencyKeys,
     /// The idempotency key came with another request before.
     #[error("the Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
@@ -122,11 +139,17 @@ pub enum Error {
     #[error("the cluster has too many agents, or too many of this caller")]
     TooManyAgents,
     /// More encryption keys than the limit.
-    #[error("the agent has too many encryption keys")]
+    #[error("the subject has too many encryption keys, or its trust domain too many subjects with some")]
     TooManyEncryptionKeys,
+    /// There is no such encryption key.
+    #[error("the subject has no encryption key with this kid")]
+    UnknownEncryptionKey,
     /// A block of audit entries came before the one it follows.
     #[error("a block of audit entries is missing before this one")]
     AuditBlockMissing,
+    /// The issuer of a signal used its `jti` for another one.
+    #[error("jti: the issuer used it for another security event token")]
+    JtiReused,
     /// The issuer of a signal has revoked as much as it may in a minute.
     #[error("the issuer has revoked as much as it may in a minute")]
     RevocationQuota,
@@ -151,6 +174,9 @@ pub enum Error {
     /// The stream was verified a moment ago.
     #[error("the stream was verified less than a minute ago")]
     VerifiedTooOften,
+    /// The caller was blocked, or its bearer token revoked, before the command was applied.
+    #[error("the caller is blocked or revoked")]
+    CallerRefused,
     /// More subjects are taken out of the stream than the limit.
     #[error("the stream is without as many subjects as it can be")]
     TooManySubjects,
@@ -168,6 +194,10 @@ impl From<Refusal> for Error {
             Refusal::Unspecified => Self::Undecodable,
             Refusal::AlreadyBootstrapped => Self::AlreadyBootstrapped,
             Refusal::NonceSpent => Self::NonceSpent,
+            Refusal::TooManyNonces => Self::TooManyNonces,
+            Refusal::TokenSpent => Self::TokenSpent,
+            Refusal::TooManySpentTokens => Self::TooManySpentTokens,
+            Refusal::TooManyIdempotencyKeys => Self::TooManyIdempotencyKeys,
             Refusal::IdempotencyKeyReused => Self::IdempotencyKeyReused,
             Refusal::UnknownSigningKey => Self::UnknownSigningKey,
             Refusal::NoAgedSuccessor => Self::NoAgedSuccessor,
@@ -183,7 +213,9 @@ impl From<Refusal> for Error {
             Refusal::AgentEnded => Self::AgentEnded,
             Refusal::TooManyAgents => Self::TooManyAgents,
             Refusal::TooManyEncryptionKeys => Self::TooManyEncryptionKeys,
+            Refusal::UnknownEncryptionKey => Self::UnknownEncryptionKey,
             Refusal::AuditBlockMissing => Self::AuditBlockMissing,
+            Refusal::JtiReused => Self::JtiReused,
             Refusal::RevocationQuota => Self::RevocationQuota,
             Refusal::TooManyRevocations => Self::TooManyRevocations,
             Refusal::UnknownBlock => Self::UnknownBlock,
@@ -193,25 +225,10 @@ impl From<Refusal> for Error {
             Refusal::StreamNotEnabled => Self::StreamNotEnabled,
             Refusal::VerifiedTooOften => Self::VerifiedTooOften,
             Refusal::TooManySubjects => Self::TooManySubjects,
+            Refusal::CallerRefused => Self::CallerRefused,
             // This time it was not applied. It was sent before, or is sent again, and may stand then.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }
-    }
-}
-
-/// An `Idempotency-Key` and the request that came with it, as digests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    /// Digest of (caller, key).
-    pub key: Digest128,
-    /// Digest of the request's body.
-    pub request: Digest128,
-}
-
-impl From<Idempotency> for command::Idempotency {
-    fn from(idempotency: Idempotency) -> Self {
-        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
-        Self { key: bytes(idempotency.key), request: bytes(idempotency.request) }
     }
 }
 
@@ -247,35 +264,12 @@ impl State {
         &self.core
     }
 
-    async fn propose(&self, command: Command) -> Result<bool, Error> {
-        match self.propose_once(command, None).await?.outcome {
-            Reply::Done { changed } => Ok(changed),
-            _ => Err(Error::Undecodable),
-        }
-    }
-
-    /// Proposes a command whose outcome is remembered under the caller's `Idempotency-Key`. What it
-    /// answers is never [`Reply::Refused`].
-    async fn propose_once(
-        &self,
-        command: Command,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Told<Reply>, Error> {
-        let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
-        read_reply(&outcome)
-    }
-
-    /// The same for a command that revokes: answered only when no member can answer from before it, also if
-    /// it changed nothing (design §4).
-    async fn propose_revocation(
-        &self,
-        command: Command,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Told<Reply>, Error> {
-        let outcome = self.core.propose(command::encode_once(command, idempotency.map(Into::into))).await?;
-        let reply = read_reply(&outcome)?;
-        self.core.barrier(outcome.index).await?;
-        Ok(reply)
+    /// Ends when no member can answer from before what is applied here.
+    ///
+    /// # Errors
+    /// [`cluster::Error::Unacknowledged`]: that is not known in time.
+    pub async fn acknowledged(&self) -> Result<(), Error> {
+        Ok(self.core.barrier(self.core.applied()).await?)
     }
 
     /// Begins the cluster's life, with ids the caller drew at random.
@@ -288,7 +282,7 @@ impl State {
             incarnation: Bytes::copy_from_slice(&incarnation),
             is_timed: true,
         };
-        self.propose(Command::Bootstrap(command)).await.map(drop)
+        self.as_node().propose(Command::Bootstrap(command)).await.map(drop)
     }
 
     /// Publishes a signing key of this node. `jwk` is its public half.
@@ -303,41 +297,7 @@ impl State {
     ) -> Result<(), Error> {
         let (node_id, algorithm) = (self.core.node_id(), signing_keys::write_algorithm(algorithm));
         let command = command::PublishSigningKey { kid, node_id, jwk, algorithm };
-        self.propose(Command::PublishSigningKey(command)).await.map(drop)
-    }
-
-    /// Retires a signing key: it signs no more.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`], or as [`Error::Write`] says.
-    pub async fn retire_signing_key(&self, kid: String) -> Result<(), Error> {
-        self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
-    }
-
-    /// Taints a signing key: nothing it signed is accepted any more, nor what derives from that. `digest` is
-    /// the key's in a token's `lineage`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
-    pub async fn taint_signing_key(&self, kid: String, digest: Digest128) -> Result<(), Error> {
-        let digest = Bytes::copy_from_slice(digest.as_bytes());
-        let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
-        self.propose_revocation(command, None).await.map(drop)
-    }
-
-    /// Makes a policy bundle current; whether that changed anything.
-    ///
-    /// # Errors
-    /// [`Error::PolicyChanged`], or as [`Error::Write`] says.
-    pub async fn put_policy(
-        &self,
-        digest: String,
-        sources: Vec<PolicySource>,
-        applied_by: String,
-        expected_current: String,
-    ) -> Result<bool, Error> {
-        let command = command::PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
-        self.propose(Command::PutPolicy(command)).await
+        self.as_node().propose(Command::PublishSigningKey(command)).await.map(drop)
     }
 
     /// Makes a policy bundle the one that the cluster begins with.
@@ -346,7 +306,7 @@ impl State {
     /// [`Error::PolicyChanged`] if there is a policy already, or as [`Error::Write`] says.
     pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
         let command = command::PutPolicy { digest, sources, is_seed: true, ..Default::default() };
-        self.propose(Command::PutPolicy(command)).await.map(drop)
+        self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
     }
 
     /// States the hash the state had at an index, so that a node with another one stops.
@@ -355,7 +315,7 @@ impl State {
     /// As [`Error::Write`] says.
     pub async fn check_state_hash(&self, index: u64, hash: StateHash) -> Result<(), Error> {
         let command = command::CheckStateHash { index, hash: Bytes::copy_from_slice(&hash) };
-        self.propose(Command::CheckStateHash(command)).await.map(drop)
+        self.as_node().propose(Command::CheckStateHash(command)).await.map(drop)
     }
 
     /// The proof that this node knows everything whose revocation was acknowledged. A request takes it once,
@@ -398,10 +358,39 @@ impl State {
         self.core.machine().index()
     }
 
-    /// The later of `now` and log time: a clock that was set back does not make a key young again.
+    /// The later of `now` and log time: a clock that was set back does not bring back what has expired.
     #[must_use]
     pub fn not_before_log(&self, now: Timestamp) -> Timestamp {
         now.max(self.index().time)
+    }
+
+    /// Elapsed time now, by which signing keys are judged. No wall clock moves it.
+    #[must_use]
+    pub fn elapsed_time(&self) -> Timestamp {
+        self.core.elapsed_time()
+    }
+
+    /// Wall time now as the clocks of the voters agree on it, as far as this node knows: what comes from outside is
+    /// judged by it where a wrong clock must refuse nothing.
+    #[must_use]
+    pub fn cluster_time(&self) -> Timestamp {
+        self.core.cluster_time()
+    }
+
+    /// Whether anything may be judged by this node's wall clock.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn judges_by_time(&self, fresh: &Fresh) -> Result<(), Error> {
+        Ok(self.core.judges_by_time(fresh)?)
+    }
+
+    /// Whether credentials of other issuers may be.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn judges_foreign(&self, fresh: &Fresh) -> Result<(), Error> {
+        Ok(self.core.judges_foreign(fresh)?)
     }
 
     /// Where in the log this node is; `None` before the cluster is bootstrapped.
@@ -436,6 +425,42 @@ impl State {
             applied_by: row.applied_by.clone(),
         };
         index.policy_history.iter().map(change).collect()
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Retires a signing key: it signs no more.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`], or as [`Error::Write`] says.
+    pub async fn retire_signing_key(self, kid: String) -> Result<(), Error> {
+        self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
+    }
+
+    /// Taints a signing key: nothing it signed is accepted any more, nor what derives from that. `digest` is
+    /// the key's in a token's `lineage`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
+    pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<(), Error> {
+        let digest = Bytes::copy_from_slice(digest.as_bytes());
+        let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
+        self.propose_revocation(command, None).await.map(drop)
+    }
+
+    /// Makes a policy bundle current; whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::PolicyChanged`], or as [`Error::Write`] says.
+    pub async fn put_policy(
+        self,
+        digest: String,
+        sources: Vec<PolicySource>,
+        applied_by: String,
+        expected_current: String,
+    ) -> Result<bool, Error> {
+        let command = command::PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
+        self.propose(Command::PutPolicy(command)).await
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::tables::{OWNED, Tables, eight_bytes};
 use crate::cluster::Corrupt;
+use crate::token::lineage::canonical_name;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum Owned {
     Agents,
     /// Streams that the caller created.
     Streams,
+    /// Of a trust domain: subjects, agents of ours left out, that have encryption keys.
+    KeySubjects,
 }
 
 impl Owned {
@@ -49,14 +52,15 @@ impl Owned {
         Ok(())
     }
 
-    /// The row of `caller`.
+    /// The row of `caller`, under whichever of its names.
     #[must_use]
     pub fn key(self, caller: &str) -> Vec<u8> {
         let what: &[u8] = match self {
             Self::Tools => b"tools",
             Self::Agents => b"agents",
             Self::Streams => b"streams",
+            Self::KeySubjects => b"key_subjects",
         };
-        [what, &[0], caller.as_bytes()].concat()
+        [what, &[0], canonical_name(caller).as_bytes()].concat()
     }
 }

@@ -70,6 +70,13 @@ struct Part {
     blocks: BTreeSet<(Digest128, Digest128)>,
 }
 
+impl Part {
+    fn blocks_fact(&self, fact: &Digest128) -> bool {
+        let from = (*fact, Digest128::from_bytes([0; 16]));
+        self.blocks.range(from..).next().is_some_and(|(blocked, _)| blocked == fact)
+    }
+}
+
 /// Every revocation by the digest of what it revokes, and every block that is not lifted.
 pub struct RevocationIndex(Vec<RwLock<Part>>);
 
@@ -86,6 +93,9 @@ impl fmt::Debug for RevocationIndex {
 }
 
 impl RevocationIndex {
+    /// The index and time of a revocation that covers every `idx` and `iat`.
+    pub const EVERYTHING: (u64, Timestamp) = ((1 << 48) - 1, Timestamp::from_secs(4_294_967_295));
+
     /// Takes up a revocation; the later one of a fact counts.
     ///
     /// # Errors
@@ -151,11 +161,15 @@ impl RevocationIndex {
         lineage.iter().any(|digest| self.part_covers(digest, issued))
     }
 
+    /// Whether one of these facts is blocked.
+    #[must_use]
+    pub fn blocks_any(&self, facts: &[Digest128]) -> bool {
+        facts.iter().any(|fact| read(self.part(fact)).blocks_fact(fact))
+    }
+
     fn part_covers(&self, digest: &Digest128, issued: Issued) -> bool {
         let part = read(self.part(digest));
-        let from = (*digest, Digest128::from_bytes([0; 16]));
-        part.watermarks.get(digest).is_some_and(|when| when.covers(issued))
-            || part.blocks.range(from..).next().is_some_and(|(fact, _)| fact == digest)
+        part.watermarks.get(digest).is_some_and(|when| when.covers(issued)) || part.blocks_fact(digest)
     }
 
     fn part(&self, digest: &Digest128) -> &RwLock<Part> {

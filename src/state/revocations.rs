@@ -1,6 +1,6 @@
 //! Revocations as rows: what was revoked, when, by whom and why, and for how long that is kept.
 //!
-//! A revocation is a watermark: it refuses what was issued before its entry. It is kept, by log time, until
+//! A revocation is a watermark: it refuses what was issued before its entry. It is kept, by elapsed time, until
 //! every credential it could cover is dead. What is looked up for each request is in `revocation_index`.
 
 use bytes::Bytes;
@@ -9,14 +9,17 @@ use prost::Message as _;
 use super::command::{self, Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
 use super::events::SecurityEvent;
 use super::idempotency::digest;
+use super::revocation_index::RevocationIndex;
 use super::signals::{self, Kept};
 use super::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
-use super::{Error, Idempotency, State, agents, blocks, feed, outbox, signing_keys};
+use super::{
+    Error, Idempotency, OnBehalf, State, agents, blocks, encryption_keys, feed, outbox, signing_keys,
+};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
-use crate::token::lineage::{self, Fact, SUBJECT};
+use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
 /// Row of the meta table: below this key of [`REVOCATION_END`] nothing is left.
 const FORGOTTEN_UP_TO: &[u8] = b"revocations_forgotten_up_to";
@@ -28,7 +31,7 @@ pub struct Revoked {
     pub id: Digest128,
     /// The log index of its entry: tokens of this cluster with a smaller `idx` are refused.
     pub index: u64,
-    /// When that was: the later of log time and of the wall clock of whoever proposed it.
+    /// The stamp of its entry: no wall clock that was read then showed a later time, and a signal was not issued later.
     pub at: Timestamp,
     /// When it is forgotten, at the earliest.
     pub ends_at: Timestamp,
@@ -58,6 +61,8 @@ pub struct Revocation<'r> {
     pub fact: &'r Fact,
     /// What it is beside.
     pub target: Target,
+    /// Whether the fact is blocked as well: later credentials and certificates are refused too, until that is lifted.
+    pub blocks: bool,
     /// Why; may be empty.
     pub reason: String,
     /// Who asks; empty for nobody.
@@ -75,9 +80,6 @@ pub enum Target {
     Agent,
     /// A signing key of this fabric, which is tainted in the same entry.
     OwnKey,
-    /// A signing key of another issuer. Whoever stole it says what time it likes, so that it is blocked in the
-    /// same entry: until that is lifted nothing it signed is accepted.
-    ForeignKey,
 }
 
 /// What the log says of an operator's revocation.
@@ -114,8 +116,15 @@ impl Revoked {
 /// # Errors
 /// [`Corrupt`] if it is not what was written.
 pub fn watermark(key: &[u8], row: &[u8]) -> Result<(Digest128, u64, Timestamp), Corrupt> {
-    let row = decode::<RevocationRow>(REVOCATION, row)?;
-    Ok((digest(key)?, row.index, Timestamp::from_millis(row.at_millis)))
+    watermark_of(key, &decode(REVOCATION, row)?)
+}
+
+fn watermark_of(key: &[u8], row: &RevocationRow) -> Result<(Digest128, u64, Timestamp), Corrupt> {
+    // A token is named by its `jti`, whenever a retry minted it; its family is what renewals add to.
+    let is_token = row.fact.as_ref().is_some_and(|fact| fact.kind == TOKEN);
+    let when = (row.index, Timestamp::from_millis(row.at_millis));
+    let (index, at) = if is_token { RevocationIndex::EVERYTHING } else { when };
+    Ok((digest(key)?, index, at))
 }
 
 /// A fact as a command carries it.
@@ -171,7 +180,10 @@ pub fn revoke(
     if note.of_signal {
         signals::count(tables, &note.by, Kept::Revocation, true)?;
     }
-    let (at_millis, kept_until_millis) = (moment.latest.millis(), kept_until(moment).millis());
+    // As the index in memory merges them: a node that is rebuilt from the rows covers what the others cover, also if
+    // a proposer's clock was set back in between.
+    let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
+    let (at_millis, kept_until_millis) = (moment.latest.millis().max(covered), kept_until(moment).millis());
     let row = match (note.fact, known) {
         // Whoever knows only the digest takes nothing away from what is known of it.
         (None, Some(known)) => {
@@ -189,7 +201,8 @@ pub fn revoke(
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, digest.as_bytes()), Vec::new());
-    Ok(())
+    // Those that are left are not handed out while the revocation is remembered, and removed before it is forgotten.
+    encryption_keys::remove_registered_with(tables, &digest, index).map(drop)
 }
 
 /// Until when, in time that has passed, what is revoked or lifted at this moment is remembered.
@@ -249,7 +262,7 @@ pub fn by_operator(
     if let Some(event) = command.event {
         outbox::append(tables, moment, event)?;
     }
-    Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.latest.millis(), issuer_revoked_before }))
+    Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.now.millis(), issuer_revoked_before }))
 }
 
 /// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted: more
@@ -285,6 +298,13 @@ fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Resul
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
     let row = decode::<RevocationRow>(REVOCATION, &row)?;
     if row.kept_until_millis < moment.passed.millis() {
+        let (digest, below, _) = watermark_of(key, &row)?;
+        if !encryption_keys::remove_registered_with(tables, &digest, below)? {
+            let kept_until_millis = moment.passed.millis();
+            tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
+            tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+            return Ok(());
+        }
         tables.delete(REVOCATION, key);
         let revocations = tables.number(REVOCATIONS)?.saturating_sub(1);
         tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
@@ -322,37 +342,6 @@ fn list(
 }
 
 impl State {
-    /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
-    /// member can answer from before it; a repetition, with what it came to the first time.
-    ///
-    /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
-    pub async fn revoke(
-        &self,
-        revocation: Revocation<'_>,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Made, Error> {
-        let Revocation { fact, target, reason, caller, event } = revocation;
-        let command = command::Revoke {
-            fact: Some(fact_row(fact)),
-            reason,
-            caller,
-            blocks: target == Target::ForeignKey,
-            must_be_agent: target == Target::Agent,
-            taints: target == Target::OwnKey,
-            event: event.map(Into::into),
-        };
-        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
-            Reply::Revoked(made) => Ok(Made {
-                index: made.index,
-                at: Timestamp::from_millis(made.at_millis),
-                issuer_revoked_before: made.issuer_revoked_before,
-            }),
-            _ => Err(Error::Undecodable),
-        }
-    }
-
     /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of that
     /// name, if it is a token of a fabric; it counts only within our own incarnation (contract §3, `idx`).
     #[must_use]
@@ -412,12 +401,45 @@ impl State {
     }
 }
 
+impl OnBehalf<'_> {
+    /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
+    /// member can answer from before it; a repetition, with what it came to the first time.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn revoke(
+        self,
+        revocation: Revocation<'_>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Made, Error> {
+        let Revocation { fact, target, blocks, reason, caller, event } = revocation;
+        let command = command::Revoke {
+            fact: Some(fact_row(fact)),
+            reason,
+            caller,
+            blocks,
+            must_be_agent: target == Target::Agent,
+            taints: target == Target::OwnKey,
+            event: event.map(Into::into),
+        };
+        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
+            Reply::Revoked(made) => Ok(Made {
+                index: made.index,
+                at: Timestamp::from_millis(made.at_millis),
+                issuer_revoked_before: made.issuer_revoked_before,
+            }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::Machine as _;
+    use crate::cluster::{Machine as _, Stamp};
     use crate::state::Replicated;
     use crate::state::command::{Agent, IssueAgent, PublishSigningKey};
     use crate::state::tables::AGENT;
@@ -514,6 +536,24 @@ mod tests {
         assert_eq!(restarted.index().revocations, 2);
     }
 
+    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first: the row kept the
+    /// time of the second, the index in memory of each running node the later one.
+    #[test]
+    fn restarted_node_covers_the_latest_time_of_a_fact() {
+        let mut bench = Bench::default();
+        let ahead = START.plus(Duration::from_secs(600));
+        for latest in [ahead, START] {
+            let stamp = Stamp { time: START, latest, passed: START };
+            bench.stamped_as(stamp, vec![command::encode(gone(&fact("alice")))]);
+        }
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        for node in [&bench.machine, &restarted] {
+            assert!(node.revocations().covers(None, &[fact("alice").digest()], None, ahead));
+        }
+        assert_eq!(list(&bench.rows, None, 1).expect("list").0[0].at, ahead);
+    }
+
     #[test]
     fn a_list_tells_who_revoked_what_and_why_page_by_page() {
         let mut bench = Bench::default();
@@ -602,7 +642,8 @@ mod tests {
     #[test]
     fn a_late_retry_is_answered_as_the_first_time_also_when_the_row_is_forgotten() {
         let mut bench = Bench::default();
-        let key = Idempotency { key: fact("key").digest(), request: fact("request").digest() };
+        let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
+        let key = Idempotency { key, request, owner };
         let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
         let first = bench.told(START, gone()).remove(0);
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);

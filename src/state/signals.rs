@@ -4,6 +4,7 @@
 //! decided once in the cluster whether it came before and whether its issuer has not revoked too much.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -16,7 +17,7 @@ use super::events::SecurityEvent;
 use super::idempotency::digest;
 use super::revocations::{self, Note, fact_row};
 use super::tables::{BLOCK, Moment, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode};
-use super::{Error, State, blocks, feed, outbox};
+use super::{Error, OnBehalf, State, blocks, feed, outbox};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
@@ -24,8 +25,12 @@ use crate::limits;
 use crate::token::lineage::Fact;
 
 /// Tokens that came, by the digest of (iss, jti).
-const SIGNALS: Bucketed =
-    Bucketed { table: SIGNAL, oldest: b"oldest_signal_bucket", retention: limits::SIGNAL_RETENTION };
+const SIGNALS: Bucketed = Bucketed {
+    table: SIGNAL,
+    oldest: b"oldest_signal_bucket",
+    retention: limits::SIGNAL_RETENTION,
+    bucket: Duration::from_secs(6 * 3600),
+};
 
 /// A security event token that is accepted.
 #[derive(Clone, Debug)]
@@ -34,27 +39,20 @@ pub struct Signal {
     pub issuer: String,
     /// `jti`.
     pub jti: String,
+    /// `iat`.
+    pub issued_at: Timestamp,
     /// Most facts that this issuer may revoke, block or lift in a minute of log time.
     pub quota: u32,
     /// What it does; nothing, if it is only to be remembered.
     pub effects: Vec<Effect>,
     /// What the issuer says of the cause; empty for nothing.
     pub reason: String,
-    /// Digest of the subject and the events.
+    /// Digest of its claims.
     pub content: Digest128,
     /// What of it is passed on to streams, in this order.
     pub events: Vec<SecurityEvent>,
     /// Whom it is about, as text, for the live feed.
     pub subject: String,
-}
-
-/// What a token that comes again says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// The same, as far as is known.
-    Same,
-    /// Something else, under a `jti` that was used up.
-    Other,
 }
 
 /// What an event does to a fact (contract §6).
@@ -93,6 +91,7 @@ impl Signal {
             content: Bytes::copy_from_slice(self.content.as_bytes()),
             events: self.events.into_iter().map(Into::into).collect(),
             subject: self.subject,
+            issued_at_millis: self.issued_at.millis(),
         }
     }
 }
@@ -118,7 +117,7 @@ impl Effect {
 }
 
 /// Accepts a signal: its `jti` is spent, all of its effects stand and its events are on their way, or nothing of
-/// it. What came before changes nothing.
+/// it. What came before changes nothing; another token under the same `jti` is refused.
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -128,9 +127,10 @@ pub fn accept(
     index: u64,
     command: AcceptSignal,
 ) -> Result<Reply, Corrupt> {
-    let jti = digest(&command.jti)?;
-    if SIGNALS.find(tables, moment.passed, &jti)?.is_some() {
-        return Ok(Reply::Done { changed: false });
+    let (jti, content) = (digest(&command.jti)?, digest(&command.content)?);
+    if let Some(known) = SIGNALS.find(tables, moment.passed, &jti)? {
+        let is_same = read_row(&known)?.0 == content;
+        return Ok(if is_same { Reply::Done { changed: false } } else { Reply::Refused(Refusal::JtiReused) });
     }
     if !has_room(tables, &command)? {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
@@ -138,15 +138,14 @@ pub fn accept(
     if !take_of_quota(tables, moment, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
-    let row = if command.content.is_empty() {
-        Vec::new()
-    } else {
-        [digest(&command.content)?.as_bytes(), &index.to_be_bytes()[..]].concat()
-    };
+    let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
     SIGNALS.remember(tables, moment.passed, &jti, row)?;
+    // By its own clock the issuer knew of it then: what it issued until then is covered.
+    let latest = moment.latest.max(Timestamp::from_millis(command.issued_at_millis));
+    let covering = Moment { latest, ..moment };
     for effect in &command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
-        take_effect(tables, moment, index, effect, note)?;
+        take_effect(tables, covering, index, effect, note)?;
     }
     tell(tables, moment, command)?;
     Ok(Reply::Done { changed: true })
@@ -288,45 +287,43 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
     )
 }
 
-/// Whether a token came before, what it says compared with this one, and the log index of its entry; 0 for one
-/// that an older version took up, whose content is not known either.
-fn find(tables: &Tables<'_>, jti: &Digest128, content: &Digest128) -> Result<Option<(Again, u64)>, Corrupt> {
-    let Some(row) = SIGNALS.find(tables, tables.passed()?, jti)? else { return Ok(None) };
-    if row.is_empty() {
-        return Ok(Some((Again::Same, 0)));
-    }
-    let (known, index) = row.split_at_checked(16).ok_or_else(|| Corrupt::row("a signal's row is short"))?;
+/// The content of the token that came under a `jti`, and the log index of its entry.
+fn find(tables: &Tables<'_>, jti: &Digest128) -> Result<Option<(Digest128, u64)>, Corrupt> {
+    SIGNALS.find(tables, tables.passed()?, jti)?.map(|row| read_row(&row)).transpose()
+}
+
+fn read_row(row: &[u8]) -> Result<(Digest128, u64), Corrupt> {
+    let (content, index) = row.split_at_checked(16).ok_or_else(|| Corrupt::row("a signal's row is short"))?;
     let index = index.try_into().map_err(|_| Corrupt::row("a signal's row has no log index"))?;
-    let again = if digest(known)? == *content { Again::Same } else { Again::Other };
-    Ok(Some((again, u64::from_be_bytes(index))))
+    Ok((digest(content)?, u64::from_be_bytes(index)))
 }
 
 impl State {
-    /// Whether a signal came before. What is known is answered under the promise that the first was: only
-    /// when no member can answer from before it.
+    /// Whether a signal came before with the same content. That is answered under the promise that the first was:
+    /// only when no member can answer from before it.
     ///
     /// # Errors
-    /// [`Error::Damaged`], or as [`Error::Write`] says.
-    pub async fn knows_signal(
-        &self,
-        issuer: &str,
-        jti: &str,
-        content: &Digest128,
-    ) -> Result<Option<Again>, Error> {
-        let found = find(&Tables::new(self.core.view()), &key_of(issuer, jti), content)?;
-        let Some((again, index)) = found else { return Ok(None) };
+    /// [`Error::JtiReused`] if another one came under this `jti`, [`Error::Damaged`], or as [`Error::Write`] says.
+    pub async fn knows_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
+        let found = find(&Tables::new(self.core.view()), &key_of(issuer, jti))?;
+        let Some((known, index)) = found else { return Ok(false) };
+        if known != *content {
+            return Err(Error::JtiReused);
+        }
         // A row can be read a moment before what it does is known in memory.
         self.core.until_applied(index).await;
-        self.core.barrier(self.core.applied()).await?;
-        Ok(Some(again))
+        self.acknowledged().await?;
+        Ok(true)
     }
+}
 
+impl OnBehalf<'_> {
     /// Accepts a signal. Whether it is new: one that came before changes nothing. Either way it is answered
     /// only when no member can answer from before it.
     ///
     /// # Errors
-    /// [`Error::RevocationQuota`], [`Error::TooManyRevocations`], or as [`Error::Write`] says.
-    pub async fn accept_signal(&self, signal: Signal) -> Result<bool, Error> {
+    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`], or as [`Error::Write`] says.
+    pub async fn accept_signal(self, signal: Signal) -> Result<bool, Error> {
         let command = Command::AcceptSignal(signal.into_command());
         match self.propose_revocation(command, None).await?.outcome {
             Reply::Done { changed } => Ok(changed),
@@ -339,7 +336,7 @@ impl State {
     ///
     /// # Errors
     /// As [`Error::Write`] says.
-    pub async fn allow_revocations(&self, issuer: String, more: u32) -> Result<bool, Error> {
+    pub async fn allow_revocations(self, issuer: String, more: u32) -> Result<bool, Error> {
         self.propose(Command::AllowRevocations(AllowRevocations { issuer, more })).await
     }
 }

@@ -1,7 +1,8 @@
 //! The signing keys of every node, public halves only (contract §3, Keys).
 //!
-//! The log holds when a key was published, retired or tainted. Everything else follows from that
-//! and a time: whether it may sign, whether it stands in the JWKS, whether it is forgotten.
+//! The log holds when a key was published, retired or tainted. Everything else follows from that and from elapsed
+//! time: whether it may sign, whether it stands in the JWKS, whether it is forgotten. A wall clock that is wrong makes
+//! no key old.
 
 use std::time::Duration;
 
@@ -27,14 +28,18 @@ pub struct SigningKeyFacts {
     pub jwk: String,
     /// By what it signs, and so for what it is good.
     pub algorithm: SigningAlgorithm,
-    /// When it was published.
+    /// When it was published, in log time as the next two.
     pub published_at: Timestamp,
-    /// From when it may sign.
-    pub usable_from: Timestamp,
     /// When it was retired: it signs no more.
     pub retired_at: Option<Timestamp>,
     /// When it was tainted: nothing it signed is accepted.
     pub tainted_at: Option<Timestamp>,
+    /// When it was published, in elapsed time as the next two.
+    pub published_passed: Timestamp,
+    /// From when it may sign.
+    pub usable_from: Timestamp,
+    /// When it was retired, or tainted since.
+    pub ended_passed: Option<Timestamp>,
 }
 
 /// What a key is good for at a time.
@@ -77,24 +82,33 @@ const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
 }
 
 impl SigningKeyFacts {
-    /// What the key is good for at `now`.
+    /// What the key is good for at `passed`, in elapsed time.
     #[must_use]
-    pub fn state(&self, now: Timestamp) -> SigningKeyState {
+    pub fn state(&self, passed: Timestamp) -> SigningKeyState {
         match (self.tainted_at, self.retired_at) {
             (Some(_), _) => SigningKeyState::Tainted,
-            (None, Some(retired)) if now >= retired.plus(outlived_by(self.algorithm)) => {
-                SigningKeyState::Dead
-            }
+            (None, Some(_)) if self.has_outlived(self.algorithm, passed) => SigningKeyState::Dead,
             (None, Some(_)) => SigningKeyState::Retired,
-            (None, None) if now >= self.usable_from => SigningKeyState::Active,
+            (None, None) if passed >= self.usable_from => SigningKeyState::Active,
             (None, None) => SigningKeyState::Pending,
         }
     }
 
-    /// Whether what it signed may be accepted at `now`, so that it stands in the JWKS.
+    /// Whether what it signed may be accepted at `passed`, so that it stands in the JWKS.
     #[must_use]
-    pub fn verifies(&self, now: Timestamp) -> bool {
-        !matches!(self.state(now), SigningKeyState::Tainted | SigningKeyState::Dead)
+    pub fn verifies(&self, passed: Timestamp) -> bool {
+        !matches!(self.state(passed), SigningKeyState::Tainted | SigningKeyState::Dead)
+    }
+
+    /// When it can sign at the earliest, in log time, for people.
+    #[must_use]
+    pub fn usable_at(&self) -> Timestamp {
+        self.published_at.plus(self.usable_from.since(self.published_passed))
+    }
+
+    /// Whether it ended so long ago that nothing which a key of this algorithm signed before is accepted.
+    fn has_outlived(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> bool {
+        self.ended_passed.is_some_and(|ended| passed >= ended.plus(outlived_by(algorithm)))
     }
 
     /// Whether it signs, or will.
@@ -103,13 +117,10 @@ impl SigningKeyFacts {
         self.retired_at.is_none() && self.tainted_at.is_none()
     }
 
-    fn forgettable(&self, now: Timestamp) -> bool {
-        match (self.tainted_at, self.retired_at) {
-            // It stands in no key set; it is shown for a while, and an event's key no longer than a token's.
-            (Some(tainted), _) => now >= tainted.plus(outlived_by(SigningAlgorithm::Es256)),
-            (None, Some(_)) => self.state(now) == SigningKeyState::Dead,
-            (None, None) => false,
-        }
+    fn forgettable(&self, passed: Timestamp) -> bool {
+        // A tainted key stands in no key set; it is shown for a while, and an event's key no longer than a token's.
+        let shown_as = if self.tainted_at.is_some() { SigningAlgorithm::Es256 } else { self.algorithm };
+        self.has_outlived(shown_as, passed)
     }
 
     /// From its row.
@@ -124,9 +135,11 @@ impl SigningKeyFacts {
             jwk: row.jwk,
             algorithm: read_algorithm(&row.algorithm)?,
             published_at: Timestamp::from_millis(row.published_at_millis),
-            usable_from: Timestamp::from_millis(row.usable_from_millis),
             retired_at: instant(row.retired_at_millis),
             tainted_at: instant(row.tainted_at_millis),
+            published_passed: Timestamp::from_millis(row.published_passed_millis),
+            usable_from: Timestamp::from_millis(row.usable_from_millis),
+            ended_passed: instant(row.ended_passed_millis),
         })
     }
 
@@ -140,6 +153,8 @@ impl SigningKeyFacts {
             retired_at_millis: millis(self.retired_at),
             tainted_at_millis: millis(self.tainted_at),
             algorithm: write_algorithm(self.algorithm),
+            published_passed_millis: self.published_passed.millis(),
+            ended_passed_millis: millis(self.ended_passed),
         }
         .encode_to_vec()
     }
@@ -183,23 +198,24 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
 /// [`Corrupt`] if a row is not what was written.
 pub fn publish(
     tables: &mut Tables<'_>,
-    now: Timestamp,
+    moment: Moment,
     command: &PublishSigningKey,
 ) -> Result<Reply, Corrupt> {
+    let Moment { now, passed, .. } = moment;
     let known = all(tables)?;
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });
     }
-    if known.iter().filter(|key| !key.forgettable(now)).count() >= limits::SIGNING_KEYS_MAX {
+    if known.iter().filter(|key| !key.forgettable(passed)).count() >= limits::SIGNING_KEYS_MAX {
         return Ok(Reply::Refused(Refusal::TooManySigningKeys));
     }
     let algorithm = read_algorithm(&command.algorithm)?;
     let alike: Vec<_> = known.into_iter().filter(|key| key.algorithm == algorithm).collect();
     let is_first_ever = alike.is_empty();
     let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
-    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, now)?);
+    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, passed)?);
     // Only those of the same algorithm: where the last key of one is gone, the next is not the first.
-    for key in alike.into_iter().filter(|key| key.forgettable(now)) {
+    for key in alike.into_iter().filter(|key| key.forgettable(passed)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
     let facts = SigningKeyFacts {
@@ -208,9 +224,11 @@ pub fn publish(
         jwk: command.jwk.clone(),
         algorithm,
         published_at: now,
-        usable_from: if signs_at_once { now } else { now.plus(limits::KEY_PUBLISH_AHEAD) },
         retired_at: None,
         tainted_at: None,
+        published_passed: passed,
+        usable_from: if signs_at_once { passed } else { passed.plus(limits::KEY_PUBLISH_AHEAD) },
+        ended_passed: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
     tell(tables, now, &facts.kid, "published")?;
@@ -219,17 +237,17 @@ pub fn publish(
 
 /// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. One of before that was
 /// remembered is not young.
-fn is_young(tables: &Tables<'_>, now: Timestamp) -> Result<bool, Corrupt> {
+fn is_young(tables: &Tables<'_>, passed: Timestamp) -> Result<bool, Corrupt> {
     let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
     let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
-    Ok(now < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
+    Ok(passed < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
 }
 
 /// Retires a key, if its node has another one of its algorithm that may sign.
 ///
 /// # Errors
 /// [`Corrupt`] if a row is not what was written.
-pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Reply, Corrupt> {
+pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Reply, Corrupt> {
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
@@ -240,14 +258,15 @@ pub fn retire(tables: &mut Tables<'_>, now: Timestamp, kid: &str) -> Result<Repl
     let successor = known.iter().any(|other| {
         other.kid != kid
             && (other.node_id, other.algorithm) == (key.node_id, key.algorithm)
-            && other.state(now) == SigningKeyState::Active
+            && other.state(moment.passed) == SigningKeyState::Active
     });
     if !successor {
         return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
     }
-    let retired = SigningKeyFacts { retired_at: Some(now), ..key.clone() };
+    let (retired_at, ended_passed) = (Some(moment.now), Some(moment.passed));
+    let retired = SigningKeyFacts { retired_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
-    tell(tables, now, kid, "retired")?;
+    tell(tables, moment.now, kid, "retired")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -281,7 +300,8 @@ pub fn taint(
     if key.tainted_at.is_none() {
         tell(tables, moment.now, &command.kid, "tainted")?;
     }
-    let tainted = SigningKeyFacts { tainted_at: Some(moment.now), ..key.clone() };
+    let (tainted_at, ended_passed) = (Some(moment.now), Some(moment.passed));
+    let tainted = SigningKeyFacts { tainted_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     if let Some(digest) = digest {
         revocations::revoke(tables, moment, index, digest.as_bytes(), Note::default())?;
@@ -307,9 +327,11 @@ mod tests {
             jwk: "{}".to_owned(),
             algorithm,
             published_at: Timestamp::from_secs(1),
-            usable_from: Timestamp::from_secs(1),
-            retired_at: Some(ENDED),
+            retired_at: Some(Timestamp::from_secs(2)),
             tainted_at: None,
+            published_passed: Timestamp::from_secs(1),
+            usable_from: Timestamp::from_secs(1),
+            ended_passed: Some(ENDED),
         }
     }
 

@@ -13,6 +13,8 @@ use crate::cluster::{Corrupt, Stamp, View, Write};
 pub const META: &str = "meta";
 /// Spent nonces, by (bucket, digest).
 pub const NONCE: &str = "nonce";
+/// Spent execution-scoped tokens, by (bucket, digest).
+pub const SPENT_TOKEN: &str = "spent_token";
 /// Idempotency keys, by (bucket, digest).
 pub const IDEMPOTENCY: &str = "idempotency";
 /// Signing keys, by `kid`.
@@ -35,10 +37,16 @@ pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
 pub const AGENT_ISSUER_REVOKED: &str = "agent_issuer_revoked";
 /// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
-/// How many tools, agents and streams a caller has, by (what, 0, who): 8 bytes.
+/// How many tools, agents and streams a caller has, and a trust domain subjects with encryption keys, by (what, 0,
+/// who): 8 bytes.
 pub const OWNED: &str = "owned";
-/// Encryption keys of agents, by (`agent_id`, 0, `kid`).
+/// Encryption keys, by (workload identifier, 0, `kid`).
 pub const ENCRYPTION_KEY: &str = "encryption_key";
+/// Which encryption keys were registered with a token that derives from a fact, by (digest of the fact, log index of
+/// the token's `idx`, workload identifier, 0, `kid`); rows are empty.
+pub const ENCRYPTION_KEY_OF: &str = "encryption_key_of";
+/// When encryption keys end, by (elapsed time in milliseconds, workload identifier, 0, `kid`); rows are empty.
+pub const ENCRYPTION_KEY_END: &str = "encryption_key_end";
 /// Revocations, by digest.
 pub const REVOCATION: &str = "revocation";
 /// When revocations, and blocks that block nothing, may be forgotten, by (log time in milliseconds, their
@@ -80,6 +88,7 @@ pub const REPLY: &str = "reply";
 pub const ALL: &[&str] = &[
     META,
     NONCE,
+    SPENT_TOKEN,
     IDEMPOTENCY,
     SIGNING_KEY,
     POLICY,
@@ -92,6 +101,8 @@ pub const ALL: &[&str] = &[
     AGENT_END,
     OWNED,
     ENCRYPTION_KEY,
+    ENCRYPTION_KEY_OF,
+    ENCRYPTION_KEY_END,
     REVOCATION,
     REVOCATION_END,
     REVOCATION_QUOTA,
@@ -114,7 +125,7 @@ pub const ALL: &[&str] = &[
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
 /// Row of [`META`]: 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
-/// Row of [`META`]: when the cluster was bootstrapped in log time, milliseconds, 8 bytes; absent in a cluster of
+/// Row of [`META`]: when the cluster was bootstrapped in elapsed time, milliseconds, 8 bytes; absent in a cluster of
 /// before that was remembered.
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
@@ -142,17 +153,17 @@ pub const ORIGINS: &[u8] = b"origins";
 /// Row of [`META`]: when unused origins were last looked for, in time that has passed, milliseconds, 8 bytes.
 pub const ORIGINS_SWEPT: &[u8] = b"origins_swept";
 
-/// When an entry is applied, by three clocks that all nodes agree on.
+/// When an entry is applied, by three times that all nodes agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// Log time.
+    /// Log time: what expires does so by it.
     pub now: Timestamp,
-    /// The later of log time and of the wall clock of whoever proposed: no clock that credentials are
-    /// judged by was further ahead.
+    /// No wall clock of a node was further ahead, and none that the SET of a signal was issued by: what other issuers
+    /// issued before is covered by it. Nothing else goes by it: a clock that is wrong moves it.
     pub latest: Timestamp,
-    /// Where log time would be if it had only ever moved on by what boot clocks counted: what is to be
-    /// remembered for a while is remembered until here, whatever was done to wall clocks. Time in which no
-    /// node ran does not count, so it is late, never early.
+    /// Elapsed time: log time of the first entry, and what boot clocks counted since. Whatever waits, or is remembered
+    /// for a while, does so by it, whatever was done to wall clocks. Time in which no node ran does not count, so it is
+    /// late, never early.
     pub passed: Timestamp,
 }
 
@@ -289,6 +300,12 @@ impl<'v> Tables<'v> {
         matches!(self.changed_row(table, key), Some(None))
     }
 
+    /// Whether this entry has changed a row whose key begins with `prefix`.
+    #[must_use]
+    pub fn has_changed_under(&self, table: &'static str, prefix: &[u8]) -> bool {
+        self.changed_under(table, prefix, prefix).next().is_some()
+    }
+
     fn changed_row(&self, table: &'static str, key: &[u8]) -> Option<&Option<Vec<u8>>> {
         self.changed.get(table)?.get(key)
     }
@@ -367,13 +384,14 @@ impl<'v> Tables<'v> {
         let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
         let now = timestamp(millis);
         self.put(META, TIME, millis.to_be_bytes().to_vec());
-        let passed = match self.row(META, PASSED)? {
-            Some(row) => timestamp(eight_bytes(PASSED, row)?).plus(stamp.elapsed),
+        let known = match self.row(META, PASSED)? {
+            Some(row) => timestamp(eight_bytes(PASSED, row)?),
             None => now,
         };
+        let passed = known.max(stamp.passed);
         let millis = u64::try_from(passed.millis()).unwrap_or(0);
         self.put(META, PASSED, millis.to_be_bytes().to_vec());
-        Ok(Moment { now, latest: now.max(stamp.wall), passed })
+        Ok(Moment { now, latest: now.max(stamp.latest), passed })
     }
 
     /// As [`Moment::passed`], of the last entry.

@@ -41,6 +41,7 @@ pub fn about(subject: &str) -> SecurityEvent {
         sub_id: json!({"format": "iss_sub", "iss": ISS, "sub": subject}).to_string(),
         claims: "{}".to_owned(),
         txn: String::new(),
+        via: Vec::new(),
     }
 }
 
@@ -51,6 +52,7 @@ pub fn signal(jti: &str, subjects: &[&str]) -> Command {
         jti: Bytes::copy_from_slice(jti.as_bytes()),
         issuer: ISS.to_owned(),
         quota: 1000,
+        content: Bytes::from_static(&[7; 16]),
         events: subjects.iter().map(|subject| about(subject)).collect(),
         ..AcceptSignal::default()
     })
@@ -100,6 +102,7 @@ impl Core {
             drawn_origin: ORIGIN_OF_TESTS,
             heartbeat: Duration::from_millis(20),
             clock: clock.clone(),
+            freshness: cluster::FreshnessMode::default(),
             log_bytes_max: limits::LOG_BYTES_MAX,
             transport: None,
         };
@@ -147,7 +150,7 @@ pub struct Bench {
     /// What is in the tables.
     pub rows: Rows,
     entries: u64,
-    stamped: Option<Timestamp>,
+    passed: Timestamp,
 }
 
 /// Rows by table and key.
@@ -230,12 +233,11 @@ impl Bench {
 
     /// Time passes as it is told, and is not undone by a clock that is set back.
     fn stamp(&mut self, at: Timestamp) -> Stamp {
-        let elapsed = self.stamped.map_or(Duration::ZERO, |last| at.since(last));
-        self.stamped = self.stamped.max(Some(at));
-        Stamp { time: at, wall: at, elapsed }
+        self.passed = self.passed.max(at);
+        Stamp { time: at, latest: at, passed: self.passed }
     }
 
-    /// The same, stamped by clocks that do not agree.
+    /// The same, with times that have nothing to do with each other.
     pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
         self.entry(&batch(stamp, commands))
     }

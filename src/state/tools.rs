@@ -12,7 +12,7 @@ use super::command::{
 use super::feed::{self, Note};
 use super::owned::Owned;
 use super::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
-use super::{Error, Idempotency, State};
+use super::{Error, Idempotency, OnBehalf, State};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
@@ -257,40 +257,6 @@ impl Filling<'_> {
 }
 
 impl State {
-    /// Registers or replaces a tool, as the command says.
-    ///
-    /// # Errors
-    /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
-    pub async fn put_tool(
-        &self,
-        command: PutTool,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Told<ToolWritten>, Error> {
-        let told = self.propose_once(Command::PutTool(command), idempotency).await?;
-        match told.outcome {
-            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: told.is_repeated }),
-            _ => Err(Error::Undecodable),
-        }
-    }
-
-    /// Deregisters a tool.
-    ///
-    /// # Errors
-    /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
-    pub async fn deregister_tool(
-        &self,
-        command: DeregisterTool,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Told<()>, Error> {
-        let told = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
-        match told.outcome {
-            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: told.is_repeated }),
-            _ => Err(Error::Undecodable),
-        }
-    }
-
     /// A tool as it is registered now.
     ///
     /// # Errors
@@ -313,6 +279,42 @@ impl State {
     /// [`Error::Damaged`].
     pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
         Ok(page(&self.core.machine().resident().over(self.core.view()), query)?)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Registers or replaces a tool, as the command says.
+    ///
+    /// # Errors
+    /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
+    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn put_tool(
+        self,
+        command: PutTool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<ToolWritten>, Error> {
+        let told = self.propose_once(Command::PutTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: told.is_repeated }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Deregisters a tool.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn deregister_tool(
+        self,
+        command: DeregisterTool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<()>, Error> {
+        let told = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: told.is_repeated }),
+            _ => Err(Error::Undecodable),
+        }
     }
 }
 
@@ -698,14 +700,15 @@ mod tests {
     fn an_outcome_is_remembered_without_its_tool_and_only_if_it_changed_anything() {
         let mut bench = Bench::default();
         let once = |key: u8, name: &str| {
-            let (key, request) = (bytes::Bytes::from(vec![key; 16]), bytes::Bytes::from(vec![7; 16]));
+            let [key, request, owner] = [key, 7, 9].map(|byte| bytes::Bytes::from(vec![byte; 16]));
             let description = Some("d".repeat(limits::TOOL_DESCRIPTION_BYTES_MAX));
             let tool = Tool { description, ..tool("t", name, &["mcp"]) };
             let command = Command::PutTool(PutTool { tool: Some(tool), ..put("t", name) });
-            command::encode_once(command, Some(command::Idempotency { key, request }))
+            command::encode_once(command, Some(command::Idempotency { key, request, owner }))
         };
         let remembered = |bench: &Bench| -> Vec<usize> {
-            let rows = bench.rows.0.iter().filter(|((table, _), _)| table == IDEMPOTENCY);
+            let is_key = |key: &[u8]| key.len() == 24;
+            let rows = bench.rows.0.iter().filter(|((table, key), _)| table == IDEMPOTENCY && is_key(key));
             rows.map(|(_, row)| row.len()).collect()
         };
         let first = bench.told(START, vec![once(1, "one")]).remove(0);
@@ -722,7 +725,8 @@ mod tests {
         let mut bench = Bench::default();
         let digest = |byte: u8| bytes::Bytes::from(vec![byte; 16]);
         let once = |name: &str, request: u8| {
-            let idempotency = command::Idempotency { key: digest(1), request: digest(request) };
+            let (key, request, owner) = (digest(1), digest(request), digest(9));
+            let idempotency = command::Idempotency { key, request, owner };
             command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
         };
         let first = bench.told(START, vec![once("one", 7)]).remove(0);

@@ -2,6 +2,8 @@
 //!
 //! Labels are `&'static str` wherever the compiler can see that the set is small.
 
+mod clocks;
+mod freshness;
 mod streams;
 
 use std::sync::Arc;
@@ -9,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::{
-    HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::registered::{counter, counters, durations, gauge, gauges};
+use super::registered::{counter, counters, durations, gauge, gauges, gauges_secs};
 use super::{Error, logs};
 
 /// Everything that is counted. Cheap to clone; clones count together.
@@ -49,10 +51,14 @@ pub struct Metrics {
     tls_certificate_not_after: IntGaugeVec,
     raft_applied_index: IntGauge,
     raft_is_leader: IntGauge,
+    clock_offset: GaugeVec,
+    clock_agreement: IntGauge,
+    log_disk_hangs: IntGauge,
     freshness_lease_held: IntGauge,
     freshness_waits: IntCounter,
     freshness_refused: IntCounter,
-    freshness_known: Arc<(AtomicU64, AtomicU64)>,
+    acknowledgements: IntCounterVec,
+    freshness_known: Arc<freshness::Known>,
     audit_entries: IntCounterVec,
     audit_backlog: IntGauge,
     audit_blocks: IntCounterVec,
@@ -226,6 +232,13 @@ impl Metrics {
                 "Index of the last log entry this node applied.",
             )?,
             raft_is_leader: gauge(&registry, "svc_raft_is_leader", "1 if this node leads the cluster.")?,
+            clock_offset: gauges_secs(&registry, "svc_clock_offset_seconds", clocks::OFFSET, &["node"])?,
+            clock_agreement: gauge(&registry, "svc_clock_agreement", clocks::AGREEMENT)?,
+            log_disk_hangs: gauge(
+                &registry,
+                "svc_log_disk_hangs",
+                "1 if a write of the log has not finished for so long that this node does not lead.",
+            )?,
             freshness_lease_held: gauge(
                 &registry,
                 "svc_freshness_lease_held",
@@ -240,6 +253,12 @@ impl Metrics {
                 &registry,
                 "svc_freshness_refused_total",
                 "Requests refused because it did not come.",
+            )?,
+            acknowledgements: counters(
+                &registry,
+                "svc_acknowledgements_total",
+                "Acknowledgements that waited until no member could answer from an older index, by result.",
+                &["result"],
             )?,
             freshness_known: Arc::default(),
             audit_entries: counters(
@@ -438,18 +457,9 @@ impl Metrics {
         self.raft_is_leader.set(i64::from(is_leader));
     }
 
-    /// Whether the freshness lease is held, how many requests ever waited for one, and how many of them were
-    /// refused.
-    pub fn set_freshness(&self, is_held: bool, waits: u64, refused: u64) {
-        self.freshness_lease_held.set(i64::from(is_held));
-        // The lease counts by itself; this catches up, also when two scrapes meet.
-        for (counter, known, counted) in [
-            (&self.freshness_waits, &self.freshness_known.0, waits),
-            (&self.freshness_refused, &self.freshness_known.1, refused),
-        ] {
-            let known = known.fetch_max(counted, Ordering::Relaxed);
-            counter.inc_by(counted.saturating_sub(known));
-        }
+    /// Whether the disk of the log hangs.
+    pub fn set_log_disk_hangs(&self, hangs: bool) {
+        self.log_disk_hangs.set(i64::from(hangs));
     }
 
     /// Everything in the Prometheus text format 0.0.4.
@@ -509,6 +519,10 @@ mod tests {
         metrics.tls_reload("callers", "ok");
         metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
         metrics.set_raft(7, true);
+        metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
+        metrics.set_log_disk_hangs(true);
+        metrics.set_acknowledgements(4, 0);
+        metrics.set_acknowledgements(5, 1);
         metrics.audit_entry("allow");
         metrics.set_audit_backlog(9);
         metrics.audit_block("shipped");
@@ -555,6 +569,11 @@ mod tests {
             r#"svc_audit_blocks_dropped_total{reason="age"} 6"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
+            "svc_clock_agreement 1",
+            r#"svc_clock_offset_seconds{node="3"} -1.5"#,
+            "svc_log_disk_hangs 1",
+            r#"svc_acknowledgements_total{result="confirmed"} 5"#,
+            r#"svc_acknowledgements_total{result="unconfirmed"} 1"#,
             "svc_event_readers 1",
             r#"svc_event_readers_dropped_total{reason="slow"} 1"#,
             "svc_event_activities_dropped_total 1",
@@ -565,7 +584,7 @@ mod tests {
         }
         let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
         let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (42, 42), "{page}");
+        assert_eq!((names, helps.count()), (46, 46), "{page}");
         drop((connection, waiting, reader));
         assert!(metrics.render().expect("page").contains("svc_polls_waiting 0"));
         assert!(metrics.render().expect("page").contains("svc_event_readers 0"));

@@ -1,7 +1,7 @@
 //! Metrics that are made and registered at once.
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use super::Error;
@@ -46,6 +46,18 @@ pub(super) fn gauges(
     labels: &[&str],
 ) -> Result<IntGaugeVec, Error> {
     let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
+}
+
+/// Of seconds.
+pub(super) fn gauges_secs(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<GaugeVec, Error> {
+    let gauges = GaugeVec::new(Opts::new(name, help), labels)?;
     registry.register(Box::new(gauges.clone()))?;
     Ok(gauges)
 }

@@ -1,6 +1,8 @@
 //! From the contents of the files to what rustls serves with: all of it is good, or none is taken.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +16,10 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::files::{Contents, Files};
-use super::peers::ServerVerifier;
+use super::peers::{Authorities, ServerVerifier};
 use super::verifier::Verifier;
-use super::{Error, With, leaf};
+use super::{Error, KeyPairFiles, With, leaf};
 use crate::clock::{Clock, Timestamp};
-use crate::id::TrustDomain;
 
 /// One loaded state of the files.
 pub(super) struct Loaded {
@@ -45,59 +46,35 @@ impl TimeProvider for Time {
 }
 
 /// In this order: our certificate and its key, who may be a client, then the rules of the handshake.
-pub(super) fn load(
-    files: &Files,
-    contents: &Contents,
-    (trust_domains, with): (&[TrustDomain], With),
-    clock: &Clock,
-) -> Result<Loaded, Error> {
+pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock) -> Result<Loaded, Error> {
     let now = clock.now();
-    let chain = certificates(&files.certificate, &contents.certificate)?;
-    let malformed = |_| Error::NotPem { path: files.certificate.clone() };
-    let (not_before, not_after) = chain
-        .first()
-        .map_or(Err(Error::NoCertificate { path: files.certificate.clone() }), |certificate| {
-            leaf::validity(certificate).map_err(malformed)
-        })?;
-    if not_after < now {
-        return Err(Error::CertificateExpired {
-            path: files.certificate.clone(),
-            not_after: not_after.to_rfc3339(),
-        });
-    }
-    let key = PrivateKeyDer::from_pem_slice(&contents.private_key)
-        .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
-    let roots = Arc::new(client_cas(files, contents, now)?);
-    let crls = revocation_lists(files, contents, now)?;
-
+    let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key), now)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-        // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
-        .with_crls(crls.clone())
-        .enforce_revocation_expiration();
-    let webpki = match with {
-        With::Callers => webpki.allow_unauthenticated(),
-        With::Peers => webpki,
-    };
-    let webpki = webpki
-        .build()
-        .map_err(|_| Error::CrlMalformed { path: files.client_crl.clone().unwrap_or_default() })?;
-    let verifier = Verifier { webpki, trust_domains: trust_domains.to_vec() };
-    let unusable = |error| match error {
-        rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {
-            certificate: files.certificate.clone(),
-            private_key: files.private_key.clone(),
-        },
-        _ => Error::NoPrivateKey { path: files.private_key.clone() },
-    };
+    let (mut of_clients, mut of_servers) = (BTreeMap::new(), BTreeMap::new());
+    for (of, (ca, crl)) in files.authorities.iter().zip(&contents.authorities) {
+        let roots = Arc::new(client_cas(&of.ca, ca, now)?);
+        let crls = match (&of.crl, crl) {
+            (Some(path), Some(pem)) => revocation_lists(path, pem, now)?,
+            _ => Vec::new(),
+        };
+        let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
+        let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
+            .with_crls(crls.clone())
+            .enforce_revocation_expiration();
+        of_clients.insert(of.trust_domain.clone(), webpki.build().map_err(|_| malformed())?);
+        let authorities = Authorities::new(roots, &crls).map_err(|_| malformed())?;
+        of_servers.insert(of.trust_domain.clone(), authorities);
+    }
+    let verifier = Verifier::new(of_clients, with == With::Peers, &provider);
+    let unusable = |error| files.own.unusable(&error);
     let time = Arc::new(Time(clock.clone()));
-    let server_verifier = ServerVerifier::new(roots, &crls, trust_domains.to_vec(), &provider)
-        .map_err(|_| Error::CrlMalformed { path: files.client_crl.clone().unwrap_or_default() })?;
+    let server_verifier = ServerVerifier::new(of_servers, &provider);
     let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::<Time>::clone(&time))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(server_verifier))
-        .with_client_auth_cert(chain.clone(), key.clone_key())
+        .with_client_auth_cert(own.chain.clone(), own.key.clone_key())
         .map_err(unusable)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     client.resumption = Resumption::disabled();
@@ -109,7 +86,7 @@ pub(super) fn load(
     let mut server = ServerConfig::builder_with_details(provider, time)
         .with_protocol_versions(versions)?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_single_cert(chain, key)
+        .with_single_cert(own.chain, own.key)
         .map_err(unusable)?;
     server.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // No resumption of any kind: rustls would take the client's certificate from the first handshake
@@ -122,12 +99,37 @@ pub(super) fn load(
         server: Arc::new(server),
         client: Arc::new(client),
         digest: contents.digest(),
-        not_before,
-        not_after,
+        not_before: own.not_before,
+        not_after: own.not_after,
     })
 }
 
-fn certificates(path: &std::path::Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+/// Our own certificate, with the path to its CA and its private key. Whether the two are one pair is not checked.
+pub(super) struct OwnCertificate {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+    pub not_before: Timestamp,
+    pub not_after: Timestamp,
+}
+
+pub(super) fn own_certificate(
+    files: &KeyPairFiles,
+    (certificate, private_key): (&[u8], &[u8]),
+    now: Timestamp,
+) -> Result<OwnCertificate, Error> {
+    let path = &files.certificate;
+    let chain = certificates(path, certificate)?;
+    let first = chain.first().ok_or_else(|| Error::NoCertificate { path: path.clone() })?;
+    let (not_before, not_after) = leaf::validity(first).map_err(|_| Error::NotPem { path: path.clone() })?;
+    if not_after < now {
+        return Err(Error::CertificateExpired { path: path.clone(), not_after: not_after.to_rfc3339() });
+    }
+    let key = PrivateKeyDer::from_pem_slice(private_key)
+        .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
+    Ok(OwnCertificate { chain, key, not_before, not_after })
+}
+
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|_| Error::NotPem { path: path.to_owned() })
@@ -135,34 +137,30 @@ fn certificates(path: &std::path::Path, pem: &[u8]) -> Result<Vec<CertificateDer
 
 /// The CAs of clients. One that has expired is left out: webpki does not look at the times of a CA
 /// that it is told to trust (RFC 5280 §6.1.1 d leaves them out).
-fn client_cas(files: &Files, contents: &Contents, now: Timestamp) -> Result<RootCertStore, Error> {
-    let path = &files.client_ca;
+fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, &contents.client_ca)? {
+    for certificate in certificates(path, pem)? {
         let not_after = leaf::client_ca_not_after(&certificate)
-            .map_err(|_| Error::NotPem { path: path.clone() })?
-            .ok_or_else(|| Error::NotACa { path: path.clone() })?;
+            .map_err(|_| Error::NotPem { path: path.to_owned() })?
+            .ok_or_else(|| Error::NotACa { path: path.to_owned() })?;
         if not_after < now {
             let not_after = not_after.to_rfc3339();
             tracing::warn!(path = %path.display(), not_after, "a client CA has expired and is left out");
             continue;
         }
-        roots.add(certificate).map_err(|_| Error::NotACa { path: path.clone() })?;
+        roots.add(certificate).map_err(|_| Error::NotACa { path: path.to_owned() })?;
     }
-    if roots.is_empty() { Err(Error::NoClientCa { path: path.clone() }) } else { Ok(roots) }
+    if roots.is_empty() { Err(Error::NoClientCa { path: path.to_owned() }) } else { Ok(roots) }
 }
 
 /// The revocation lists, newest first: webpki asks the first of an issuer, and an older one would
 /// hide what the newer one revokes.
 fn revocation_lists(
-    files: &Files,
-    contents: &Contents,
+    path: &Path,
+    pem: &[u8],
     now: Timestamp,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
-    let (Some(path), Some(pem)) = (&files.client_crl, &contents.client_crl) else {
-        return Ok(Vec::new());
-    };
-    let malformed = || Error::CrlMalformed { path: path.clone() };
+    let malformed = || Error::CrlMalformed { path: path.to_owned() };
     let mut lists = Vec::new();
     for list in CertificateRevocationListDer::pem_slice_iter(pem) {
         let list = list.map_err(|_| malformed())?;
@@ -176,7 +174,7 @@ fn revocation_lists(
     }
     // Without a list webpki would check nothing.
     if lists.is_empty() {
-        return Err(Error::NoCrl { path: path.clone() });
+        return Err(Error::NoCrl { path: path.to_owned() });
     }
     lists.sort_by_key(|(this_update, _)| Reverse(*this_update));
     Ok(lists.into_iter().map(|(_, list)| list).collect())

@@ -8,51 +8,59 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
 
-use super::Error;
+use super::{Error, KeyPairFiles};
+use crate::id::TrustDomain;
 use crate::limits;
 
 /// Where the PEM files of TLS are.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Our certificate, followed by those that lead to a CA our callers know.
-    pub certificate: PathBuf,
-    /// Its private key: PKCS #8, PKCS #1 or SEC1.
-    pub private_key: PathBuf,
-    /// The CAs whose client certificates count.
-    pub client_ca: PathBuf,
+    /// Our own certificate and its private key.
+    pub own: KeyPairFiles,
+    /// The CAs whose certificates are accepted, each trust domain with its own (SPIFFE X509-SVID §5).
+    pub authorities: Vec<Authorities>,
+}
+
+/// The CAs of one trust domain, which vouch for its SPIFFE IDs and for no others.
+#[derive(Clone, Debug)]
+pub struct Authorities {
+    /// The trust domain.
+    pub trust_domain: TrustDomain,
+    /// Its CA certificates.
+    pub ca: PathBuf,
     /// Their revocation lists. With it, a certificate that no current list covers is refused.
-    pub client_crl: Option<PathBuf>,
+    pub crl: Option<PathBuf>,
 }
 
 /// What was in them at one look.
 pub(super) struct Contents {
     pub certificate: Vec<u8>,
     pub private_key: Vec<u8>,
-    pub client_ca: Vec<u8>,
-    pub client_crl: Option<Vec<u8>>,
+    /// CAs and revocation lists, in the order of [`Files::authorities`].
+    pub authorities: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl Contents {
     /// Reads every file.
     pub fn read(files: &Files) -> Result<Self, Error> {
-        let read = |path| read(path, limits::TLS_FILE_BYTES_MAX, check_mode);
+        let authorities = files.authorities.iter().map(|of| {
+            let crl = of.crl.as_deref().map(|path| read(path, limits::TLS_CRL_BYTES_MAX, check_mode));
+            Ok((read(&of.ca, limits::TLS_FILE_BYTES_MAX, check_mode)?, crl.transpose()?))
+        });
         Ok(Self {
-            certificate: read(&files.certificate)?,
-            private_key: self::read(&files.private_key, limits::TLS_FILE_BYTES_MAX, check_key_mode)?,
-            client_ca: read(&files.client_ca)?,
-            client_crl: files
-                .client_crl
-                .as_deref()
-                .map(|path| self::read(path, limits::TLS_CRL_BYTES_MAX, check_mode))
-                .transpose()?,
+            certificate: read(&files.own.certificate, limits::TLS_FILE_BYTES_MAX, check_mode)?,
+            private_key: read(&files.own.private_key, limits::TLS_FILE_BYTES_MAX, check_key_mode)?,
+            authorities: authorities.collect::<Result<_, Error>>()?,
         })
     }
 
     /// What they are known by, so that no private key need be kept to see that it changed.
     pub fn digest(&self) -> [u8; 32] {
         let mut whole = digest::Context::new(&digest::SHA256);
-        let crl = self.client_crl.as_deref().unwrap_or_default();
-        for part in [self.certificate.as_slice(), &self.private_key, &self.client_ca, crl] {
+        let none: &[u8] = &[];
+        let authorities =
+            self.authorities.iter().flat_map(|(ca, crl)| [ca.as_slice(), crl.as_deref().unwrap_or(none)]);
+        for part in [self.certificate.as_slice(), &self.private_key].into_iter().chain(authorities) {
             whole.update(&(part.len() as u64).to_be_bytes());
             whole.update(part);
         }
@@ -69,7 +77,7 @@ pub(super) fn sha256(whole: digest::Context) -> [u8; 32] {
 
 type ModeCheck = fn(path: &Path, mode: u32, owner: u32) -> Result<(), Error>;
 
-fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Vec<u8>, Error> {
+pub(super) fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     // Opened without waiting: a pipe in the place of a file would hold the start-up for ever.
     let file: File = OpenOptions::new()
@@ -93,13 +101,13 @@ fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Vec<u8>, Erro
 }
 
 /// Whoever may write one of these files decides who our callers are.
-fn check_mode(path: &Path, mode: u32, _owner: u32) -> Result<(), Error> {
+pub(super) fn check_mode(path: &Path, mode: u32, _owner: u32) -> Result<(), Error> {
     if mode & 0o022 == 0 { Ok(()) } else { Err(Error::WritableByOthers { path: path.to_owned(), mode }) }
 }
 
 /// The rule of `PostgreSQL` for `ssl_key_file`: nothing for others, no writing for the group, and reading
 /// for the group only if root owns it. The last is how Kubernetes mounts a secret. It is root's or ours.
-fn check_key_mode(path: &Path, mode: u32, owner: u32) -> Result<(), Error> {
+pub(super) fn check_key_mode(path: &Path, mode: u32, owner: u32) -> Result<(), Error> {
     check_key_of(path, mode, owner, rustix::process::geteuid().as_raw())
 }
 
@@ -138,8 +146,7 @@ mod tests {
             Contents {
                 certificate: certificate.to_vec(),
                 private_key: private_key.to_vec(),
-                client_ca: Vec::new(),
-                client_crl: crl.map(<[u8]>::to_vec),
+                authorities: vec![(Vec::new(), crl.map(<[u8]>::to_vec))],
             }
             .digest()
         };

@@ -3,6 +3,8 @@
 //! webpki has verified signatures, times, names and revocation before; it lets pass what is missing
 //! here, because for the web it may be missing.
 
+use std::collections::BTreeMap;
+
 use aws_lc_rs::digest;
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
@@ -60,8 +62,8 @@ pub enum Refusal {
     #[error("URI name of the certificate is not a SPIFFE id with a path")]
     NotASpiffeId,
     /// The trust domain is not one whose workloads may call.
-    #[error("{0} is not of a trust domain that is allowed here")]
-    TrustDomain(WorkloadId),
+    #[error("certificate is of a trust domain that is not allowed here")]
+    TrustDomain,
 }
 
 /// The certificate of a workload, from its DER form. In this order: what it may be used for (X509-SVID
@@ -109,23 +111,19 @@ pub(super) fn check_size(intermediates: &[CertificateDer<'_>]) -> Result<(), Ref
     Ok(())
 }
 
-/// What webpki lets pass, of whichever end.
-pub(super) fn check_svid(
+/// The authorities of the trust domain that an X.509-SVID names. The name is proven by the path to one of them, and by
+/// nothing else.
+pub(super) fn authorities_of<'a, A>(
     end_entity: &CertificateDer<'_>,
-    intermediates: &[CertificateDer<'_>],
-    trust_domains: &[TrustDomain],
-) -> Result<(), Refusal> {
-    intermediates.iter().try_for_each(|certificate| check_intermediate(certificate))?;
-    check_trust_domain(&peer_certificate(end_entity)?.spiffe_id, trust_domains)
+    authorities: &'a BTreeMap<TrustDomain, A>,
+) -> Result<&'a A, Refusal> {
+    let named = peer_certificate(end_entity)?.spiffe_id;
+    authorities.get(named.trust_domain()).ok_or(Refusal::TrustDomain)
 }
 
-/// Whether the trust domain of `spiffe_id` is one of `allowed`, compared byte for byte.
-fn check_trust_domain(spiffe_id: &WorkloadId, allowed: &[TrustDomain]) -> Result<(), Refusal> {
-    if allowed.contains(spiffe_id.trust_domain()) {
-        Ok(())
-    } else {
-        Err(Refusal::TrustDomain(spiffe_id.clone()))
-    }
+/// What webpki lets pass in the path of whichever end.
+pub(super) fn check_intermediates(intermediates: &[CertificateDer<'_>]) -> Result<(), Refusal> {
+    intermediates.iter().try_for_each(|certificate| check_intermediate(certificate))
 }
 
 /// Whether a certificate may stand between a leaf and a CA. webpki looks at everything but the key

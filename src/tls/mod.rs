@@ -2,6 +2,7 @@
 //! the other end is; for callers, and between nodes. Nothing here accepts a connection and nothing decides
 //! what the other end may do.
 
+mod client_certificate;
 mod config;
 mod files;
 mod leaf;
@@ -22,14 +23,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-pub use self::files::Files;
+pub use self::client_certificate::KeyPairFiles;
+pub use self::files::{Authorities, Files};
 pub use self::leaf::{PeerCertificate, Refusal};
 pub use self::reason::handshake_failure;
 
 use self::config::Loaded;
 use self::files::Contents;
 use crate::clock::Clock;
-use crate::id::TrustDomain;
 use crate::limits;
 use crate::telemetry::Metrics;
 
@@ -172,7 +173,6 @@ pub struct Tls(Arc<Shared>);
 
 struct Shared {
     files: Files,
-    client_trust_domains: Vec<TrustDomain>,
     with: With,
     clock: Clock,
     metrics: Metrics,
@@ -188,22 +188,16 @@ struct Said {
 }
 
 impl Tls {
-    /// Reads the files. A client is known by a certificate of one of `client_trust_domains` only.
+    /// Reads the files. The other end is known by a certificate of one of their trust domains only.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub fn load(
-        files: Files,
-        client_trust_domains: Vec<TrustDomain>,
-        with: With,
-        clock: Clock,
-        metrics: Metrics,
-    ) -> Result<Self, Error> {
-        let loaded = config::load(&files, &Contents::read(&files)?, (&client_trust_domains, with), &clock)?;
+    pub fn load(files: Files, with: With, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
+        let loaded = config::load(&files, &Contents::read(&files)?, with, &clock)?;
         metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
         let loaded = ArcSwap::from_pointee(loaded);
         let generation = watch::Sender::new(0);
-        Ok(Self(Arc::new(Shared { files, client_trust_domains, with, clock, metrics, loaded, generation })))
+        Ok(Self(Arc::new(Shared { files, with, clock, metrics, loaded, generation })))
     }
 
     /// For the next handshake. It is not to be kept: the one after may need another.
@@ -257,10 +251,8 @@ impl Tls {
         if seen == current {
             said.refused = None;
         } else if said.refused != Some(seen) {
-            let loaded = contents.and_then(|contents| {
-                let who = (shared.client_trust_domains.as_slice(), shared.with);
-                config::load(&shared.files, &contents, who, &shared.clock)
-            });
+            let loaded = contents
+                .and_then(|contents| config::load(&shared.files, &contents, shared.with, &shared.clock));
             said.refused = self.take_over(loaded).is_err().then_some(seen);
         }
         self.say_if_expiring(&mut said);

@@ -2,6 +2,7 @@
 //! not revoked, and is an X.509-SVID of the trust domain. Names of hosts are not looked at: an address may be
 //! reached by many names, and which node answers is in the SPIFFE ID.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -21,28 +22,32 @@ use crate::id::TrustDomain;
 /// webpki's rules for servers without those for names, and ours after them.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    roots: Arc<RootCertStore>,
-    crls: Vec<CertRevocationList<'static>>,
-    trust_domains: Vec<TrustDomain>,
+    authorities: BTreeMap<TrustDomain, Authorities>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerVerifier {
+/// The CAs of one trust domain, with their revocation lists.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    roots: Arc<RootCertStore>,
+    crls: Vec<CertRevocationList<'static>>,
+}
+
+impl Authorities {
     /// # Errors
     /// If a revocation list cannot be read.
     pub fn new(
         roots: Arc<RootCertStore>,
         crls: &[CertificateRevocationListDer<'static>],
-        trust_domains: Vec<TrustDomain>,
-        provider: &CryptoProvider,
     ) -> Result<Self, webpki::Error> {
         let crls = crls.iter().map(|list| Ok(OwnedCertRevocationList::from_der(list)?.into()));
-        Ok(Self {
-            roots,
-            crls: crls.collect::<Result<_, webpki::Error>>()?,
-            trust_domains,
-            algorithms: provider.signature_verification_algorithms,
-        })
+        Ok(Self { roots, crls: crls.collect::<Result<_, webpki::Error>>()? })
+    }
+}
+
+impl ServerVerifier {
+    pub fn new(authorities: BTreeMap<TrustDomain, Authorities>, provider: &CryptoProvider) -> Self {
+        Self { authorities, algorithms: provider.signature_verification_algorithms }
     }
 
     fn check(
@@ -52,7 +57,8 @@ impl ServerVerifier {
         now: UnixTime,
     ) -> Result<(), CertificateError> {
         leaf::check_size(intermediates).map_err(refused)?;
-        let lists: Vec<&CertRevocationList<'_>> = self.crls.iter().collect();
+        let authorities = leaf::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let lists: Vec<&CertRevocationList<'_>> = authorities.crls.iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok();
         // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
         let revocation =
@@ -62,7 +68,7 @@ impl ServerVerifier {
             .map_err(malformed)?
             .verify_for_usage(
                 self.algorithms.all,
-                &self.roots.roots,
+                &authorities.roots.roots,
                 intermediates,
                 now,
                 KeyUsage::server_auth(),
@@ -70,7 +76,7 @@ impl ServerVerifier {
                 None,
             )
             .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))))?;
-        leaf::check_svid(end_entity, intermediates, &self.trust_domains).map_err(refused)
+        leaf::check_intermediates(intermediates).map_err(refused)
     }
 }
 

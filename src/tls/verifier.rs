@@ -1,9 +1,14 @@
-//! Who may finish a handshake: a client without a certificate, or one whose certificate leads to a
-//! client CA, is not revoked, and is an X.509-SVID of an allowed trust domain.
+//! Who may finish a handshake: a client without a certificate, or one whose certificate is an X.509-SVID that
+//! leads to a CA of the very trust domain that it names, and is not revoked. CAs of different trust domains are never
+//! pooled: one of them could name workloads of the others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
@@ -11,11 +16,24 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherEr
 use super::leaf::{self, Refusal};
 use crate::id::TrustDomain;
 
-/// webpki's rules, and ours after them.
+/// webpki's rules with the CAs of one trust domain, and ours after them.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    pub webpki: Arc<dyn ClientCertVerifier>,
-    pub trust_domains: Vec<TrustDomain>,
+    authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+    is_mandatory: bool,
+    hints: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    pub fn new(
+        authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+        is_mandatory: bool,
+        provider: &CryptoProvider,
+    ) -> Self {
+        let hints = authorities.values().flat_map(|of| of.root_hint_subjects()).cloned().collect();
+        Self { authorities, is_mandatory, hints, algorithms: provider.signature_verification_algorithms }
+    }
 }
 
 impl ClientCertVerifier for Verifier {
@@ -26,17 +44,18 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         leaf::check_size(intermediates).map_err(refused)?;
-        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now)?;
-        leaf::check_svid(end_entity, intermediates, &self.trust_domains).map_err(refused)?;
+        let webpki = leaf::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let verified = webpki.verify_client_cert(end_entity, intermediates, now)?;
+        leaf::check_intermediates(intermediates).map_err(refused)?;
         Ok(verified)
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.webpki.client_auth_mandatory()
+        self.is_mandatory
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.webpki.root_hint_subjects()
+        &self.hints
     }
 
     fn verify_tls12_signature(
@@ -45,7 +64,7 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.webpki.verify_tls12_signature(message, certificate, signature)
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -54,11 +73,11 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.webpki.verify_tls13_signature(message, certificate, signature)
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Error;
+use super::lineage::is_same_name;
 use crate::limits;
 
 /// An actor, and whoever acted before it.
@@ -23,7 +24,7 @@ impl Act {
     ///
     /// # Errors
     /// [`Error::ClaimMalformed`], [`Error::ActTooDeep`], or [`Error::ActLoop`] if an actor stands in
-    /// the chain twice.
+    /// the chain twice, under one name or two.
     pub fn read(value: &Value, token_iss: &str) -> Result<Self, Error> {
         let mut actors: Vec<(String, String)> = Vec::new();
         let mut next = Some(value);
@@ -33,7 +34,8 @@ impl Act {
             }
             let actor = actor(value, "act")?;
             let actor = (actor.0.unwrap_or_else(|| token_iss.to_owned()), actor.1);
-            if actors.contains(&actor) {
+            let is_actor = |(iss, sub): &(String, String)| *iss == actor.0 && is_same_name(sub, &actor.1);
+            if actors.iter().any(is_actor) {
                 return Err(Error::ActLoop);
             }
             actors.push(actor);
@@ -137,6 +139,8 @@ mod tests {
         let value = json!({"sub": "x", "act": {"sub": "y", "act": {"iss": "https://own", "sub": "x"}}});
         assert_eq!(Act::read(&value, "https://own"), Err(Error::ActLoop));
         assert!(Act::read(&value, "https://other").is_ok());
+        let value = json!({"sub": "spiffe://a/x", "act": {"sub": "wimse://a/x"}});
+        assert_eq!(Act::read(&value, "https://own"), Err(Error::ActLoop), "two names of one workload");
     }
 
     #[test]

@@ -59,25 +59,25 @@ impl Claims {
         })
     }
 
-    /// Checks `nbf`, `iat`, `exp` and age at `now`, with `leeway` for clocks that differ. The age has none:
-    /// it is our own rule, not the issuer's statement.
+    /// Checks `nbf`, `iat`, `exp` and age at `now`. `nbf` and `iat` have [`limits::LEEWAY`] for clocks that differ;
+    /// `exp` has `exp_leeway`. The age has none: it is our own rule, not the issuer's statement.
     ///
     /// # Errors
     /// [`Error::ClaimMalformed`] if `exp` is not after `iat`, [`Error::NotYetValid`],
     /// [`Error::IssuedAhead`], [`Error::Expired`] or [`Error::TooOld`].
-    pub fn check_times(&self, now: Timestamp, age_max: Duration, leeway: Duration) -> Result<(), Error> {
+    pub fn check_times(&self, now: Timestamp, age_max: Duration, exp_leeway: Duration) -> Result<(), Error> {
         if self.exp <= self.iat {
             return Err(Error::ClaimMalformed("exp"));
         }
         // RFC 7519 §4.1.5: "the time before which the JWT MUST NOT be accepted".
-        if self.nbf.is_some_and(|nbf| nbf > now.plus(leeway)) {
+        if self.nbf.is_some_and(|nbf| nbf > now.plus(limits::LEEWAY)) {
             return Err(Error::NotYetValid);
         }
-        if self.iat > now.plus(leeway) {
+        if self.iat > now.plus(limits::LEEWAY) {
             return Err(Error::IssuedAhead);
         }
         // RFC 7519 §4.1.4: "on or after which the JWT MUST NOT be accepted".
-        if now >= self.exp.plus(leeway) {
+        if now >= self.exp.plus(exp_leeway) {
             return Err(Error::Expired);
         }
         if now >= self.iat.plus(age_max) {

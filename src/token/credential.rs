@@ -40,6 +40,7 @@ pub struct Credential {
     pub(super) idx: Option<LogPosition>,
     pub(super) is_bound: bool,
     pub(super) is_agent_identity: bool,
+    pub(super) came_via_peers: bool,
     pub(super) execution: Option<Execution>,
     pub(super) kubernetes: Option<Kubernetes>,
 }
@@ -184,6 +185,14 @@ impl Credential {
         self.is_agent_identity
     }
 
+    /// Whether its subject speaks for itself with it: it was presented by its subject when it was issued, nobody acts in
+    /// it, it came through no peer fabric, and it is not bound to one action. An agent's identity token always is that.
+    #[must_use]
+    pub fn is_its_subjects_own(&self) -> bool {
+        let is_first_hand = self.is_agent_identity || self.client_id.as_deref() == Some(self.sub.as_str());
+        is_first_hand && self.act.is_none() && !self.came_via_peers && self.execution.is_none()
+    }
+
     /// What it is bound to, if it is good for one action only. Only a token of ours that is presented to
     /// a tool can be.
     #[must_use]
@@ -231,6 +240,7 @@ pub(super) fn read(
         idx: None,
         is_bound: false,
         is_agent_identity: false,
+        came_via_peers: false,
         execution: None,
         kubernetes: None,
     })

@@ -71,7 +71,7 @@ pub fn verify_own(
 ///
 /// 1. to 5. as [`verify_own`]
 /// 6. `aud` is one value: for whom is not asked here
-/// 7. `nbf`, `iat`, `exp`, age; without leeway if it is bound to one action (contract §3)
+/// 7. `nbf`, `iat`, `exp`, age; `exp` without leeway if it is bound to one action
 /// 8. `cnf`, if it is there, names `presented`
 /// 9. `sub` is of a trust domain we issue for
 /// 10. `jti`, `lineage`, `idx`, the claims of an execution scope, and types and limits of all others
@@ -93,8 +93,8 @@ pub fn verify_presented_to_tool(
     if claims.aud.len() != 1 {
         return Err(Error::ClaimMalformed("aud"));
     }
-    let leeway = if Execution::is_in(&claims) { Duration::ZERO } else { limits::LEEWAY };
-    claims.check_times(now, limits::CREDENTIAL_AGE_MAX, leeway)?;
+    let exp_leeway = if Execution::is_in(&claims) { Duration::ZERO } else { limits::LEEWAY };
+    claims.check_times(now, limits::CREDENTIAL_AGE_MAX, exp_leeway)?;
     read(&claims, fabric, key, presented)
 }
 
@@ -142,6 +142,7 @@ fn read(
     credential.lineage = carried_lineage(claims)?;
     // We write it into identity tokens and into nothing else.
     credential.is_agent_identity = claims.others.contains_key("platform");
+    credential.came_via_peers = claims.others.contains_key("via");
     credential.is_bound = is_bound;
     credential.execution = Execution::read(claims)?;
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;

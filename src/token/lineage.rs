@@ -3,11 +3,44 @@
 //!
 //! A workload identifier names its owner by itself, so its digest has no issuer. Everything else
 //! means only what its issuer says it means.
+//!
+//! Digests are taken of canonical spellings ([`canonical_name`], [`canonical_email`]), so that a revocation of one
+//! spelling covers the other. A [`Fact`] keeps the spelling that it was given, which may be the only one that
+//! whoever is told of it knows.
+
+use std::borrow::Cow;
 
 use crate::id::{Digest128, DigestKind, WorkloadId};
 
 /// The kind of a workload identifier, and of a subject as its issuer names it.
 pub const SUBJECT: &str = "subject";
+/// The kind of a token, and of a family of tokens.
+pub const TOKEN: &str = "token";
+
+/// The canonical spelling of a subject or client: a SPIFFE ID and the WIMSE identifier with the same trust domain and
+/// path name one workload.
+#[must_use]
+pub fn canonical_name(name: &str) -> Cow<'_, str> {
+    name.strip_prefix("spiffe://").map_or(Cow::Borrowed(name), |rest| format!("wimse://{rest}").into())
+}
+
+/// Whether two names name one subject.
+#[must_use]
+pub fn is_same_name(one: &str, other: &str) -> bool {
+    canonical_name(one) == canonical_name(other)
+}
+
+/// The canonical spelling of an email address: the domain, behind the last `@`, in ASCII lower case. Only the host of
+/// that domain knows which spellings of the part before it are the same (RFC 5321 §2.3.11).
+#[must_use]
+pub fn canonical_email(email: &str) -> Cow<'_, str> {
+    match email.rsplit_once('@') {
+        Some((local, domain)) if domain.bytes().any(|byte| byte.is_ascii_uppercase()) => {
+            format!("{local}@{}", domain.to_ascii_lowercase()).into()
+        }
+        _ => Cow::Borrowed(email),
+    }
+}
 
 /// One fact that credentials derive from, with the words its digest is made of: what is revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +81,15 @@ impl Fact {
         Self::new(DigestKind::Token, iss, jti)
     }
 
+    /// A token that this fabric, `iss`, issued: an identity token stands for its [`family`], so that revoking one
+    /// that leaked also ends what was renewed from it.
+    #[must_use]
+    pub fn own_token(iss: &str, jti: &str) -> Self {
+        let is_identity_token = jti.contains(FAMILY_END);
+        let kind = if is_identity_token { DigestKind::TokenFamily } else { DigestKind::Token };
+        Self::new(kind, iss, jti)
+    }
+
     /// As [`signing_key`].
     #[must_use]
     pub fn signing_key(iss: &str, kid: &str) -> Self {
@@ -61,7 +103,10 @@ impl Fact {
     /// As it stands in `lineage`.
     #[must_use]
     pub fn digest(&self) -> Digest128 {
-        Digest128::of(self.kind, self.issuer.as_bytes(), self.value.as_bytes())
+        match self.kind {
+            DigestKind::TokenFamily => family(&self.issuer, &self.value),
+            kind => digest(kind, &self.issuer, &self.value),
+        }
     }
 
     /// `subject`, `email`, `client`, `token` or `key`.
@@ -70,7 +115,7 @@ impl Fact {
         match self.kind {
             DigestKind::Email => "email",
             DigestKind::Client => "client",
-            DigestKind::Token => "token",
+            DigestKind::Token | DigestKind::TokenFamily => TOKEN,
             DigestKind::SigningKey => "key",
             _ => SUBJECT,
         }
@@ -89,38 +134,98 @@ impl Fact {
     }
 }
 
+/// The digest of a fact, of its canonical spelling.
+fn digest(kind: DigestKind, issuer: &str, value: &str) -> Digest128 {
+    let canonical = match kind {
+        DigestKind::Subject | DigestKind::Client => canonical_name(value),
+        DigestKind::Email => canonical_email(value),
+        _ => Cow::Borrowed(value),
+    };
+    Digest128::of(kind, issuer.as_bytes(), canonical.as_bytes())
+}
+
 /// A workload identifier, ours or a SPIFFE ID, as it stands in `sub`.
 #[must_use]
 pub fn workload(id: &WorkloadId) -> Digest128 {
-    Digest128::of(DigestKind::Subject, b"", id.as_str().as_bytes())
+    digest(DigestKind::Subject, "", id.as_str())
 }
 
 /// A subject as its issuer names it, before mapping.
 #[must_use]
 pub fn subject(iss: &str, sub: &str) -> Digest128 {
-    Digest128::of(DigestKind::Subject, iss.as_bytes(), sub.as_bytes())
+    digest(DigestKind::Subject, iss, sub)
 }
 
 /// An email address that `iss` says it has verified.
 #[must_use]
 pub fn email(iss: &str, email: &str) -> Digest128 {
-    Digest128::of(DigestKind::Email, iss.as_bytes(), email.as_bytes())
+    digest(DigestKind::Email, iss, email)
 }
 
 /// A `client_id` known to `iss`.
 #[must_use]
 pub fn client(iss: &str, client_id: &str) -> Digest128 {
-    Digest128::of(DigestKind::Client, iss.as_bytes(), client_id.as_bytes())
+    digest(DigestKind::Client, iss, client_id)
 }
 
 /// A token of `iss`, by `jti`.
 #[must_use]
 pub fn token(iss: &str, jti: &str) -> Digest128 {
-    Digest128::of(DigestKind::Token, iss.as_bytes(), jti.as_bytes())
+    digest(DigestKind::Token, iss, jti)
+}
+
+/// What stands between the family and the rest of an identity token's `jti`.
+pub const FAMILY_END: char = '.';
+
+/// The family of an identity token of ours: the token that was issued and all that was renewed from it. It is named
+/// by the part of their `jti` before [`FAMILY_END`].
+#[must_use]
+pub fn family(iss: &str, jti: &str) -> Digest128 {
+    let name = jti.split_once(FAMILY_END).map_or(jti, |(name, _)| name);
+    Digest128::of(DigestKind::TokenFamily, iss.as_bytes(), name.as_bytes())
 }
 
 /// A signing key of `iss`, by `kid`.
 #[must_use]
 pub fn signing_key(iss: &str, kid: &str) -> Digest128 {
-    Digest128::of(DigestKind::SigningKey, iss.as_bytes(), kid.as_bytes())
+    digest(DigestKind::SigningKey, iss, kid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> WorkloadId {
+        text.parse().expect("a workload identifier")
+    }
+
+    #[test]
+    fn both_names_of_a_workload_have_one_digest() {
+        let (spiffe, wimse) = ("spiffe://trust.example/a/b", "wimse://trust.example/a/b");
+        assert_eq!(workload(&id(spiffe)), workload(&id(wimse)));
+        assert_eq!(Fact::workload(&id(spiffe)).digest(), workload(&id(wimse)));
+        assert_eq!(subject("https://i.example", spiffe), subject("https://i.example", wimse));
+        assert_eq!(client("https://i.example", spiffe), Fact::client("https://i.example", wimse).digest());
+        assert!(is_same_name(spiffe, wimse));
+        assert_eq!(Fact::workload(&id(spiffe)).value(), spiffe, "and keep their spelling");
+        for other in ["spiffe://trust.example/a/B", "spiffe://trust.example/a", "wimse://other.example/a/b"] {
+            assert_ne!(workload(&id(other)), workload(&id(wimse)), "{other}");
+            assert!(!is_same_name(other, wimse), "{other}");
+        }
+        // Neither a token nor a key is a name.
+        assert_ne!(token("https://i.example", spiffe), token("https://i.example", wimse));
+        assert_ne!(signing_key("https://i.example", spiffe), signing_key("https://i.example", wimse));
+    }
+
+    #[test]
+    fn domain_of_an_email_is_compared_without_ascii_case() {
+        let of = |address: &str| email("https://i.example", address);
+        assert_eq!(of("a@B.Example"), of("a@b.example"));
+        assert_eq!(of("\"x@Y\"@B.Example"), of("\"x@Y\"@b.example"), "behind the last @");
+        for other in ["A@b.example", "a@b.example.", "\"x@y\"@b.example", "a+t@b.example", " a@b.example"] {
+            assert_ne!(of(other), of("a@b.example"), "{other}");
+        }
+        assert_ne!(of("\"x@Y\"@b.example"), of("\"x@y\"@b.example"), "the local part is not touched");
+        assert_ne!(of("a@\u{dc}.example"), of("a@\u{fc}.example"), "ASCII only");
+    }
 }

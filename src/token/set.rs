@@ -29,6 +29,8 @@ pub struct Set {
     pub aud: Vec<String>,
     /// `txn`.
     pub txn: Option<String>,
+    /// `svc_via`: the issuers through which it came before its own, the first one first.
+    pub via: Vec<String>,
     /// Whom the events are about.
     pub subject: SubjectId,
     /// `sub_id` as it was sent, for policy and record.
@@ -58,7 +60,8 @@ pub struct Sent {
     pub jti: String,
     /// `iat`, of any time.
     pub iat: Timestamp,
-    /// Digest of `sub_id` and `events`: of two tokens of one `jti` it tells whether they say the same.
+    /// Digest of the canonical text of all claims (RFC 8785), which tells a repetition from another token under
+    /// the same `jti`.
     pub content: Digest128,
     is_signed: bool,
     others: Map<String, Value>,
@@ -194,7 +197,10 @@ impl Sent {
         Self::read(members, true, rules)
     }
 
-    fn read(mut members: Map<String, Value>, is_signed: bool, rules: &Rules<'_>) -> Result<Self, Error> {
+    fn read(members: Map<String, Value>, is_signed: bool, rules: &Rules<'_>) -> Result<Self, Error> {
+        let claims = Value::Object(members);
+        let content = Digest128::of(DigestKind::SignalContent, b"", json::canonical(&claims).as_bytes());
+        let mut members = object(claims)?;
         let iss = text(&mut members, "iss", limits::URI_BYTES_MAX, URI_RULE)?;
         if iss != rules.iss {
             return Err(Error::Issuer);
@@ -202,9 +208,6 @@ impl Sent {
         let jti = text(&mut members, "jti", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)?;
         let iat = members.remove("iat").and_then(|value| claims::numeric_date("iat", &value).ok());
         let iat = iat.ok_or_else(|| invalid("iat", "must be a whole number of seconds since 1970"))?;
-        let said = |name| members.get(name).map(Value::to_string).unwrap_or_default();
-        let content =
-            Digest128::of(DigestKind::SignalContent, said("sub_id").as_bytes(), said("events").as_bytes());
         Ok(Self { iss, jti, iat, content, is_signed, others: members })
     }
 
@@ -212,7 +215,7 @@ impl Sent {
     ///
     /// 1. `aud` names us; of a token that is not signed it is one string, else it may be an array
     /// 2. `iat` is at most 60 s ahead and 24 h old
-    /// 3. `txn`, `sub_id`, `toe`, and `events`, at least one and at most `SET_EVENTS_MAX`; exactly one of a
+    /// 3. `txn`, `svc_via`, `sub_id`, `toe`, and `events`, at least one and at most `SET_EVENTS_MAX`; exactly one of a
     ///    signed token
     ///
     /// Other members are ignored.
@@ -232,6 +235,7 @@ impl Sent {
         let has_txn = members.contains_key("txn");
         let txn =
             has_txn.then(|| text(&mut members, "txn", limits::OPAQUE_BYTES_MAX, OPAQUE_RULE)).transpose()?;
+        let via = members.remove("svc_via").map_or(Ok(Vec::new()), via)?;
         let sub_id = members.remove("sub_id").ok_or_else(|| invalid("sub_id", "must be an object"))?;
         let subject = SubjectId::read(&sub_id, "sub_id")?;
         let toe = members.get("toe").map(|value| happened_at(value, rules.now)).transpose();
@@ -244,7 +248,7 @@ impl Sent {
         for event in &mut events {
             event.happened_at = event.happened_at.or(toe);
         }
-        Ok(Set { iss, jti, iat, aud, txn, subject, sub_id, events })
+        Ok(Set { iss, jti, iat, aud, txn, via, subject, sub_id, events })
     }
 }
 
@@ -325,6 +329,16 @@ fn text(
         Some(Value::String(text)) if (1..=bytes_max).contains(&text.len()) => Ok(text),
         _ => Err(invalid(name, rule)),
     }
+}
+
+/// The issuers of `svc_via`. How many there may be is decided by the receiver.
+fn via(value: Value) -> Result<Vec<String>, Error> {
+    let issuer = |value: Value| match value {
+        Value::String(text) if is_issuer(&text) => Ok(text),
+        _ => Err(invalid("svc_via", "must be an array of issuers, each a string of 1 to 2048 bytes")),
+    };
+    let Value::Array(issuers) = value else { return Err(invalid("svc_via", "must be an array of issuers")) };
+    issuers.into_iter().map(issuer).collect()
 }
 
 /// One string, or an array of at least one; their number is bounded by the token's size.

@@ -567,6 +567,24 @@ mod tests {
     }
 
     #[test]
+    fn own_token_is_its_subjects_own_unless_others_had_a_hand_in_it() {
+        let actor = json!({"sub": "wimse://trust.example/agent/mcp/1"});
+        for (changes, expected) in [
+            (json!({}), true),
+            (json!({"client_id": "wimse://trust.example/ns/edge/sa/gateway"}), false),
+            (json!({"client_id": null}), false),
+            (json!({"act": actor}), false),
+            (json!({"via": ["https://peer.example"]}), false),
+            // Of an agent's identity token the client is not asked.
+            (json!({"client_id": "wimse://trust.example/ns/edge/sa/gateway", "platform": "mcp"}), true),
+            (json!({"act": actor, "platform": "mcp"}), false),
+        ] {
+            let credential = own(&own_header(), &with(&own_claims(), &changes)).expect("good");
+            assert_eq!(credential.is_its_subjects_own(), expected, "{changes}");
+        }
+    }
+
+    #[test]
     fn refuses_an_own_token_that_is_not_for_us_not_ours_or_for_one_action() {
         assert_eq!(own_refusal(&json!({"iss": ISS})), Error::IssuerMismatch);
         assert_eq!(own_refusal(&json!({"iss": null})), Error::ClaimMissing("iss"));

@@ -1,8 +1,8 @@
 //! Subject identifiers: whom a security event is about (RFC 9493, SSF 1.0, specification "`sub_id` fields").
 //!
 //! Reading is about form only; whether the sender may speak for the subject is decided by who receives.
-//! Every text is kept byte for byte, an email address too: what a verified one is digested as (`lineage`)
-//! is not normalised either, so neither side knows two spellings of one subject.
+//! Every text is kept byte for byte, an email address too. Two spellings of one subject meet in their digest
+//! (`lineage`).
 
 use serde_json::{Map, Value};
 

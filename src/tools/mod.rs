@@ -10,7 +10,9 @@ pub mod entry;
 pub mod registry;
 pub mod verify;
 
-use crate::state::Idempotency;
+use std::sync::Arc;
+
+use crate::state::{CallerFacts, Idempotency};
 
 /// Who asks, and in which request.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,8 @@ pub struct Caller {
     pub is_operator: bool,
     /// `X-Request-Id` of the request.
     pub request_id: String,
+    /// The facts by which the caller is judged when its commands are applied.
+    pub facts: Arc<CallerFacts>,
     /// Its `Idempotency-Key`, with the request.
     pub idempotency: Option<Idempotency>,
 }

@@ -128,7 +128,8 @@ impl Registry {
         self.put(entry, false, Condition::default(), caller).await
     }
 
-    /// Registers a tool, or replaces its entry.
+    /// Registers a tool, or replaces its entry. A replacement is answered only when no member can answer by the entry
+    /// before it.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -161,7 +162,7 @@ impl Registry {
         };
         let asked = if replaces { Action::Replace } else { Action::Register };
         let open = self.begin(asked, &tool_id, caller)?;
-        match self.state.put_tool(command, caller.idempotency).await {
+        match self.state.on_behalf_of(&caller.facts).put_tool(command, caller.idempotency).await {
             Ok(Told { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
                     How::Registered => (Outcome::Registered, Action::Register),
@@ -170,13 +171,18 @@ impl Registry {
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
                 self.done(open, Told { outcome, is_repeated }, action).await?;
+                // What was there allowed other calls. A request that found it unchanged may be the retry of one whose
+                // acknowledgement failed.
+                if replaces && outcome != Outcome::Registered {
+                    self.state.acknowledged().await?;
+                }
                 Ok(Written { outcome, row })
             }
             Err(error) => Err(self.refused(open, error, asked, &tool_id).await),
         }
     }
 
-    /// Deregisters a tool that can be seen through `door`.
+    /// Deregisters a tool that can be seen through `door`. Answered only when no member can still find it.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -196,12 +202,21 @@ impl Registry {
             protocol: door.protocol().unwrap_or_default().to_owned(),
         };
         let open = self.begin(Action::Deregister, &tool_id, caller)?;
-        match self.state.deregister_tool(command, caller.idempotency).await {
+        match self.state.on_behalf_of(&caller.facts).deregister_tool(command, caller.idempotency).await {
             Ok(Told { is_repeated, .. }) => {
                 let told = Told { outcome: Outcome::Deregistered, is_repeated };
-                self.done(open, told, Action::Deregister).await
+                self.done(open, told, Action::Deregister).await?;
+                Ok(self.state.acknowledged().await?)
             }
-            Err(error) => Err(self.refused(open, error, Action::Deregister, &tool_id).await),
+            Err(error) => {
+                let is_gone = matches!(error, state::Error::UnknownTool);
+                let refused = self.refused(open, error, Action::Deregister, &tool_id).await;
+                if is_gone {
+                    // It may have gone by an earlier request whose acknowledgement failed.
+                    self.state.acknowledged().await?;
+                }
+                Err(refused)
+            }
         }
     }
 

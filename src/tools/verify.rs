@@ -134,7 +134,8 @@ impl Error {
         match self {
             Self::Invalid { .. } => "invalid_request",
             Self::UnknownTool => "not_found",
-            Self::Failed(_) | Self::State(state::Error::IdempotencyKeyReused) => "deny",
+            Self::Failed(_)
+            | Self::State(state::Error::IdempotencyKeyReused | state::Error::CallerRefused) => "deny",
             Self::Behind | Self::State(_) | Self::Audit(_) => "error",
         }
     }
@@ -169,6 +170,7 @@ impl Verifier {
     ) -> Result<Verdict, Error> {
         // Before anything is looked up (design §4).
         let fresh = self.state.fresh().await?;
+        self.state.judges_by_time(&fresh)?;
         let mut now = self.clock.now();
         let mut authentic = self.authenticate(&fresh, &request, now);
         // Only a token of ours can make this node wait. The tool is read after that: what it asked for when
@@ -201,7 +203,7 @@ impl Verifier {
     }
 
     fn authenticate(&self, fresh: &Fresh, request: &Request, now: Timestamp) -> Result<Authentic, Failure> {
-        let key = |kid: &str| self.own_tokens.key(fresh, kid, now);
+        let key = |kid: &str| self.own_tokens.key(fresh, kid);
         let keys =
             Keys { fabric: self.own_tokens.fabric(), key: &key, signatures: self.own_tokens.signatures() };
         checks::token(&request.token, &keys, request.presented.as_ref(), now)
@@ -243,9 +245,11 @@ impl Verifier {
         // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log
         // entry": of many at once, the log lets one pass.
         let Some(execution) = execution else { return Ok(verified) };
-        match self.state.spend_nonce(execution, caller.idempotency).await {
+        let owner = state::owner(caller.id.as_deref().unwrap_or_default());
+        let state = self.state.on_behalf_of(&caller.facts);
+        match state.spend_token(execution, owner, caller.idempotency).await {
             Ok(()) => Ok(verified),
-            Err(state::Error::NonceSpent) => Err(Error::Failed(verified.into_already_used())),
+            Err(state::Error::TokenSpent) => Err(Error::Failed(verified.into_already_used())),
             Err(error) => Err(error.into()),
         }
     }
@@ -310,7 +314,10 @@ fn say_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
             draft.notes.clone_from(&failure.reason);
         }
         Err(error) => {
-            let is_refusal = matches!(error, Error::State(state::Error::IdempotencyKeyReused));
+            let is_refusal = matches!(
+                error,
+                Error::State(state::Error::IdempotencyKeyReused | state::Error::CallerRefused)
+            );
             draft.decision = if is_refusal { Decision::Deny } else { Decision::Error };
             draft.notes = error.to_string();
         }

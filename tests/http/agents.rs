@@ -84,6 +84,11 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
+/// The digest of an identity token's family in `lineage`.
+fn family(minted: &Minted) -> Value {
+    lineage::family(FABRIC, minted.claims["jti"].as_str().expect("jti")).to_string().into()
+}
+
 /// The digest of a workload identifier in `lineage`.
 fn digest(id: &str) -> Value {
     let id = id.parse().expect("an identifier");
@@ -121,7 +126,7 @@ async fn an_identity_token_has_exactly_its_claims() {
             "iss": FABRIC, "sub": agent.id, "client_id": agent.id, "aud": FABRIC,
             "iat": now, "nbf": now, "exp": now + 3600, "root_exp": now + 3600,
             "scope": "db.read db.write", "capabilities": ["db.read", "db.write"],
-            "blast_radius": "namespace:demo", "delegation_depth": 3, "lineage": [],
+            "blast_radius": "namespace:demo", "delegation_depth": 3, "lineage": [family(&agent.minted)],
             "platform": "mcp", "agent_name": "planner",
         })
     );
@@ -345,8 +350,9 @@ async fn a_chain_of_agents_has_less_with_each() {
             (&json!(depth), &json!(["db.read"]))
         );
         assert_eq!(claims["blast_radius"], "namespace:demo", "it has its parent's");
-        let ancestors: Vec<_> = chain.iter().rev().map(|agent| digest(&agent.id)).collect();
-        assert_eq!(claims["lineage"], json!(ancestors));
+        let ancestors = chain.iter().rev().map(|agent| digest(&agent.id));
+        let lineage: Vec<_> = std::iter::once(family(&child.minted)).chain(ancestors).collect();
+        assert_eq!(claims["lineage"], json!(lineage));
         chain.push(child);
     }
     let last = chain.last().expect("a child");
@@ -517,7 +523,9 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
     // It derives from all that the first derives from, and from the key that signed the first.
     let kid = agent.minted.header["kid"].as_str().expect("kid");
     let key = lineage::signing_key(FABRIC, kid).to_string();
-    assert_eq!(renewed.minted.claims["lineage"], json!([agent.minted.claims["lineage"][0], key]));
+    let (family, parent) = (family(&agent.minted), digest(&parent.id));
+    assert_eq!(agent.minted.claims["lineage"], json!([family, parent]));
+    assert_eq!(renewed.minted.claims["lineage"], json!([family, parent, key]));
     assert_eq!(renewed.minted.claims["exp"], node.now_secs() + 3600);
     // The renewed one renews again, and so does the first to its last second. It has no leeway: what comes
     // of it could not live.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::support::{Node, TOOL, with};
+use crate::support::{IDP, Node, Setup, TOOL, with};
 
 const TOOL_ID: &str = "sql-query";
 
@@ -254,4 +254,124 @@ async fn a_token_that_was_spent_for_a_caller_that_hung_up_is_in_the_trail() {
             return;
         }
     }
+}
+
+/// Policy, keys, revocations, blocks and allowances: each act stands in the audit with its actor, also one that was
+/// refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrative_acts_are_listed_with_their_actor() {
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
+    node.advance_secs(600);
+    let (operator, chief) = (node.certified("operator"), node.certified("chief"));
+    let json = [("content-type", "application/json")];
+    let ask = async |by, method: &str, path: &str, body: Value| {
+        node.call_over(by, method, path, &json, body.to_string()).await
+    };
+    let policy = ask(&operator, "GET", "/v1/sys/policy", Value::Null).await.json();
+    let sources = json!({"sources": policy["sources"]});
+    assert_eq!(ask(&operator, "PUT", "/v1/sys/policy", sources).await.status, 200);
+    let rollback = ask(&operator, "POST", "/v1/sys/policy/rollback", json!({"number": 1})).await;
+    assert_eq!(rollback.status, 200, "{}", rollback.body);
+    let rotated = ask(&chief, "POST", "/v1/sys/keys/rotate", Value::Null).await.json();
+    let kid = rotated["retired"].as_str().expect("a kid").to_owned();
+    let taint = format!("/v1/sys/keys/{kid}/taint");
+    assert_eq!(ask(&chief, "POST", &taint, Value::Null).await.status, 200);
+    let email = json!({"email": "alice@a.example", "issuer": IDP, "block": true});
+    let made = ask(&operator, "POST", "/v1/revocations", email).await.json();
+    let dry = json!({"email": "bob@a.example", "issuer": IDP});
+    assert_eq!(ask(&operator, "POST", "/v1/revocations?dry_run=true", dry).await.status, 200);
+    let blocks = ask(&chief, "GET", "/v1/blocks", Value::Null).await.json();
+    let block = format!("/v1/blocks/{}", blocks[0]["id"].as_str().expect("id"));
+    assert_eq!(ask(&chief, "DELETE", &block, Value::Null).await.status, 204);
+    assert_eq!(ask(&chief, "DELETE", &block, Value::Null).await.status, 404);
+    let allowance = json!({"issuer": IDP, "more": 3});
+    assert_eq!(ask(&operator, "POST", "/v1/sys/signals/allowance", allowance).await.status, 200);
+
+    let gateway = node.certified("gateway");
+    let acts = async |query: &str| {
+        let answer = node.call_over(&gateway, "GET", &format!("/v1/audit{query}"), &[], "").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json().as_array().expect("an array").clone()
+    };
+    let all = acts("").await;
+    let id = made["id"].as_str().expect("id");
+    let expected = [
+        format!("allow 3 more revocations to {IDP}"),
+        format!("lift block {}: there is no block with this id", &block["/v1/blocks/".len()..]),
+        format!("lift block {}", &block["/v1/blocks/".len()..]),
+        format!("revoke and block email {id}: log index {}", made["index"]),
+        format!("taint signing key {kid}"),
+        format!("rotate the ES256 signing key: {kid} is retired"),
+    ];
+    assert_eq!(members(&all, "notes")[..6], expected.each_ref().map(String::as_str));
+    assert!(
+        all[6]["notes"].as_str().is_some_and(|notes| notes.starts_with("roll the policy back to change 1: "))
+    );
+    assert!(all[7]["notes"].as_str().is_some_and(|notes| notes.starts_with("apply a policy: ")));
+    assert_eq!(all.len(), 8, "a dry run is no act");
+    let (o, c) = ("spiffe://trust.example/operator", "spiffe://trust.example/chief");
+    assert_eq!(members(&all, "actor"), [o, c, c, o, c, c, o, o]);
+    assert_eq!(
+        members(&all, "decision"),
+        ["allow", "deny", "allow", "allow", "allow", "allow", "allow", "allow"]
+    );
+    assert_eq!((members(&all, "action"), members(&all, "tool_id")), (vec!["admin"; 8], vec![""; 8]));
+    assert!(
+        !json!(all).to_string().contains("alice@"),
+        "an email address stands in the list of revocations only"
+    );
+    assert_eq!(acts(&format!("?action=admin&actor={o}")).await.len(), 4);
+    assert_eq!(acts("?actor=spiffe://trust.example/operato").await.len(), 0);
+    assert_eq!(acts("?since=2100-01-01T00:00:00Z").await.len(), 0);
+    assert_eq!(acts("?limit=3").await, all[..3]);
+    let refused = node.call_over(&gateway, "GET", "/v1/audit?action=verify", &[], "").await;
+    refused.is_refused(400, "invalid_request", "action: must be admin");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrative_acts_are_shown_by_command() {
+    let node = Node::start().await;
+    for more in [3, 4] {
+        let allowed = node.post("/v1/sys/signals/allowance", &json!({"issuer": IDP, "more": more})).await;
+        assert_eq!(allowed.status, 200, "{}", allowed.body);
+    }
+    let tail = crate::support::program::succeed(&node, &["audit", "tail", "--admin", "-n", "1"]);
+    assert!(tail.lines().count() == 1 && tail.contains("admin") && tail.contains("allow 4 more"), "{tail}");
+    crate::support::program::fail(&node, &["audit", "tail", "--admin", "a-tool"], &["cannot be used with"]);
+}
+
+/// An operator that changes the stream of another caller acts as an administrator; the owner does not.
+#[tokio::test]
+async fn changes_of_streams_of_others_are_administrative_acts() {
+    let more_config = "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n".to_owned();
+    let node = Node::start_with(Setup { more_config, is_secure: true, ..Setup::default() }).await;
+    let (gateway, chief) = (node.certified("gateway"), node.certified("chief"));
+    let json = [("content-type", "application/json")];
+    let ask = async |by, method: &str, path: &str, body: Value| {
+        node.call_over(by, method, path, &json, body.to_string()).await
+    };
+    let stream = json!({
+        "iss": crate::support::FABRIC, "aud": "https://receiver.example", "delivery_method": "poll",
+        "events_requested": ["https://schemas.openid.net/secevent/caep/event-type/session-revoked"],
+    });
+    let made = ask(&gateway, "POST", "/v1/signals/stream", stream).await;
+    assert_eq!(made.status, 201, "{}", made.body);
+    let id = made.json()["stream_id"].as_str().expect("id").to_owned();
+    let subject = json!({"stream_id": id, "subject": {"format": "opaque", "id": "7"}});
+    for by in [&gateway, &chief] {
+        let paused = json!({"stream_id": id, "status": "paused"});
+        assert_eq!(ask(by, "POST", "/v1/signals/status", paused).await.status, 200);
+        assert_eq!(ask(by, "POST", "/v1/signals/subjects:remove", subject.clone()).await.status, 204);
+        let described = json!({"stream_id": id, "description": "mine"});
+        assert_eq!(ask(by, "PATCH", "/v1/signals/stream", described).await.status, 200);
+    }
+    let path = format!("/v1/signals/stream?stream_id={id}");
+    assert_eq!(node.call_over(&chief, "DELETE", &path, &[], "").await.status, 204);
+    let acts = node.call_over(&gateway, "GET", "/v1/audit", &[], "").await.json();
+    let of = format!("stream {id} of spiffe://trust.example/gateway");
+    let expected =
+        ["delete", "change", "remove a subject of", "set the status of"].map(|what| format!("{what} {of}"));
+    let acts = acts.as_array().expect("an array");
+    assert_eq!(members(acts, "notes"), expected.each_ref().map(String::as_str));
+    assert_eq!(members(acts, "actor"), ["spiffe://trust.example/chief"; 4]);
 }

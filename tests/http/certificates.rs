@@ -236,5 +236,6 @@ fn the_configuration_on_the_page_is_one() {
     assert!(!page.is_empty());
     fs::write(&file, format!("{}{}", rest.replace(",\n           ", ","), page.concat())).expect("written");
     let config = config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("good");
-    assert_eq!(config.tls.expect("TLS").client_trust_domain.as_str(), "trust.example.com");
+    let authorities = config.tls.expect("TLS").files.authorities;
+    assert_eq!(authorities[0].trust_domain.as_str(), "trust.example.com");
 }

@@ -117,6 +117,10 @@ async fn nobody_acts_twice_in_one_chain() {
     node.exchange(&acted(&itself, &actor)).await.is_refused(403, "access_denied", text);
     let named = node.cluster.changed(&json!({"act": {"sub": "x", "act": {"sub": ORCHESTRATOR}}}));
     node.exchange(&acted(&credential(&named, JWT), &actor)).await.is_refused(403, "access_denied", text);
+    // Under its other name.
+    let spiffe = ORCHESTRATOR.replace("wimse://", "spiffe://");
+    let named = node.cluster.changed(&json!({"act": {"sub": spiffe}}));
+    node.exchange(&acted(&credential(&named, JWT), &actor)).await.is_refused(403, "access_denied", text);
     let subject = node.cluster.changed(&json!({"act": {"sub": REPORTER}}));
     node.exchange(&acted(&credential(&subject, JWT), &actor)).await.is_refused(403, "access_denied", text);
     // a0 acts for the orchestrator, whose token cannot then act for what a0 already acts for.

@@ -353,8 +353,17 @@ async fn waiting_for_an_index_takes_nobodys_place() {
     let anonymous = node.plain();
     let far = u64::MAX.to_string();
     let headers = [("svc-min-index", far.as_str())];
+    // A stranger does not wait at all.
+    let answer = node.call_over(&anonymous, "GET", "/v1/identity/jwks", &headers, "").await;
+    answer.is_refused(503, "server_error", "Svc-Min-Index");
+    node.call_over(&node.anonymous(), "GET", "/v1/tools", &headers, "").await.is_refused(
+        401,
+        "access_denied",
+        "",
+    );
+    let gateway = node.certified("gateway");
     let waiting = (0..2 * limits::MIN_INDEX_WAITS_MAX)
-        .map(|_| node.call_over(&anonymous, "GET", "/v1/identity/jwks", &headers, ""));
+        .map(|_| node.call_over(&gateway, "GET", "/v1/identity/jwks", &headers, ""));
     let mut waiting = std::pin::pin!(futures::future::join_all(waiting));
     // Health does not wait, and whoever does not ask for an index is answered meanwhile.
     let others = async {

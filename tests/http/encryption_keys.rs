@@ -9,6 +9,7 @@ use crate::support::python::run;
 use crate::support::{Answer, FABRIC, NOW_SECS, Node, OWN, Setup, credential, encode, with};
 
 const PATH: &str = "/v1/identity/agent/encryption-key";
+const NOT_ITS_OWN: &str = "the bearer token must be the subject's own";
 /// The public key of RFC 8037 §A.6.
 const X: &str = "3p7bfXt9wbTTW2HC7OQ1Nz-DQ8hbeGdNrfx-FG-IK08";
 
@@ -105,24 +106,20 @@ async fn an_agent_registers_its_own_keys_only() {
     let (one, other) = (agent(&node).await, agent(&node).await);
     let body = |agent: &Agent| json!({"workload_id": agent.id, "key": key(1)}).to_string();
     let answer = register_with(&node, &other.token, &[], &body(&one)).await;
-    answer.is_refused(
-        403,
-        "access_denied",
-        "workload_id: must be the agent whose identity token the bearer is",
-    );
-    // A workload of this fabric is known, and no agent.
+    let another = "workload_id: must be the subject of the bearer token";
+    answer.is_refused(403, "access_denied", another);
     let workload = node.own_token("agents", "orchestrator").await;
     let answer = register_with(&node, &workload.token, &[], &body(&one)).await;
-    answer.is_refused(403, "access_denied", "the bearer token must be the identity token of an agent");
-    let its_own = json!({"workload_id": workload.claims["sub"], "key": key(1)}).to_string();
-    let answer = register_with(&node, &workload.token, &[], &its_own).await;
-    answer.is_refused(403, "access_denied", "the bearer token must be the identity token of an agent");
-    // What was exchanged from the identity token has the same subject, and may have been handed on.
-    let request = with(&credential(&one.token, OWN), &json!({"audience": FABRIC}));
-    let exchanged = node.exchange(&request).await.minted();
-    assert_eq!(exchanged.claims["sub"], one.id);
-    let answer = register_with(&node, &exchanged.token, &[], &body(&one)).await;
-    answer.is_refused(403, "access_denied", "the bearer token must be the identity token of an agent");
+    answer.is_refused(403, "access_denied", another);
+    // A token with an actor has the subject of the token that it was exchanged from, and speaks for both.
+    let reporter = node.own_token("demo", "reporter").await;
+    let request = with(&credential(&reporter.token, OWN), &json!({"audience": FABRIC}));
+    let acted = with(&request, &json!({"actor_token": workload.token, "actor_token_type": OWN}));
+    let acted = node.exchange(&acted).await.minted();
+    assert_eq!(acted.claims["sub"], reporter.claims["sub"]);
+    let its_own = json!({"workload_id": acted.claims["sub"], "key": key(1)}).to_string();
+    let answer = register_with(&node, &acted.token, &[], &its_own).await;
+    answer.is_refused(403, "access_denied", NOT_ITS_OWN);
     // Nobody, and somebody else's tokens.
     let answer = node.call("POST", PATH, &[("content-type", "application/json")], body(&one)).await;
     answer.is_refused(401, "access_denied", "the bearer token of the agent itself is needed");
@@ -159,9 +156,9 @@ async fn nobody_is_told_to_encrypt_to_an_agent_that_is_unknown_revoked_or_at_its
         assert_eq!(register(&node, agent, &key(1)).await.status, 201);
     }
     let unknown = "there is no agent in force with this workload_id";
-    for nobody in ["wimse://trust.example/agent/mcp/none", "wimse://trust.example/ns/demo/sa/reporter"] {
-        keys_of(&node, nobody).await.is_refused(404, "not_found", unknown);
-    }
+    keys_of(&node, "wimse://trust.example/agent/mcp/none").await.is_refused(404, "not_found", unknown);
+    let keyless = keys_of(&node, "wimse://trust.example/ns/demo/sa/reporter").await;
+    keyless.is_refused(404, "not_found", "no encryption key is registered for this workload_id");
     revoke(&node, &parent).await;
     for revoked in [&parent, &child] {
         keys_of(&node, &revoked.id).await.is_refused(404, "not_found", unknown);
@@ -175,15 +172,21 @@ async fn nobody_is_told_to_encrypt_to_an_agent_that_is_unknown_revoked_or_at_its
     keys_of(&node, &other.id).await.is_refused(404, "not_found", unknown);
 }
 
-/// Attack: whoever stole a token registers a key of its own, so that it can read what is meant for the agent.
+/// Attack: a thief of a token registers a key of its own, so that it can read what is meant for the agent. The key came
+/// back when the revocation of the token was forgotten.
 #[tokio::test]
 async fn a_key_is_as_good_as_the_token_that_registered_it() {
     let node = Node::start().await;
-    let stolen = agent(&node).await;
-    let bearer = format!("Bearer {}", stolen.token);
-    let renewed =
-        node.call("POST", "/v1/identity/agent/renew", &[("authorization", &bearer)], "").await.json();
-    let good = Agent { id: stolen.id.clone(), token: renewed["token"].as_str().expect("a token").to_owned() };
+    // A retry of the issue is another family of tokens of the same agent.
+    let request = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
+    let issued = async || {
+        let headers = [("idempotency-key", "issue"), ("content-type", "application/json")];
+        let answer = node.call("POST", "/v1/identity/agent", &headers, request.to_string()).await.json();
+        let text = |name: &str| answer[name].as_str().expect("text").to_owned();
+        Agent { id: text("agent_id"), token: text("token") }
+    };
+    let (stolen, good) = (issued().await, issued().await);
+    assert_eq!(stolen.id, good.id);
     let of = |answer: Answer| -> Vec<Value> {
         let keys = answer.json()["keys"].as_array().expect("keys").clone();
         keys.into_iter().map(|key| key["x"].clone()).collect()
@@ -198,25 +201,122 @@ async fn a_key_is_as_good_as_the_token_that_registered_it() {
     let answer = node.post("/v1/revocations", &json!({"jti": payload["jti"]})).await;
     assert_eq!(answer.status, 202, "{}", answer.body);
     assert_eq!(of(keys_of(&node, &good.id).await), [key(2)["x"].clone()]);
-    // By a good token it is the agent's own again.
-    assert_eq!(register(&node, &good, &key(1)).await.status, 200);
-    assert_eq!(of(keys_of(&node, &good.id).await).len(), 2);
+    // It is not there any more, also when the revocation is forgotten.
+    for _ in 0..3 {
+        node.advance_secs(limits::REVOCATION_RETENTION.as_secs() / 2);
+        agent(&node).await;
+    }
+    assert_eq!(node.get("/v1/revocations").await.json(), json!([]));
+    assert_eq!(of(keys_of(&node, &good.id).await), [key(2)["x"].clone()]);
+}
+
+#[tokio::test]
+async fn any_subject_registers_keys_with_its_own_token() {
+    let mut node = Node::start().await;
+    let workload = node.own_token("agents", "orchestrator").await;
+    let id = workload.claims["sub"].as_str().expect("sub").to_owned();
+    let body = |number| json!({"workload_id": id, "key": key(number)}).to_string();
+    for (number, status) in [(1, 201), (1, 200), (2, 201)] {
+        let answer = register_with(&node, &workload.token, &[], &body(number)).await;
+        assert_eq!((answer.status, &answer.json()["workload_id"]), (status, &json!(id)), "{}", answer.body);
+    }
+    node.restart().await;
+    assert_eq!(keys_of(&node, &id).await.json()["keys"].as_array().map(Vec::len), Some(2));
+    let kid = keys_of(&node, &id).await.json()["keys"][0]["kid"].as_str().expect("kid").to_owned();
+    let bearer = format!("Bearer {}", workload.token);
+    let path = format!("{PATH}?workload_id={id}&kid={kid}");
+    assert_eq!(node.call("DELETE", &path, &[("authorization", &bearer)], "").await.status, 204);
+    assert_eq!(keys_of(&node, &id).await.json()["keys"].as_array().map(Vec::len), Some(1));
+    // The keys of a subject that is revoked are removed.
+    assert_eq!(node.post("/v1/revocations", &json!({"subject": id})).await.status, 202);
+    keys_of(&node, &id).await.is_refused(404, "not_found", "no encryption key");
+    // Without an agent's record a key ends 30 days after its last registration.
+    node.advance_secs(10);
+    let again = node.own_token("agents", "orchestrator").await;
+    assert_eq!(register_with(&node, &again.token, &[], &body(3)).await.status, 201);
+    for (secs, status) in [(30 * 24 * 3600 - 1, 200), (1, 404)] {
+        node.advance_secs(secs);
+        agent(&node).await;
+        assert_eq!(keys_of(&node, &id).await.status, status);
+    }
+}
+
+/// A gateway that exchanges for others gets tokens of theirs, and must not have their mail sent to itself.
+#[tokio::test]
+async fn token_of_another_client_registers_no_key() {
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
+    let workload = node.own_token("agents", "orchestrator").await;
+    assert_ne!(workload.claims["client_id"], workload.claims["sub"]);
+    let body = json!({"workload_id": workload.claims["sub"], "key": key(1)}).to_string();
+    let answer = register_with(&node, &workload.token, &[], &body).await;
+    answer.is_refused(403, "access_denied", NOT_ITS_OWN);
+}
+
+#[tokio::test]
+async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
+    let (agent, other) = (agent(&node).await, agent(&node).await);
+    let mut kids = Vec::new();
+    for number in 0..3 {
+        let answer = register(&node, &agent, &key(number)).await;
+        kids.push(answer.json()["kid"].as_str().expect("kid").to_owned());
+    }
+    let path = |kid: &str| format!("{PATH}?workload_id={}&kid={kid}", agent.id);
+    let bearer = |agent: &Agent| format!("Bearer {}", agent.token);
+    let (its_own, others) = (bearer(&agent), bearer(&other));
+    let [its_own, others] = [&its_own, &others].map(|value| [("authorization", value.as_str())]);
+    let neither =
+        "workload_id: must be the subject of the bearer token, or an agent that the caller had issued";
+    for name in ["stranger", "operator"] {
+        let answer = node.call_over(&node.certified(name), "DELETE", &path(&kids[0]), &[], "").await;
+        answer.is_refused(403, "access_denied", neither);
+    }
+    let channel = node.anonymous();
+    let answer = node.call_over(&channel, "DELETE", &path(&kids[0]), &others, "").await;
+    answer.is_refused(403, "access_denied", neither);
+    for (query, expected) in [
+        (String::new(), "workload_id: is needed"),
+        (format!("?workload_id={}", agent.id), "kid: is needed"),
+        ("?workload_id=planner&kid=k".to_owned(), "workload_id: workload identifier must be"),
+        ("?agent_id=a".to_owned(), "the query knows only workload_id, kid"),
+    ] {
+        let path = format!("{PATH}{query}");
+        let answer = node.call_over(&channel, "DELETE", &path, &its_own, "").await;
+        answer.is_refused(400, "invalid_request", expected);
+    }
+    assert_eq!(node.call_over(&channel, "DELETE", &path(&kids[0]), &its_own, "").await.status, 204);
+    let again = node.call_over(&channel, "DELETE", &path(&kids[0]), &its_own, "").await;
+    again.is_refused(404, "not_found", "the subject has no encryption key with this kid");
+    // By whoever had the agent issued; a retry under its key has the same outcome.
+    let (gateway, retry) = (node.certified("gateway"), [("idempotency-key", "r")]);
+    for _ in 0..2 {
+        assert_eq!(node.call_over(&gateway, "DELETE", &path(&kids[1]), &retry, "").await.status, 204);
+    }
+    let reused = node.call_over(&gateway, "DELETE", &path(&kids[2]), &retry, "").await;
+    reused.is_refused(422, "invalid_request", "the Idempotency-Key was used with another request");
+    let none = path(&kids[2]).replace(&agent.id, "wimse://trust.example/agent/mcp/none");
+    let unknown = node.call_over(&gateway, "DELETE", &none, &[], "").await;
+    unknown.is_refused(404, "not_found", "there is no agent in force with this workload_id");
+    let list = format!("{PATH}?workload_id={}", agent.id);
+    let left = node.call_over(&gateway, "GET", &list, &[], "").await.json();
+    assert_eq!((left["keys"].as_array().map(Vec::len), &left["keys"][0]["kid"]), (Some(1), &json!(kids[2])));
 }
 
 #[tokio::test]
 async fn an_agent_has_a_limited_number_of_keys() {
     let node = Node::start().await;
     let (full, other) = (agent(&node).await, agent(&node).await);
-    for number in 0..limits::ENCRYPTION_KEYS_PER_AGENT_MAX {
+    for number in 0..limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX {
         let number = u8::try_from(number).expect("few");
         assert_eq!(register(&node, &full, &key(number)).await.status, 201, "{number}");
     }
     let answer = register(&node, &full, &key(100)).await;
-    answer.is_refused(409, "invalid_request", "the agent has too many encryption keys");
+    answer.is_refused(429, "access_denied", "the subject has too many encryption keys");
+    assert!(answer.header("retry-after").is_some());
     assert_eq!(register(&node, &full, &key(0)).await.status, 200);
     assert_eq!(register(&node, &other, &key(100)).await.status, 201);
     let keys = keys_of(&node, &full.id).await.json();
-    assert_eq!(keys["keys"].as_array().map(Vec::len), Some(limits::ENCRYPTION_KEYS_PER_AGENT_MAX));
+    assert_eq!(keys["keys"].as_array().map(Vec::len), Some(limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX));
 }
 
 #[tokio::test]

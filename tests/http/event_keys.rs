@@ -12,7 +12,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use trust_fabric::clock::Clock;
 use trust_fabric::keyring::{Error, Keyring, MakeSetKey};
-use trust_fabric::state;
+use trust_fabric::state::{self, CallerFacts};
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::KeySet;
 use trust_fabric::token::lineage;
@@ -235,7 +235,11 @@ async fn a_node_replaces_a_tainted_key_though_nobody_waits_for_that() {
     let kid = published(&node, "ES256").await.pop_first().expect("a key");
     let state = node.state();
     let mut told = state.feed_end();
-    state.taint_signing_key(kid.clone(), lineage::signing_key(FABRIC, &kid)).await.expect("tainted");
+    state
+        .as_node()
+        .taint_signing_key(kid.clone(), lineage::signing_key(FABRIC, &kid))
+        .await
+        .expect("tainted");
     loop {
         let keys = published(&node, "ES256").await;
         assert!(!keys.contains(&kid));
@@ -255,10 +259,10 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
     let (first, token) = (keyring.set_signing_key(now()), keyring.signing_key(now()));
     let (first, token) = (first.expect("signs").kid().to_owned(), token.expect("signs").kid().to_owned());
     node.advance_secs(599);
-    let early = keyring.rotate(RS256, now()).await;
+    let early = keyring.rotate(RS256, now(), &CallerFacts::ANONYMOUS).await;
     assert!(matches!(early, Err(Error::State(state::Error::NoAgedSuccessor))), "{early:?}");
     node.advance_secs(1);
-    assert_eq!(keyring.rotate(RS256, now()).await.expect("rotated"), first);
+    assert_eq!(keyring.rotate(RS256, now(), &CallerFacts::ANONYMOUS).await.expect("rotated"), first);
     let next = keyring.set_signing_key(now()).expect("signs").kid().to_owned();
     assert_ne!(next, first);
     assert_eq!(keyring.signing_key(now()).expect("signs").kid(), token, "no other key has changed");

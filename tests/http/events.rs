@@ -601,12 +601,7 @@ async fn a_feed_ends_when_the_holder_of_its_certificate_is_blocked() {
     let gateway = node.certified("gateway");
     let mut reader = is_told(node.feed(&gateway, "", &[]).await);
     reader.block().await.expect("a greeting");
-    let disabled = json!({
-        "iss": IDP, "jti": "j1", "iat": NOW_SECS, "aud": FABRIC, "sub_id": {"format": "uri", "uri": GATEWAY},
-        "events": {"https://schemas.openid.net/secevent/risc/event-type/account-disabled": {}},
-    });
-    let answer = node.call_over(&gateway, "POST", "/v1/signals/events", &[JSON], disabled.to_string()).await;
-    assert_eq!(answer.status, 202, "{}", answer.body);
+    node.disabled(GATEWAY).await;
     while reader.next().await.is_some() {}
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
     refused.is_refused(403, "access_denied", "blocked");

@@ -93,6 +93,23 @@ async fn an_own_token_is_exchanged_again_and_carries_chain_and_transaction_on() 
     assert!(lineage.contains(&jti.to_string()) && lineage.contains(&kid.to_string()));
 }
 
+/// Policy takes tokens of this fabric as `agent-a2a` only, whatever type they are presented as.
+#[tokio::test]
+async fn own_token_presented_as_jwt_is_exchanged() {
+    let node = Node::start().await;
+    let first = node.own_token("demo", "reporter").await;
+    let second = node.granted(&credential(&first.token, JWT)).await;
+    for name in ["sub", "txn", "root_exp"] {
+        assert_eq!(second.claims[name], first.claims[name], "{name}");
+    }
+    // As strict as a token presented as our own: one for a tool is no credential, nor is a changed one.
+    let for_tool = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    for refused in [for_tool.token, format!("{}x", first.token)] {
+        let answer = node.exchange(&credential(&refused, JWT)).await;
+        answer.is_refused(400, "invalid_request", "subject_token");
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_exchanged_after_the_chain_has_ended() {
     let node = Node::start().await;

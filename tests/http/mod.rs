@@ -1,5 +1,6 @@
 //! The tests, one file per subject.
 
+mod admin_socket;
 mod agent_commands;
 mod agents;
 mod around;
@@ -19,7 +20,9 @@ mod freshness;
 mod front_door;
 mod granted;
 mod issuer_sources;
+mod json_test_suite;
 mod keys;
+mod operators;
 mod peers;
 mod policy;
 mod poll;
@@ -32,6 +35,7 @@ mod signals;
 mod single_use;
 mod stream_commands;
 mod streams;
+mod token_families;
 mod tool_servers;
 mod tools;
 mod verify;

@@ -1,10 +1,11 @@
 //! Streams that are polled, through their route: what a receiver is given, and how it says what became of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use trust_fabric::api::caller::{Callers, Capability};
 
 use crate::support::{Answer, Channel, FABRIC, IDP, NOW_SECS, Node, OTHER_IDP, Setup, python, with};
 
@@ -473,4 +474,61 @@ async fn what_an_issuer_says_of_whom_it_does_not_name_alone_is_not_passed_on() {
     let told: Vec<&Value> = given.iter().map(|(_, claims)| &claims["sub_id"]).collect();
     let named = json!({"format": "iss_sub", "iss": OTHER_IDP, "sub": "7"});
     assert_eq!(told, [&json!({"format": "complex", "user": named, "tenant": named})]);
+}
+
+/// In the flat shape `iss` is whatever a receiver calls the transmitter: the answer and every token carry ours.
+#[tokio::test]
+async fn flat_stream_of_any_issuer_carries_ours() {
+    let node = Node::start().await;
+    let request = with(&polled_stream(), &json!({"iss": "the unit next door"}));
+    let answer = node.post(STREAMS, &request).await;
+    assert_eq!((answer.status, &answer.json()["iss"]), (201, &json!(FABRIC)), "{}", answer.body);
+    let stream_id = answer.json()["stream_id"].as_str().expect("stream_id").to_owned();
+    revoke(&node, "reporter").await;
+    let given = given(&poll_now(&node, &stream_id, &json!({})).await);
+    assert_eq!(given.len(), 1);
+    assert_eq!(given[0].1["iss"], FABRIC);
+}
+
+/// An operator was given what a stream holds whose owner is blocked or no longer a caller.
+#[tokio::test]
+async fn stream_of_an_owner_that_may_not_gives_nothing() {
+    let mut node = Node::start_with(Setup {
+        more_config: "[transmitter]\nbase_url = \"https://fabric.example:8694\"\n".to_owned(),
+        is_secure: true,
+        ..Setup::default()
+    })
+    .await;
+    let stream_id = stream(&node).await;
+    revoke(&node, "reporter").await;
+    let (path, media) = (format!("{STREAMS}?stream_id={stream_id}"), [("content-type", "application/json")]);
+    let shown = async |node: &Node| {
+        let answer = node.call_over(&node.certified("chief"), "GET", &path, &[], "").await.json();
+        (answer["status"].clone(), answer["reason"].clone())
+    };
+    let polled = async |node: &Node| {
+        let answer = poll_over(node, &node.certified("chief"), &stream_id).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()["sets"].as_object().expect("sets").len()
+    };
+    assert_eq!((shown(&node).await, polled(&node).await), ((json!("enabled"), Value::Null), 1));
+
+    node.disabled("spiffe://trust.example/gateway").await;
+    let blocked = (json!("paused"), json!("the owner of the stream is blocked"));
+    assert_eq!((shown(&node).await, polled(&node).await), (blocked.clone(), 0));
+    // A status that is read may be sent back.
+    let same = json!({"stream_id": stream_id, "status": blocked.0, "reason": blocked.1, "description": "d"});
+    let answer = node.call_over(&node.certified("chief"), "PATCH", STREAMS, &media, same.to_string()).await;
+    assert_eq!((answer.status, &answer.json()["reason"]), (200, &blocked.1), "{}", answer.body);
+    let blocks = node.call_over(&node.certified("chief"), "GET", "/v1/blocks", &[], "").await.json();
+    let block = format!("/v1/blocks/{}", blocks[0]["id"].as_str().expect("id"));
+    assert_eq!(node.call_over(&node.certified("chief"), "DELETE", &block, &[], "").await.status, 204);
+    assert_eq!((shown(&node).await, polled(&node).await), ((json!("enabled"), Value::Null), 1));
+
+    let all = [Capability::ClusterAdmin, Capability::StreamsManage, Capability::StreamsRead];
+    let chief = "spiffe://trust.example/chief".parse().expect("an id");
+    let callers = Callers::new(BTreeMap::from([(chief, BTreeSet::from(all))]));
+    node.restart_with(|config| config.callers = callers).await;
+    let gone = (json!("paused"), json!("the owner of the stream is not in callers with streams.manage"));
+    assert_eq!((shown(&node).await, polled(&node).await), (gone, 0));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{JWT, Node, REPORTER, credential, with};
+use crate::support::{JWT, Minted, Node, REPORTER, TOOL, credential, with};
 
 fn bound(token: &str, nonce: &str) -> Value {
     let scope = json!({"htm": "POST", "htu": "https://tools.example/sql", "nonce": nonce});
@@ -74,14 +74,92 @@ async fn a_refused_exchange_spends_nothing() {
     node.granted(&request).await;
 }
 
+/// The tokens of a request and its retry had two `jti`, and so passed a verification each.
 #[tokio::test]
-async fn a_retry_with_its_key_mints_anew_and_nobody_else_may() {
+async fn retried_exchange_repeats_the_token_of_the_first() {
+    let mut node = Node::start().await;
+    let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
+    assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
+    let key = [("idempotency-key", "attempt-1")];
+    let verify = async |node: &Node, minted: &Minted| {
+        node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": minted.token})).await
+    };
+    let bare = |token: &str| {
+        let scope = json!({"htm": "POST", "htu": "https://tools.example/sql"});
+        with(&credential(token, JWT), &json!({"execution_scope": scope}))
+    };
+    for request in [
+        bound(&node.cluster.reporter(), "n"),
+        bare(&node.cluster.es256.sign(&node.cluster.service_account("demo", "writer"))),
+    ] {
+        let first = node.exchange_with(&request, &key).await;
+        assert_eq!(first.json()["expires_in"], 30);
+        let first = first.minted();
+        node.advance_secs(10);
+        node.restart().await;
+        // Something is applied in between: `idx` is that of the retry.
+        assert_eq!(node.post("/v1/revocations", &json!({"jti": "other"})).await.status, 202);
+        let again = node.exchange_with(&request, &key).await;
+        assert_eq!(again.json()["expires_in"], 20);
+        let again = again.minted();
+        for name in ["jti", "iat", "nbf", "exp"] {
+            assert_eq!(first.claims[name], again.claims[name], "{name}");
+        }
+        assert_ne!(first.claims["idx"], again.claims["idx"]);
+        assert_eq!(verify(&node, &again).await.status, 200);
+        for minted in [&first, &again] {
+            verify(&node, minted).await.is_refused(403, "access_denied", "token already used");
+        }
+        let without_key = node.exchange(&request).await;
+        assert_eq!(without_key.status == 200, request["execution_scope"].get("nonce").is_none());
+        // After its end there is nothing to repeat, though the credential is good.
+        node.advance_secs(20);
+        let late = node.exchange_with(&request, &key).await;
+        late.is_refused(
+            400,
+            "invalid_request",
+            "Idempotency-Key: the token of the first request has expired",
+        );
+    }
+}
+
+/// A `jti` that is revoked is not minted again, though the index of the retry is later than that of the revocation.
+#[tokio::test]
+async fn retried_exchange_mints_no_revoked_jti() {
+    let node = Node::start().await;
+    let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
+    assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
+    let request = bound(&node.cluster.reporter(), "n");
+    let key = [("idempotency-key", "attempt-1")];
+    let first = node.exchange_with(&request, &key).await.minted();
+    let again = node.exchange_with(&request, &key).await.minted();
+    assert_eq!(node.post("/v1/revocations", &json!({"jti": first.claims["jti"]})).await.status, 202);
+    let refused = node.exchange_with(&request, &key).await;
+    refused.is_refused(400, "invalid_request", "has expired or was revoked");
+    for minted in [first, again] {
+        let answer = node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": minted.token})).await;
+        answer.is_refused(403, "access_denied", "token revoked");
+    }
+}
+
+#[tokio::test]
+async fn exchange_without_execution_scope_ignores_its_key() {
+    let node = Node::start().await;
+    let request = credential(&node.cluster.reporter(), JWT);
+    let key = [("idempotency-key", "attempt-1")];
+    let first = node.exchange_with(&request, &key).await.minted();
+    let again = node.exchange_with(&with(&request, &json!({"scope": "db.read"})), &key).await.minted();
+    assert_ne!(first.claims["jti"], again.claims["jti"]);
+}
+
+#[tokio::test]
+async fn a_retry_with_its_key_passes_and_nobody_else_may() {
     let mut node = Node::start().await;
     let request = bound(&node.cluster.reporter(), "n");
     let key = [("idempotency-key", "attempt-1")];
     let first = node.exchange_with(&request, &key).await.minted();
     let again = node.exchange_with(&request, &key).await.minted();
-    assert_ne!(first.claims["jti"], again.claims["jti"]);
+    assert_eq!(first.claims["jti"], again.claims["jti"]);
     node.exchange(&request).await.is_refused(400, "invalid_request", "already used");
     // Twice, for then this key and this request have been seen together too.
     for _ in 0..2 {

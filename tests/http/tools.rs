@@ -585,3 +585,32 @@ async fn a_page_is_asked_for_by_rules() {
     assert_eq!((head.status, &*head.body), (200, ""));
     assert!(head.header("link").is_some());
 }
+
+/// A tool that was replaced or removed went on allowing calls on other nodes for up to a second after the answer.
+#[tokio::test]
+async fn removals_and_replacements_wait_for_every_member() {
+    let node = Node::start().await;
+    let confirmed = || node.state().core().acknowledgements().confirmed;
+    let other = with(&entry("t"), &json!({"name": "another"}));
+    let before = confirmed();
+    registered(&node, &entry("t")).await;
+    assert_eq!(node.put("/v1/tools/u", &entry("u")).await.status, 201);
+    assert_eq!(node.post("/v1/tools", &entry("t")).await.status, 200);
+    assert_eq!(confirmed(), before, "a creation waits for nobody");
+    for (number, (method, path, body, status)) in [
+        ("PUT", "/v1/tools/t", other.to_string(), 200),
+        // The same once more: the first may have been answered 503.
+        ("PUT", "/v1/tools/t", other.to_string(), 200),
+        ("PUT", "/v1/tools/u", with(&entry("u"), &json!({"name": "another"})).to_string(), 200),
+        ("DELETE", "/v1/tools/t", String::new(), 204),
+        ("DELETE", "/v1/tools/t", String::new(), 404),
+        ("DELETE", "/v1/mcp/tools?tool_id=u", String::new(), 204),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = node.call(method, path, &[JSON], body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        assert_eq!(confirmed(), before + 1 + number as u64, "{method} {path}");
+    }
+}

@@ -485,7 +485,7 @@ fn copy(from: &Path, to: &Path) {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).expect("entry");
         if path.is_dir() {
             copy(&path, &to.join(name));
-        } else {
+        } else if path.is_file() {
             std::fs::copy(&path, to.join(name)).expect("copy");
         }
     }

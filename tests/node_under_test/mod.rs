@@ -229,16 +229,17 @@ pub fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client")
 }
 
-/// Copies a directory with everything in it.
+/// Copies a directory with every file in it: the socket of a killed node stays behind.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("directory");
     fs::set_permissions(to, fs::metadata(from).expect("mode").permissions()).expect("mode");
     for item in fs::read_dir(from).expect("read") {
         let item = item.expect("item");
         let target = to.join(item.file_name());
-        if item.file_type().expect("type").is_dir() {
+        let kind = item.file_type().expect("type");
+        if kind.is_dir() {
             copy(&item.path(), &target);
-        } else {
+        } else if kind.is_file() {
             fs::copy(item.path(), &target).expect("copy");
         }
     }
@@ -251,7 +252,7 @@ pub fn files(directory: &Path) -> Vec<PathBuf> {
         let path = item.expect("item").path();
         if path.is_dir() {
             found.extend(files(&path));
-        } else {
+        } else if path.is_file() {
             found.push(path);
         }
     }

@@ -84,7 +84,7 @@ class Receiver:
         self.expect(type(claims["iat"]) is int, f"{jti}: iat {claims['iat']}")
         self.expect(len(claims["events"]) == 1, f"{jti}: {len(claims['events'])} events")
         self.expect("format" in claims["sub_id"], f"{jti}: sub_id {claims['sub_id']}")
-        allowed = {"iss", "aud", "jti", "iat", "events", "sub_id", "txn"}
+        allowed = {"iss", "aud", "jti", "iat", "events", "sub_id", "txn", "svc_via"}
         self.expect(set(claims) <= allowed, f"{jti}: claims {sorted(claims)}")
         self.received.append(claims)
 

@@ -41,6 +41,8 @@ pub struct Setup {
     pub now_secs: Option<i64>,
     /// With TLS and a table of callers, as in production; else in development mode.
     pub is_secure: bool,
+    /// Goes on serving when its core has stopped, as a node that is cut off does.
+    pub survives_core: bool,
 }
 
 /// One way to a node: a listener, and the certificate that is shown to it.
@@ -60,6 +62,7 @@ pub struct Node {
     pub clock: Clock,
     pub directory: TempDir,
     config: Config,
+    survives_core: bool,
     thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
     /// Of the node that runs.
@@ -79,11 +82,15 @@ type Started = (SocketAddr, Option<SocketAddr>, State);
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
     (config, clock, shutdown, started): (Config, Clock, CancellationToken, oneshot::Sender<Started>),
+    survives_core: bool,
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
-        let running = node::start(config, clock, Path::new(PROGRAM), shutdown).await?;
+        let running = node::start(config, clock, Path::new(PROGRAM), shutdown.clone()).await?;
         let told = (running.address, running.tls_address, running.state.clone());
         started.send(told).map_err(drop).expect("the test waits");
+        if survives_core {
+            shutdown.cancelled().await;
+        }
         running.until_stopped().await
     };
     thread::spawn(|| {
@@ -135,6 +142,7 @@ impl Node {
             clock,
             directory,
             config,
+            survives_core: setup.survives_core,
             thread: None,
             shutdown: CancellationToken::new(),
             state: None,
@@ -155,7 +163,7 @@ impl Node {
         self.shutdown = CancellationToken::new();
         let (start, started) = oneshot::channel();
         let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), start);
-        self.thread = Some(run_in_thread(node));
+        self.thread = Some(run_in_thread(node, self.survives_core));
         let (plain, tls, state) = started.await.expect("the node starts");
         self.state = Some(state);
         self.base = format!("http://{plain}");
@@ -174,6 +182,13 @@ impl Node {
     /// Stops as an operator does, and starts again on the same data.
     pub async fn restart(&mut self) {
         self.stop().await;
+        self.start_again().await;
+    }
+
+    /// The same, with another configuration.
+    pub async fn restart_with(&mut self, change: impl FnOnce(&mut Config)) {
+        self.stop().await;
+        change(&mut self.config);
         self.start_again().await;
     }
 
@@ -565,6 +580,7 @@ keys_url = "{server}/idp/jwks"
 callers = ["spiffe://{TRUST_DOMAIN}/gateway"]
 trust_domains = ["{TRUST_DOMAIN}"]
 subject_issuers = ["{IDP}", "{kubernetes}", "{identifiers}", "{FABRIC}"]
+may_block_operators = true
 
 [[signals]]
 issuer = "{OTHER_IDP}"

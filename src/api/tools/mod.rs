@@ -388,6 +388,7 @@ pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Res
         id: caller.id().map(str::to_owned),
         actor: caller.actor().map(str::to_owned),
         is_operator: caller.is_operator(),
+        facts: caller.shared_facts(),
         request_id: super::around::current_request_id(),
         idempotency: idempotency::idempotency(&parts.headers, caller.id(), request, body)?,
     })

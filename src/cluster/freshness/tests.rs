@@ -13,21 +13,21 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn freshness() -> (Freshness, Clock) {
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-    (Freshness::new(clock.clone()), clock)
+    (Freshness::new(clock.clone(), FreshnessMode::Lease), clock)
 }
 
 /// A renewal that the leader answers at once, naming an index that is applied.
 async fn renew(freshness: &Freshness) {
     let (_sender, mut applied) = watch::channel(7);
-    assert!(freshness.renew(async || Some(7), &mut applied).await);
+    assert!(freshness.renew(async |_| Some(7), &mut applied, &mut 0).await);
 }
 
-/// How long a lease is held after it was asked for.
 /// Nobody says anything.
 fn unheard() -> watch::Receiver<()> {
     watch::channel(()).1
 }
 
+/// How long a lease is held after it was asked for.
 fn held_for() -> Duration {
     limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHNESS_MARGIN)
 }
@@ -40,11 +40,11 @@ fn is_given(freshness: &Freshness) -> bool {
 async fn a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter() {
     let (freshness, clock) = freshness();
     let (_sender, mut applied) = watch::channel(7);
-    let answers_late = || async {
+    let answers_late = |_| async {
         clock.advance(Duration::from_millis(400));
         Some(7)
     };
-    assert!(freshness.renew(answers_late, &mut applied).await);
+    assert!(freshness.renew(answers_late, &mut applied, &mut 0).await);
     clock.advance(held_for().saturating_sub(Duration::from_millis(400) + MILLISECOND));
     assert!(is_given(&freshness));
     clock.advance(MILLISECOND);
@@ -65,11 +65,11 @@ async fn a_process_that_was_paused_answers_nothing_until_it_is_renewed() {
     // Paused between the request and the answer: the answer says nothing of the time in between.
     let (_sender, mut applied) = watch::channel(7);
     clock.advance(limits::FRESHNESS_LEASE);
-    let paused = || async {
+    let paused = |_| async {
         clock.advance(limits::FRESHNESS_LEASE);
         Some(7)
     };
-    assert!(freshness.renew(paused, &mut applied).await);
+    assert!(freshness.renew(paused, &mut applied, &mut 0).await);
     assert!(!is_given(&freshness));
 }
 
@@ -78,7 +78,8 @@ async fn a_lease_begins_when_what_the_leader_named_is_applied() {
     let (freshness, clock) = freshness();
     let (sender, mut applied) = watch::channel(6);
     {
-        let mut renewing = pin!(freshness.renew(async || Some(7), &mut applied));
+        let mut named = 0;
+        let mut renewing = pin!(freshness.renew(async |_| Some(7), &mut applied, &mut named));
         assert!(renewing.as_mut().now_or_never().is_none());
         assert!(!is_given(&freshness), "an entry is missing");
         clock.advance(Duration::from_millis(400));
@@ -149,8 +150,8 @@ async fn a_lease_is_renewed_before_it_runs_out() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
     let asked = Cell::new(0);
-    let ask = || {
-        asked.set(asked.get() + 1);
+    let ask = |for_lease| {
+        asked.set(asked.get() + u32::from(for_lease));
         async { Some(7) }
     };
     let held = go_on(&clock, 500, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
@@ -166,8 +167,8 @@ async fn a_lease_is_renewed_before_it_runs_out() {
 async fn a_renewal_that_hangs_or_fails_is_tried_again() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
-    let answers = RefCell::new(VecDeque::from([Some(Some(7)), None, Some(None)]));
-    let ask = || {
+    let answers = RefCell::new(VecDeque::from([Some(Some(7)), Some(Some(7)), None, Some(None)]));
+    let ask = |_| {
         let answer = answers.borrow_mut().pop_front().unwrap_or(Some(Some(7)));
         async move {
             match answer {
@@ -195,7 +196,7 @@ async fn whoever_waits_has_the_lease_renewed_at_once() {
         tokio::time::timeout(soon, freshness.fresh()).await.expect("in time").expect("renewed");
     };
     tokio::select! {
-        () = freshness.keep(async || Some(7), applied) => panic!("the state is there"),
+        () = freshness.keep(async |_| Some(7), applied) => panic!("the state is there"),
         () = woken => {}
     }
 }
@@ -205,36 +206,135 @@ async fn a_lease_is_kept_no_longer_than_the_state() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
     drop(sender);
-    freshness.keep(async || Some(7), applied).await;
+    freshness.keep(async |_| Some(7), applied).await;
 }
 
+/// A virtual machine that is paused stands still with its boot clock; afterwards its wall clock is set.
+#[tokio::test]
+async fn wall_clock_ahead_of_boot_clock_drops_the_lease() {
+    let (freshness, clock) = freshness();
+    let most = i64::try_from(limits::FRESHNESS_CLOCK_STEP_MAX.as_millis()).expect("small");
+    renew(&freshness).await;
+    for harmless in [most, most, -3_600_000, 0] {
+        clock.shift(harmless);
+        assert!(is_given(&freshness), "{harmless}");
+    }
+    clock.shift(most + 1);
+    assert!(!is_given(&freshness));
+    assert!(!is_given(&freshness), "the lease is gone for good");
+    clock.advance(MILLISECOND);
+    renew(&freshness).await;
+    assert!(is_given(&freshness));
+    // A request that was sent before the pause is answered after it, and the clock was compared between them.
+    let (_sender, mut applied) = watch::channel(7);
+    let paused = |_| async {
+        clock.shift(most + 1);
+        assert!(!is_given(&freshness));
+        Some(7)
+    };
+    assert!(freshness.renew(paused, &mut applied, &mut 0).await);
+    assert!(!is_given(&freshness), "it was requested before the pause");
+}
+
+#[tokio::test]
+async fn without_leases_a_node_asks_for_none() {
+    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+    let freshness = Freshness::new(clock, FreshnessMode::ReadIndex);
+    let (_sender, mut applied) = watch::channel(7);
+    let asked = RefCell::new(Vec::new());
+    let ask = |for_lease| {
+        asked.borrow_mut().push(for_lease);
+        async { Some(7) }
+    };
+    assert!(freshness.renew(ask, &mut applied, &mut 0).await);
+    assert_eq!(asked.borrow().as_slice(), [false]);
+    assert!(freshness.standing().is_held, "a leader was confirmed");
+}
+
+/// A member that has applied so far, and asked for a lease last at this instant.
+fn member(applied: u64, lease_requested: Duration) -> Member {
+    Member { applied, lease_requested: Some(lease_requested) }
+}
+
+/// Every acknowledgement took a whole lease for as long as any member was down or catching up.
 #[test]
-fn an_acknowledgement_waits_for_other_members_and_for_nobody_else() {
+fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let second = Duration::from_secs(1);
     let hour = Duration::from_secs(3600);
     let barrier = Barrier { index: 7, begun: hour };
-    let others = |applied: &[u64], led_since| Others { applied: applied.to_vec(), led_since };
+    let others = |members: &[Member], led_since| Others { members: members.to_vec(), led_since };
     let (long_ago, lately) = (Duration::ZERO, hour.saturating_sub(second / 4));
+    let later = hour + second / 4;
     let just_before = (hour + second).saturating_sub(MILLISECOND);
-    for (name, others, now, expected) in [
-        ("alone", others(&[], long_ago), hour, Duration::ZERO),
-        ("alone and new", others(&[], hour), hour, Duration::ZERO),
-        ("all have applied it", others(&[7, 8], long_ago), hour, Duration::ZERO),
-        ("one has not", others(&[7, 6], long_ago), hour, second),
-        ("one has said nothing", others(&[0, 7], long_ago), hour, second),
-        ("one has not, later", others(&[7, 6], long_ago), just_before, MILLISECOND),
-        ("its leases have run out", others(&[7, 6], long_ago), hour + second, Duration::ZERO),
-        ("a new leader", others(&[7, 8], lately), hour, second * 3 / 4),
-        ("a new leader, one has not", others(&[7, 6], lately), hour, second),
+    let done = member(7, later);
+    let silent = Member { applied: 6, lease_requested: None };
+    for (name, members, led_since, now, expected) in [
+        ("alone", &[][..], long_ago, hour, Duration::ZERO),
+        ("alone and new", &[], hour, hour, Duration::ZERO),
+        ("all have applied it", &[done, member(8, hour)], long_ago, hour, Duration::ZERO),
+        ("one has not", &[done, member(6, later)], long_ago, hour, second),
+        ("one has not, later", &[done, member(6, later)], long_ago, just_before, MILLISECOND),
+        ("its leases have run out", &[done, member(6, later)], long_ago, hour + second, Duration::ZERO),
+        ("it asked before the entry", &[done, member(6, lately)], long_ago, hour, second * 3 / 4),
+        ("it asked long ago", &[done, member(6, long_ago)], long_ago, hour, Duration::ZERO),
+        ("it never asked this leader", &[done, silent], long_ago, hour, Duration::ZERO),
+        (
+            "the last to ask decides",
+            &[member(6, lately), member(0, long_ago)],
+            long_ago,
+            hour,
+            second * 3 / 4,
+        ),
+        ("a new leader", &[done, member(8, hour)], lately, hour, second * 3 / 4),
+        ("a new leader that was never asked", &[done, silent], lately, hour, second * 3 / 4),
+        ("a new leader, one has not", &[done, member(6, later)], lately, hour, second),
     ] {
-        assert_eq!(barrier.rest(&others, now), expected, "{name}");
+        assert_eq!(barrier.rest(&others(members, led_since), now), expected, "{name}");
     }
+}
+
+/// A member that catches up asked for leases that it could not take, and every acknowledgement waited for them.
+#[tokio::test]
+async fn behind_its_last_answer_a_node_asks_without_a_lease() {
+    let (freshness, _clock) = freshness();
+    let (sender, mut applied) = watch::channel(5);
+    let asked = RefCell::new(Vec::new());
+    let ask = |for_lease| {
+        asked.borrow_mut().push(for_lease);
+        async { Some(7) }
+    };
+    let mut named = u64::MAX;
+    for expected in [&[false][..], &[false, false]] {
+        assert!(freshness.renew(ask, &mut applied, &mut named).now_or_never().is_none());
+        assert_eq!((asked.borrow().as_slice(), named), (expected, 7));
+    }
+    assert!(!is_given(&freshness));
+    sender.send_replace(7);
+    assert!(freshness.renew(ask, &mut applied, &mut named).await);
+    assert_eq!(asked.borrow().as_slice(), [false, false, true]);
+    assert!(is_given(&freshness));
+}
+
+#[tokio::test]
+async fn a_node_that_starts_asks_for_the_index_first() {
+    let (freshness, _clock) = freshness();
+    let (sender, applied) = watch::channel(7);
+    let asked = RefCell::new(Vec::new());
+    let ask = |for_lease| {
+        asked.borrow_mut().push(for_lease);
+        async { Some(7) }
+    };
+    let mut keeping = pin!(freshness.keep(ask, applied));
+    assert!(keeping.as_mut().now_or_never().is_none());
+    assert_eq!(asked.borrow().as_slice(), [false, true]);
+    assert!(is_given(&freshness));
+    drop(sender);
 }
 
 #[tokio::test]
 async fn a_cluster_of_one_waits_for_itself_only() {
     let (freshness, clock) = freshness();
-    let alone = || Some(Others { applied: Vec::new(), led_since: clock.boot() });
+    let alone = || Some(Others { members: Vec::new(), led_since: clock.boot() });
     let (sender, mut applied) = watch::channel(6);
     let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
     let mut waiting = pin!(freshness.barrier(7, applies, alone, unheard()));
@@ -246,7 +346,7 @@ async fn a_cluster_of_one_waits_for_itself_only() {
 #[tokio::test(start_paused = true)]
 async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_out() {
     let (freshness, clock) = freshness();
-    let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
+    let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     let answered = Cell::new(false);
     let waited = async {
         freshness.barrier(7, async {}, silent, unheard()).await.expect("acknowledged");
@@ -265,8 +365,10 @@ async fn a_member_that_says_it_has_applied_is_waited_for_no_longer() {
     let (freshness, clock) = freshness();
     clock.advance(limits::FRESHNESS_LEASE);
     let (said, applied) = (watch::Sender::new(()), AtomicU64::new(6));
-    let others =
-        || Some(Others { applied: vec![applied.load(Ordering::Relaxed)], led_since: Duration::ZERO });
+    let others = || {
+        let members = vec![member(applied.load(Ordering::Relaxed), Duration::MAX)];
+        Some(Others { members, led_since: Duration::ZERO })
+    };
     let mut waiting = pin!(freshness.barrier(7, async {}, others, said.subscribe()));
     assert!(waiting.as_mut().now_or_never().is_none());
     said.send_replace(());
@@ -284,7 +386,7 @@ async fn an_entry_that_is_not_applied_is_not_acknowledged() {
     assert_eq!(outcome, Err(Error::Unacknowledged));
     // Nor by a node that does not lead, or whose clock stands still while another is silent.
     assert_eq!(freshness.barrier(7, async {}, || None, unheard()).await, Err(Error::Unacknowledged));
-    let silent = || Some(Others { applied: vec![0], led_since: Duration::ZERO });
+    let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     assert_eq!(freshness.barrier(7, async {}, silent, unheard()).await, Err(Error::Unacknowledged));
 }
 

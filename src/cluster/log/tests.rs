@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use openraft::EntryPayload;
 use openraft::alias::CommittedLeaderIdOf;
+use openraft::entry::RaftEntry;
 
 use super::*;
-use crate::cluster::types::Commands;
+use crate::cluster::types::{Commands, LeaderId};
 
 const QUARTER: usize = limits::APPEND_BYTES_FULL / 4;
 
@@ -49,4 +50,113 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
     assert_eq!(all.len() as u64, last + 1, "who asks for all gets all");
     drop((store, reader));
     writer.join().expect("writer");
+}
+
+fn log_id(term: u64, index: u64) -> LogId {
+    LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(term, 1), index)
+}
+
+/// A log in a directory, and the thread that writes it.
+struct Written {
+    opened: LogStore,
+    purged: Option<LogId>,
+    last: Option<LogId>,
+    writer: std::thread::JoinHandle<()>,
+}
+
+impl Written {
+    #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+    fn open(data: &Path) -> Self {
+        let (open, _closed) = mpsc::channel(1);
+        let database = Arc::new(open_database(data).expect("database"));
+        let opened = super::open(database, limits::LOG_BYTES_MAX, open).expect("log");
+        let writer = std::thread::spawn(opened.writer);
+        Self { opened: opened.store, purged: opened.purged, last: opened.last, writer }
+    }
+
+    async fn append(&mut self, term: u64, indexes: std::ops::RangeInclusive<u64>) {
+        let vote = Vote { leader_id: LeaderId::new(term, 1), committed: true };
+        self.opened.save_vote(&vote).await.expect("saved");
+        let end = *indexes.end();
+        let entries = indexes.map(|index| Entry { log_id: log_id(term, index), ..entry(index, 10) });
+        self.opened.append(entries, IOFlushed::noop()).await.expect("appended");
+        self.opened.durable.wait_for(|durable| *durable > end).await.expect("durable");
+    }
+
+    async fn entries(&mut self) -> Vec<LogId> {
+        let all = self.opened.try_get_log_entries(..).await.expect("readable");
+        all.iter().map(RaftEntry::log_id).collect()
+    }
+
+    fn close(self) {
+        drop(self.opened);
+        self.writer.join().expect("writer");
+    }
+}
+
+/// The library would have removed what this node had acknowledged, and applied.
+#[tokio::test]
+async fn nothing_committed_or_applied_is_truncated() {
+    let data = tempfile::tempdir().expect("directory");
+    let mut log = Written::open(data.path());
+    log.append(1, 0..=9).await;
+    log.opened.save_committed(Some(log_id(1, 5))).await.expect("saved");
+    for kept in [None, Some(log_id(1, 0)), Some(log_id(1, 4))] {
+        let refused = log.opened.truncate_after(kept).await.expect_err("committed").to_string();
+        assert!(refused.contains(&format!("committed entry {}", log_id(1, 5))), "{refused}");
+    }
+    log.opened.follow_on(Some(log_id(1, 7)), None).await.expect("noted");
+    log.opened.truncate_after(Some(log_id(1, 6))).await.expect_err("applied");
+    assert_eq!(log.entries().await.len(), 10);
+    log.opened.truncate_after(Some(log_id(1, 7))).await.expect("not committed");
+    assert_eq!(log.entries().await.len(), 8);
+    // A leader that has another entry there is found out before.
+    let reader = log.opened.reader();
+    let contradicted = |leader, id| reader.contradicted(LeaderId::new(leader, 1), [id].into_iter());
+    assert_eq!(contradicted(2, log_id(1, 3)).expect("readable"), None);
+    assert_eq!(contradicted(2, log_id(2, 3)).expect("readable"), Some(log_id(1, 3)));
+    assert_eq!(contradicted(2, log_id(2, 7)).expect("readable"), Some(log_id(1, 7)));
+    assert_eq!(contradicted(2, log_id(2, 8)).expect("readable"), None);
+    assert_eq!(contradicted(0, log_id(0, 3)).expect("readable"), None, "it is deposed");
+    drop(reader);
+    log.close();
+}
+
+/// A crash while a snapshot was installed in the place of the entries left a node without either.
+#[tokio::test]
+async fn truncated_entries_stay_until_others_are_written() {
+    let data = tempfile::tempdir().expect("directory");
+    let mut log = Written::open(data.path());
+    log.append(1, 0..=9).await;
+    log.opened.truncate_after(Some(log_id(1, 3))).await.expect("truncated");
+    assert_eq!(log.entries().await.len(), 4);
+    assert_eq!(*log.opened.durable.borrow(), 4);
+    log.close();
+    let mut log = Written::open(data.path());
+    assert_eq!(log.entries().await.len(), 10, "a crash brings them back");
+    log.opened.truncate_after(Some(log_id(1, 3))).await.expect("truncated");
+    log.append(2, 4..=5).await;
+    log.close();
+    let mut log = Written::open(data.path());
+    let expected: Vec<_> = (0..4).map(|index| log_id(1, index)).chain([log_id(2, 4), log_id(2, 5)]).collect();
+    assert_eq!(log.entries().await, expected);
+    log.close();
+}
+
+#[tokio::test]
+async fn installed_state_replaces_a_log_that_contradicts_it() {
+    let data = tempfile::tempdir().expect("directory");
+    let mut log = Written::open(data.path());
+    log.append(3, 0..=9).await;
+    let installed = Some(log_id(2, 5));
+    log.opened.follow_on(installed, installed).await.expect("replaced");
+    log.close();
+    let mut log = Written::open(data.path());
+    assert_eq!((log.purged, log.last), (Some(log_id(2, 5)), Some(log_id(2, 5))));
+    assert_eq!(log.entries().await, []);
+    log.append(3, 6..=7).await;
+    log.close();
+    let log = Written::open(data.path());
+    assert_eq!(log.last, Some(log_id(3, 7)));
+    log.close();
 }

@@ -4,6 +4,9 @@ use prost::Message as _;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
 
 use super::wire::proto;
+use crate::cluster::codec;
+use crate::cluster::life::{Life, Memory, SetBack};
+use crate::cluster::types::LogId;
 use crate::id::{TrustDomain, WorkloadId};
 
 /// The metadata that carries it.
@@ -14,6 +17,10 @@ pub type ClusterId = [u8; 16];
 
 /// The identity of a disk: drawn when it is first used.
 pub type DiskId = [u8; 16];
+
+/// How a member whose disk was lost, set back or copied is put right.
+pub const WAY_BACK: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
+                            must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
 
 /// Why a call is refused. Said to the caller, whose log shows it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +56,30 @@ pub enum Refusal {
         "the cluster knows node {0} by another disk: a disk that was lost may not come back under its id"
     )]
     DiskOfCaller(u64),
+    /// The caller's disk was set back.
+    #[error("node {node}: {why}")]
+    SetBack {
+        /// The caller.
+        node: u64,
+        /// The missing part.
+        why: SetBack,
+    },
+    /// This node's disk was set back, as the caller shows.
+    #[error("node {node}, as node {by} knows: {why}")]
+    ThisSetBack {
+        /// This node.
+        node: u64,
+        /// The caller.
+        by: u64,
+        /// The missing part.
+        why: SetBack,
+    },
+    /// A leader's log has another entry in the place of a committed one.
+    #[error(
+        "entry {0}, which node {1} knows to be committed, is another one in the log of the leader: acknowledged \
+         writes are lost on one side, and an operator must decide which"
+    )]
+    Contradiction(LogId, u64),
     /// The caller is of another cluster.
     #[error("this node is of cluster {ours}, the call is of cluster {theirs}")]
     OtherCluster {
@@ -78,6 +109,10 @@ pub struct Call {
     pub to: u64,
     /// On which disk; `None` if the caller does not know it yet.
     pub to_disk: Option<DiskId>,
+    /// The process that calls.
+    pub life: Life,
+    /// What the caller remembers of the disk that is called.
+    pub known: Option<Memory>,
 }
 
 impl Call {
@@ -91,6 +126,11 @@ impl Call {
             from_disk: optional(Some(self.from_disk)),
             to: self.to,
             to_disk: optional(self.to_disk),
+            life: Some(codec::life_to_proto(&self.life)),
+            known: self
+                .known
+                .as_ref()
+                .map(|known| codec::memory_to_proto((self.to, self.to_disk.unwrap_or_default()), known)),
         };
         let value: BinaryMetadataValue = MetadataValue::from_bytes(&message.encode_to_vec());
         metadata.insert_bin(KEY, value);
@@ -103,12 +143,16 @@ impl Call {
         let message = proto::Call::decode(bytes).map_err(|_| Refusal::Unstated)?;
         let id = |bytes: &[u8]| bytes.try_into().map_err(|_| Refusal::Unstated);
         let optional = |bytes: &[u8]| if bytes.is_empty() { Ok(None) } else { id(bytes).map(Some) };
+        let life = codec::life_from_proto(message.life.as_ref().ok_or(Refusal::Unstated)?);
+        let known = message.known.as_ref().map(codec::memory_from_proto).transpose();
         Ok(Self {
             cluster_id: optional(&message.cluster_id)?,
             from: message.from,
             from_disk: id(&message.from_disk)?,
             to: message.to,
             to_disk: optional(&message.to_disk)?,
+            life: life.map_err(|_| Refusal::Unstated)?,
+            known: known.map_err(|_| Refusal::Unstated)?.map(|(_, known)| known),
         })
     }
 }

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper_util::rt::TokioIo;
 use tonic::Request;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 
+use super::answers::Judged;
 use super::call::{self, Call, DiskId};
 use super::connection;
 use super::this::This;
 use super::wire::proto::peer_client::PeerClient;
-use crate::cluster::types::Peer;
+use crate::cluster::codec;
+use crate::cluster::types::{LeaderId, Peer};
 use crate::limits;
 use crate::tls::Tls;
 
@@ -43,7 +45,7 @@ pub struct Client {
     this: Arc<This>,
     to: u64,
     to_disk: Option<DiskId>,
-    peer: PeerClient<Channel>,
+    peer: PeerClient<Judged>,
 }
 
 /// This cluster has one node.
@@ -77,7 +79,8 @@ impl Channels {
             .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
             .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
             .connect_with_connector_lazy(connector);
-        let peer = PeerClient::new(channel)
+        let this = Arc::clone(&self.this);
+        let peer = PeerClient::new(Judged { channel, this, to, to_disk })
             .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
         Ok(Client { this: Arc::clone(&self.this), to, to_disk, peer })
@@ -102,7 +105,7 @@ impl Channels {
 
 impl Client {
     /// What makes calls.
-    pub fn peer(&self) -> PeerClient<Channel> {
+    pub fn peer(&self) -> PeerClient<Judged> {
         self.peer.clone()
     }
 
@@ -115,8 +118,22 @@ impl Client {
             from_disk: self.this.disk_id,
             to: self.to,
             to_disk: self.to_disk,
+            life: self.this.life,
+            known: self.to_disk.and_then(|disk_id| self.this.lives.of((self.to, disk_id))),
         };
         call.write(request.metadata_mut());
         request
+    }
+
+    /// Remembers that the node has granted this vote, or follows it.
+    pub fn voted(&self, vote: LeaderId) {
+        if let Some(disk_id) = self.to_disk {
+            self.this.lives.voted((self.to, disk_id), vote);
+        }
+    }
+
+    /// The memories of the members' disks, to be sent with a heartbeat.
+    pub fn memories(&self) -> Vec<codec::proto::Memory> {
+        self.this.lives.to_proto()
     }
 }

@@ -13,8 +13,8 @@ use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, VoteRequest,
-    VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
@@ -22,13 +22,20 @@ use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoWay};
 use super::{proto, wire};
+use crate::clock::Timestamp;
+use crate::cluster::clocks::Clocks;
 use crate::cluster::peers::snapshot;
 use crate::cluster::snapshot::SnapshotFiles;
 use crate::cluster::types::{LogId, Peer, TypeConfig, Vote};
 use crate::limits;
 
 /// Makes the connections that the consensus library asks for.
-pub struct Network(pub Arc<Channels>);
+pub struct Network {
+    /// The ways to other nodes.
+    pub channels: Arc<Channels>,
+    /// Who is told what their clocks show.
+    pub clocks: Arc<Clocks>,
+}
 
 /// One of them.
 pub struct Link {
@@ -38,12 +45,13 @@ pub struct Link {
     is_for_heartbeats: bool,
     /// Why entries did not get through the last time.
     down: Option<String>,
+    clocks: Arc<Clocks>,
 }
 
 impl Network {
     fn link(&self, target: u64, node: &Peer, is_for_heartbeats: bool) -> Link {
-        let client = self.0.own(target, &node.address, Some(node.disk_id));
-        Link { client, to: target, is_for_heartbeats, down: None }
+        let client = self.channels.own(target, &node.address, Some(node.disk_id));
+        Link { client, to: target, is_for_heartbeats, down: None, clocks: Arc::clone(&self.clocks) }
     }
 }
 
@@ -87,6 +95,13 @@ fn undecodable(error: &wire::Error) -> Failure {
 impl Link {
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(|no_way| RPCError::Unreachable(Unreachable::new(no_way)))
+    }
+
+    /// The clock of the node, as its answer to what was sent at `sent` says.
+    fn hear_clock(&self, wall_millis: Option<i64>, sent: Duration) {
+        if let Some(millis) = wall_millis {
+            self.clocks.hear(self.to, Timestamp::from_millis(millis), sent);
+        }
     }
 
     /// Said when it changes, not as often as it is tried.
@@ -231,12 +246,7 @@ async fn within<T>(
     }
 }
 
-async fn voted(
-    option: RPCOption,
-    own_term: u64,
-    call: impl Future<Output = Result<tonic::Response<proto::VoteResponse>, Status>>,
-) -> Result<VoteResponse<TypeConfig>, Failure> {
-    let response = within(option.hard_ttl(), call).await?;
+fn voted(response: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Failure> {
     wire::vote_response(response, own_term).map_err(|error| undecodable(&error))
 }
 
@@ -251,10 +261,18 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
         let mut peer = client.peer();
-        let call = peer.append(client.request(wire::append_request_to_proto(&request)));
+        let sent = self.clocks.boot();
+        let message =
+            proto::AppendRequest { memories: client.memories(), ..wire::append_request_to_proto(&request) };
+        let call = peer.append(client.request(message));
         let response = within(option.hard_ttl(), call).await?;
+        self.hear_clock(response.wall_millis, sent);
         let own_term = request.vote.leader_id.term();
-        wire::append_entries_response(response, last, own_term).map_err(|error| undecodable(&error))
+        let answer = wire::append_entries_response(response, last, own_term);
+        if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) {
+            client.voted(request.vote.leader_id);
+        }
+        answer.map_err(|error| undecodable(&error))
     }
 
     fn stream_append<'s, S>(
@@ -295,8 +313,15 @@ impl RaftNetworkV2<TypeConfig> for Link {
     ) -> Result<VoteResponse<TypeConfig>, Failure> {
         let client = self.client()?;
         let mut peer = client.peer();
+        let sent = self.clocks.boot();
         let call = peer.vote(client.request(wire::vote_request_to_proto(&request)));
-        voted(option, request.vote.leader_id.term(), call).await
+        let response = within(option.hard_ttl(), call).await?;
+        self.hear_clock(response.wall_millis, sent);
+        let answer = voted(response, request.vote.leader_id.term())?;
+        if answer.vote_granted {
+            client.voted(request.vote.leader_id);
+        }
+        Ok(answer)
     }
 
     /// The library's default grants a pre-vote that was never asked for.
@@ -308,7 +333,18 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.pre_vote(client.request(wire::vote_request_to_proto(&request)));
-        voted(option, request.vote.leader_id.term(), call).await
+        voted(within(option.hard_ttl(), call).await?, request.vote.leader_id.term())
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, Failure> {
+        let client = self.client()?;
+        let mut peer = client.peer();
+        let call = peer.transfer_leader(client.request(wire::transfer_request_to_proto(&request)));
+        within(option.hard_ttl(), call).await.map(|_| Ok(()))
     }
 
     async fn full_snapshot(

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use openraft::errors::{InitializeError, RaftError};
 
-use super::call::{self, ClusterId, DiskId};
+use super::call::{self, ClusterId, DiskId, WAY_BACK};
 use super::channels::Channels;
 use super::client::reason;
 use super::proto;
@@ -48,7 +48,7 @@ impl fmt::Display for Misfit {
             Self::OtherDisk { by, cluster_id } => write!(
                 f,
                 "node {by} is of cluster {}, which knows this node's id by another disk: a disk that was lost may \
-                 not come back under its id; give this node one that was never used",
+                 not come back under its id; {WAY_BACK}",
                 call::shown(cluster_id)
             ),
             Self::NoMember { by, cluster_id } => write!(
@@ -78,7 +78,6 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
         .map(|(id, at)| (*id, at.clone()))
         .collect();
     let is_founder = this.founders.keys().next() == Some(&this.node_id);
-    let mut silent = Vec::new();
     while handle.is_blank() {
         let asked = others.iter().map(|(id, address)| ask(&channels, *id, address));
         let answers: Vec<_> = futures::future::join_all(asked).await;
@@ -104,22 +103,20 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
             match begin(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
                     tracing::info!(cluster = call::shown(&id), members = disks.len(), "a cluster is founded");
-                    return;
+                    break;
                 }
                 Err(error) => return this.stop(format!("found a cluster: {error}")),
             }
         }
-        // Said when it changes, not as often as it is asked.
-        if now_silent != silent {
-            tracing::info!(
-                waiting_for = now_silent.join("; "),
-                is_founder,
-                "this node waits for its cluster"
-            );
-            silent = now_silent;
+        // The first of the list founds the cluster; the others are told.
+        if now_silent.is_empty() && !is_founder {
+            now_silent
+                .extend(this.founders.keys().next().map(|id| format!("node {id}: it founds the cluster")));
         }
+        this.wait_for(now_silent.join("; "));
         tokio::time::sleep(limits::FOUNDING_PAUSE).await;
     }
+    this.wait_for(String::new());
 }
 
 async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, String> {

@@ -4,6 +4,7 @@
 //! says the same. Nothing here knows what a command means or when a lease ends: it carries questions, and hands
 //! them to those who do.
 
+mod answers;
 mod call;
 mod channels;
 mod client;
@@ -12,12 +13,12 @@ mod found;
 mod server;
 mod snapshot;
 mod this;
-mod wire;
+pub(super) mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::call::{ClusterId, DiskId};
+pub use self::call::{ClusterId, DiskId, WAY_BACK};
 pub use self::channels::{Channels, Purpose};
 pub use self::client::Network;
 pub use self::found::found;

@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt as _};
 use openraft::alias::SnapshotOf;
-use openraft::raft::{AppendEntriesResponse, StreamAppendError, VoteRequest};
+use openraft::entry::RaftEntry;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, VoteRequest};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::answers::{refused, stating};
 use super::call::{Call, Refusal};
 use super::connection::{self, Certified};
 use super::proto;
@@ -21,6 +23,9 @@ use super::snapshot;
 use super::this::{Kind, This};
 use super::wire::{self, From};
 use crate::cluster::batches::NotDone;
+use crate::cluster::life::Disk;
+use crate::cluster::lives;
+use crate::cluster::log::LogReader;
 use crate::cluster::propose::Error;
 use crate::cluster::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::types::{LogId, TypeConfig, Vote};
@@ -35,6 +40,8 @@ pub struct Peers<M: Machine> {
     pub this: Arc<This>,
     /// Its core.
     pub handle: Handle<M>,
+    /// Its log.
+    pub log: LogReader,
     /// Where a snapshot is received.
     pub snapshots: Snapshots,
     /// One at a time.
@@ -47,6 +54,7 @@ pub async fn serve<M: Machine>(
     listener: TcpListener,
     (tls, trust_domain): (Tls, TrustDomain),
 ) {
+    let life = stating(&peers.this.life);
     let service = PeerServer::new(peers)
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
@@ -60,6 +68,7 @@ pub async fn serve<M: Machine>(
         .max_concurrent_streams(limits::PEER_STREAMS_MAX)
         .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
         .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
+        .layer(life)
         .add_service(service)
         .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), stopped));
     match served.await {
@@ -69,15 +78,6 @@ pub async fn serve<M: Machine>(
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-fn refused(refusal: &Refusal) -> Status {
-    let text = refusal.to_string();
-    match refusal {
-        Refusal::Unstated => Status::invalid_argument(text),
-        Refusal::Identity { .. } => Status::permission_denied(text),
-        _ => Status::failed_precondition(text),
-    }
-}
 
 fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
@@ -137,8 +137,49 @@ impl<M: Machine> Peers<M> {
         wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))
     }
 
+    /// For whoever reads this node's wall clock.
+    fn wall_millis(&self) -> i64 {
+        self.handle.clock.now().millis()
+    }
+
+    /// Refuses what has to be written, while the disk hangs: whoever asked would wait, and the library with it.
+    fn check_disk(&self) -> Result<(), Status> {
+        if self.handle.disk_hangs() {
+            Err(Status::unavailable("the disk of this node hangs"))
+        } else {
+            Ok(())
+        }
+    }
+
     fn from(&self, call: &Call) -> From {
         From { node_id: call.from, own_term: self.handle.term() }
+    }
+
+    fn appends(&self, call: &Call) -> Appends<M> {
+        let (this, log) = (Arc::clone(&self.this), self.log.clone());
+        Appends { this, log, handle: self.handle.clone(), node_id: call.from }
+    }
+}
+
+/// Checks what a leader appends before the library sees it.
+struct Appends<M: Machine> {
+    this: Arc<This>,
+    log: LogReader,
+    handle: Handle<M>,
+    node_id: u64,
+}
+
+impl<M: Machine> Appends<M> {
+    /// A request that is whole, and contradicts no entry that is known to be committed here.
+    fn check(&self, message: proto::AppendRequest) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
+        let from = From { node_id: self.node_id, own_term: self.handle.term() };
+        let append = wire::append_request(message, from).map_err(|error| malformed(&error))?;
+        let log_ids = append.prev_log_id.into_iter().chain(append.entries.iter().map(RaftEntry::log_id));
+        let contradicted = self.log.contradicted(append.vote.leader_id, log_ids).map_err(stopped)?;
+        match contradicted {
+            Some(ours) => Err(refused(&self.this.contradicted(ours))),
+            None => Ok(append),
+        }
     }
 }
 
@@ -168,8 +209,10 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.asked(request)?;
+        self.check_disk()?;
         let answer = self.handle.raft.vote(vote).await.map_err(stopped)?;
-        Ok(Response::new(wire::vote_response_to_proto(&answer)))
+        let wall_millis = Some(self.wall_millis());
+        Ok(Response::new(proto::VoteResponse { wall_millis, ..wire::vote_response_to_proto(&answer) }))
     }
 
     async fn pre_vote(
@@ -177,6 +220,7 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.asked(request)?;
+        self.check_disk()?;
         let answer = self.handle.raft.pre_vote(vote).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
@@ -185,8 +229,17 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendResponse>, Status> {
-        let from = self.from(&self.admit(&request, Kind::Member)?);
-        let append = wire::append_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        let call = self.admit(&request, Kind::Member)?;
+        let own_term = self.handle.term();
+        let mut message = request.into_inner();
+        let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
+        let is_told = |disk: &Disk| disk.0 != self.this.node_id && lives::is_member(&members, disk);
+        self.this.lives.merge(&memories, is_told);
+        let append = self.appends(&call).check(message)?;
+        if append.vote.leader_id.term >= own_term {
+            self.handle.candidacy.hear(self.handle.clock.boot());
+        }
+        self.check_disk()?;
         let prev = append.prev_log_id;
         let last = append.entries.last().map(|entry| entry.log_id).or(prev);
         let answer = self.handle.raft.append_entries(append).await.map_err(stopped)?;
@@ -199,7 +252,8 @@ impl<M: Machine> Peer for Peers<M> {
             }
             AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
         };
-        Ok(Response::new(wire::append_response_to_proto(&result)))
+        let wall_millis = Some(self.wall_millis());
+        Ok(Response::new(proto::AppendResponse { wall_millis, ..wire::append_response_to_proto(&result) }))
     }
 
     async fn append_stream(
@@ -207,14 +261,13 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let call = self.admit(&request, Kind::Member)?;
-        let (handle, node_id) = (self.handle.clone(), call.from);
+        self.check_disk()?;
+        let checks = self.appends(&call);
         // Why no more was read of it: told behind the answers to what was.
         let ended = Arc::new(Mutex::new(None));
         let end = Arc::clone(&ended);
         let appends = request.into_inner().scan((), move |(), message| {
-            let from = From { node_id, own_term: handle.term() };
-            let append = message
-                .and_then(|message| wire::append_request(message, from).map_err(|error| malformed(&error)));
+            let append = message.and_then(|message| checks.check(message));
             let refuse = |status| *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
             futures::future::ready(append.map_err(refuse).ok())
         });
@@ -235,6 +288,7 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::SnapshotPart>>,
     ) -> Result<Response<proto::SnapshotResponse>, Status> {
         let call = self.admit(&request, Kind::Member)?;
+        self.check_disk()?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let _one = self.receiving.try_acquire().map_err(busy)?;
         let mut parts = request.into_inner();
@@ -254,10 +308,15 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::ReadIndexRequest>,
     ) -> Result<Response<proto::ReadIndexResponse>, Status> {
-        self.admit(&request, Kind::Member)?;
+        let call = self.admit(&request, Kind::Member)?;
+        if request.get_ref().for_lease {
+            // Before the index is confirmed: what is acknowledged meanwhile may be missing in the answer.
+            self.handle.progress.note_lease_request(call.from, self.handle.clock.boot());
+        }
         let index = self.handle.confirm_leadership().await;
         let index = index.ok_or_else(|| Status::unavailable(NotDone::NotLeader.to_string()))?;
-        Ok(Response::new(proto::ReadIndexResponse { index }))
+        let clocks = Some(wire::clock_report_to_proto(&self.handle.measure_clocks()));
+        Ok(Response::new(proto::ReadIndexResponse { index, clocks }))
     }
 
     async fn applied(
@@ -280,6 +339,20 @@ impl<M: Machine> Peer for Peers<M> {
             Ok(()) => Ok(Response::new(proto::BarrierResponse {})),
             Err(error @ Error::Unacknowledged) => Err(Status::aborted(error.to_string())),
             Err(error) => Err(Status::unavailable(error.to_string())),
+        }
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<proto::TransferLeaderRequest>,
+    ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
+        let from = self.from(&self.admit(&request, Kind::Member)?);
+        let transfer =
+            wire::transfer_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
+        self.check_disk()?;
+        match self.handle.raft.handle_transfer_leader(transfer).await.map_err(stopped)? {
+            Ok(()) => Ok(Response::new(proto::TransferLeaderResponse {})),
+            Err(refused) => Err(Status::aborted(refused.to_string())),
         }
     }
 

@@ -3,13 +3,16 @@
 //! What a peer says is not believed because it is a peer: a message whose parts do not fit each other is refused
 //! here, because the library takes it for a mistake of its own and stops.
 
+use std::time::Duration;
+
 use openraft::entry::RaftEntry as _;
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult, VoteRequest,
-    VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, VoteRequest, VoteResponse,
 };
 use openraft::vote::RaftLeaderId as _;
 
+use crate::cluster::ClockReport;
 use crate::cluster::codec::{self, proto as log};
 use crate::cluster::types::{LogId, TypeConfig, Vote};
 use crate::limits;
@@ -120,6 +123,30 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
     }
 }
 
+/// A hand-over of leadership.
+pub fn transfer_request(
+    message: proto::TransferLeaderRequest,
+    from: From,
+) -> Result<TransferLeaderRequest<TypeConfig>, Error> {
+    let vote = vote(message.vote, from, true)?;
+    let last = log_id(message.last_log_id)?;
+    match last.filter(|last| last.leader_id > vote.leader_id) {
+        Some(last) => Err(Error::TermOfEntry(last.index)),
+        None => Ok(TransferLeaderRequest::new(vote, message.to, last)),
+    }
+}
+
+/// The same, to be sent.
+pub fn transfer_request_to_proto(
+    request: &TransferLeaderRequest<TypeConfig>,
+) -> proto::TransferLeaderRequest {
+    proto::TransferLeaderRequest {
+        vote: Some(codec::vote_to_proto(request.from_leader())),
+        to: *request.to_node_id(),
+        last_log_id: request.last_log_id().map(codec::log_id_to_proto),
+    }
+}
+
 /// A vote that somebody answers with, of a term that can be.
 pub fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
     of_possible_term(codec::vote_from_proto(need(message, "vote")?)?, own_term)
@@ -137,6 +164,7 @@ pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::Vot
         vote: Some(codec::vote_to_proto(&response.vote)),
         granted: response.vote_granted,
         last_log_id: response.last_log_id.as_ref().map(codec::log_id_to_proto),
+        wall_millis: None,
     }
 }
 
@@ -178,6 +206,7 @@ pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> pr
         prev_log_id: request.prev_log_id.as_ref().map(codec::log_id_to_proto),
         entries: request.entries.iter().map(codec::entry_to_proto).collect(),
         leader_commit: request.leader_commit.as_ref().map(codec::log_id_to_proto),
+        memories: Vec::new(),
     }
 }
 
@@ -204,7 +233,7 @@ pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> prot
         Err(StreamAppendError::Conflict(at)) => Outcome::Conflict(codec::log_id_to_proto(at)),
         Err(StreamAppendError::HigherVote(vote)) => Outcome::HigherVote(codec::vote_to_proto(vote)),
     };
-    proto::AppendResponse { outcome: Some(outcome) }
+    proto::AppendResponse { outcome: Some(outcome), wall_millis: None }
 }
 
 /// What came of a request that was sent by itself.
@@ -219,6 +248,25 @@ pub fn append_entries_response(
         Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
         Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
     })
+}
+
+/// How the clocks stand, as the leader says; nothing is known if it does not.
+pub fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
+    let message = message.unwrap_or_default();
+    ClockReport {
+        is_agreed: message.is_agreed,
+        spread: Duration::from_millis(message.spread_millis),
+        offsets: message.offset_millis.into_iter().collect(),
+    }
+}
+
+/// The same, to be sent.
+pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
+    proto::ClockReport {
+        is_agreed: report.is_agreed,
+        spread_millis: u64::try_from(report.spread.as_millis()).unwrap_or(u64::MAX),
+        offset_millis: report.offsets.clone().into_iter().collect(),
+    }
 }
 
 /// What a snapshot is, beside its files: the leader's vote, and the last entry it holds.

@@ -35,7 +35,7 @@ impl Leader {
 
 /// Who reads, the leader, and who asks it.
 fn parts() -> (ReadIndex, Leader, Pin<Box<dyn Future<Output = ()>>>) {
-    let (reads, questions) = ReadIndex::new();
+    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let leader = Leader::default();
     let asked = leader.clone();
     (reads, leader, Box::pin(questions.keep(move || asked.ask())))
@@ -130,7 +130,7 @@ async fn an_answer_that_comes_after_its_question_was_given_up_is_for_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_leader_a_read_waits_and_is_then_refused() {
-    let (reads, questions) = ReadIndex::new();
+    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let asked = Cell::new(0);
     let ask = || {
         asked.set(asked.get() + 1);
@@ -199,7 +199,7 @@ async fn what_the_leader_named_is_waited_for_and_no_longer_than_its_limit() {
 
 #[tokio::test]
 async fn nobody_is_asked_once_nobody_can_read() {
-    let (reads, questions) = ReadIndex::new();
+    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let reading = reads.clone();
     drop(reads);
     let mut work = pin!(questions.keep(async || Some(7)));

@@ -1,6 +1,7 @@
 //! The nodes of a cluster.
 
 use super::*;
+use crate::cluster::FreshnessMode;
 
 const PEERS: &str = "[cluster]\nlisten = \"0.0.0.0:8695\"\ncertificate = \"peer.crt\"\nprivate_key = \"peer.key\"\n\
                      ca = \"ca.crt\"\n";
@@ -17,6 +18,22 @@ fn three() -> String {
 fn a_node_without_others_is_a_cluster_of_one() {
     assert!(good(&format!("{PRODUCTION}{ISSUER}")).cluster.peers.is_none());
     assert!(good(&format!("{PRODUCTION}{ISSUER}[cluster]\nheartbeat = \"50ms\"\n")).cluster.peers.is_none());
+}
+
+#[test]
+fn a_node_chooses_how_it_proves_freshness() {
+    let text = |value: &str| format!("{PRODUCTION}{ISSUER}[cluster]\nfreshness = \"{value}\"\n");
+    assert_eq!(good(&format!("{PRODUCTION}{ISSUER}")).cluster.freshness, FreshnessMode::Lease);
+    for (value, mode) in [("lease", FreshnessMode::Lease), ("read-index", FreshnessMode::ReadIndex)] {
+        assert_eq!(good(&text(value)).cluster.freshness, mode, "{value}");
+    }
+    for value in ["", "Lease", "readindex", "read_index", "leader"] {
+        let found = mistakes(&text(value), &[]);
+        assert!(matches!(found.as_slice(), [only] if only.key == "cluster.freshness"), "{value}: {found:?}");
+    }
+    let by_environment = [("TRUST_FABRIC__CLUSTER__FRESHNESS", "read-index")];
+    let config = loaded(&text("lease"), &by_environment, &Overrides::default()).expect("good");
+    assert_eq!(config.cluster.freshness, FreshnessMode::ReadIndex);
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn the_example_is_a_configuration() {
     let config = good(EXAMPLE);
     assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
     let base_url = "https://trust.example.com:8694".to_owned();
-    assert_eq!(config.transmitter, Some(Transmitter { base_url }));
+    assert_eq!(config.transmitter, Some(Transmitter { base_url, certificate: None }));
 }
 
 /// The example with the comment sign taken from every line that then holds a key.
@@ -39,7 +39,14 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
     unset["blast_radius"]["parents"].take();
     assert_eq!(set["tls"]["client_crl"].take(), "/etc/trust-fabric/client-crl.pem");
     assert_eq!(set["tls"]["client_trust_domain"].take(), unset["fabric"]["trust_domain"]);
+    assert_eq!(set["tls"]["trust_domains"].take()[0]["name"], "eu.example.com");
+    unset["tls"]["trust_domains"].take();
+    for file in ["certificate", "private_key"] {
+        let found = set["transmitter"][file].take();
+        assert!(found.as_str().is_some_and(|path| path.starts_with("/etc/trust-fabric/push")), "{found}");
+    }
     assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    assert_eq!(set["transmitter"]["allow_loopback_push"].take(), false);
     assert_eq!(set["cluster"]["listen"].take(), "0.0.0.0:8695");
     assert_eq!(set["cluster"]["members"][0].take()["id"], 1);
     for of_several in ["certificate", "private_key", "ca", "crl", "members"] {

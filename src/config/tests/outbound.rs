@@ -4,23 +4,29 @@ use super::*;
 use crate::outbound::guard::{Guard, UrlError};
 
 #[test]
-fn nothing_but_the_public_internet_and_pushes_to_this_machine_may_be_called_by_default() {
-    let rules = good(REQUIRED).outbound;
-    assert!(rules.allow_loopback_push && !rules.allow_loopback_http && rules.allowed_networks.is_empty());
-    assert_eq!(rules, Rules::default());
+fn only_the_public_internet_may_be_called_by_default() {
+    let rules = good(&format!("{PRODUCTION}{ISSUER}")).outbound;
+    assert!(!rules.allow_loopback_push && !rules.allow_loopback_http && rules.allowed_networks.is_empty());
+    // In development mode also pushes to this machine.
+    assert_eq!(good(REQUIRED).outbound, Rules::default());
+    assert!(Rules::default().allow_loopback_push);
 }
 
 #[test]
-fn pushes_to_this_machine_can_be_switched_off() {
-    let text = format!("{REQUIRED}[outbound]\nallow_loopback_push = false");
-    let guard = Guard::new(good(&text).outbound);
-    assert!(matches!(guard.push_url("http://localhost/"), Err(UrlError::Scheme("must be https"))));
-    assert!(Guard::new(good(REQUIRED).outbound).push_url("http://localhost/").is_ok());
-    let environment = [("TRUST_FABRIC__OUTBOUND__ALLOW_LOOPBACK_PUSH", "false")];
-    let config = loaded(REQUIRED, &environment, &Overrides::default()).expect("good");
+fn loopback_push_is_switched_in_either_mode() {
+    let section = "[transmitter]\nbase_url = \"https://trust.example.com:8694\"\nallow_loopback_push = ";
+    let guard = |text: &str| Guard::new(good(text).outbound);
+    let off = guard(&format!("{REQUIRED}{section}false"));
+    let url = off.push_url("http://localhost/").expect("a stream may name it");
+    assert!(matches!(off.may_push(&url), Err(UrlError::Scheme(_))));
+    assert!(guard(REQUIRED).may_push(&url).is_ok());
+    assert!(guard(&format!("{PRODUCTION}{ISSUER}{section}true")).may_push(&url).is_ok());
+    let environment = [("TRUST_FABRIC__TRANSMITTER__ALLOW_LOOPBACK_PUSH", "false")];
+    let config =
+        loaded(&format!("{REQUIRED}{section}true"), &environment, &Overrides::default()).expect("good");
     assert!(!config.outbound.allow_loopback_push);
-    let (key, rule) = mistake("[outbound]\nallow_loopback_push = \"no\"");
-    assert_eq!((key.as_str(), rule.as_str()), ("outbound.allow_loopback_push", "must be true or false"));
+    let (key, rule) = mistake(&format!("{section}\"no\""));
+    assert_eq!((key.as_str(), rule.as_str()), ("transmitter.allow_loopback_push", "must be true or false"));
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn three_nodes_in_containers_are_those_of_one_machine() {
     for (node, id) in nodes.iter().zip(1..) {
         let peers = node.cluster.peers.as_ref().expect("others");
         assert_eq!((node.node.id, peers.members[&id].as_str()), (id, format!("node-{id}:8695").as_str()));
-        let certificate = peers.files.certificate.display().to_string();
+        let certificate = peers.files.own.certificate.display().to_string();
         assert_eq!(certificate, format!("/pki/peer-{id}.pem"));
     }
     let machine = shown(MACHINE[0], Vec::new());

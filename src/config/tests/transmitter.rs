@@ -24,6 +24,20 @@ fn in_development_mode_a_node_is_reached_where_it_listens() {
 }
 
 #[test]
+fn push_certificate_needs_its_private_key() {
+    let section = |rest: &str| {
+        format!("{PRODUCTION}{ISSUER}[transmitter]\nbase_url = \"https://trust.example.com\"\n{rest}")
+    };
+    let both = good(&section("certificate = \"push.pem\"\nprivate_key = \"push-key.pem\"\n"));
+    let files = both.transmitter.and_then(|transmitter| transmitter.certificate).expect("a certificate");
+    assert_eq!(files.private_key.to_string_lossy(), "push-key.pem");
+    for (alone, key) in [("certificate", "private_key"), ("private_key", "certificate")] {
+        let found = mistakes(&section(&format!("{alone} = \"push.pem\"\n")), &[]);
+        assert_eq!((found.len(), found[0].key.clone()), (1, format!("transmitter.{key}")));
+    }
+}
+
+#[test]
 fn refuses_an_address_that_breaks_a_rule_of_our_own_addresses() {
     for (base_url, rule) in [
         ("", "must be an absolute URL"),

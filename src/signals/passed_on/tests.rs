@@ -21,6 +21,7 @@ fn set(sub_id: &Value, events: &[(&str, &Value)]) -> Set {
         iat: Timestamp::from_secs(100),
         aud: vec!["https://fabric.example".to_owned()],
         txn: Some("t-1".to_owned()),
+        via: vec!["https://first.example".to_owned()],
         subject: SubjectId::read(sub_id, "sub_id").expect("a subject"),
         sub_id: sub_id.clone(),
         events: events.iter().map(event).collect(),
@@ -48,6 +49,7 @@ fn each_event_that_is_known_is_passed_on_as_it_was_said() {
         sub_id: sub_id.clone(),
         claims: claims.as_object().expect("object").clone(),
         txn: Some("t-1".to_owned()),
+        via: vec!["https://first.example".to_owned(), "https://idp.example".to_owned()],
     };
     assert_eq!(events(&set).expect("is passed on"), [told(RISK, &said), told(SESSION_REVOKED, &nothing)]);
 }
@@ -64,9 +66,12 @@ fn what_is_about_streams_themselves_or_not_known_is_not_passed_on() {
     }
 }
 
-/// What `txn` and a subject leave of the limit.
+/// `svc_via` of what is relayed of [`set`], as JSON.
+const VIA: &str = r#"["https://first.example","https://idp.example"]"#;
+
+/// The part of the limit that `txn`, `svc_via` and a subject leave.
 fn left_by(sub_id: &Value) -> usize {
-    limits::EVENT_SAID_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len()
+    limits::EVENT_SAID_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len() - VIA.len()
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
     let refusal = events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id and txn, to be passed on"
+        "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on"
     );
     let silent = Set { txn: None, ..set(&alice(), &[(RISK, &more)]) };
     assert!(events(&silent).is_ok(), "txn takes its part");
@@ -99,7 +104,10 @@ fn a_subject_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
     let refusal = about(&two(spare), SESSION_REVOKED).expect_err("refused").to_string();
     assert!(refusal.starts_with("events.session-revoked: "), "no room for what is said: {refusal}");
     let refusal = about(&two(spare + 1), SESSION_REVOKED).expect_err("refused");
-    assert_eq!(refusal.to_string(), "sub_id: must be at most 5120 bytes as JSON, with txn, to be passed on");
+    assert_eq!(
+        refusal.to_string(),
+        "sub_id: must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on"
+    );
     assert_eq!(about(&two(spare + 1), "urn:other").expect("is accepted"), []);
     // Members that its format does not have are not passed on, and count for nothing.
     let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(limits::EVENT_SAID_BYTES_MAX)});
@@ -112,4 +120,36 @@ fn the_types_that_are_passed_on_are_each_there_once() {
     assert_eq!(types.len(), EVENTS_SUPPORTED.len());
     assert_eq!(types.iter().filter(|uri| uri.contains("/caep/event-type/")).count(), 8);
     assert_eq!(SESSION_REVOKED, crate::state::SESSION_REVOKED);
+}
+
+/// Two fabrics that are receiver and stream of each other circulated an event for ever; each round moved the watermark.
+#[test]
+fn signal_that_came_back_is_a_loop() {
+    let nothing = json!({});
+    let own = "https://fabric.example";
+    let through = |via: &[&str]| Set {
+        via: via.iter().map(|issuer| (*issuer).to_owned()).collect(),
+        ..set(&alice(), &[(SESSION_REVOKED, &nothing)])
+    };
+    let others = ["https://a.example", "https://b.example", "https://c.example", "https://d.example"];
+    assert_eq!(others.len(), limits::SIGNAL_VIA_MAX);
+    for (via, expected) in [
+        (&[][..], false),
+        (&others[..], false),
+        (&["https://fabric.example/"], false),
+        (&[own], true),
+        (&["https://a.example", own, "https://b.example"], true),
+        (
+            &[
+                "https://a.example",
+                "https://a.example",
+                "https://a.example",
+                "https://a.example",
+                "https://a.example",
+            ],
+            true,
+        ),
+    ] {
+        assert_eq!(is_loop(&through(via), own), expected, "{via:?}");
+    }
 }

@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::{AgentStanding, Fresh, IssuedAgent, Made, State, Stream, ToolQuery};
-use crate::token::lineage::Fact;
+use crate::token::lineage::{Fact, is_same_name};
 
 /// What would be hit, or a page of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Look<'_> {
 
 /// A workload has at most [`limits::STREAMS_PER_CALLER_MAX`].
 fn streams_of(state: &State, fact: &Fact) -> Vec<String> {
-    let is_owner = |stream: &Stream| is_workload(fact) && stream.config.owner == fact.value();
+    let is_owner = |stream: &Stream| is_workload(fact) && is_same_name(&stream.config.owner, fact.value());
     let streams = state.streams();
     streams.iter().filter(|(_, stream)| is_owner(stream)).map(|(stream_id, _)| stream_id.clone()).collect()
 }
@@ -176,7 +176,7 @@ async fn add_tools(
         let query =
             ToolQuery { after: after.as_deref(), protocol: None, limit: limits::AGENT_SCAN_ROWS_AT_ONCE };
         let some = state.tools(query)?;
-        for row in some.rows.into_iter().filter(|row| row.registered_by == registered_by) {
+        for row in some.rows.into_iter().filter(|row| is_same_name(&row.registered_by, registered_by)) {
             if page.tools.len() >= room {
                 let last = page.tools.last().cloned().unwrap_or_default();
                 page.next = Some(Place::Tools(last).write());

@@ -3,7 +3,7 @@
 use super::Error;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::token::lineage::Fact;
+use crate::token::lineage::{Fact, canonical_name};
 
 /// The members of a request, as they came.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,8 @@ pub struct Members {
     pub issuer: Option<String>,
     /// Why.
     pub reason: Option<String>,
+    /// Whether it is to be blocked as well.
+    pub block: bool,
 }
 
 /// One fact, and why it is revoked.
@@ -31,6 +33,7 @@ pub struct Members {
 pub struct Request {
     fact: Fact,
     names_agent: bool,
+    block: bool,
     reason: String,
 }
 
@@ -40,7 +43,7 @@ impl Request {
     /// # Errors
     /// [`Error::NotOne`], [`Error::Invalid`].
     pub fn read(members: Members, own_issuer: &str, trust_domain: &TrustDomain) -> Result<Self, Error> {
-        let Members { subject, email, agent, client, jti, key, issuer, reason } = members;
+        let Members { subject, email, agent, client, jti, key, issuer, reason, block } = members;
         let given = [&subject, &email, &agent, &client, &jti, &key];
         if given.iter().filter(|member| member.is_some()).count() != 1 {
             return Err(Error::NotOne);
@@ -62,11 +65,14 @@ impl Request {
             (_, Some(email), ..) => of_email(&email, issuer.as_deref())?,
             (_, _, Some(agent), ..) => of_agent(&agent, issuer.is_some(), trust_domain)?,
             (_, _, _, Some(client), ..) => of_client(&client, iss, iss == own_issuer, trust_domain)?,
-            (.., Some(jti), _) => Fact::token(iss, bounded("jti", &jti, limits::OPAQUE_BYTES_MAX)?),
+            (.., Some(jti), _) => of_token(iss, bounded("jti", &jti, limits::OPAQUE_BYTES_MAX)?, own_issuer),
             (.., Some(key)) => Fact::signing_key(iss, bounded("key", &key, limits::KID_BYTES_MAX)?),
             _ => return Err(Error::NotOne),
         };
-        Ok(Self { fact, names_agent, reason })
+        if block && names_fabric(fact.value(), own_issuer, trust_domain) {
+            return Err(invalid("block", "must not name this fabric's own issuer or trust domain"));
+        }
+        Ok(Self { fact, names_agent, block, reason })
     }
 
     /// What is to be revoked.
@@ -81,11 +87,24 @@ impl Request {
         self.names_agent
     }
 
+    /// Whether a block was requested.
+    #[must_use]
+    pub fn block(&self) -> bool {
+        self.block
+    }
+
     /// Why; empty if nothing was said.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
+}
+
+/// Whether a value is the fabric itself, with or without the scheme of a workload identifier.
+fn names_fabric(value: &str, own_issuer: &str, trust_domain: &TrustDomain) -> bool {
+    let bare =
+        ["wimse://", "spiffe://"].iter().find_map(|scheme| value.strip_prefix(scheme)).unwrap_or(value);
+    value.trim_end_matches('/') == own_issuer || bare.trim_end_matches('/') == trust_domain.as_str()
 }
 
 /// What we call a subject is a workload identifier, which needs no issuer.
@@ -117,10 +136,15 @@ fn of_agent(agent: &str, has_issuer: bool, trust_domain: &TrustDomain) -> Result
     if has_issuer {
         return Err(invalid("issuer", "must not be given with agent: agents are ours"));
     }
-    match agent.parse::<WorkloadId>() {
+    // The registry knows its agents by their canonical name.
+    match canonical_name(agent).parse::<WorkloadId>() {
         Ok(id) if id.is_agent_of(trust_domain) => Ok(Fact::workload(&id)),
         _ => Err(Error::UnknownAgent),
     }
+}
+
+fn of_token(iss: &str, jti: &str, own_issuer: &str) -> Fact {
+    if iss == own_issuer { Fact::own_token(iss, jti) } else { Fact::token(iss, jti) }
 }
 
 /// An agent is its own client: revoked as that alone, it would still be shown as active.
@@ -167,6 +191,10 @@ mod tests {
                 "jti" => &mut read.jti,
                 "key" => &mut read.key,
                 "issuer" => &mut read.issuer,
+                "block" => {
+                    read.block = true;
+                    continue;
+                }
                 _ => &mut read.reason,
             };
             *member = Some((*value).to_owned());
@@ -196,6 +224,8 @@ mod tests {
             (&[("client", AGENT), ("issuer", THEIRS)], Fact::client(THEIRS, AGENT)),
             (&[("jti", "j")], Fact::token(OURS, "j")),
             (&[("jti", "j"), ("issuer", THEIRS)], Fact::token(THEIRS, "j")),
+            (&[("jti", "f.1")], Fact::own_token(OURS, "f.1")),
+            (&[("jti", "f.1"), ("issuer", THEIRS)], Fact::token(THEIRS, "f.1")),
             (&[("key", "k")], Fact::signing_key(OURS, "k")),
             (&[("key", "k"), ("issuer", THEIRS)], Fact::signing_key(THEIRS, "k")),
         ] {
@@ -234,6 +264,24 @@ mod tests {
             refused(&[(name, "a\u{7}")], &format!("{name}: must be 1 to"));
             refused(&[(name, "a"), ("issuer", "")], "issuer: must be 1 to");
         }
+    }
+
+    #[test]
+    fn own_issuer_and_trust_domain_cannot_be_blocked() {
+        for (name, value) in [
+            ("client", OURS),
+            ("client", "https://fabric.example/"),
+            ("client", "a.example"),
+            ("client", "wimse://a.example"),
+            ("client", "spiffe://a.example/"),
+        ] {
+            refused(&[(name, value), ("block", "")], "block: must not name this fabric");
+            assert!(!read(&[(name, value)]).expect("a watermark").block());
+        }
+        for value in ["https://fabric.example.org", "b.example", "spiffe://a.example/x"] {
+            assert!(read(&[("client", value), ("block", "")]).expect("another's").block(), "{value}");
+        }
+        refused(&[("subject", OURS), ("issuer", THEIRS), ("block", "")], "block: must not");
     }
 
     #[test]

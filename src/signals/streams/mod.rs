@@ -16,10 +16,12 @@ pub use error::Error;
 pub use request::{Delivery, Extent, Members, Method};
 
 use self::request::Terms;
+use super::transmit::obstacle::Obstacles;
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::state::{
-    self, Current, DeadLetter, EventId, Idempotency, State, Stream, StreamCursor, StreamStatus,
+    self, CallerFacts, Current, DeadLetter, EventId, Fresh, Idempotency, State, Stream, StreamCursor,
+    StreamStatus,
 };
 
 /// Everything that the management of streams needs.
@@ -30,6 +32,8 @@ pub struct Streams {
     pub base_url: Option<String>,
     /// What may be pushed to.
     pub guard: Guard,
+    /// Finds streams that deliver nothing now.
+    pub obstacles: Obstacles,
     /// The replicated state.
     pub state: State,
 }
@@ -41,6 +45,8 @@ pub struct Caller {
     pub id: Option<String>,
     /// Whether it may see and change the streams of others.
     pub is_operator: bool,
+    /// The facts by which the caller is judged when its commands are applied.
+    pub facts: Arc<CallerFacts>,
     /// Its `Idempotency-Key`, with the request.
     pub idempotency: Option<Idempotency>,
 }
@@ -86,20 +92,23 @@ impl Streams {
     /// As [`Error`] says. A refused request changes nothing.
     pub async fn create(&self, members: Members, caller: &Caller, drawn: [u8; 16]) -> Result<Stream, Error> {
         self.configured()?;
+        let fresh = self.fresh().await?;
         let stream_id = format!("{:032x}", u128::from_be_bytes(drawn));
         let poll_url = self.poll_url(&stream_id);
         let push_url = |url: &str| self.may_push_to(url);
         let terms = Terms { issuer: &self.issuer, poll_url: &poll_url, push_url: &push_url };
         let config = request::create(members, &terms, caller.name(), stream_id)?;
-        Ok(self.state.create_stream(config, caller.idempotency).await?)
+        let stream = self.state.on_behalf_of(&caller.facts).create_stream(config, caller.idempotency).await?;
+        Ok(Stream::clone(&self.obstacles.shown(&fresh, Arc::new(stream))))
     }
 
     /// A stream of this caller.
     ///
     /// # Errors
     /// [`state::Error::UnknownStream`] also for a stream of somebody else; [`Error::NotConfigured`].
-    pub fn show(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<Shown, Error> {
-        Ok(self.shown(self.of(current, stream_id, caller)?))
+    pub async fn show(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<Shown, Error> {
+        let fresh = self.fresh().await?;
+        Ok(self.shown(&fresh, self.of(current, stream_id, caller)?))
     }
 
     /// At most `limit` of the streams behind `after` that this caller made, an operator of all; and behind which
@@ -107,7 +116,7 @@ impl Streams {
     ///
     /// # Errors
     /// [`Error::NotConfigured`].
-    pub fn list(
+    pub async fn list(
         &self,
         _current: &Current,
         caller: &Caller,
@@ -115,12 +124,13 @@ impl Streams {
         limit: usize,
     ) -> Result<(Vec<Shown>, Option<String>), Error> {
         self.configured()?;
+        let fresh = self.fresh().await?;
         let streams = self.state.streams();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut visible =
             streams.range::<str, _>((from, Bound::Unbounded)).filter(|(_, stream)| caller.may_see(stream));
         let page: Vec<_> =
-            visible.by_ref().take(limit).map(|(_, stream)| self.shown(Arc::clone(stream))).collect();
+            visible.by_ref().take(limit).map(|(_, stream)| self.shown(&fresh, Arc::clone(stream))).collect();
         let last = page.last().map(|shown| shown.stream.config.stream_id.clone());
         Ok((page, visible.next().and(last)))
     }
@@ -142,16 +152,18 @@ impl Streams {
         let poll_url = self.poll_url(&stream_id);
         let push_url = |url: &str| self.may_push_to(url);
         let terms = Terms { issuer: &self.issuer, poll_url: &poll_url, push_url: &push_url };
+        let fresh = self.fresh().await?;
         let mut attempts = 1;
         loop {
-            let stream = self.of(current, &stream_id, caller)?;
+            // As it is shown: a receiver may send back what it read.
+            let stream = self.obstacles.shown(&fresh, self.of(current, &stream_id, caller)?);
             let config = request::change(members.clone(), extent, &stream, &terms)?;
-            match self.state.update_stream(config, stream.revision).await {
+            match self.state.on_behalf_of(&caller.facts).update_stream(config, stream.revision).await {
                 // Somebody else was faster: what was stated holds for what the stream is now.
                 Err(state::Error::StreamChanged) if attempts < limits::STREAM_UPDATE_ATTEMPTS_MAX => {
                     attempts += 1;
                 }
-                written => return Ok(self.shown(Arc::new(written?))),
+                written => return Ok(self.shown(&fresh, Arc::new(written?))),
             }
         }
     }
@@ -162,7 +174,7 @@ impl Streams {
     /// [`state::Error::UnknownStream`] also for a stream of somebody else.
     pub async fn delete(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<(), Error> {
         self.of(current, stream_id, caller)?;
-        Ok(self.state.delete_stream(stream_id).await?)
+        Ok(self.state.on_behalf_of(&caller.facts).delete_stream(stream_id).await?)
     }
 
     /// Changes the status of a stream, from any to any (SSF 1.0 §8.1.2.2).
@@ -177,11 +189,14 @@ impl Streams {
         caller: &Caller,
     ) -> Result<Stream, Error> {
         self.of(current, stream_id, caller)?;
+        let fresh = self.fresh().await?;
         let unknown = |_| Error::invalid("status", "must be enabled, paused or disabled");
         let status: StreamStatus = status.parse().map_err(unknown)?;
         let reason = reason.map(|text| request::bounded("reason", text, limits::STREAM_REASON_BYTES_MAX));
         let reason = reason.transpose()?.unwrap_or_default();
-        Ok(self.state.set_stream_status(stream_id, status, reason).await?)
+        let stream =
+            self.state.on_behalf_of(&caller.facts).set_stream_status(stream_id, status, reason).await?;
+        Ok(Stream::clone(&self.obstacles.shown(&fresh, Arc::new(stream))))
     }
 
     /// Has a verification event sent (SSF 1.0 §8.1.4.2).
@@ -200,7 +215,7 @@ impl Streams {
         if state.as_ref().is_some_and(|state| state.len() > most) {
             return Err(Error::invalid("state", format!("must be at most {most} bytes")));
         }
-        Ok(self.state.verify_stream(stream_id, state).await?)
+        Ok(self.state.on_behalf_of(&caller.facts).verify_stream(stream_id, state).await?)
     }
 
     /// Has a stream told about a subject, or no longer: SSF 1.0 §8.1.3, where every subject is there at first. One
@@ -220,7 +235,8 @@ impl Streams {
         if !is_removed {
             subject::is_not_left_out(&subject, &stream.removed_subjects)?;
         }
-        Ok(self.state.change_stream_subject(stream_id, &subject, is_removed).await?)
+        let state = self.state.on_behalf_of(&caller.facts);
+        Ok(state.change_stream_subject(stream_id, &subject, is_removed).await?)
     }
 
     /// At most `limit` of the events of a stream behind `after` that its receiver refused for good, and behind
@@ -246,9 +262,13 @@ impl Streams {
         Ok(stream.ok_or(state::Error::UnknownStream)?)
     }
 
-    fn shown(&self, stream: Arc<Stream>) -> Shown {
+    async fn fresh(&self) -> Result<Fresh, Error> {
+        Ok(self.state.fresh().await?)
+    }
+
+    fn shown(&self, fresh: &Fresh, stream: Arc<Stream>) -> Shown {
         let cursor = self.state.stream_cursor(&stream.config.stream_id).unwrap_or_default();
-        Shown { stream, cursor }
+        Shown { stream: self.obstacles.shown(fresh, stream), cursor }
     }
 
     /// What an address looks like is judged here; where it leads, whenever it is connected to.

@@ -21,7 +21,7 @@ pub const POLL: &str = "urn:ietf:rfc:8936";
 pub struct Members {
     /// The stream; the transmitter's to say.
     pub stream_id: Option<String>,
-    /// Our `iss`.
+    /// The issuer: any in a new stream of the flat shape, otherwise ours.
     pub iss: Option<String>,
     /// Whom the events are meant for; cannot be changed.
     pub aud: Option<String>,
@@ -133,7 +133,11 @@ pub(super) fn create(
         members.has_every_flat_member()?;
     }
     let stated = Stated::read(&members)?;
-    is_ours(members.iss.as_deref(), terms)?;
+    // The `iss` of the flat shape is whatever its sender calls the transmitter: what the stream answers and carries is
+    // ours in any case. In the shape of SSF 1.0 §8.1.1 `iss` is the transmitter's to say.
+    if members.delivery.is_some() {
+        is_ours(members.iss.as_deref(), terms)?;
+    }
     let aud = match members.aud {
         Some(aud) => bounded("aud", aud, limits::URI_BYTES_MAX)?,
         // An SSF receiver does not say it. Who it is, its certificate has said.

@@ -73,7 +73,13 @@ mod tests {
     fn event(event_type: &str, sub_id: Value, stream_id: Option<&str>) -> OutboxEvent {
         OutboxEvent {
             id: EventId { index: 1, number: 0 },
-            event: SecurityEvent { event_type: event_type.to_owned(), sub_id, claims: Map::new(), txn: None },
+            event: SecurityEvent {
+                event_type: event_type.to_owned(),
+                sub_id,
+                claims: Map::new(),
+                txn: None,
+                via: Vec::new(),
+            },
             at: Timestamp::default(),
             passed: Timestamp::default(),
             stream_id: stream_id.map(str::to_owned),

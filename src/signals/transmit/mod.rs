@@ -2,6 +2,7 @@
 //! become, how far a stream has come, and how they are pushed.
 
 pub mod matching;
+pub mod obstacle;
 pub mod poll;
 pub mod progress;
 pub mod push;

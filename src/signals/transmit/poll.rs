@@ -20,12 +20,13 @@ pub use request::{Refused, Request};
 
 use self::look::Found;
 use self::places::{Places, Share};
+use super::obstacle::Obstacles;
 use super::progress;
 use super::sets::{self, SetMaker};
 use crate::clock::Clock;
 use crate::limits;
 use crate::state::{
-    self, EventId, Fresh, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor, StreamStatus,
+    self, CallerFacts, EventId, Fresh, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor, StreamStatus,
 };
 use crate::telemetry::Metrics;
 
@@ -67,6 +68,8 @@ pub struct Asking<'c> {
     pub id: Option<&'c str>,
     /// Whether it may see what others own.
     pub is_operator: bool,
+    /// The facts by which the caller is judged when its commands are applied.
+    pub facts: &'c CallerFacts,
 }
 
 /// What a poll is answered.
@@ -82,6 +85,8 @@ pub struct Polled {
 pub struct Poller {
     /// Makes the tokens.
     sets: SetMaker,
+    /// Finds streams that deliver nothing now.
+    obstacles: Obstacles,
     state: State,
     clock: Clock,
     metrics: Metrics,
@@ -113,12 +118,13 @@ impl Poller {
     #[must_use]
     pub fn new(
         sets: SetMaker,
+        obstacles: Obstacles,
         state: State,
         clock: Clock,
         metrics: Metrics,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { sets, state, clock, metrics, shutdown, places: Places::default() }
+        Self { sets, obstacles, state, clock, metrics, shutdown, places: Places::default() }
     }
 
     /// Answers a poll: first what it says became of tokens is in the log, then it is given what is open. If that
@@ -139,16 +145,14 @@ impl Poller {
         // Not kept while it waits.
         self.record(asked, acknowledged, refused).await?;
         let wait_from = (!returns_immediately).then_some(began);
-        let answer = self.answer(asked, events_max, wait_from).await?;
+        let answer = self.answer(asked, fresh, events_max, wait_from).await?;
         self.metrics.polled_sets("returned", answer.sets.len());
         Ok(answer)
     }
 
     /// Whoever is blocked hears nothing of others.
     fn check(&self, fresh: &Fresh, asking: Asking<'_>) -> Result<(), Error> {
-        if let Some(id) = asking.id
-            && self.state.is_blocked_caller(fresh, (self.sets.issuer(), id), self.clock.now())
-        {
+        if self.state.refuses(fresh, asking.facts) {
             return Err(Error::CallerBlocked);
         }
         Ok(())
@@ -207,7 +211,8 @@ impl Poller {
                 return Ok(());
             }
             let dead: Vec<NewDeadLetter> = dead.iter().filter_map(|id| letters.remove(id)).collect();
-            self.state.advance_stream(&stream, advanced, dead.clone()).await?;
+            let state = self.state.on_behalf_of(asked.asking.facts);
+            state.advance_stream(&stream, advanced, dead.clone()).await?;
             self.count(&stream, delivered, &dead);
             cursor = self.cursor(&stream)?;
         }
@@ -261,6 +266,7 @@ impl Poller {
     async fn answer(
         &self,
         asked: Asked<'_>,
+        mut fresh: Fresh,
         events_max: usize,
         wait_from: Option<Duration>,
     ) -> Result<Polled, Error> {
@@ -276,12 +282,13 @@ impl Poller {
             changes.mark_unchanged();
             // As it is now: it may have been paused, changed or deleted while this poll waited.
             let stream = self.stream(asked)?;
-            if stream.status != StreamStatus::Enabled {
+            if stream.status != StreamStatus::Enabled || self.obstacles.of(&fresh, &stream).is_some() {
                 drop(place);
                 // Whoever was answered at once would ask again at once.
                 if let Some(began) = wait_from
-                    && self.wait(asked, &mut changes, began).await?
+                    && let Some(now) = self.wait(asked, &mut changes, began).await?
                 {
+                    fresh = now;
                     continue;
                 }
                 return Ok(Polled::default());
@@ -299,8 +306,9 @@ impl Poller {
             drop(place);
             self.pass(&stream, &cursor, &found, taken.rows_before).await;
             if let Some(began) = wait_from.filter(|_| sets.is_empty() && found.is_at_end)
-                && self.wait(asked, &mut end, began).await?
+                && let Some(now) = self.wait(asked, &mut end, began).await?
             {
+                fresh = now;
                 before = Some((stream, cursor.version, found));
                 continue;
             }
@@ -348,32 +356,32 @@ impl Poller {
         }
         let stream_id = &stream.config.stream_id;
         let passed = progress::advance(cursor, &found.matching, found.up_to, &BTreeSet::new());
-        match self.state.advance_stream(stream, passed, Vec::new()).await {
+        match self.state.as_node().advance_stream(stream, passed, Vec::new()).await {
             Ok(()) | Err(state::Error::StreamChanged | state::Error::UnknownStream) => {}
             Err(error) => tracing::warn!(%error, stream_id, "let a stream pass what it is not for"),
         }
     }
 
     async fn sign(&self, stream: &Stream, events: &[OutboxEvent]) -> Result<Vec<(String, Arc<str>)>, Error> {
-        let now = self.state.not_before_log(self.clock.now());
+        let passed = self.state.elapsed_time();
         let incarnation = self.sets.incarnation()?;
         let mut sets = Vec::with_capacity(events.len());
         for event in events {
             let jti = SetMaker::jti(incarnation, &stream.config.stream_id, event.id);
-            sets.push((jti, self.sets.make(stream, event, now)?));
+            sets.push((jti, self.sets.make(stream, event, passed)?));
             // A signature takes the better part of a millisecond.
             tokio::task::yield_now().await;
         }
         Ok(sets)
     }
 
-    /// Whether something happened in time; if so, whoever asks may still be answered.
+    /// Waits until something happens; if that is in time, whoever asks may still be answered, by what is known then.
     async fn wait<T>(
         &self,
         asked: Asked<'_>,
         happens: &mut watch::Receiver<T>,
         began: Duration,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Fresh>, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
         let place = asked.share.to_wait()?;
         let counted = self.metrics.poll_waits();
@@ -382,10 +390,12 @@ impl Poller {
             () = self.shutdown.cancelled() => false,
         };
         drop((place, counted));
-        if has_happened {
-            self.check(&self.state.fresh().await?, asked.asking)?;
+        if !has_happened {
+            return Ok(None);
         }
-        Ok(has_happened)
+        let fresh = self.state.fresh().await?;
+        self.check(&fresh, asked.asking)?;
+        Ok(Some(fresh))
     }
 }
 

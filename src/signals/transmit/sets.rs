@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::id::Incarnation;
 use crate::keyring::{self, Keyring};
 use crate::limits;
-use crate::state::{EventId, OutboxEvent, State, Stream};
+use crate::state::{EventId, OutboxEvent, SecurityEvent, State, Stream, VERIFICATION};
 use crate::token::signing::{self, SetSigningKey};
 
 /// `typ` (RFC 8417 §2.3).
@@ -56,6 +56,8 @@ struct Claims<'e> {
     aud: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
     txn: Option<&'e str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    svc_via: &'e [String],
     sub_id: &'e Value,
     events: BTreeMap<&'e str, &'e Map<String, Value>>,
 }
@@ -86,15 +88,15 @@ impl SetMaker {
         id_of(self.incarnation().ok()?, jti, stream_id)
     }
 
-    /// The signed token of an event for a stream. A signature takes the better part of a millisecond: who makes
+    /// The signed token of an event for a stream, by the key that signs at `passed`, in elapsed time. A signature takes the better part of a millisecond: who makes
     /// many lets others have their turn in between.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub fn make(&self, stream: &Stream, event: &OutboxEvent, now: Timestamp) -> Result<Arc<str>, Error> {
+    pub fn make(&self, stream: &Stream, event: &OutboxEvent, passed: Timestamp) -> Result<Arc<str>, Error> {
         let config = &stream.config;
         let jti = Self::jti(self.incarnation()?, &config.stream_id, event.id);
-        let key = self.keyring.set_signing_key(now).map_err(Error::NoKey)?;
+        let key = self.keyring.set_signing_key(passed).map_err(Error::NoKey)?;
         let which = (config.stream_id.clone(), event.id, key.kid().to_owned());
         if let Some(set) = self.signed.get(&which) {
             return Ok(set);
@@ -102,6 +104,32 @@ impl SetMaker {
         let set = sign(&key, &self.issuer, &jti, &config.aud, event).map_err(Error::Signature)?;
         self.signed.insert(which, Arc::clone(&set));
         Ok(set)
+    }
+
+    /// A verification event for a stream (SSF 1.0 §8.1.4) that is in no outbox: with it the transmitter finds out
+    /// whether a receiver takes anything. `drawn` must not have been used for this stream before; `at` is its `iat`, and
+    /// `passed` elapsed time, as in [`SetMaker::make`].
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub fn verification(
+        &self,
+        stream: &Stream,
+        drawn: u128,
+        at: Timestamp,
+        passed: Timestamp,
+    ) -> Result<Arc<str>, Error> {
+        let config = &stream.config;
+        let jti = format!("{}-v{drawn:032x}-{}", self.incarnation()?, config.stream_id);
+        let event = OutboxEvent {
+            id: EventId::default(),
+            event: SecurityEvent::of_stream(VERIFICATION, &config.stream_id, Map::new()),
+            at,
+            passed,
+            stream_id: Some(config.stream_id.clone()),
+        };
+        let key = self.keyring.set_signing_key(passed).map_err(Error::NoKey)?;
+        sign(&key, &self.issuer, &jti, &config.aud, &event).map_err(Error::Signature)
     }
 
     /// Which life of the cluster its tokens belong to.
@@ -136,6 +164,7 @@ fn sign(
         iat: event.at.secs(),
         aud,
         txn: said.txn.as_deref(),
+        svc_via: &said.via,
         sub_id: &said.sub_id,
         events: BTreeMap::from([(said.event_type.as_str(), &said.claims)]),
     };
@@ -178,6 +207,7 @@ mod tests {
                 sub_id: json!({"format": "email", "email": "a@b.example"}),
                 claims: claims.as_object().cloned().expect("object"),
                 txn: Some("t-1".to_owned()),
+                via: vec!["https://idp.example".to_owned()],
             },
             at: Timestamp::from_millis(1_800_000_000_999),
             passed: Timestamp::default(),
@@ -196,7 +226,7 @@ mod tests {
         let set = sign(&key, ISS, "the-jti", AUD, &event()).expect("signed");
         assert_eq!(part(&set, 0), json!({"alg": "RS256", "typ": "secevent+jwt", "kid": key.kid()}));
         let claims = json!({
-            "iss": ISS, "jti": "the-jti", "iat": 1_800_000_000, "aud": AUD, "txn": "t-1",
+            "iss": ISS, "jti": "the-jti", "iat": 1_800_000_000, "aud": AUD, "txn": "t-1", "svc_via": ["https://idp.example"],
             "sub_id": {"format": "email", "email": "a@b.example"},
             "events": {
                 REVOKED: {"event_timestamp": 1_799_999_999, "reason_admin": {"en": "leaked"}},
@@ -208,8 +238,9 @@ mod tests {
         assert_eq!(sign(&key, ISS, "the-jti", AUD, &event()).expect("signed"), set, "the same again");
         let mut silent = event();
         silent.event.txn = None;
+        silent.event.via.clear();
         let set = sign(&key, ISS, "the-jti", AUD, &silent).expect("signed");
-        assert!(part(&set, 1).get("txn").is_none());
+        assert!(part(&set, 1).get("txn").is_none() && part(&set, 1).get("svc_via").is_none());
     }
 
     /// Whatever others have a say in is as long as it may be, and is escaped where it can be.
@@ -222,6 +253,7 @@ mod tests {
             iat: Timestamp::from_secs(100),
             aud: Vec::new(),
             txn: Some("\"".repeat(limits::OPAQUE_BYTES_MAX)),
+            via: Vec::new(),
             subject: SubjectId::Email("a@b.example".to_owned()),
             sub_id: json!({"format": "email", "email": "a@b.example"}),
             events: vec![Event {

@@ -43,7 +43,7 @@ fn disabled(sub: &str, happened_at: Timestamp) -> Command {
         issuer: IDP.to_owned(),
         quota: 1000,
         effects: vec![effect],
-        reason: String::new(),
+        content: Bytes::from_static(&[7; 16]),
         ..AcceptSignal::default()
     })
 }

@@ -50,6 +50,7 @@ fn an_event_survives_the_log_and_one_without_objects_stops_the_node() {
         sub_id: json!({"format": "email", "email": "a@b.example"}),
         claims: claims.as_object().expect("object").clone(),
         txn: Some("t".to_owned()),
+        via: vec!["https://idp.example".to_owned()],
     };
     let row = command::SecurityEvent::from(event.clone());
     assert_eq!(SecurityEvent::try_from(row.clone()).expect("reads"), event);

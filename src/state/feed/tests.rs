@@ -151,7 +151,8 @@ fn an_agent_and_whatever_ends_it_are_told() {
     let key = || {
         let (agent_id, kid) = (AGENT.to_owned(), "k".to_owned());
         Command::RegisterEncryptionKey(RegisterEncryptionKey {
-            agent_id,
+            workload_id: agent_id,
+            is_agent: true,
             kid,
             ..RegisterEncryptionKey::default()
         })
@@ -198,6 +199,7 @@ fn an_older_log_is_told_as_far_as_it_says() {
         jti: Bytes::from_static(&[1; 16]),
         issuer: "https://idp.example".to_owned(),
         quota: 1,
+        content: Bytes::from_static(&[7; 16]),
         ..AcceptSignal::default()
     };
     let told = bench.tells(Command::AcceptSignal(signal));

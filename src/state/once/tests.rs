@@ -8,13 +8,16 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cluster::{Machine as _, Stamp, Submission, Write};
-use crate::state::command::{Command, PolicySource, PutPolicy, SpendNonce, encode, encode_batch_without_ids};
+use crate::state::command::{
+    Command, MintedToken, PolicySource, PutPolicy, RecordExchange, encode, encode_batch_without_ids,
+};
 use crate::state::tables::{NONCE, POLICY_HISTORY};
 use crate::state::testing::Bench;
 use crate::state::{self, Replicated};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
-const DONE: Reply = Reply::Done { changed: true };
+const DONE: Reply = Reply::Minted(MintedToken { jti: String::new(), iat: 0, exp: 0 });
+const POLICY_PUT: Reply = Reply::Done { changed: true };
 const GIVEN_UP: Reply = Reply::Refused(Refusal::GivenUp);
 const TOO_MANY: Reply = Reply::Refused(Refusal::TooManySubmissions);
 const SPENT: Reply = Reply::Refused(Refusal::NonceSpent);
@@ -34,7 +37,8 @@ fn origin(number: u64) -> Origin {
 /// Spends a nonce: of two that are applied, the second is refused.
 fn spend(nonce: u64) -> Bytes {
     let nonce = [[7; 8], nonce.to_be_bytes()].concat();
-    encode(Command::SpendNonce(SpendNonce { nonce: nonce.into(), ..SpendNonce::default() }))
+    let (owner, token) = (vec![1; 16].into(), Some(MintedToken::default()));
+    encode(Command::RecordExchange(RecordExchange { nonce: nonce.into(), owner, token }))
 }
 
 fn submission(of: u64, sequence: u64, low_watermark: u64, command: Bytes) -> Submission {
@@ -63,6 +67,11 @@ impl Bench {
         self.keys_of(table).len()
     }
 
+    /// Nonces that are spent. Their counts have longer keys.
+    fn nonces(&self) -> usize {
+        self.keys_of(NONCE).into_iter().filter(|key| key.len() == 24).count()
+    }
+
     fn origin_row(&self, of: u64) -> OriginRow {
         Tables::new(&self.rows)
             .row(ORIGIN, origin(of).as_bytes())
@@ -84,10 +93,10 @@ fn a_command_that_comes_again_gets_the_same_reply_and_changes_nothing() {
         }))
     };
     let (first, refused) = (submission(1, 1, 1, policy("a", "")), submission(1, 2, 1, policy("b", "none")));
-    let replies = [DONE, Reply::Refused(Refusal::PolicyChanged)];
+    let replies = [POLICY_PUT, Reply::Refused(Refusal::PolicyChanged)];
     assert_eq!(bench.submit(START, vec![first.clone(), refused.clone()]), replies);
     // It would be carried out now, and by the first the policy would change back.
-    assert_eq!(bench.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [DONE]);
+    assert_eq!(bench.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [POLICY_PUT]);
     assert_eq!(bench.submit(after(1), vec![refused, first]), [replies[1].clone(), replies[0].clone()]);
     assert_eq!(bench.machine.index().policy, "none");
     assert_eq!(bench.count(POLICY_HISTORY), 2);
@@ -98,7 +107,7 @@ fn of_two_in_one_entry_the_second_sees_the_reply_of_the_first() {
     let mut bench = Bench::default();
     let replies = bench.submit(START, vec![own(1, 1, 1), own(1, 1, 1), own(2, 1, 1), own(1, 1, 1)]);
     assert_eq!(replies, [DONE, DONE, DONE, DONE]);
-    assert_eq!(bench.count(NONCE), 2);
+    assert_eq!(bench.nonces(), 2);
 }
 
 #[test]
@@ -118,14 +127,14 @@ fn what_is_below_the_low_watermark_is_not_applied_whether_it_was_or_not() {
         bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 3, 1)]),
         [GIVEN_UP, GIVEN_UP, DONE]
     );
-    assert_eq!(bench.count(NONCE), 3);
+    assert_eq!(bench.nonces(), 3);
     // A watermark does not sink, whatever comes late.
     assert_eq!(bench.origin_row(1).low_watermark, 3);
     // One that contradicts itself, and numbers that nobody gives.
     assert_eq!(bench.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
     let last = submission(4, u64::MAX, u64::MAX, spend(1));
     assert_eq!(bench.submit(START, vec![last]), [GIVEN_UP]);
-    assert_eq!(bench.count(NONCE), 3);
+    assert_eq!(bench.nonces(), 3);
 }
 
 #[test]
@@ -223,7 +232,7 @@ fn a_process_that_was_not_heard_of_for_long_repeats_nothing_and_may_go_on() {
     assert_eq!(replies, [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, DONE]);
     // And it stays so, although it was heard of again.
     assert_eq!(bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
-    assert_eq!(bench.count(NONCE), 4);
+    assert_eq!(bench.nonces(), 4);
     assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
 }
 
@@ -233,7 +242,7 @@ fn a_clock_set_ahead_makes_nothing_be_forgotten() {
     let mut bench = Bench::default();
     bench.submit(START, vec![own(1, 1, 1)]);
     let ahead = after(24 * 3600);
-    let stamp = Stamp { time: ahead, wall: ahead, elapsed: Duration::from_secs(1) };
+    let stamp = Stamp { time: ahead, latest: ahead, passed: after(1) };
     let told = bench.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
     assert_eq!(told[0].outcome, DONE);
 }
@@ -303,7 +312,7 @@ fn a_batch_of_an_older_log_is_applied_as_before() {
     // Unused for long: there would be something to be removed.
     bench.submit(START, vec![own(1, 1, 1)]);
     let later = after(1).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
-    let stamp = Stamp { time: later, wall: later, elapsed: later.since(START) };
+    let stamp = Stamp { time: later, latest: later, passed: later };
     let batch = encode_batch_without_ids(stamp, vec![spend(1), spend(1), spend(2)]);
     let applied = bench.machine.apply(&bench.rows, &batch, 9).expect("applies");
     let tables = applied.writes.iter().map(|write| match write {
@@ -311,7 +320,7 @@ fn a_batch_of_an_older_log_is_applied_as_before() {
         Write::Delete { .. } | Write::DeleteRange { .. } => panic!("removes something"),
     });
     let tables: Vec<_> = tables.collect();
-    assert_eq!(tables, [META, META, NONCE, NONCE]);
+    assert_eq!(tables, [META, META, NONCE, NONCE, NONCE, NONCE]);
     let replies = bench.entry(&batch);
     assert_eq!(replies, [Told::first(DONE), Told::first(SPENT), Told::first(DONE)]);
 }
@@ -435,7 +444,7 @@ proptest! {
         prop_assert_eq!(&told, &expected);
         let spent = submissions.iter().zip(&told).filter(|(_, told)| **told == DONE);
         let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
-        prop_assert_eq!(bench.count(NONCE), spent.len());
+        prop_assert_eq!(bench.nonces(), spent.len());
         // Of a process that is gone, the rows go a little later.
         let rows: BTreeSet<_> = bench.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
         let last = submissions.last().map_or(START, |(_, at, _)| *at);

@@ -202,11 +202,12 @@ fn a_clock_that_is_set_does_not_decide_how_long_events_are_kept() {
     bench.one(START, signal("1", &["a"]));
     // Log time leaps by a week, and no time has passed.
     let ahead = START.plus(Duration::from_secs(7 * 24 * 3600));
-    let stamp = Stamp { time: ahead, wall: ahead, elapsed: Duration::ZERO };
+    let stamp = Stamp { time: ahead, latest: ahead, passed: START };
     bench.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
     assert_eq!(bench.waiting(), ["a", "b"]);
     // Time passes, and log time stands still.
-    let stamp = Stamp { time: START, wall: START, elapsed: limits::EVENTS_KEPT + SECOND };
+    let passed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
+    let stamp = Stamp { time: START, latest: START, passed };
     bench.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
     assert_eq!(bench.waiting(), ["c"]);
 }

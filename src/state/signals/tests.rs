@@ -41,6 +41,7 @@ fn signal_within(quota: u32, issuer: &str, jti: &str, effects: Vec<Effect>) -> C
     let signal = Signal {
         issuer: issuer.to_owned(),
         jti: jti.to_owned(),
+        issued_at: START,
         quota,
         effects,
         reason: String::new(),
@@ -53,6 +54,13 @@ fn signal_within(quota: u32, issuer: &str, jti: &str, effects: Vec<Effect>) -> C
 
 fn content(said: &str) -> Digest128 {
     Digest128::of(DigestKind::SignalContent, said.as_bytes(), b"")
+}
+
+fn with_content(mut command: Command, said: &str) -> Command {
+    if let Command::AcceptSignal(signal) = &mut command {
+        signal.content = Bytes::copy_from_slice(content(said).as_bytes());
+    }
+    command
 }
 
 fn allow(issuer: &str, more: u32) -> Command {
@@ -206,7 +214,7 @@ fn an_issuer_revokes_no_more_in_a_minute_than_its_quota_and_others_are_not_held_
     assert_eq!(bench.one(START.plus(MINUTE), three("2")), DONE, "the next minute");
     // A clock that was set back gives no second minute, and takes none away.
     assert_eq!(bench.one(START, three("6")), refused);
-    let stamp = Stamp { time: START, wall: START, elapsed: MINUTE };
+    let stamp = Stamp { time: START, latest: START, passed: START.plus(2 * MINUTE) };
     let told = bench.stamped_as(stamp, vec![command::encode(three("6"))]).remove(0);
     assert_eq!(told.outcome, DONE, "a minute that has passed, whatever the clock says");
 }
@@ -276,15 +284,30 @@ fn one_issuer_takes_not_all_the_room() {
 fn no_clock_makes_a_revocation_cover_less() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "1", vec![]));
-    // The wall clock was set an hour ahead and log time does not follow: credentials of that hour are good.
+    // The wall clock of a node is an hour ahead and log time does not follow: credentials of that hour are good there.
     let hour = START.plus(Duration::from_secs(3600));
-    let stamp = Stamp { time: START, wall: hour, elapsed: SECOND };
+    let passed = START.plus(SECOND);
+    let stamp = Stamp { time: START, latest: hour, passed };
     bench.stamped_as(stamp, vec![command::encode(signal(A, "2", vec![watermark("alice")]))]);
     assert!(bench.refuses("alice", hour));
     // And behind, log time counts.
-    let stamp = Stamp { time: hour, wall: START, elapsed: SECOND };
+    let stamp = Stamp { time: hour, latest: START, passed };
     bench.stamped_as(stamp, vec![command::encode(signal(A, "3", vec![watermark("bob")]))]);
     assert!(bench.refuses("bob", hour));
+}
+
+/// An issuer whose clock is ahead of ours issued a credential, and revoked it a second later.
+#[test]
+fn a_signal_covers_what_its_issuer_issued_before_it_by_its_own_clock() {
+    let mut bench = Bench::default();
+    let ahead = START.plus(Duration::from_secs(50));
+    let mut command = signal(A, "1", vec![watermark("alice")]);
+    if let Command::AcceptSignal(signal) = &mut command {
+        signal.issued_at_millis = ahead.millis();
+    }
+    assert_eq!(bench.one(START, command), DONE);
+    assert!(bench.refuses("alice", ahead));
+    assert!(!bench.refuses("alice", ahead.plus(MINUTE)));
 }
 
 #[test]
@@ -294,11 +317,11 @@ fn no_clock_makes_a_revocation_or_a_signal_forgotten_before_its_time_has_passed(
     // A node that starts with a clock of tomorrow, and is set right.
     let tomorrow = START.plus(Duration::from_secs(50 * 3600));
     for wall in [tomorrow, tomorrow.plus(SECOND), START] {
-        let stamp = Stamp { time: wall, wall, elapsed: SECOND };
+        let stamp = Stamp { time: wall, latest: wall, passed: START.plus(SECOND) };
         bench.stamped_as(stamp, vec![command::encode(allow(B, 1))]);
     }
     assert!(bench.refuses("alice", START), "it was forgotten");
-    let stamp = Stamp { time: tomorrow, wall: START, elapsed: SECOND };
+    let stamp = Stamp { time: tomorrow, latest: START, passed: START.plus(SECOND) };
     let told = bench.stamped_as(stamp, vec![command::encode(signal(A, "1", vec![]))]).remove(0);
     assert_eq!(told.outcome, AGAIN, "its token would count again");
 }
@@ -351,10 +374,11 @@ fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
 fn what_comes_again_is_compared_with_what_came_first() {
     let mut bench = Bench::default();
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
-    let found = |jti: &str, said: &str| {
-        find(&Tables::new(&bench.rows), &key_of(A, jti), &content(said)).expect("readable")
-    };
-    assert_eq!(found("1", "a"), Some((Again::Same, 1)));
-    assert_eq!(found("1", "b"), Some((Again::Other, 1)));
-    assert_eq!(found("2", "a"), None);
+    let found = |jti: &str| find(&Tables::new(&bench.rows), &key_of(A, jti)).expect("readable");
+    assert_eq!(found("1"), Some((content("a"), 1)));
+    assert_eq!(found("2"), None);
+    let other = with_content(signal(A, "1", vec![watermark("bob")]), "b");
+    assert_eq!(bench.one(START, other), Reply::Refused(Refusal::JtiReused));
+    assert!(!bench.refuses("bob", START));
+    assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), AGAIN);
 }

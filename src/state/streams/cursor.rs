@@ -16,7 +16,7 @@ use crate::state::command::{
 };
 use crate::state::events::EventId;
 use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode};
-use crate::state::{Error, State};
+use crate::state::{Error, OnBehalf, State};
 
 /// Where a stream stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -272,6 +272,22 @@ fn dead_letter(id: &[u8], row: &[u8]) -> Result<DeadLetter, Corrupt> {
 }
 
 impl State {
+    /// At most `limit` events behind `after` that a stream's receiver refused for good, oldest first, and behind
+    /// which there are more, if there are.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn dead_letters(
+        &self,
+        stream_id: &str,
+        after: Option<EventId>,
+        limit: usize,
+    ) -> Result<(Vec<DeadLetter>, Option<EventId>), Corrupt> {
+        dead_letters(self.core().view(), stream_id, after, limit)
+    }
+}
+
+impl OnBehalf<'_> {
     /// Moves a stream on from the place with the version of `cursor`, and remembers what its receiver refused for
     /// good, which the log counts. `stream` is what its events were looked for by.
     ///
@@ -279,7 +295,7 @@ impl State {
     /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if it stands elsewhere by now, or is for other events; or
     /// as [`Error::Write`] says.
     pub async fn advance_stream(
-        &self,
+        self,
         stream: &Stream,
         cursor: StreamCursor,
         dead: Vec<NewDeadLetter>,
@@ -299,20 +315,6 @@ impl State {
             filter: Some(stream.filter),
         };
         self.propose(Command::AdvanceStream(command)).await.map(drop)
-    }
-
-    /// At most `limit` events behind `after` that a stream's receiver refused for good, oldest first, and behind
-    /// which there are more, if there are.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
-    pub fn dead_letters(
-        &self,
-        stream_id: &str,
-        after: Option<EventId>,
-        limit: usize,
-    ) -> Result<(Vec<DeadLetter>, Option<EventId>), Corrupt> {
-        dead_letters(self.core().view(), stream_id, after, limit)
     }
 }
 

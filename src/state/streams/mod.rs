@@ -26,7 +26,7 @@ use super::events::{SecurityEvent, VERIFICATION};
 use super::feed::{self, Note};
 use super::owned::Owned;
 use super::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
-use super::{Error, Idempotency, State, outbox};
+use super::{Error, Idempotency, OnBehalf, State, outbox};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -288,14 +288,16 @@ impl State {
     pub fn stream_cursor(&self, stream_id: &str) -> Option<Arc<StreamCursor>> {
         self.index().stream_cursors.get(stream_id).map(Arc::clone)
     }
+}
 
+impl OnBehalf<'_> {
     /// Creates a stream, or finds the one that the same request has created before.
     ///
     /// # Errors
     /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id is taken; [`Error::IdempotencyKeyReused`], or
     /// as [`Error::Write`] says.
     pub async fn create_stream(
-        &self,
+        self,
         config: StreamConfig,
         idempotency: Option<Idempotency>,
     ) -> Result<Stream, Error> {
@@ -307,7 +309,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::UnknownStream`], [`Error::StreamChanged`], or as [`Error::Write`] says.
-    pub async fn update_stream(&self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
+    pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
         let command = UpdateStream { stream: Some(config.into()), revision };
         self.write_stream(Command::UpdateStream(command), None).await
     }
@@ -318,7 +320,7 @@ impl State {
     /// [`Error::UnknownStream`], [`Error::TooManySubjects`], [`Error::Damaged`] if it is none, or as
     /// [`Error::Write`] says.
     pub async fn change_stream_subject(
-        &self,
+        self,
         stream_id: &str,
         sub_id: &Value,
         removed: bool,
@@ -336,7 +338,7 @@ impl State {
     /// # Errors
     /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], [`Error::VerifiedTooOften`], or as [`Error::Write`]
     /// says.
-    pub async fn verify_stream(&self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
+    pub async fn verify_stream(self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
         let state = state.unwrap_or_default();
         let command = VerifyStream { stream_id: stream_id.to_owned(), state };
         self.write_stream(Command::VerifyStream(command), None).await.map(drop)
@@ -346,13 +348,13 @@ impl State {
     ///
     /// # Errors
     /// [`Error::UnknownStream`], or as [`Error::Write`] says.
-    pub async fn delete_stream(&self, stream_id: &str) -> Result<(), Error> {
+    pub async fn delete_stream(self, stream_id: &str) -> Result<(), Error> {
         let command = DeleteStream { stream_id: stream_id.to_owned() };
         self.propose(Command::DeleteStream(command)).await.map(drop)
     }
 
-    async fn write_stream(
-        &self,
+    pub(super) async fn write_stream(
+        self,
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Stream, Error> {

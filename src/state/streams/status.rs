@@ -11,7 +11,7 @@ use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow};
 use crate::state::events::{STREAM_UPDATED, SecurityEvent, cut};
 use crate::state::tables::{Moment, Tables};
-use crate::state::{Error, State, outbox};
+use crate::state::{Error, OnBehalf, State, outbox};
 
 /// Whether a stream delivers (SSF 1.0, stream status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,26 +125,6 @@ fn updated(stream_id: &str, reason: String) -> command::SecurityEvent {
 }
 
 impl State {
-    /// Sets the status of a stream, as its receiver.
-    ///
-    /// # Errors
-    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
-    pub async fn set_stream_status(
-        &self,
-        stream_id: &str,
-        status: StreamStatus,
-        reason: String,
-    ) -> Result<Stream, Error> {
-        let command = SetStreamStatus {
-            stream_id: stream_id.to_owned(),
-            status: command::StreamStatus::from(status).into(),
-            reason,
-            by_transmitter: false,
-            changes: None,
-        };
-        self.write_stream(Command::SetStreamStatus(command), None).await
-    }
-
     /// Pauses a stream, as its transmitter, or has it tell why it would be paused if it was not already. A reason
     /// beyond its limit is cut. `stream` is what this was decided by: whatever its owner has changed meanwhile may
     /// be the remedy.
@@ -160,6 +140,28 @@ impl State {
             by_transmitter: true,
             changes: Some(stream.changes),
         };
-        self.write_stream(Command::SetStreamStatus(command), None).await.map(drop)
+        self.as_node().write_stream(Command::SetStreamStatus(command), None).await.map(drop)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Sets the status of a stream, as its receiver.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
+    pub async fn set_stream_status(
+        self,
+        stream_id: &str,
+        status: StreamStatus,
+        reason: String,
+    ) -> Result<Stream, Error> {
+        let command = SetStreamStatus {
+            stream_id: stream_id.to_owned(),
+            status: command::StreamStatus::from(status).into(),
+            reason,
+            by_transmitter: false,
+            changes: None,
+        };
+        self.write_stream(Command::SetStreamStatus(command), None).await
     }
 }

@@ -171,3 +171,18 @@ fn a_refusal_names_the_file_and_nothing_of_what_is_in_it() {
     assert!(said.contains("key.pem"), "{said}");
     assert!(secret.lines().all(|line| !said.contains(line)), "{said}");
 }
+
+#[test]
+fn client_certificate_without_its_key_is_refused() {
+    let setup = Setup::new(&root("client CA").pem(), None);
+    let now = setup.clock.now();
+    let pem = setup.files.own.read(now).expect("a good pair");
+    assert!(String::from_utf8(pem).expect("text").contains("PRIVATE KEY"));
+    let (certificate, other_key) = own(&setup.own_ca, NOW + HOUR);
+    setup.write("key.pem", &other_key);
+    assert!(matches!(setup.files.own.read(now), Err(Error::KeyMismatch { .. })));
+    setup.write("certificate.pem", &certificate);
+    assert!(setup.files.own.read(now).is_ok());
+    setup.clock.advance(Duration::from_secs(2 * HOUR));
+    assert!(matches!(setup.files.own.read(setup.clock.now()), Err(Error::CertificateExpired { .. })));
+}

@@ -176,10 +176,14 @@ impl Setup {
         let directory = tempfile::tempdir().expect("directory");
         let at = |name: &str| directory.path().join(name);
         let files = Files {
-            certificate: at("certificate.pem"),
-            private_key: at("key.pem"),
-            client_ca: at("ca.pem"),
-            client_crl: client_crl.map(|_| at("crl.pem")),
+            own: KeyPairFiles { certificate: at("certificate.pem"), private_key: at("key.pem") },
+            authorities: ["trust.example", "second.example"]
+                .map(|name| Authorities {
+                    trust_domain: name.parse().expect("trust domain"),
+                    ca: at("ca.pem"),
+                    crl: client_crl.map(|_| at("crl.pem")),
+                })
+                .to_vec(),
         };
         let clock = Clock::manual(Timestamp::from_secs(NOW.cast_signed()));
         let metrics = Metrics::new().expect("metrics");
@@ -204,15 +208,7 @@ impl Setup {
     }
 
     fn load(&self) -> Result<Tls, Error> {
-        let trust_domains =
-            ["trust.example", "second.example"].map(|name| name.parse().expect("trust domain"));
-        Tls::load(
-            self.files.clone(),
-            trust_domains.to_vec(),
-            With::Callers,
-            self.clock.clone(),
-            self.metrics.clone(),
-        )
+        Tls::load(self.files.clone(), With::Callers, self.clock.clone(), self.metrics.clone())
     }
 
     fn tls(&self) -> Tls {

@@ -94,8 +94,8 @@ async fn broken_files_change_nothing_and_count_once() {
     let tls = setup.tls();
     let before = own_certificate(&setup, &tls).await;
     let (good_certificate, good_key, good_list) = (
-        fs::read_to_string(&setup.files.certificate).expect("read"),
-        fs::read_to_string(&setup.files.private_key).expect("read"),
+        fs::read_to_string(&setup.files.own.certificate).expect("read"),
+        fs::read_to_string(&setup.files.own.private_key).expect("read"),
         fs::read_to_string(setup.directory.path().join("crl.pem")).expect("read"),
     );
     let (new_certificate, new_key) = own(&setup.own_ca, NOW + 20 * HOUR);

@@ -80,6 +80,7 @@ fn reads_a_token_whole() {
         iat: Timestamp::from_secs(NOW_SECS - 10),
         aud: vec![US.to_owned()],
         txn: Some("8675309".to_owned()),
+        via: Vec::new(),
         subject: SubjectId::Email("someone@idp.example".to_owned()),
         sub_id,
         events: vec![Event { uri: REVOKED.to_owned(), claims, happened_at }],

@@ -15,10 +15,11 @@ use crate::state::AuditHash;
 #[serde(deny_unknown_fields)]
 #[schema(as = AuditEntry)]
 pub struct Entry {
-    /// `register`, `replace`, `deregister` or `verify`; left out of an entry about the audit itself
+    /// `register`, `replace`, `deregister`, `verify` or `admin`; left out of an entry about the audit itself
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// The current actor of a token that was verified (RFC 8693 §4.1).
+    /// The current actor of a token that was verified (RFC 8693 §4.1); of an administrative act, the identity that
+    /// acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
     /// Who asked, as authenticated.
@@ -56,7 +57,7 @@ pub struct Entry {
     pub subject: Option<String>,
     /// RFC 3339, UTC, milliseconds.
     pub timestamp: String,
-    /// The tool; empty in an entry about the audit itself.
+    /// The tool; empty in an entry about an administrative act or the audit itself.
     pub tool_id: String,
     /// `txn` of a token that was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +108,7 @@ impl Action {
             Self::Replace => "replace",
             Self::Deregister => "deregister",
             Self::Verify => "verify",
+            Self::Admin => "admin",
         }
     }
 }

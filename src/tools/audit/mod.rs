@@ -43,6 +43,8 @@ pub enum Action {
     Deregister,
     /// A call was checked.
     Verify,
+    /// The fabric was administered.
+    Admin,
 }
 
 /// What came of it.
@@ -61,7 +63,7 @@ pub enum Decision {
 pub struct Draft {
     /// When it was decided.
     pub timestamp: Timestamp,
-    /// The tool.
+    /// The tool; empty for an administrative act.
     pub tool_id: String,
     /// What was done.
     pub action: Action,
@@ -75,7 +77,7 @@ pub struct Draft {
     pub protocol: Option<String>,
     /// `sub` of a token that was verified.
     pub subject: Option<String>,
-    /// Its current actor.
+    /// Its current actor; of an administrative act, the identity that acted.
     pub actor: Option<String>,
     /// Its `jti`.
     pub jti: Option<String>,
@@ -109,6 +111,13 @@ impl Draft {
             caller_actor: caller.actor.clone(),
             request_id: caller.request_id.clone(),
         }
+    }
+
+    /// Of an administrative act: its actor is the caller, or the one that acts for it.
+    #[must_use]
+    pub fn act(caller: &Caller, now: Timestamp) -> Self {
+        let actor = caller.actor.clone().or_else(|| caller.id.clone());
+        Self { actor, ..Self::undecided(Action::Admin, "", caller, now) }
     }
 }
 

@@ -282,7 +282,8 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
     let bench = start().await;
     for at in 0..10 {
         let notes = if at % 3 == 0 { format!("deny {at}") } else { at.to_string() };
-        let timestamp = START.plus(Duration::from_secs(at));
+        // No node judges by a clock that is further ahead of log time.
+        let timestamp = START.plus(Duration::from_millis(500 * at));
         bench.audit.record(Draft { timestamp, ..draft("a", &notes) }).await.expect("recorded");
         if at % 4 == 0 {
             bench.audit.ship().await.expect("shipped");
@@ -305,7 +306,7 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
     assert_eq!(notes(&denied.entries), ["deny 9", "deny 6", "deny 3", "deny 0"]);
     let whole = page(Query { limit: 10, ..Query::default() }).await;
     assert_eq!((whole.entries.len(), whole.next), (10, None), "a page that is just full is the last");
-    let since = START.plus(Duration::from_secs(8));
+    let since = START.plus(Duration::from_secs(4));
     let since = page(Query { limit: 10, since: Some(since), ..Query::default() }).await;
     assert_eq!(notes(&since.entries), ["deny 9", "8"]);
     let never =

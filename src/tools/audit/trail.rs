@@ -7,7 +7,7 @@ use std::str::FromStr;
 use tokio::sync::SemaphorePermit;
 
 use super::entry::{Block, Entry, text_of};
-use super::{Audit, Decision, ShipError};
+use super::{Action, Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
@@ -44,6 +44,10 @@ pub struct Query {
     pub limit: usize,
     /// Only those that came to this.
     pub decision: Option<Decision>,
+    /// Only those about this kind of action.
+    pub action: Option<Action>,
+    /// Only those of this actor.
+    pub actor: Option<String>,
     /// Only those from then on.
     pub since: Option<Timestamp>,
     /// Only those older than the one there.
@@ -109,8 +113,8 @@ impl Audit {
                 let is_known = before.is_some() || self.state.tool(tool_id)?.is_some();
                 return if is_known { Ok(reading.page) } else { Err(ReadError::UnknownTool) };
             };
-            // Nothing in it, or in those before it, is as young.
-            let latest = block.appended_at.plus(limits::CLOCK_STEP_MAX);
+            // Nothing in it, or in those before it, is as young: a node judges nothing by a clock that is further ahead.
+            let latest = block.appended_at.plus(limits::CLOCK_OFFSET_MAX);
             if query.since.is_some_and(|since| latest < since) {
                 return Ok(reading.page);
             }
@@ -123,6 +127,17 @@ impl Audit {
         }
         reading.page.next = before.map(|block| Place { block, entry: 0 });
         Ok(reading.page)
+    }
+
+    /// A page of the administrative acts.
+    ///
+    /// # Errors
+    /// As [`Self::trail`], but for [`ReadError::UnknownTool`].
+    pub async fn acts(&self, current: &Current, query: &Query) -> Result<Page, ReadError> {
+        match self.trail(current, "", query).await {
+            Err(ReadError::UnknownTool) => Ok(Page::default()),
+            page => page,
+        }
     }
 
     /// Blocks with numbers above `after`, oldest first, up to `limit`; fewer if they are large. Whether
@@ -212,6 +227,8 @@ impl<'q> Reading<'q> {
     fn wants(&self, entry: &Entry) -> bool {
         entry.tool_id == self.tool_id
             && self.query.decision.is_none_or(|decision| entry.decision == decision.as_str())
+            && self.query.action.is_none_or(|action| entry.action.as_deref() == Some(action.as_str()))
+            && (self.query.actor.is_none() || self.query.actor == entry.actor)
             && self.since.as_ref().is_none_or(|since| entry.timestamp >= *since)
     }
 }

@@ -124,13 +124,18 @@ async fn a_node_that_is_no_member_is_refused_whatever_it_knows() {
         prev_log_id: None,
         entries: Vec::new(),
         leader_commit: None,
+        memories: Vec::new(),
     };
     assert_refused(peer.append(client.request(append.clone())).await, refused, text);
     let appends = futures::stream::iter([append]);
     assert_refused(peer.append_stream(client.request(appends)).await.map(drop), refused, text);
     let parts = futures::stream::iter([proto::SnapshotPart::default()]);
     assert_refused(peer.install_snapshot(client.request(parts)).await, refused, text);
-    assert_refused(peer.read_index(client.request(proto::ReadIndexRequest {})).await, refused, text);
+    assert_refused(
+        peer.read_index(client.request(proto::ReadIndexRequest { for_lease: true })).await,
+        refused,
+        text,
+    );
     assert_refused(peer.applied(client.request(proto::AppliedRequest { index: 1 })).await, refused, text);
     assert_refused(peer.barrier(client.request(proto::BarrierRequest { index: 1 })).await, refused, text);
     let commands = futures::stream::iter([forwarded(1, command("forged"))]);
@@ -143,9 +148,8 @@ async fn a_certificate_of_another_ca_makes_no_connection() {
     let played = Played::begin().await;
     let site = &played.site;
     let files = site.files("foreign", "node/2", &ca("another"));
-    let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
     let metrics = Metrics::new().expect("metrics");
-    let tls = Tls::load(files, vec![trust_domain], With::Peers, Clock::system(), metrics).expect("TLS");
+    let tls = Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS");
     let expected = format!("spiffe://{TRUST_DOMAIN}/node/{}", played.victim);
     // Over TLS 1.3 the refusal comes after our side of the handshake: nothing is answered.
     let mut connection =
@@ -178,7 +182,9 @@ async fn a_node_of_another_cluster_or_on_another_disk_is_refused_with_an_explana
     // For another node, although it came here.
     let client = played.client();
     let mut request = Request::new(candidate(9, played.node_id));
-    let call = Call { cluster_id: ours, from: played.node_id, from_disk: known, to: 7, to_disk: here };
+    let life = played.caller.channels.this.life;
+    let (from, from_disk) = (played.node_id, known);
+    let call = Call { cluster_id: ours, from, from_disk, to: 7, to_disk: here, life, known: None };
     call.write(request.metadata_mut());
     assert_refused(client.peer().vote(request).await, Code::FailedPrecondition, "the call is for node 7");
     let unstated = client.peer().vote(Request::new(candidate(9, played.node_id))).await;
@@ -214,6 +220,7 @@ async fn a_peer_that_lies_about_its_term_is_refused() {
         prev_log_id: None,
         entries: Vec::new(),
         leader_commit: None,
+        memories: Vec::new(),
     };
     let answer = client.peer().append(client.request(append)).await.expect("an answer").into_inner();
     assert!(matches!(answer.outcome, Some(proto::append_response::Outcome::HigherVote(_))), "{answer:?}");
@@ -235,6 +242,7 @@ async fn entries_with_a_gap_or_in_another_order_are_refused() {
         prev_log_id: prev.map(|index| log_id(term, me, index)),
         entries,
         leader_commit: None,
+        memories: Vec::new(),
     };
     for (request, text) in [
         (append(Some(1_000), vec![entry(term, 1_002)]), "entry 1002 stands where entry 1001 should be"),
@@ -263,8 +271,10 @@ async fn entries_with_a_gap_or_in_another_order_are_refused() {
 async fn entries_that_follow_on_nothing_that_is_here_are_not_taken() {
     let played = Played::begin().await;
     let (client, me) = (played.client(), played.node_id);
+    // Nothing is in the log behind it: an entry there, committed and not applied yet, would be a contradiction.
+    let before = played.nodes[1].write("before").await;
+    timeout(LONG, played.nodes[0].handle.until_applied(before)).await.expect("applied");
     let term = played.nodes[0].handle.term() + 1;
-    let before = played.nodes[0].handle.applied();
     for (at_term, at) in [(term, before + 1_000), (term, before + 1), (term - 1, before + 500)] {
         let entry = log_proto::Entry {
             log_id: Some(log_id(term, me, at + 1)),
@@ -275,6 +285,7 @@ async fn entries_that_follow_on_nothing_that_is_here_are_not_taken() {
             prev_log_id: Some(log_id(at_term, me, at)),
             entries: vec![entry],
             leader_commit: Some(log_id(term, me, at + 1)),
+            memories: Vec::new(),
         };
         let answer = client.peer().append(client.request(append)).await.expect("an answer").into_inner();
         let outcome = answer.outcome.expect("an outcome");
@@ -299,6 +310,7 @@ async fn a_message_beyond_the_limit_is_refused() {
         prev_log_id: None,
         entries: vec![entry],
         leader_commit: None,
+        memories: Vec::new(),
     };
     // Our own side would not even send it.
     let mut peer = client.peer().max_encoding_message_size(usize::MAX);
@@ -420,4 +432,35 @@ async fn a_half_open_connection_is_given_up_by_whoever_asks_over_it() {
     assert!(asked.is_err(), "nobody answers, and nobody waits for ever");
     wires.shutdown().await;
     played.end().await;
+}
+
+/// A leader of a later term whose log has another entry where this node knows one to be committed: the library removed
+/// the committed entry, and nothing said so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn append_over_a_committed_entry_stops_the_node() {
+    let mut played = Played::begin().await;
+    let me = played.node_id;
+    let victim = played.nodes.remove(0);
+    let (term, applied) = (victim.handle.term() + 1, victim.handle.applied());
+    let kept = victim.handle.applied_log_id().expect("readable").expect("an entry");
+    let append = proto::AppendRequest {
+        vote: Some(vote(term, me, true)),
+        prev_log_id: Some(log_id(term, me, applied)),
+        entries: Vec::new(),
+        leader_commit: None,
+        memories: Vec::new(),
+    };
+    let client = played.site.client_of(&played.caller, played.victim, Some(victim.disk_id()));
+    let refused = client.peer().append(client.request(append)).await;
+    assert_refused(refused, Code::FailedPrecondition, &format!("entry {kept}, which node"));
+    let reason = timeout(LONG, victim.handle.until_failed()).await.expect("it stops");
+    assert!(reason.contains(&kept.to_string()) && reason.contains("operator"), "{reason}");
+    // The leader has heard of it, from whatever it asked.
+    let told = played.caller.channels.this.lives.of((played.victim, victim.disk_id()));
+    assert_eq!(told.and_then(|told| told.contradiction), Some(kept));
+    victim.stop().await;
+    let again = played.site.node(played.victim).await;
+    assert!(again.handle.applied() >= applied, "nothing was removed");
+    played.nodes.insert(0, again);
+    stop_all(played.nodes).await;
 }

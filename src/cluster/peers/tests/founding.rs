@@ -73,7 +73,7 @@ async fn a_disk_that_was_lost_does_not_come_back_under_its_id() {
         fs::rename(site.data(id), site.directory.path().join(format!("kept-{id}"))).expect("rename");
         let wiped = site.node(id).await;
         let reason = reason_to_stop(&wiped).await;
-        assert!(reason.contains("another disk") && reason.contains("never used"), "{reason}");
+        assert!(reason.contains("another disk") && reason.contains("cluster replace"), "{reason}");
         wiped.stop().await;
         fs::remove_dir_all(site.data(id)).expect("remove");
         fs::rename(site.directory.path().join(format!("kept-{id}")), site.data(id)).expect("rename");

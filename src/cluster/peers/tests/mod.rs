@@ -1,7 +1,9 @@
 //! Nodes in one process, each with its own disk, certificates and port; and what others than they send to one.
 
 mod bad;
+mod clocks;
 mod founding;
+mod set_back;
 mod snapshots;
 mod together;
 
@@ -15,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use openraft::vote::RaftLeaderId as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, SanType,
@@ -30,11 +33,16 @@ use super::channels::Channels;
 use super::this::This;
 use super::*;
 use crate::clock::Clock;
+use crate::cluster::life::Life;
+use crate::cluster::lives::{self, Lives};
 use crate::cluster::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
-use crate::cluster::{Closed, Handle, Machine, Options, Origin, Started, Transport, log, start};
+use crate::cluster::types::{LeaderId, LogId};
+use crate::cluster::{
+    Closed, FreshnessMode, Handle, Machine, Options, Origin, Started, Transport, Watchdog, log, start,
+};
 use crate::limits;
 use crate::telemetry::Metrics;
-use crate::tls::{Files, Tls, With};
+use crate::tls::{Authorities, Files, KeyPairFiles, Tls, With};
 
 const TRUST_DOMAIN: &str = "trust.example";
 const LONG: Duration = Duration::from_secs(30);
@@ -44,6 +52,7 @@ struct Site {
     directory: TempDir,
     ca: CertifiedIssuer<'static, KeyPair>,
     members: Founders,
+    freshness: FreshnessMode,
     listeners: BTreeMap<u64, std::net::TcpListener>,
 }
 
@@ -52,6 +61,8 @@ struct Node<M: Machine = Rows> {
     handle: Handle<M>,
     tasks: JoinSet<()>,
     writer: thread::JoinHandle<()>,
+    /// Looks at the disk when a test says so.
+    watchdog: Watchdog,
     closed: Closed,
 }
 
@@ -73,7 +84,13 @@ impl Site {
     fn new(nodes: u64) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let ca = ca("the cluster's");
-        let mut site = Self { directory, ca, members: Founders::new(), listeners: BTreeMap::new() };
+        let mut site = Self {
+            directory,
+            ca,
+            members: Founders::new(),
+            freshness: FreshnessMode::Lease,
+            listeners: BTreeMap::new(),
+        };
         for id in 1..=nodes {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
             listener.set_nonblocking(true).expect("listener");
@@ -98,14 +115,15 @@ impl Site {
         write_private(&at("crt"), &certificate.pem());
         write_private(&at("key"), &key.serialize_pem());
         write_private(&at("ca"), &self.ca.pem());
-        Files { certificate: at("crt"), private_key: at("key"), client_ca: at("ca"), client_crl: None }
+        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
+        let authorities = vec![Authorities { trust_domain, ca: at("ca"), crl: None }];
+        Files { own: KeyPairFiles { certificate: at("crt"), private_key: at("key") }, authorities }
     }
 
     fn tls(&self, name: &str, path: &str) -> Tls {
         let files = self.files(name, path, &self.ca);
         let metrics = Metrics::new().expect("metrics");
-        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
-        Tls::load(files, vec![trust_domain], With::Peers, Clock::system(), metrics).expect("TLS")
+        Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS")
     }
 
     fn data(&self, id: u64) -> PathBuf {
@@ -128,19 +146,36 @@ impl Site {
         self.node_with(id, members, Rows).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
     async fn node_with<M: Machine>(&self, id: u64, members: &Founders, machine: M) -> Node<M> {
+        self.node_by(id, members, machine, Clock::system()).await
+    }
+
+    /// A node with a clock of its own.
+    async fn node_by<M: Machine>(&self, id: u64, members: &Founders, machine: M, clock: Clock) -> Node<M> {
+        self.node_on(id, (self.data(id), self.listener(id), clock), members, machine).await
+    }
+
+    /// A node that lives in this directory and listens there.
+    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    async fn node_on<M: Machine>(
+        &self,
+        id: u64,
+        (data, listener, clock): (PathBuf, TcpListener, Clock),
+        members: &Founders,
+        machine: M,
+    ) -> Node<M> {
         let options = Options {
-            data: self.data(id),
+            data,
             node_id: id,
             drawn_disk_id: rand(),
             drawn_cluster_id: rand(),
             drawn_origin: Origin::from_bytes(rand()),
             heartbeat: Duration::from_millis(50),
-            clock: Clock::system(),
+            clock,
+            freshness: self.freshness,
             log_bytes_max: limits::LOG_BYTES_MAX,
             transport: Some(Transport {
-                listener: self.listener(id),
+                listener,
                 tls: self.tls(&format!("node-{id}"), &format!("node/{id}")),
                 trust_domain: TRUST_DOMAIN.parse().expect("trust domain"),
                 founders: members.clone(),
@@ -151,12 +186,12 @@ impl Site {
             writer = Some(thread::spawn(work));
             Ok(())
         });
-        let Started { handle, work, closed } = started.await.expect("starts");
+        let Started { handle, work, watchdog, closed } = started.await.expect("starts");
         let mut tasks = JoinSet::new();
         for work in work {
             tasks.spawn(work);
         }
-        Node { handle, tasks, writer: writer.expect("writer"), closed }
+        Node { handle, tasks, writer: writer.expect("writer"), watchdog, closed }
     }
 
     /// Nodes that have founded a cluster together.
@@ -172,13 +207,29 @@ impl Site {
     }
 
     /// What calls node `to` with a certificate that names `path`, and says that it is `from` on `from_disk`.
-    fn caller(&self, path: &str, (from, from_disk): (u64, DiskId), cluster_id: Option<ClusterId>) -> Caller {
+    fn caller(&self, path: &str, from: (u64, DiskId), cluster_id: Option<ClusterId>) -> Caller {
+        // A process that follows on everything that may be remembered.
+        let leader = LeaderId::new(u64::MAX, u64::MAX);
+        let end = Some(LogId::new(leader.to_committed(), u64::MAX));
+        let life = Life { start: 1_000, id: rand(), vote: Some(leader), end };
+        self.caller_in(path, from, cluster_id, life)
+    }
+
+    /// The same, as the process with this life.
+    fn caller_in(
+        &self,
+        path: &str,
+        (from, from_disk): (u64, DiskId),
+        cluster_id: Option<ClusterId>,
+        life: Life,
+    ) -> Caller {
         let directory = tempfile::tempdir().expect("directory");
         let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
         let (open, _closed) = tokio::sync::mpsc::channel(1);
         let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
-        let this =
-            This::open((from, from_disk), trust_domain, Founders::new(), (database, open)).expect("this");
+        let lives = Arc::new(Lives::open(&database).expect("lives"));
+        let opened = (database, lives, open);
+        let this = This::open((from, from_disk, life), trust_domain, Founders::new(), opened).expect("this");
         if let Some(id) = cluster_id {
             this.join(id).expect("joined");
         }

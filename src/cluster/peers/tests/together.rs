@@ -6,9 +6,9 @@ use futures::FutureExt as _;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::*;
-use crate::cluster::Submission;
 use crate::cluster::forwards::Forwards;
 use crate::cluster::types::Peer;
+use crate::cluster::{Submission, disk};
 use crate::state::Replicated;
 use crate::state::command::{self as commands, Command, PutTool, Reply, Tool};
 
@@ -61,6 +61,161 @@ async fn when_the_leader_goes_away_another_leads_and_nothing_is_lost() {
     stop_all(nodes).await;
 }
 
+/// A node that stops has another lead before it goes, so that nobody waits for an election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over_and_no_write_is_lost() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let (old, other) = (leader(&nodes), follower(&nodes));
+    let term = old.handle.term();
+    assert!(other.handle.hand_over().await, "another leads already");
+    assert_eq!(old.handle.term(), term, "and goes on");
+    let (handed_over, written) = tokio::join!(old.handle.hand_over(), other.handle.propose(command("now")));
+    assert!(handed_over);
+    let mut last = written.expect("written before or after").index;
+    let new = old.handle.leader().expect("a leader");
+    assert_ne!(new, old.handle.node_id());
+    for node in &nodes {
+        last = last.max(node.write("after").await);
+    }
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+    }
+    stop_all(nodes).await;
+}
+
+impl Node {
+    /// Has its watchdog look until the disk is in this state.
+    async fn watch_until(&mut self, state: disk::State) {
+        let is_so = self.handle.disk.state();
+        let watched = async {
+            while *is_so.borrow() != state {
+                self.watchdog.tick();
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, watched).await.expect("noticed");
+    }
+}
+
+/// A disk that hung under the leader stopped all writes and all revocations for as long as it hung: the entries were
+/// on the other disks, but the leader applied none of them, and its heartbeats went on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_hangs_is_replaced() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let id = leader(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
+    let mut hung = nodes.remove(at);
+    let disk = Arc::clone(&hung.handle.disk);
+    let held = disk.hold.lock().await;
+    let written = {
+        let (written, ()) = tokio::join!(nodes[0].handle.propose(command("meanwhile")), async {
+            hung.watch_until(disk::State::Hangs).await;
+        });
+        written.expect("applied under another leader").index
+    };
+    assert_eq!(hung.handle.leader(), None, "it leads nobody");
+    assert_eq!(hung.handle.confirm_leadership().await, None, "it answers no request for a lease");
+    assert_eq!(hung.handle.confirmed_index(true).await, None, "it asks for none");
+    nodes[1].handle.barrier(written).await.expect("its lease has run out");
+    assert!(hung.handle.applied() < written);
+
+    drop(held);
+    hung.watch_until(disk::State::Answers).await;
+    timeout(LONG, hung.handle.until_applied(written)).await.expect("it catches up");
+    timeout(LONG, hung.handle.until_leads(false)).await.expect("it follows");
+    hung.handle.fresh().await.expect("a lease again");
+
+    let held = disk.hold.lock().await;
+    nodes[0].write("and again").await;
+    hung.watch_until(disk::State::Lost).await;
+    let reason = timeout(LONG, hung.handle.until_failed()).await.expect("it ends");
+    assert!(reason.contains("disk"), "{reason}");
+    drop(held);
+    nodes.push(hung);
+    stop_all(nodes).await;
+}
+
+/// Storage that all members share may be back in a moment: a node that ends has to be started by somebody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_nobody_leads_a_node_whose_disk_hangs_stays() {
+    let site = Site::new(1);
+    let mut nodes = site.cluster().await;
+    let disk = Arc::clone(&nodes[0].handle.disk);
+    let held = disk.hold.lock().await;
+    let handle = nodes[0].handle.clone();
+    let (written, ()) = tokio::join!(handle.propose(command("later")), async {
+        nodes[0].watch_until(disk::State::Lost).await;
+        assert!(handle.until_failed().now_or_never().is_none(), "it stays");
+        drop(held);
+    });
+    written.expect("applied");
+    nodes[0].watch_until(disk::State::Answers).await;
+    nodes[0].write("and more").await;
+    drop(handle);
+    stop_all(nodes).await;
+}
+
+/// Every acknowledgement took a whole lease for as long as any member was down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_down_costs_one_wait_only() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() != leads).expect("a follower");
+    nodes.remove(at).stop().await;
+    let first = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(first).await.expect("its lease has run out");
+    let begun = Clock::system().boot();
+    for _ in 0..5 {
+        let index = nodes[1].write("revoked").await;
+        nodes[1].handle.barrier(index).await.expect("known");
+    }
+    let took = Clock::system().boot().saturating_sub(begun);
+    assert!(took < 3 * limits::FRESHNESS_LEASE, "{took:?}");
+    stop_all(nodes).await;
+}
+
+/// A lease lasts for a second by the node's own clock, which may stand still meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leases_each_request_asks_the_leader() {
+    let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
+    let mut nodes = site.cluster().await;
+    for node in &nodes {
+        let index = node.write("revoked").await;
+        node.handle.barrier(index).await.expect("known");
+        for other in &nodes {
+            let waits = other.handle.freshness().waits;
+            other.handle.fresh().await.expect("the leader answers");
+            assert!(other.handle.applied() >= index && other.handle.freshness().waits == waits + 1);
+        }
+    }
+    let last = nodes.pop().expect("three");
+    last.handle.fresh().await.expect("a moment ago");
+    stop_all(nodes).await;
+    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
+    last.stop().await;
+}
+
+/// A member without leases holds none that an acknowledgement would have to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_leases_that_is_down_costs_nothing() {
+    let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
+    let mut nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let index = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(index).await.expect("the leader is not new any more");
+    let at = nodes.iter().position(|node| node.handle.node_id() != leads).expect("a follower");
+    nodes.remove(at).stop().await;
+    let begun = Clock::system().boot();
+    let index = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(index).await.expect("known");
+    let took = Clock::system().boot().saturating_sub(begun);
+    assert!(took < limits::FRESHNESS_LEASE * 3 / 4, "{took:?}");
+    stop_all(nodes).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_nothing_is_written_and_no_lease_is_kept() {
     let site = Site::new(3);
@@ -105,7 +260,8 @@ async fn commands_that_nobody_waits_for_hold_up_no_others() {
     let (leads, other) = (leader(&nodes), follower(&nodes));
     let path = format!("node/{}", other.handle.node_id());
     let as_other = (other.handle.node_id(), other.disk_id());
-    let caller = site.caller(&path, as_other, leads.handle.cluster_id());
+    let life = other.handle.channels.this.life;
+    let caller = site.caller_in(&path, as_other, leads.handle.cluster_id(), life);
     let (forwards, work) = Forwards::new(Arc::new(caller.channels), Clock::system());
     let submission = |sequence| Submission {
         origin: Origin::from_bytes([3; 16]),
@@ -232,9 +388,8 @@ async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
     let as_node = |name: &str, ca: &CertifiedIssuer<'static, KeyPair>| {
         let files = site.files(name, "node/9", ca);
         trust(name, &both);
-        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
         let metrics = Metrics::new().expect("metrics");
-        Tls::load(files, vec![trust_domain], With::Peers, Clock::system(), metrics).expect("TLS")
+        Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS")
     };
     let (old, new) = (as_node("old", &site.ca), as_node("new", &second));
     let is_let_in = async |tls: &Tls, id: u64| {

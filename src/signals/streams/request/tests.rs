@@ -312,10 +312,12 @@ fn what_is_the_transmitters_to_say_is_not_said_by_who_makes_a_stream() {
     }
     for iss in ["", "https://fabric.example/", "https://Fabric.example", "https://other.example"] {
         refused(
-            Members { iss: some(iss), ..flat() },
+            Members { iss: some(iss), ..ssf() },
             "iss: must be this fabric's own: https://fabric.example",
         );
-        refused(Members { iss: some(iss), ..ssf() }, "iss: must be this fabric's own");
+        assert_eq!(made(Members { iss: some(iss), ..flat() }), made(flat()), "{iss}");
+        let both = Members { iss: some(iss), delivery: delivery(PUSH, Some(PUSH_URL)), ..flat() };
+        refused(both, "iss: must be this fabric's own");
     }
 }
 

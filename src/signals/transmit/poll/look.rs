@@ -121,6 +121,7 @@ mod tests {
                 sub_id: json!({"format": "opaque", "id": "a"}),
                 claims: Map::new(),
                 txn: None,
+                via: Vec::new(),
             },
             at: Timestamp::default(),
             passed: Timestamp::default(),

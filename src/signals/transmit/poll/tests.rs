@@ -10,12 +10,13 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::clock::Timestamp;
 use crate::id::Digest128;
+use crate::outbound::guard::{Guard, Rules};
 use crate::state::testing::Core;
-use crate::state::{DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
+use crate::state::{CallerFacts, DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
 
 const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const OTHER: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
-const NOBODY: Asking<'_> = Asking { id: None, is_operator: true };
+const NOBODY: Asking<'_> = Asking { id: None, is_operator: true, facts: &CallerFacts::ANONYMOUS };
 
 /// A core with one stream that is for one type of events, and a poller over it.
 struct Bench {
@@ -31,7 +32,15 @@ async fn start() -> Bench {
     let metrics = Metrics::new().expect("metrics");
     let (state, clock) = (core.state.clone(), core.clock.clone());
     let sets = SetMaker::new("https://fabric.example".to_owned(), core.keyring().await, state.clone());
-    let poller = Poller::new(sets, state.clone(), clock, metrics.clone(), CancellationToken::new());
+    let obstacles = Obstacles::new(
+        "https://fabric.example".to_owned(),
+        Arc::new(|_: &str| true),
+        Guard::new(Rules::default()),
+        state.clone(),
+        clock.clone(),
+    );
+    let poller =
+        Poller::new(sets, obstacles, state.clone(), clock, metrics.clone(), CancellationToken::new());
     let stream_id = "5".repeat(32);
     let config = StreamConfig {
         stream_id: stream_id.clone(),
@@ -42,13 +51,13 @@ async fn start() -> Bench {
         endpoint_url: None,
         description: None,
     };
-    state.create_stream(config, None).await.expect("created");
+    state.as_node().create_stream(config, None).await.expect("created");
     Bench { core, poller, metrics, stream_id, signals: AtomicUsize::new(0) }
 }
 
 fn event(event_type: &str, claims: Map<String, Value>) -> SecurityEvent {
     let sub_id = json!({"format": "email", "email": "a@b.example"});
-    SecurityEvent { event_type: event_type.to_owned(), sub_id, claims, txn: None }
+    SecurityEvent { event_type: event_type.to_owned(), sub_id, claims, txn: None, via: Vec::new() }
 }
 
 fn at_once(more: &Value) -> Value {
@@ -70,6 +79,7 @@ impl Bench {
         let signal = Signal {
             issuer: "https://idp.example".to_owned(),
             jti,
+            issued_at: Timestamp::default(),
             quota: u32::MAX,
             effects: Vec::new(),
             reason: String::new(),
@@ -77,7 +87,7 @@ impl Bench {
             events,
             subject: "a@b.example".to_owned(),
         };
-        assert!(self.core.state.accept_signal(signal).await.expect("accepted"));
+        assert!(self.core.state.as_node().accept_signal(signal).await.expect("accepted"));
     }
 
     /// So many in one entry.
@@ -108,7 +118,12 @@ impl Bench {
 
     async fn enable(&self) {
         let status = StreamStatus::Enabled;
-        self.core.state.set_stream_status(&self.stream_id, status, String::new()).await.expect("enabled");
+        self.core
+            .state
+            .as_node()
+            .set_stream_status(&self.stream_id, status, String::new())
+            .await
+            .expect("enabled");
     }
 
     fn dead_letters(&self) -> Vec<DeadLetter> {
@@ -308,7 +323,13 @@ async fn a_poll_of_a_stream_that_is_not_enabled_waits_until_it_is() {
     let bench = start().await;
     let asked = json!({});
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
-        bench.core.state.set_stream_status(&bench.stream_id, status, String::new()).await.expect("set");
+        bench
+            .core
+            .state
+            .as_node()
+            .set_stream_status(&bench.stream_id, status, String::new())
+            .await
+            .expect("set");
         let mut waiting = Box::pin(bench.polled(&asked));
         while !bench.shows("svc_polls_waiting 1") {
             assert!(futures::poll!(&mut waiting).is_pending());
@@ -334,7 +355,7 @@ async fn a_poll_that_looked_for_other_events_passes_nothing_of_what_was_added() 
     let (stream, cursor) = (bench.stream(), bench.cursor());
     let mut config = stream.config.clone();
     config.events_delivered.push(OTHER.to_owned());
-    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
     bench.append_many(OTHER, 1).await;
     let mut found = Found::from(&cursor);
     let mut take = |_, _| ControlFlow::Continue(());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Shared;
 use super::verdict::{Unsent, Verdict};
+use crate::outbound::client::PushPlace;
 use crate::state::{EventId, OutboxEvent, Stream};
 
 /// What is to be pushed where.
@@ -52,24 +53,47 @@ impl Delivery {
 
     async fn outcome(&self) -> Result<Outcome, Unsent> {
         let Self { shared, stream, id, .. } = self;
-        let url = stream.config.endpoint_url.as_deref().map(|url| shared.client.guard().push_url(url));
+        // A stream that delivers nothing takes no place of others. It is judged again when the push begins.
+        let fresh = shared.state.fresh().await.map_err(|_| Unsent::Stale)?;
+        if let Some(obstacle) = shared.obstacles.of(&fresh, stream) {
+            return Err(Unsent::Withheld(obstacle));
+        }
         // Before the event is read: those that wait are many, and may be large.
-        let place = match url {
-            Some(Ok(url)) => {
-                let place = shared.client.push_place(url, &stream.config.owner).await;
-                Some(place.map_err(|_| Unsent::NoPlace)?)
-            }
-            _ => None,
-        };
+        let place = place_for(shared, stream).await?;
         let event = shared.event(*id).map_err(|error| {
             tracing::error!(%error, %id, "read the outbox");
             Unsent::Unread
         })?;
         let Some(event) = event else { return Ok(Outcome::Gone) };
         let verdict = match place {
-            Some(place) => shared.deliver(place, stream, &event).await?,
+            Some(place) => {
+                shared.deliver(place, stream, |passed| shared.sets.make(stream, &event, passed)).await?
+            }
             None => Verdict::address_refused(),
         };
         Ok(Outcome::Answered(Box::new(event), verdict))
     }
+}
+
+/// Pushes a verification event: whether the receiver takes anything from this fabric.
+pub async fn verify(shared: Arc<Shared>, stream: Arc<Stream>, drawn: u128) -> Result<Verdict, Unsent> {
+    let at = shared.state.cluster_time();
+    let verdict = match place_for(&shared, &stream).await? {
+        // One `iat` under one `jti`, also by another key.
+        Some(place) => {
+            let make = |passed| shared.sets.verification(&stream, drawn, at, passed);
+            shared.deliver(place, &stream, make).await?
+        }
+        None => Verdict::address_refused(),
+    };
+    shared.metrics.push(verdict.result());
+    Ok(verdict)
+}
+
+/// A place for a push to the receiver of a stream; `None` if its address is none that is pushed to.
+async fn place_for(shared: &Shared, stream: &Stream) -> Result<Option<PushPlace>, Unsent> {
+    let url = stream.config.endpoint_url.as_deref().map(|url| shared.client.guard().push_url(url));
+    let Some(Ok(url)) = url else { return Ok(None) };
+    let place = shared.client.push_place(url, &stream.config.owner).await;
+    place.map(Some).map_err(|_| Unsent::NoPlace)
 }

@@ -67,7 +67,7 @@ impl Holding {
             self.pause(&stream, since).await?;
         }
         // By the filter that was looked by: what was added since is not passed.
-        state.advance_stream(&self.stream, cursor, Vec::new()).await?;
+        state.as_node().advance_stream(&self.stream, cursor, Vec::new()).await?;
         tracing::warn!(stream_id, dropped, "events of a stream dropped");
         self.shared.metrics.stream_events("dropped", dropped);
         Ok(oldest)

@@ -31,13 +31,14 @@ use tokio::sync::Semaphore;
 pub use backlog::Holds;
 pub use backoff::Waits;
 
-use super::sets::SetMaker;
-use crate::clock::Clock;
+use super::obstacle::Obstacles;
+use super::sets::{self, SetMaker};
+use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::outbound::client::{Client, PushPlace};
-use crate::state::{EventId, Fresh, OutboxEvent, State, Stream, StreamStatus};
+use crate::state::{EventId, OutboxEvent, State, Stream, StreamStatus};
 use crate::telemetry::Metrics;
 use engine::Engine;
 use verdict::{Unsent, Verdict};
@@ -51,6 +52,8 @@ pub struct Transmitter {
     pub state: State,
     /// Makes what is pushed.
     pub sets: SetMaker,
+    /// Finds streams that deliver nothing now.
+    pub obstacles: Obstacles,
     /// Pushes it.
     pub client: Client,
     /// Time.
@@ -105,6 +108,7 @@ impl Default for Limits {
 struct Shared {
     state: State,
     sets: SetMaker,
+    obstacles: Obstacles,
     client: Client,
     clock: Clock,
     metrics: Metrics,
@@ -132,10 +136,10 @@ impl Transmitter {
     }
 
     fn shared(self) -> Arc<Shared> {
-        let Self { state, sets, client, clock, metrics, limits, .. } = self;
+        let Self { state, sets, obstacles, client, clock, metrics, limits, .. } = self;
         let signatures = available_parallelism().map_or(1, |cores| cores.get() / 2).max(1);
         let signing = Semaphore::new(signatures);
-        Arc::new(Shared { state, sets, client, clock, metrics, limits, signing })
+        Arc::new(Shared { state, sets, obstacles, client, clock, metrics, limits, signing })
     }
 }
 
@@ -150,16 +154,23 @@ impl Shared {
         Ok(found)
     }
 
-    /// Pushes an event to the receiver of a stream, which has a place for it.
+    /// Pushes a token to the receiver of a stream, which has a place for it. `make` makes it by the key that signs
+    /// now.
     async fn deliver(
         &self,
         place: PushPlace,
         stream: &Stream,
-        event: &OutboxEvent,
+        make: impl Fn(Timestamp) -> Result<Arc<str>, sets::Error>,
     ) -> Result<Verdict, Unsent> {
+        let make = || {
+            make(self.state.elapsed_time()).map_err(|error| {
+                tracing::error!(%error, stream_id = stream.config.stream_id, "failed to sign an event");
+                Unsent::Unsigned
+            })
+        };
         // In its turn, so that it need not be made below.
         let turn = self.signing.acquire().await.map_err(|_| Unsent::Unsigned)?;
-        self.signed(stream, event)?;
+        make()?;
         drop(turn);
         // Others first: this one has had its turn.
         tokio::task::yield_now().await;
@@ -169,15 +180,15 @@ impl Shared {
         if !self.is_as_it_was(stream) {
             return Err(Unsent::Changed);
         }
-        if self.is_owner_blocked(&fresh, stream) {
-            return Ok(Verdict::owner_blocked());
+        if let Some(obstacle) = self.obstacles.of(&fresh, stream) {
+            return Err(Unsent::Withheld(obstacle));
         }
-        let set = self.signed(stream, event)?;
+        let set = make()?;
         let begun = self.clock.boot();
         let answer = self.client.push(place, set.as_ref().to_owned()).await;
         self.metrics.push_took(self.clock.boot().saturating_sub(begun));
         let verdict = Verdict::of(answer)?;
-        if matches!(verdict, Verdict::KeyRefused { .. }) && self.signed(stream, event) != Ok(set) {
+        if matches!(verdict, Verdict::Refused { .. }) && make() != Ok(set) {
             return Ok(Verdict::key_replaced());
         }
         Ok(verdict)
@@ -187,20 +198,6 @@ impl Shared {
     fn is_as_it_was(&self, stream: &Stream) -> bool {
         let now = self.state.stream(&stream.config.stream_id);
         now.is_some_and(|now| now.status == StreamStatus::Enabled && now.revision == stream.revision)
-    }
-
-    fn is_owner_blocked(&self, fresh: &Fresh, stream: &Stream) -> bool {
-        let owner = (self.sets.issuer(), stream.config.owner.as_str());
-        self.state.is_blocked_caller(fresh, owner, self.clock.now())
-    }
-
-    /// The token of an event, by the key that signs now: the same text as before while that is the same key.
-    fn signed(&self, stream: &Stream, event: &OutboxEvent) -> Result<Arc<str>, Unsent> {
-        let now = self.state.not_before_log(self.clock.now());
-        self.sets.make(stream, event, now).map_err(|error| {
-            tracing::error!(%error, stream_id = stream.config.stream_id, "sign an event");
-            Unsent::Unsigned
-        })
     }
 }
 

@@ -174,6 +174,7 @@ mod tests {
                 sub_id: json!({}),
                 claims: Map::new(),
                 txn: None,
+                via: Vec::new(),
             },
             at: Timestamp::default(),
             passed: Timestamp::default(),

@@ -1,14 +1,17 @@
-//! What a receiver's answer to a push comes to (RFC 8935 §2; contract §6). Pure.
+//! The meaning of a receiver's answer to a push (RFC 8935 §2). Pure.
 //!
-//! | answer | what becomes of the event |
+//! | answer | meaning for the event |
 //! |---|---|
 //! | 202 | delivered |
-//! | another 2xx | delivered: the receiver has it, though that is not how RFC 8935 §2.2 says so |
-//! | 400 with an `err` | a dead letter: sent again it would be refused again |
-//! | 400 with an `err` that is about the key | sent again by another key, or a few times by the same one |
-//! | 400 without | stays: that is the word of something in between, and says nothing of this event |
-//! | 401, 403 | stays, and the stream is paused |
+//! | another 2xx | delivered, though not in the way of RFC 8935 §2.2 |
+//! | 400 or 403 with `err` `invalid_key`, `authentication_failed`, `invalid_issuer` or `invalid_audience` | refused: the answer concerns this fabric or the stream more likely than the event |
+//! | 400 or 403 with another `err` | dead letter: sent again it would be refused again |
+//! | 401; 403 without `err` | refused, as above |
+//! | 400 without `err` | stays: the answer of a proxy, which says nothing of this event |
 //! | 408, 429, 5xx, any other, a redirect, none | stays, and is sent again later |
+//!
+//! A refused event stays. After [`limits::PUSH_REFUSALS_MAX`] attempts the worker has a verification event sent: if
+//! the receiver refuses that too, the stream is paused; otherwise the event is a dead letter.
 
 use std::time::Duration;
 
@@ -17,6 +20,7 @@ use serde_json::Value;
 use crate::json;
 use crate::limits;
 use crate::outbound::client::{Error, PushAnswer};
+use crate::signals::transmit::obstacle::Obstacle;
 
 /// What becomes of an event that was pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,17 +37,13 @@ pub enum Verdict {
         /// Its `description`, or nothing.
         description: String,
     },
-    /// The receiver does not take the key that signed, which still signs. It may not know it yet.
-    KeyRefused {
-        /// Its `err`: one of [`KEY_ERRS`].
+    /// The receiver refuses the sender, its key, or the `iss` or `aud` of the stream: perhaps of every event, perhaps
+    /// only of this one.
+    Refused {
+        /// Its `err`, one of [`SENDER_ERRS`], or the status that it answered.
         err: String,
         /// Its `description`, or nothing.
         description: String,
-    },
-    /// The receiver does not take anything from us.
-    Refused {
-        /// 401 or 403.
-        status: u16,
     },
     /// It stays, and is sent again.
     Again {
@@ -69,6 +69,8 @@ pub enum Unsent {
     Unsigned,
     /// This node does not know now what is blocked.
     Stale,
+    /// Its stream delivers nothing now.
+    Withheld(Obstacle),
 }
 
 impl Unsent {
@@ -81,12 +83,13 @@ impl Unsent {
             Self::Unread => "unread",
             Self::Unsigned => "unsigned",
             Self::Stale => "stale",
+            Self::Withheld(obstacle) => obstacle.result(),
         }
     }
 }
 
-/// Errors that are about the key of a token and not about its event (RFC 8935 §2.4).
-const KEY_ERRS: [&str; 2] = ["invalid_key", "authentication_failed"];
+/// The errors of RFC 8935 §2.4 that concern the sender or the stream more likely than the event.
+const SENDER_ERRS: [&str; 4] = ["invalid_key", "authentication_failed", "invalid_issuer", "invalid_audience"];
 
 impl Verdict {
     /// What an answer comes to, or that there was none.
@@ -105,17 +108,15 @@ impl Verdict {
         match answer.status {
             202 => Self::Delivered { as_specified: true },
             200..=299 => Self::Delivered { as_specified: false },
-            400 => err_of(&answer.body).map_or_else(
-                || Self::again("the receiver answered 400 without an err", "answered_400"),
-                |(err, description)| {
-                    if KEY_ERRS.contains(&err.as_str()) {
-                        Self::KeyRefused { err, description }
-                    } else {
-                        Self::DeadLetter { err, description }
-                    }
-                },
-            ),
-            status @ (401 | 403) => Self::Refused { status },
+            status @ (400 | 403) => match (err_of(&answer.body), status) {
+                (Some((err, description)), _) if SENDER_ERRS.contains(&err.as_str()) => {
+                    Self::Refused { err, description }
+                }
+                (Some((err, description)), _) => Self::DeadLetter { err, description },
+                (None, 400) => Self::again("the receiver answered 400 without an err", "answered_400"),
+                (None, _) => Self::refused(status),
+            },
+            401 => Self::refused(401),
             status => Self::Again {
                 reason: format!("the receiver answered {status}"),
                 result: match status {
@@ -150,10 +151,8 @@ impl Verdict {
         Self::again("the receiver refused a key that was replaced meanwhile", "key_replaced")
     }
 
-    /// Whoever made the stream is blocked: nothing is told to it.
-    #[must_use]
-    pub fn owner_blocked() -> Self {
-        Self::again("whoever made the stream is blocked", "owner_blocked")
+    fn refused(status: u16) -> Self {
+        Self::Refused { err: status.to_string(), description: String::new() }
     }
 
     fn again(reason: &str, result: &'static str) -> Self {
@@ -166,14 +165,13 @@ impl Verdict {
         match self {
             Self::Delivered { .. } => "delivered",
             Self::DeadLetter { .. } => "dead_letter",
-            Self::KeyRefused { .. } => "key_refused",
             Self::Refused { .. } => "refused",
             Self::Again { result, .. } => result,
         }
     }
 }
 
-/// The `err` and the `description` of an answer 400; `None` if it gives no reason.
+/// The `err` and the `description` of an answer; `None` if it gives no reason.
 fn err_of(body: &[u8]) -> Option<(String, String)> {
     let Ok(Value::Object(answer)) = json::parse(body) else { return None };
     let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -210,14 +208,20 @@ mod tests {
         Verdict::DeadLetter { err: err.to_owned(), description: description.to_owned() }
     }
 
+    fn refused(err: &str, description: &str) -> Verdict {
+        Verdict::Refused { err: err.to_owned(), description: description.to_owned() }
+    }
+
     #[test]
     fn each_answer_comes_to_what_the_contract_says() {
         assert_eq!(answer(202, ""), Verdict::Delivered { as_specified: true });
         for status in [200, 201, 204, 299] {
             assert_eq!(answer(status, ""), Verdict::Delivered { as_specified: false }, "{status}");
         }
-        for status in [401, 403] {
-            assert_eq!(answer(status, ""), Verdict::Refused { status });
+        assert_eq!(answer(401, ""), refused("401", ""));
+        assert_eq!(answer(401, r#"{"err": "access_denied"}"#), refused("401", ""));
+        for body in ["", "no", "{}", r#"{"error": "access_denied"}"#] {
+            assert_eq!(answer(403, body), refused("403", ""), "{body}");
         }
         for (status, result) in [
             (100, "answered_other"),
@@ -244,13 +248,14 @@ mod tests {
     #[test]
     fn an_answer_400_is_a_dead_letter_only_if_it_says_why() {
         for (body, verdict) in [
-            (r#"{"err": "invalid_audience"}"#, dead("invalid_audience", "")),
+            (r#"{"err": "invalid_request"}"#, dead("invalid_request", "")),
             (r#"{"err": "invalid_key "}"#, dead("invalid_key ", "")),
             (r#"{"err": "access_denied", "description": "who?"}"#, dead("access_denied", "who?")),
             (r#"{"description": "no", "err": "x", "more": {}}"#, dead("x", "no")),
             (r#"{"err": "x", "description": 7}"#, dead("x", "")),
         ] {
             assert_eq!(answer(400, body), verdict, "{body}");
+            assert_eq!(answer(403, body), verdict, "{body}");
         }
         for body in [
             "",
@@ -269,10 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_key_is_not_said_of_the_event() {
-        for err in ["invalid_key", "authentication_failed"] {
-            let said = answer(400, &format!(r#"{{"err": "{err}", "description": "who?"}}"#));
-            assert_eq!(said, Verdict::KeyRefused { err: err.to_owned(), description: "who?".to_owned() });
+    fn err_about_the_sender_is_no_dead_letter() {
+        for err in ["invalid_key", "authentication_failed", "invalid_issuer", "invalid_audience"] {
+            for status in [400, 403] {
+                let said = answer(status, &format!(r#"{{"err": "{err}", "description": "who?"}}"#));
+                assert_eq!(said, refused(err, "who?"));
+            }
         }
     }
 

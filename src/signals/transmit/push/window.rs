@@ -29,7 +29,7 @@ struct Event {
     /// How many were taken before it failed for the first time.
     taken_before: Option<u64>,
     alone: u32,
-    key_refusals: u32,
+    refusals: u32,
 }
 
 /// How often an event was not taken by now.
@@ -54,8 +54,8 @@ impl Window {
         if self.events.contains_key(&id) {
             return;
         }
-        let (place, failures, alone, key_refusals) = (Place::Waiting, 0, 0, 0);
-        self.events.insert(id, Event { subject, place, failures, taken_before: None, alone, key_refusals });
+        let (place, failures, alone, refusals) = (Place::Waiting, 0, 0, 0);
+        self.events.insert(id, Event { subject, place, failures, taken_before: None, alone, refusals });
         let of_subject = self.subjects.entry(subject).or_default();
         of_subject.insert(id);
         if of_subject.first() == Some(&id) {
@@ -113,11 +113,24 @@ impl Window {
         Failed { failures: event.failures, alone: event.alone }
     }
 
-    /// An event was refused because of its key; how often by now.
-    pub fn key_refused(&mut self, id: EventId) -> u32 {
+    /// An event was refused as one of this sender; how often by now.
+    pub fn refused(&mut self, id: EventId) -> u32 {
         let Some(event) = self.events.get_mut(&id) else { return 0 };
-        event.key_refusals = event.key_refusals.saturating_add(1);
-        event.key_refusals
+        event.refusals = event.refusals.saturating_add(1);
+        event.refusals
+    }
+
+    /// The receiver may think otherwise of what it refused.
+    pub fn forget_refusals(&mut self) {
+        for event in self.events.values_mut() {
+            event.refusals = 0;
+        }
+    }
+
+    /// Whether an event is known and no push of it is under way.
+    #[must_use]
+    pub fn is_held(&self, id: EventId) -> bool {
+        self.events.get(&id).is_some_and(|event| event.place != Place::UnderWay)
     }
 
     /// An event was not sent, and rests.

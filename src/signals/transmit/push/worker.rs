@@ -3,6 +3,7 @@
 //! A worker keeps the numbers of at most [`limits::STREAM_WINDOW`] events, and reads an event only to send it.
 //! It ends when there is nothing to push any more: the stream is deleted, disabled, or polled.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ use crate::cluster::Corrupt;
 use crate::limits;
 use crate::signals::transmit::matching;
 use crate::state::{self, EventId, NewDeadLetter, OutboxEvent, Stream, StreamStatus};
+
+mod refusal;
+
+use refusal::letter;
 
 /// So many failures in a row, each after a wait, are an outage of the receiver and not of one event: when it is
 /// over, nothing waits any longer.
@@ -53,6 +58,10 @@ pub struct Worker {
     advancing: Option<(Proposed, Work<Result<(), state::Error>>)>,
     due: Option<Due>,
     pausing: Option<Work<Result<(), state::Error>>>,
+    /// Events that were refused so often that a verification event decides; dead letters, if the receiver takes that.
+    doubted: BTreeMap<EventId, NewDeadLetter>,
+    /// The verification event that is under way, with the epoch in which it was begun.
+    verifying: Option<Work<(u64, Result<Verdict, Unsent>)>>,
     is_odd: bool,
 }
 
@@ -92,6 +101,8 @@ impl Worker {
             advancing: None,
             due: None,
             pausing: None,
+            doubted: BTreeMap::new(),
+            verifying: None,
             is_odd: false,
         }
     }
@@ -101,7 +112,9 @@ impl Worker {
     pub async fn run(mut self) {
         while self.look_at_stream() {
             self.look_at_cursor();
-            let is_sending = self.stream.status == StreamStatus::Enabled && self.pausing.is_none();
+            // Until a verification event is answered, more attempts would say nothing new.
+            let is_waiting = self.pausing.is_some() || self.verifying.is_some();
+            let is_sending = self.stream.status == StreamStatus::Enabled && !is_waiting;
             if is_sending {
                 if let Err(error) = self.fill().await {
                     tracing::error!(%error, stream_id = self.stream_id(), "read the outbox");
@@ -151,6 +164,8 @@ impl Worker {
     fn forget_answers(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.failing = None;
+        self.doubted.clear();
+        self.window.forget_refusals();
     }
 
     fn forgive(&mut self) {
@@ -261,7 +276,7 @@ impl Worker {
         let Proposal { cursor, dead, delivered, lost } = self.ledger.proposal(self.window.ids());
         let proposed = Proposed { delivered, dead: dead.len() as u64, lost };
         let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
-        let work = async move { state.advance_stream(&stream, cursor, dead).await };
+        let work = async move { state.as_node().advance_stream(&stream, cursor, dead).await };
         self.advancing = Some((proposed, Box::pin(work)));
     }
 
@@ -272,6 +287,7 @@ impl Worker {
             Some(id) = self.resting.next() => self.window.rested(id),
             (proposed, outcome) = advanced(&mut self.advancing) => self.recorded(proposed, outcome),
             outcome = ended(&mut self.pausing) => self.paused(outcome),
+            (epoch, outcome) = ended(&mut self.verifying) => self.verified(epoch, outcome),
             () = rested(self.cooling.as_mut().map(|cooling| &mut cooling.sleep)) => self.cooling = None,
             () = rested(self.due.as_mut().map(|due| &mut due.sleep).filter(|sleep| !sleep.is_elapsed())) => {}
             () = inbox.changed() => {}
@@ -322,39 +338,25 @@ impl Worker {
             Verdict::DeadLetter { err, description } => {
                 self.succeeded();
                 self.window.taken(id);
-                self.dead(&event, err, description);
+                self.dead(letter(&event, err, description));
             }
-            Verdict::KeyRefused { err, description } => {
-                let refusals = self.window.key_refused(id);
-                if refusals >= limits::PUSH_KEY_REFUSALS_MAX {
-                    self.dead(&event, err, description);
-                } else {
-                    self.not_taken(&event, "the receiver refused the key of this node", None, is_of_now);
-                }
-            }
-            Verdict::Refused { status } => {
-                self.rest(id, None);
-                if is_of_now {
-                    self.pause(format!("the receiver answered {status}"));
+            Verdict::Refused { err, description } => {
+                let refusals = self.window.refused(id);
+                self.not_taken(&event, &format!("the receiver answered {err}"), None, is_of_now);
+                if is_of_now && refusals >= limits::PUSH_REFUSALS_MAX && self.window.is_held(id) {
+                    self.doubted.insert(id, letter(&event, err, description));
+                    self.verify();
                 }
             }
             Verdict::Again { reason, after, .. } => self.not_taken(&event, &reason, after, is_of_now),
         }
     }
 
-    /// It is over with an event that its receiver does not take.
-    fn dead(&mut self, event: &OutboxEvent, err: String, description: String) {
-        tracing::warn!(stream_id = self.stream_id(), id = %event.id, err, description, "dead letter");
-        let (event_type, sub_id) = (event.event.event_type.clone(), event.event.sub_id.to_string());
-        self.ledger.dead(NewDeadLetter { id: event.id, err, description, event_type, sub_id });
-        self.window.done(event.id);
-    }
-
     /// An event stays, unless its receiver took others for as long as it did not take this one.
     fn not_taken(&mut self, event: &OutboxEvent, reason: &str, asked: Option<Duration>, is_of_now: bool) {
         let alone = self.rest(event.id, asked);
         if alone >= limits::PUSH_FAILURES_ALONE_MAX {
-            self.dead(event, UNDELIVERABLE.to_owned(), reason.to_owned());
+            self.dead(letter(event, UNDELIVERABLE.to_owned(), reason.to_owned()));
         } else if is_of_now {
             self.failed(reason, asked);
         }
@@ -369,7 +371,7 @@ impl Worker {
         match unsent {
             // That was a wait, or ends none.
             Unsent::NoPlace | Unsent::Changed => self.window.unsent(id),
-            Unsent::Unread | Unsent::Unsigned | Unsent::Stale => {
+            Unsent::Unread | Unsent::Unsigned | Unsent::Stale | Unsent::Withheld(_) => {
                 let wait = self.shared.limits.waits.min;
                 self.window.rest(id);
                 self.rest_for(id, wait);

@@ -5,7 +5,7 @@ use futures::FutureExt as _;
 use super::*;
 use crate::outbound::client;
 use crate::signals::transmit::push::delivery::{Delivery, Outcome};
-use crate::state::{Revocation, Target};
+use crate::state::{CallerFacts, Revocation, Target};
 use crate::token::lineage::Fact;
 use crate::token::signing::SigningAlgorithm;
 
@@ -69,7 +69,7 @@ async fn a_key_that_is_tainted_while_a_push_waits_does_not_sign_it() {
         bench.core.clock.advance(limits::KEY_PUBLISH_AHEAD);
         let kid = bench.keyring.signing_kid(SigningAlgorithm::Rs256, bench.core.clock.now());
         before = kid.expect("a key");
-        bench.keyring.taint(&before, ISSUER).await.expect("tainted");
+        bench.keyring.taint(&before, ISSUER, &CallerFacts::default()).await.expect("tainted");
     })
     .await;
     assert!(matches!(outcome, Outcome::Answered(_, Verdict::Delivered { .. })));
@@ -85,16 +85,17 @@ async fn nothing_is_sent_for_an_owner_who_is_blocked_while_a_push_waits() {
         let fact = Fact::client(ISSUER, "");
         let revocation = Revocation {
             fact: &fact,
-            target: Target::ForeignKey,
+            target: Target::Fact,
+            blocks: true,
             reason: String::new(),
             caller: String::new(),
             event: None,
         };
-        bench.core.state.revoke(revocation, None).await.expect("blocked");
+        bench.core.state.as_node().revoke(revocation, None).await.expect("blocked");
     })
     .await;
-    let Outcome::Answered(_, verdict) = outcome else { panic!("not judged") };
-    assert_eq!((verdict.result(), arrived), ("owner_blocked", None));
+    let Outcome::Unsent(unsent) = outcome else { panic!("sent") };
+    assert_eq!((unsent.result(), arrived), ("owner_blocked", None));
     bench.end().await;
 }
 
@@ -110,7 +111,7 @@ async fn nothing_is_sent_for_a_stream_that_is_paused_or_moved_while_a_push_waits
         let stream = bench.core.state.stream(stream_id).expect("there");
         let url = Some("http://127.0.0.1:9/".to_owned());
         let config = StreamConfig { endpoint_url: url, ..stream.config.clone() };
-        bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+        bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
     })
     .await;
     assert!(matches!(outcome, Outcome::Unsent(Unsent::Changed)) && arrived.is_none());
@@ -128,5 +129,24 @@ async fn a_clock_that_was_set_back_does_not_make_the_key_too_young_to_sign() {
     let transmitter = bench.transmitter(set_back);
     bench.transmitter.spawn(transmitter.run());
     assert_eq!(take(&mut receiver, 1).await, ["a"]);
+    bench.end().await;
+}
+
+/// The callers table was changed while a stream was there, and its owner went on receiving.
+#[tokio::test]
+async fn nothing_is_pushed_for_an_owner_without_streams_manage() {
+    let mut bench = Bench::still().await;
+    let mut receiver = Receiver::start().await;
+    let stream_id = bench.stream(Some(&receiver.url)).await;
+    bench.may_own = false;
+    bench.transmit();
+    bench.tell(&["a"]).await;
+    bench.until_shown(r#"svc_push_total{result="owner_not_allowed"}"#).await;
+    assert!(receiver.is_idle());
+    bench.fall_silent().await;
+    bench.may_own = true;
+    bench.transmit();
+    assert_eq!(take(&mut receiver, 1).await, ["a"]);
+    bench.until_cursor(&stream_id, |cursor| cursor.delivered == 1).await;
     bench.end().await;
 }

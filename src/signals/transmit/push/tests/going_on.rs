@@ -78,13 +78,13 @@ async fn another_address_gets_what_is_held_and_a_deleted_stream_nothing_more() {
     let jti = first.jti();
     let stream = bench.core.state.stream(&stream_id).expect("there");
     let config = StreamConfig { endpoint_url: Some(new.url.clone()), ..stream.config.clone() };
-    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
     first.answer(503, "");
     let moved = new.next().await;
     assert_eq!(moved.jti(), jti);
     moved.answer(202, "");
     let second = new.next().await;
-    bench.core.state.delete_stream(&stream_id).await.expect("deleted");
+    bench.core.state.as_node().delete_stream(&stream_id).await.expect("deleted");
     second.answer(503, "");
     bench.tell(&["b"]).await;
     let other = bench.stream(Some(&old.url)).await;
@@ -156,7 +156,7 @@ async fn a_stream_that_nothing_is_for_passes_what_the_others_get() {
     let idle = bench.stream(Some("http://127.0.0.1:9/")).await;
     let stream = bench.core.state.stream(&idle).expect("there");
     let config = StreamConfig { events_delivered: Vec::new(), ..stream.config.clone() };
-    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
     let rows = limits::POLL_ROWS_PASSED_MIN;
     let some = vec!["a"; 100];
     for round in 0..2 {

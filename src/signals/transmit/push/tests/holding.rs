@@ -160,7 +160,7 @@ async fn what_waits_is_counted_and_shown() {
     let end = *bench.core.state.outbox_end().borrow();
     let read = StreamCursor { next: end, delivered: 3, ..cursor };
     let stream = bench.core.state.stream(&stream_id).expect("a stream");
-    bench.core.state.advance_stream(&stream, read, Vec::new()).await.expect("advanced");
+    bench.core.state.as_node().advance_stream(&stream, read, Vec::new()).await.expect("advanced");
     while !shown(r#"svc_stream_backlog{of="all"} 3"#) {
         tokio::task::yield_now().await;
     }

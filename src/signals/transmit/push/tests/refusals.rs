@@ -1,6 +1,7 @@
 //! Receivers that do not take an event, for the time being or ever.
 
 use super::*;
+use crate::state::CallerFacts;
 use crate::token::signing::SigningAlgorithm;
 
 const INVALID_KEY: &str = r#"{"err": "invalid_key", "description": "who?"}"#;
@@ -17,7 +18,7 @@ async fn what_was_signed_by_a_key_that_is_tainted_meanwhile_comes_again_by_the_n
     let (jti, kid) = (first.jti(), first.kid.clone());
     let signs = bench.keyring.signing_kid(SigningAlgorithm::Rs256, bench.core.clock.now());
     assert_eq!(signs.as_ref(), Some(&kid));
-    bench.keyring.taint(&kid, ISSUER).await.expect("tainted");
+    bench.keyring.taint(&kid, ISSUER, &CallerFacts::default()).await.expect("tainted");
     first.answer(400, INVALID_KEY);
     let again = receiver.next().await;
     assert_eq!(again.jti(), jti);
@@ -28,19 +29,99 @@ async fn what_was_signed_by_a_key_that_is_tainted_meanwhile_comes_again_by_the_n
     bench.end().await;
 }
 
+const VERIFICATION: &str = "https://schemas.openid.net/secevent/ssf/event-type/verification";
+
+fn is_enabled(bench: &Bench, stream_id: &str) -> bool {
+    bench.core.state.stream(stream_id).is_some_and(|stream| stream.status == StreamStatus::Enabled)
+}
+
+/// Refuses the next event as often as it takes for a verification event to come, and returns that.
+async fn refuse(receiver: &mut Receiver, status: u16, body: &str) -> Arrived {
+    let mut jti = None;
+    for _ in 0..limits::PUSH_REFUSALS_MAX {
+        let arrived = receiver.next().await;
+        assert_eq!(*jti.get_or_insert_with(|| arrived.jti()), arrived.jti());
+        arrived.answer(status, body);
+    }
+    let arrived = receiver.next().await;
+    assert_eq!(arrived.claims["events"], json!({VERIFICATION: {}}));
+    arrived
+}
+
+/// Attack: a caller of the transmitter that can cause events pauses a stream with the first of them that its receiver
+/// denies.
 #[tokio::test]
-async fn a_key_that_is_refused_again_and_again_makes_a_dead_letter() {
+async fn event_denied_alone_is_a_dead_letter_and_the_stream_goes_on() {
+    let mut bench = Bench::start().await;
+    let mut receiver = Receiver::start().await;
+    let stream_id = bench.stream(Some(&receiver.url)).await;
+    bench.tell(&["a", "b", "c"]).await;
+    for (status, body) in [
+        (400, r#"{"err": "access_denied"}"#),
+        (403, r#"{"err": "access_denied"}"#),
+        (403, r#"{"err": "of_their_own"}"#),
+    ] {
+        receiver.next().await.answer(status, body);
+    }
+    bench.until_cursor(&stream_id, |cursor| cursor.dead_letters == 3).await;
+    // Nor does one that a proxy refuses once, and then passes.
+    bench.tell(&["d", "e"]).await;
+    let first = [receiver.next().await, receiver.next().await];
+    for (arrived, status) in first.into_iter().zip([401, 403]) {
+        arrived.answer(status, "<html>");
+    }
+    let mut taken = take(&mut receiver, 2).await;
+    taken.sort();
+    assert_eq!(taken, ["d", "e"]);
+    bench.until_cursor(&stream_id, |cursor| cursor.delivered == 2).await;
+    assert!(is_enabled(&bench, &stream_id));
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn event_refused_alone_is_a_dead_letter_after_a_verification() {
+    let mut bench = Bench::start().await;
+    let mut receiver = Receiver::start().await;
+    let stream_id = bench.stream(Some(&receiver.url)).await;
+    for (number, (status, body, err)) in
+        (1..).zip([(400, INVALID_KEY, "invalid_key"), (401, "", "401"), (403, "", "403")])
+    {
+        bench.tell(&["a"]).await;
+        let verification = refuse(&mut receiver, status, body).await;
+        let opaque = json!({"format": "opaque", "id": stream_id});
+        assert_eq!(verification.claims["sub_id"], opaque);
+        assert_eq!(bench.cursor(&stream_id).dead_letters, number - 1);
+        // A receiver that takes the sender and refuses such events has taken the sender.
+        let (status, body) = if number == 1 { (202, "") } else { (400, r#"{"err": "invalid_request"}"#) };
+        verification.answer(status, body);
+        bench.until_cursor(&stream_id, |cursor| cursor.dead_letters == number).await;
+        let letters = bench.dead_letters(&stream_id);
+        assert_eq!(letters.last().map(|letter| letter.err.as_str()), Some(err));
+        bench.tell(&["b"]).await;
+        assert_eq!(take(&mut receiver, 1).await, ["b"], "nothing is tried again");
+        bench.until_cursor(&stream_id, |cursor| cursor.delivered == number).await;
+        assert!(is_enabled(&bench, &stream_id));
+    }
+    bench.end().await;
+}
+
+/// A verification event that gets no answer decides nothing: the next refusal has another one sent.
+#[tokio::test]
+async fn verification_without_an_answer_is_sent_again() {
     let mut bench = Bench::start().await;
     let mut receiver = Receiver::start().await;
     let stream_id = bench.stream(Some(&receiver.url)).await;
     bench.tell(&["a"]).await;
-    for _ in 0..limits::PUSH_KEY_REFUSALS_MAX {
-        assert!(bench.dead_letters(&stream_id).is_empty());
-        receiver.next().await.answer(400, INVALID_KEY);
-    }
+    let first = refuse(&mut receiver, 401, "").await;
+    let jti = first.jti();
+    first.answer(503, "");
+    receiver.next().await.answer(401, "");
+    let second = receiver.next().await;
+    assert_eq!(second.claims["events"], json!({VERIFICATION: {}}));
+    assert_ne!(second.jti(), jti);
+    second.answer(202, "");
     bench.until_cursor(&stream_id, |cursor| cursor.dead_letters == 1).await;
-    let letters = bench.dead_letters(&stream_id);
-    assert_eq!((letters[0].err.as_str(), letters[0].description.as_str()), ("invalid_key", "who?"));
+    assert!(is_enabled(&bench, &stream_id));
     bench.end().await;
 }
 

@@ -1,6 +1,7 @@
 //! What a worker makes of what comes, one thing after the other.
 
 use super::*;
+use crate::signals::transmit::obstacle::Obstacle;
 use crate::signals::transmit::push::tests::Bench;
 use crate::state::{Error, StreamConfig, StreamCursor};
 
@@ -23,12 +24,19 @@ fn answered(bench: &Bench, verdict: Verdict) -> Pushed {
     Pushed { id: event.id, epoch: 0, outcome: Outcome::Answered(Box::new(event), verdict) }
 }
 
+fn refused() -> Verdict {
+    Verdict::Refused { err: "401".to_owned(), description: String::new() }
+}
+
 /// What this node fails to do pauses no stream, though the first failure of a receiver would.
 #[tokio::test]
 async fn what_this_node_fails_to_do_is_not_booked_to_the_receiver() {
     let mut bench = Bench::still().await;
     bench.limits.failing_max = Duration::ZERO;
-    for unsent in [Unsent::NoPlace, Unsent::Changed, Unsent::Unread, Unsent::Unsigned, Unsent::Stale] {
+    let withheld = Unsent::Withheld(Obstacle::OwnerBlocked);
+    for unsent in
+        [Unsent::NoPlace, Unsent::Changed, Unsent::Unread, Unsent::Unsigned, Unsent::Stale, withheld]
+    {
         let (mut worker, id) = worker(&mut bench).await;
         worker.judge(Pushed { id, epoch: 0, outcome: Outcome::Unsent(unsent) });
         assert!(worker.pausing.is_none() && worker.failing.is_none(), "{unsent:?}");
@@ -44,7 +52,7 @@ async fn what_this_node_fails_to_do_is_not_booked_to_the_receiver() {
         }
     }
     let (mut worker, _) = worker(&mut bench).await;
-    worker.judge(answered(&bench, Verdict::owner_blocked()));
+    worker.judge(answered(&bench, Verdict::address_refused()));
     assert!(worker.pausing.is_some());
     drop(worker);
     bench.end().await;
@@ -82,12 +90,12 @@ async fn who_changes_a_stream_again_and_again_is_waited_for_like_any_other() {
 async fn a_pause_for_what_one_address_answered_does_not_reach_the_next() {
     let mut bench = Bench::still().await;
     let (mut worker, _) = worker(&mut bench).await;
-    worker.judge(answered(&bench, Verdict::Refused { status: 401 }));
+    worker.verified(worker.epoch, Ok(refused()));
     // Before the worker sees it.
     let stream = Arc::clone(&worker.stream);
     let url = Some("http://127.0.0.1:10/".to_owned());
     let config = StreamConfig { endpoint_url: url, ..stream.config.clone() };
-    bench.core.state.update_stream(config, stream.revision).await.expect("updated");
+    bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
     let outcome = worker.pausing.take().expect("it was about to").await;
     worker.paused(outcome);
     let now = bench.core.state.stream(worker.stream_id()).expect("there");
@@ -100,13 +108,14 @@ async fn a_pause_for_what_one_address_answered_does_not_reach_the_next() {
 async fn what_was_answered_before_a_change_of_the_stream_says_nothing_of_it() {
     let mut bench = Bench::still().await;
     bench.limits.failing_max = Duration::ZERO;
-    for verdict in [Verdict::address_refused(), Verdict::Refused { status: 403 }] {
+    for verdict in [Verdict::address_refused(), refused()] {
         let (mut worker, _) = worker(&mut bench).await;
         for status in [StreamStatus::Paused, StreamStatus::Enabled] {
             bench.set_status(worker.stream_id(), status).await;
             assert!(worker.look_at_stream());
         }
         worker.judge(answered(&bench, verdict));
+        worker.verified(0, Ok(refused()));
         assert!(worker.pausing.is_none() && worker.cooling.is_none() && worker.failing.is_none());
         assert_eq!(worker.resting.len(), 1, "it is sent again all the same");
     }
@@ -118,7 +127,7 @@ async fn what_somebody_else_was_over_with_while_it_was_under_way_is_not_sent_aga
     let mut bench = Bench::still().await;
     let (mut worker, id) = worker(&mut bench).await;
     let cursor = StreamCursor { next: id.next(), dropped: 1, ..bench.cursor(worker.stream_id()) };
-    bench.core.state.advance_stream(&worker.stream, cursor, Vec::new()).await.expect("advanced");
+    bench.core.state.as_node().advance_stream(&worker.stream, cursor, Vec::new()).await.expect("advanced");
     worker.look_at_cursor();
     assert_eq!(worker.window.len(), 1, "a later one of its subject must not overtake it");
     worker.judge(answered(&bench, Verdict::address_refused()));
@@ -137,7 +146,7 @@ async fn what_was_delivered_and_not_recorded_because_of_others_is_proposed_again
     worker.judge(answered(&bench, Verdict::Delivered { as_specified: true }));
     // Another one was first.
     let other = bench.cursor(worker.stream_id());
-    bench.core.state.advance_stream(&worker.stream, other, Vec::new()).await.expect("advanced");
+    bench.core.state.as_node().advance_stream(&worker.stream, other, Vec::new()).await.expect("advanced");
     worker.record();
     let (proposed, work) = worker.advancing.take().expect("proposed");
     let outcome = work.await;

@@ -1,0 +1,233 @@
+//! Whether the disk under the log answers. A disk that hangs keeps the leader's own entries from being written, while
+//! its heartbeats go on: without a watch it would lead for as long as the disk hangs, and nothing would be written.
+//!
+//! A thread of its own counts its ticks while the log writer's current group does not finish. Ticks are counted, and
+//! not time: a pause of the process is at most one tick, however long it was.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Handle, Machine};
+use crate::limits;
+
+/// What is known of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It answers.
+    #[default]
+    Answers,
+    /// It hangs: this node neither leads nor asks for a lease.
+    Hangs,
+    /// It has hung for so long that this node ends, if another member leads.
+    Lost,
+}
+
+/// What the log writer, the watchdog and everybody who asks share.
+#[derive(Default)]
+pub struct Disk {
+    /// Twice the groups that were written, and one more while one is written.
+    groups: AtomicU64,
+    state: watch::Sender<State>,
+    /// Keeps the writer in its group while a test holds it.
+    #[cfg(test)]
+    pub hold: tokio::sync::Mutex<()>,
+}
+
+impl Disk {
+    /// Whether the log writer's group has not finished for long.
+    pub fn hangs(&self) -> bool {
+        *self.state.borrow() != State::Answers
+    }
+
+    /// What is known of the disk, as it changes.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+}
+
+/// The log writer's part. The watchdog ends when it is dropped.
+pub struct Watched {
+    disk: Arc<Disk>,
+    _running: Sender<Infallible>,
+}
+
+impl Watched {
+    /// Writes one group.
+    pub fn group<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.disk.groups.fetch_add(1, Ordering::Release);
+        #[cfg(test)]
+        drop(self.disk.hold.blocking_lock());
+        let written = write();
+        self.disk.groups.fetch_add(1, Ordering::Release);
+        written
+    }
+}
+
+/// Looks at the log writer.
+pub struct Watchdog {
+    disk: Arc<Disk>,
+    writer: Receiver<Infallible>,
+    /// What it saw at the last tick, and for how many ticks it has seen that.
+    seen: u64,
+    ticks: u32,
+    hangs_after: u32,
+    lost_after: u32,
+}
+
+/// The two that watch a disk.
+pub fn watch() -> (Watched, Watchdog) {
+    let (running, writer) = channel();
+    let disk = Arc::<Disk>::default();
+    let watched = Watched { disk: Arc::clone(&disk), _running: running };
+    let (hangs_after, lost_after) = (limits::DISK_HANGS_TICKS, limits::DISK_LOST_TICKS);
+    (watched, Watchdog { disk, writer, seen: 0, ticks: 0, hangs_after, lost_after })
+}
+
+impl Watchdog {
+    /// Of a node with this time between heartbeats: a cluster whose heartbeats are slow is as patient with a disk.
+    #[must_use]
+    pub fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
+        let heartbeats = heartbeat * limits::DISK_HANGS_HEARTBEATS;
+        let ticks = heartbeats.as_millis().div_ceil(limits::DISK_TICK.as_millis());
+        self.hangs_after = u32::try_from(ticks).unwrap_or(u32::MAX).max(limits::DISK_HANGS_TICKS);
+        self.lost_after = self.hangs_after.max(limits::DISK_LOST_TICKS);
+        self
+    }
+
+    /// The disk that it watches.
+    #[must_use]
+    pub fn disk(&self) -> Arc<Disk> {
+        Arc::clone(&self.disk)
+    }
+
+    /// Ticks until the log writer ends. To be run on a thread of its own.
+    pub fn run(mut self) {
+        while self.writer.recv_timeout(limits::DISK_TICK) == Err(RecvTimeoutError::Timeout) {
+            self.tick();
+        }
+    }
+
+    /// One look.
+    pub fn tick(&mut self) {
+        let groups = self.disk.groups.load(Ordering::Acquire);
+        let is_same_group = groups % 2 == 1 && groups == self.seen;
+        self.ticks = if is_same_group { self.ticks.saturating_add(1) } else { 0 };
+        self.seen = groups;
+        let now = match self.ticks {
+            ticks if ticks >= self.lost_after => State::Lost,
+            ticks if ticks >= self.hangs_after => State::Hangs,
+            _ => State::Answers,
+        };
+        let ticks = self.ticks;
+        self.disk.state.send_if_modified(|state| {
+            let before = std::mem::replace(state, now);
+            match (before, now) {
+                (State::Answers, State::Hangs | State::Lost) => {
+                    tracing::error!(ticks, "the disk of the log hangs: this node does not lead meanwhile");
+                }
+                (State::Hangs | State::Lost, State::Answers) => {
+                    tracing::info!("the disk of the log answers again");
+                }
+                _ => {}
+            }
+            before != now
+        });
+    }
+}
+
+impl<M: Machine> Handle<M> {
+    /// Whether the disk of the log hangs. Then this node answers nothing that must be fresh, and writes nothing.
+    #[must_use]
+    pub fn disk_hangs(&self) -> bool {
+        self.disk.hangs()
+    }
+
+    /// Hands over what this node leads when its disk hangs, and ends the node when that lasts and another leads. While
+    /// none leads it stays: storage that all members share may be back in a moment. Runs for ever.
+    pub(super) async fn follow_disk(self) {
+        let mut states = self.disk.state();
+        loop {
+            let state = *states.borrow_and_update();
+            let acted = async {
+                match state {
+                    State::Answers => std::future::pending().await,
+                    // Again and again: it may have been elected meanwhile, or nobody could take over.
+                    State::Hangs => drop(self.hand_over().await),
+                    State::Lost => {
+                        self.until_another_leads().await;
+                        let reason = "the disk of the log hangs, and another node leads";
+                        self.channels.this.stop(reason.to_owned());
+                    }
+                }
+                tokio::time::sleep(limits::HAND_OVER_ATTEMPT).await;
+            };
+            tokio::select! {
+                changed = states.changed() => if changed.is_err() { return },
+                () = acted => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_does_not_finish_is_told_after_its_ticks() {
+        let (watched, mut watchdog) = watch();
+        let disk = watchdog.disk();
+        let state = disk.state();
+        for _ in 0..2 * limits::DISK_LOST_TICKS {
+            watchdog.tick();
+        }
+        assert!(!disk.hangs(), "a writer that has nothing to write");
+        watched.group(|| {
+            // The first tick only sees that there is a group.
+            for tick in 0..=limits::DISK_LOST_TICKS {
+                watchdog.tick();
+                let expected = match tick {
+                    limits::DISK_LOST_TICKS.. => State::Lost,
+                    limits::DISK_HANGS_TICKS.. => State::Hangs,
+                    _ => State::Answers,
+                };
+                assert_eq!(*state.borrow(), expected, "{tick}");
+            }
+        });
+        watchdog.tick();
+        assert_eq!(*state.borrow(), State::Answers);
+    }
+
+    /// A disk that is only slow: many groups in turn, each shorter than the watch is patient.
+    #[test]
+    fn groups_that_finish_one_after_another_are_no_hang() {
+        let (watched, mut watchdog) = watch();
+        for _ in 0..limits::DISK_LOST_TICKS {
+            watched.group(|| (0..limits::DISK_HANGS_TICKS).for_each(|_| watchdog.tick()));
+            assert!(!watchdog.disk().hangs());
+        }
+    }
+
+    #[test]
+    fn slow_heartbeats_make_the_watch_more_patient() {
+        let after = |millis| {
+            let watchdog = watch().1.with_heartbeat(Duration::from_millis(millis));
+            (watchdog.hangs_after, watchdog.lost_after)
+        };
+        assert_eq!(after(50), (limits::DISK_HANGS_TICKS, limits::DISK_LOST_TICKS));
+        assert_eq!(after(101), (11, limits::DISK_LOST_TICKS));
+        assert_eq!(after(5_000), (500, 500));
+    }
+
+    #[test]
+    fn the_watchdog_ends_with_the_writer() {
+        let (watched, watchdog) = watch();
+        drop(watched);
+        watchdog.run();
+    }
+}

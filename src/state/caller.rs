@@ -1,0 +1,378 @@
+//! The caller of a command: the digests by which replicated state judges it, the handle that sends them with every
+//! command, and the refusal of a blocked or revoked caller in `apply`.
+//!
+//! The edge admits a caller by the state of its own node. A block that is applied after that, and before the command,
+//! is found here: the log decides, whatever the node knew.
+
+use bytes::Bytes;
+
+use super::command::{self, Command, Reply, Told};
+use super::idempotency::digest;
+use super::revocation_index::RevocationIndex;
+use super::tables::{BLOCK, REVOCATION, Tables};
+use super::{Error, Idempotency, State, blocks, read_reply, revocations};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, Fresh};
+use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
+use crate::token::lineage;
+use crate::token::subject::Credential;
+
+/// The facts by which a caller is judged. Constructed by the edge only; the default is an anonymous caller, which only
+/// development mode admits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallerFacts {
+    digests: Vec<Digest128>,
+    /// When the bearer token was issued; `None` for a certificate, which a watermark does not cover: its `notBefore`
+    /// says nothing about the workload that holds it.
+    issued: Option<Issued>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Issued {
+    idx: Option<LogPosition>,
+    iat: Timestamp,
+}
+
+impl CallerFacts {
+    /// An anonymous caller.
+    pub const ANONYMOUS: Self = Self { digests: Vec::new(), issued: None };
+
+    /// Of the holder of a client certificate: the workload, and the client of `issuer` (our own `iss`) with the same
+    /// identifier.
+    #[must_use]
+    pub fn of_certificate(issuer: &str, id: &WorkloadId) -> Self {
+        Self { digests: vec![lineage::workload(id), lineage::client(issuer, id.as_str())], issued: None }
+    }
+
+    /// Of the holders of several client certificates.
+    #[must_use]
+    pub fn of_certificates<'i>(issuer: &str, ids: impl IntoIterator<Item = &'i WorkloadId>) -> Self {
+        let digests = ids.into_iter().flat_map(|id| Self::of_certificate(issuer, id).digests);
+        Self { digests: digests.collect(), issued: None }
+    }
+
+    /// Of a bearer token.
+    #[must_use]
+    pub fn of_bearer(credential: &Credential) -> Self {
+        let issued = Issued { idx: credential.idx(), iat: credential.iat() };
+        Self { digests: credential.lineage().to_vec(), issued: Some(issued) }
+    }
+
+    /// Whether a block of the fact with this digest would block the caller.
+    #[must_use]
+    pub fn contain(&self, fact: &Digest128) -> bool {
+        self.digests.contains(fact)
+    }
+
+    /// Reads what [`Self::to_row`] wrote.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a digest is not 16 bytes.
+    pub fn from_row(row: &command::Caller) -> Result<Self, Corrupt> {
+        let digests = row.digests.chunks(16).map(digest).collect::<Result<_, _>>()?;
+        let issued = row.bearer.as_ref().map(|bearer| {
+            let incarnation = bearer.incarnation.as_ref().try_into().map(Incarnation::from_bytes);
+            let idx = incarnation.ok().map(|incarnation| LogPosition { incarnation, index: bearer.index });
+            Issued { idx, iat: Timestamp::from_millis(bearer.iat_millis) }
+        });
+        Ok(Self { digests, issued })
+    }
+
+    /// As a command carries it; `None` for an anonymous caller.
+    #[must_use]
+    pub fn to_row(&self) -> Option<command::Caller> {
+        if self.digests.is_empty() {
+            return None;
+        }
+        let digests = self.digests.iter().flat_map(|digest| *digest.as_bytes()).collect();
+        let bearer = self.issued.map(|Issued { idx, iat }| command::BearerIssued {
+            incarnation: idx
+                .map_or_else(Bytes::new, |idx| Bytes::copy_from_slice(idx.incarnation.as_bytes())),
+            index: idx.map_or(0, |idx| idx.index),
+            iat_millis: iat.millis(),
+        });
+        Some(command::Caller { digests, bearer })
+    }
+
+    fn is_refused_by(
+        &self,
+        revocations: &RevocationIndex,
+        here: Option<Incarnation>,
+        digests: &[Digest128],
+    ) -> bool {
+        match self.issued {
+            None => revocations.blocks_any(digests),
+            Some(Issued { idx, iat }) => revocations.covers(here, digests, idx, iat),
+        }
+    }
+}
+
+/// Whether the caller of a command is blocked, or for a bearer token revoked, in the state that the commands before it
+/// left. `known` is the state before this entry, which is read from memory: only digests that the entry has changed
+/// are read from the tables.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn is_refused(
+    tables: &Tables<'_>,
+    known: &RevocationIndex,
+    here: Option<Incarnation>,
+    caller: &command::Caller,
+) -> Result<bool, Corrupt> {
+    let caller = CallerFacts::from_row(caller)?;
+    let is_changed = |fact: &Digest128| {
+        [REVOCATION, BLOCK].into_iter().any(|table| tables.has_changed_under(table, fact.as_bytes()))
+    };
+    let (changed, unchanged): (Vec<_>, Vec<_>) = caller.digests.iter().copied().partition(is_changed);
+    if caller.is_refused_by(known, here, &unchanged) {
+        return Ok(true);
+    }
+    if changed.is_empty() {
+        return Ok(false);
+    }
+    let current = RevocationIndex::default();
+    for fact in &changed {
+        if let Some(row) = tables.row(REVOCATION, fact.as_bytes())? {
+            let (digest, index, at) = revocations::watermark(fact.as_bytes(), &row)?;
+            current.put(digest, index, at)?;
+        }
+        if blocks::is_fact_blocked(tables, fact)? {
+            current.set_block(*fact, *fact, true);
+        }
+    }
+    Ok(caller.is_refused_by(&current, here, &changed))
+}
+
+/// The write access to replicated state of one caller, or of the node itself.
+#[derive(Clone, Copy)]
+pub struct OnBehalf<'s> {
+    pub(super) state: &'s State,
+    caller: Option<&'s CallerFacts>,
+}
+
+impl State {
+    /// For commands that a caller causes: `apply` refuses them if the caller is blocked by then.
+    #[must_use]
+    pub fn on_behalf_of<'s>(&'s self, caller: &'s CallerFacts) -> OnBehalf<'s> {
+        OnBehalf { state: self, caller: Some(caller) }
+    }
+
+    /// For commands of the node itself, which no block concerns.
+    #[must_use]
+    pub fn as_node(&self) -> OnBehalf<'_> {
+        OnBehalf { state: self, caller: None }
+    }
+
+    /// Whether a caller is blocked, or for a bearer token revoked, in the state of this node.
+    #[must_use]
+    pub fn refuses(&self, _fresh: &Fresh, caller: &CallerFacts) -> bool {
+        let revocations = self.core.machine().revocations();
+        caller.is_refused_by(revocations, self.index().incarnation, &caller.digests)
+    }
+}
+
+impl OnBehalf<'_> {
+    pub(super) async fn propose(self, command: Command) -> Result<bool, Error> {
+        match self.propose_once(command, None).await?.outcome {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Proposes a command whose outcome is remembered under the caller's `Idempotency-Key`. The result is never
+    /// [`Reply::Refused`].
+    pub(super) async fn propose_once(
+        self,
+        command: Command,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<Reply>, Error> {
+        read_reply(&self.state.core.propose(self.encode(command, idempotency)).await?)
+    }
+
+    /// The same for a command that revokes: returns only when no member can answer from the state before it, also if
+    /// the command changed nothing.
+    pub(super) async fn propose_revocation(
+        self,
+        command: Command,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<Reply>, Error> {
+        let outcome = self.state.core.propose(self.encode(command, idempotency)).await?;
+        let reply = read_reply(&outcome)?;
+        self.state.core.barrier(outcome.index).await?;
+        Ok(reply)
+    }
+
+    fn encode(self, command: Command, idempotency: Option<Idempotency>) -> Bytes {
+        let caller = self.caller.and_then(CallerFacts::to_row);
+        command::encode_for(command, idempotency.map(Into::into), caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Origin, Submission};
+    use crate::state::command::{Idempotency, LiftBlock, Refusal, Revoke, SpendToken, encode_for};
+    use crate::state::revocations::fact_row;
+    use crate::state::testing::Bench;
+    use crate::token::lineage::Fact;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const REFUSED: Reply = Reply::Refused(Refusal::CallerRefused);
+    const DONE: Reply = Reply::Done { changed: true };
+
+    fn id() -> WorkloadId {
+        "spiffe://fabric.example/ops/alice".parse().expect("an id")
+    }
+
+    fn certificate() -> CallerFacts {
+        CallerFacts::of_certificate("https://fabric.example", &id())
+    }
+
+    /// A bearer token of the same workload, issued when its node had applied the log up to `index`.
+    fn bearer(index: u64) -> CallerFacts {
+        let idx = LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index };
+        let digests = vec![Fact::token("https://fabric.example", "jti").digest(), lineage::workload(&id())];
+        CallerFacts { digests, issued: Some(Issued { idx: Some(idx), iat: NOW }) }
+    }
+
+    fn spend(token: u8) -> Command {
+        Command::SpendToken(SpendToken { token: vec![token; 16].into(), owner: vec![1; 16].into() })
+    }
+
+    fn revoke(blocks: bool) -> Bytes {
+        let fact = Some(fact_row(&Fact::workload(&id())));
+        command::encode(Command::Revoke(Revoke { fact, blocks, ..Revoke::default() }))
+    }
+
+    fn lift_id() -> Bytes {
+        blocks::key(Fact::workload(&id()).digest().as_bytes(), "", "operator").into()
+    }
+
+    fn lift() -> Bytes {
+        command::encode(Command::LiftBlock(LiftBlock { id: lift_id() }))
+    }
+
+    fn by(caller: &CallerFacts, command: Command) -> Bytes {
+        encode_for(command, None, caller.to_row())
+    }
+
+    fn bench() -> Bench {
+        let mut bench = Bench::default();
+        let id = Bytes::from(vec![2; 16]);
+        bench.one(
+            NOW,
+            Command::Bootstrap(command::Bootstrap {
+                cluster_id: id.clone(),
+                incarnation: id,
+                is_timed: true,
+            }),
+        );
+        bench
+    }
+
+    #[test]
+    fn facts_survive_the_log() {
+        for caller in [certificate(), bearer(7)] {
+            let row = caller.to_row().expect("facts");
+            assert_eq!(CallerFacts::from_row(&row).expect("reads"), caller);
+        }
+        assert_eq!(CallerFacts::ANONYMOUS.to_row(), None);
+        let cut = command::Caller { digests: Bytes::from_static(&[1; 17]), bearer: None };
+        assert!(CallerFacts::from_row(&cut).is_err());
+    }
+
+    /// An operator was blocked while its request waited for a leader, and lifted its own block with it.
+    #[test]
+    fn command_of_a_blocked_caller_is_refused() {
+        let mut bench = bench();
+        for caller in [certificate(), bearer(1)] {
+            assert_eq!(bench.encoded(NOW, vec![by(&caller, spend(1))]).remove(0), DONE);
+            bench.encoded(NOW, vec![revoke(true)]);
+            assert_eq!(bench.encoded(NOW, vec![by(&caller, spend(2))]), [REFUSED]);
+            let row = caller.to_row();
+            let own = encode_for(Command::LiftBlock(LiftBlock { id: lift_id() }), None, row);
+            assert_eq!(bench.encoded(NOW, vec![own]), [REFUSED]);
+            assert_eq!(bench.encoded(NOW, vec![lift()]), [DONE]);
+            bench = self::bench();
+        }
+    }
+
+    /// Several commands are in one entry or each in its own: the leader's load decides, and no outcome may depend on it.
+    #[test]
+    fn commands_before_it_in_the_entry_count() {
+        let caller = certificate();
+        let commands = || {
+            vec![
+                by(&caller, spend(1)),
+                revoke(true),
+                by(&caller, spend(2)),
+                lift(),
+                by(&caller, spend(3)),
+                revoke(false),
+                by(&caller, spend(4)),
+                by(&bearer(1), spend(5)),
+            ]
+        };
+        let (mut together, mut apart) = (bench(), bench());
+        let replies = together.encoded(NOW, commands());
+        let refused = |reply: &Reply| *reply == REFUSED;
+        assert_eq!(
+            replies.iter().map(refused).collect::<Vec<_>>(),
+            [false, false, true, false, false, false, false, true]
+        );
+        for (command, reply) in commands().into_iter().zip(replies) {
+            let one = apart.encoded(NOW, vec![command]).remove(0);
+            assert_eq!(refused(&one), refused(&reply));
+        }
+    }
+
+    #[test]
+    fn watermark_covers_older_bearers_and_no_certificate() {
+        let mut bench = bench();
+        bench.skip_to(10);
+        bench.encoded(NOW, vec![revoke(false)]);
+        let replies = bench.encoded(
+            NOW,
+            vec![by(&certificate(), spend(1)), by(&bearer(10), spend(2)), by(&bearer(11), spend(3))],
+        );
+        assert_eq!(replies, [DONE, REFUSED, DONE]);
+    }
+
+    /// The caller was not blocked when its command was applied; only its reply was lost.
+    #[test]
+    fn known_command_keeps_its_reply_after_a_block() {
+        let mut bench = bench();
+        let submission = |sequence, command| Submission {
+            origin: Origin::from_bytes([7; 16]),
+            sequence,
+            low_watermark: 1,
+            command,
+        };
+        let caller = certificate();
+        let mut send =
+            |sequence, command| bench.submitted(NOW, vec![submission(sequence, command)]).remove(0).outcome;
+        assert_eq!(send(1, by(&caller, spend(1))), DONE);
+        assert!(matches!(send(2, revoke(true)), Reply::Revoked(_)));
+        assert_eq!(send(1, by(&caller, spend(1))), DONE);
+        assert_eq!(send(3, by(&caller, spend(2))), REFUSED);
+        assert_eq!(send(4, lift()), DONE);
+        assert_eq!(send(3, by(&caller, spend(2))), REFUSED, "the refusal is its reply for good");
+    }
+
+    #[test]
+    fn block_comes_before_the_idempotency_key() {
+        let mut bench = bench();
+        let [key, request, owner] = [1, 2, 3].map(|byte| vec![byte; 16].into());
+        let key = Idempotency { key, request, owner };
+        let lift = || Command::LiftBlock(LiftBlock { id: lift_id() });
+        let lift_by = |caller| encode_for(lift(), Some(key.clone()), caller);
+        bench.encoded(NOW, vec![revoke(true)]);
+        let refused = bench.told(NOW, vec![lift_by(certificate().to_row())]);
+        assert_eq!(refused, [Told::first(REFUSED)], "nothing is remembered under the key");
+        assert_eq!(bench.told(NOW, vec![lift_by(None)]), [Told::first(DONE)]);
+        assert_eq!(bench.told(NOW, vec![lift_by(certificate().to_row())]), [Told::repeated(DONE)]);
+        bench.encoded(NOW, vec![revoke(true)]);
+        assert_eq!(bench.told(NOW, vec![lift_by(certificate().to_row())]), [Told::first(REFUSED)]);
+    }
+}

@@ -1,0 +1,46 @@
+//! The client certificate that outbound calls present, from two files. Whom they call is verified by others.
+
+use std::path::PathBuf;
+
+use rustls::sign::CertifiedKey;
+
+use super::{Error, config, files};
+use crate::clock::Timestamp;
+use crate::limits;
+
+/// Where a certificate and its private key are, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPairFiles {
+    /// The certificate, followed by those that lead to a CA that the other end knows.
+    pub certificate: PathBuf,
+    /// Its private key: PKCS #8, PKCS #1 or SEC1.
+    pub private_key: PathBuf,
+}
+
+impl KeyPairFiles {
+    /// Certificate and private key as one PEM text, after the checks that our server certificate passes.
+    ///
+    /// # Errors
+    /// [`Error`] if a file cannot be read, is open to others, has expired, or the two are not one pair.
+    pub fn read(&self, now: Timestamp) -> Result<Vec<u8>, Error> {
+        let mut pem = files::read(&self.certificate, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
+        let key = files::read(&self.private_key, limits::TLS_FILE_BYTES_MAX, files::check_key_mode)?;
+        let own = config::own_certificate(self, (&pem, &key), now)?;
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        CertifiedKey::from_der(own.chain, own.key, &provider).map_err(|error| self.unusable(&error))?;
+        pem.push(b'\n');
+        pem.extend_from_slice(&key);
+        Ok(pem)
+    }
+
+    /// Why rustls refused the pair.
+    pub(super) fn unusable(&self, error: &rustls::Error) -> Error {
+        match error {
+            rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {
+                certificate: self.certificate.clone(),
+                private_key: self.private_key.clone(),
+            },
+            _ => Error::NoPrivateKey { path: self.private_key.clone() },
+        }
+    }
+}

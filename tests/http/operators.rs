@@ -1,0 +1,213 @@
+//! Operators that are blocked, and the rules that keep a cluster from locking its operators out.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use trust_fabric::limits;
+
+use crate::support::raw::{self, Wire};
+use crate::support::{Answer, Channel, FABRIC, IDP, JWT, Node, OTHER_IDP, Setup, credential, with};
+
+const OPERATOR: &str = "spiffe://trust.example/operator";
+const SECOND: &str = "spiffe://trust.example/second";
+const BLOCKS: &str = "/v1/blocks";
+const DISABLED: &str = "https://schemas.openid.net/secevent/risc/event-type/account-disabled";
+
+async fn secure() -> Node {
+    Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
+}
+
+async fn ask(node: &Node, by: &Channel, method: &str, path: &str, body: &Value) -> Answer {
+    let json = [("content-type", "application/json")];
+    node.call_over(by, method, path, &json, body.to_string()).await
+}
+
+async fn revoke(node: &Node, by: &str, request: &Value) -> Answer {
+    ask(node, &node.certified(by), "POST", "/v1/revocations", request).await
+}
+
+async fn blocks(node: &Node) -> Vec<Value> {
+    let answer = ask(node, &node.certified("chief"), "GET", BLOCKS, &Value::Null).await;
+    answer.json().as_array().expect("a list").clone()
+}
+
+fn disabled(node: &Node, iss: &str, id: &str) -> Value {
+    json!({
+        "iss": iss, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": id}, "events": {DISABLED: {}},
+    })
+}
+
+/// An operator's request was admitted; the operator was blocked while its body was on the way, and its write took
+/// effect all the same.
+#[tokio::test]
+async fn operator_blocked_in_flight_changes_nothing() {
+    let node = secure().await;
+    let body = json!({"issuer": IDP, "more": 7}).to_string();
+    let caller = Some(node.pair("operator"));
+    let wire = Wire { address: node.tls_address(), tls: Some((&node.certificates().ca.certificate, caller)) };
+    let mut stream = wire.connect().await.expect("connects");
+    let head = format!(
+        "POST /v1/sys/signals/allowance HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Expect: 100-continue\r\nConnection: close\r\n\r\n",
+        node.tls_address(),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    // The handler asks for the body: its caller is admitted.
+    let mut invited = [0; 25];
+    stream.read_exact(&mut invited).await.expect("invited");
+    assert_eq!(&invited, b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(revoke(&node, "chief", &json!({"subject": OPERATOR, "block": true})).await.status, 202);
+    let answer = raw::finish(stream, body.as_bytes()).await;
+    assert_eq!(raw::status(&answer), 403, "{answer}");
+    assert!(raw::body(&answer).contains("the caller is blocked or revoked"), "{answer}");
+}
+
+#[tokio::test]
+async fn no_lease_admits_no_operator() {
+    let node = Node::start_with(Setup {
+        is_secure: true,
+        more_config: "[metrics]\naccess = \"authenticated\"\n".to_owned(),
+        survives_core: true,
+        ..Setup::default()
+    })
+    .await;
+    let (operator, bearer) = (node.certified("operator"), node.own_token("agents", "operator").await.token);
+    let bearer = format!("Bearer {bearer}");
+    node.state().core().shutdown().await.expect("stops");
+    node.clock.advance(limits::FRESHNESS_LEASE);
+    let anonymous = node.anonymous();
+    let block = format!("{BLOCKS}/{}", "A".repeat(43));
+    let at_0 = ("svc-min-index", "0");
+    let with_bearer = ("authorization", bearer.as_str());
+    let asked = [
+        (&operator, "GET", "/v1/sys/keys", vec![at_0]),
+        (&operator, "DELETE", block.as_str(), vec![at_0]),
+        (&operator, "GET", "/metrics", vec![]),
+        (&anonymous, "GET", "/metrics", vec![with_bearer]),
+        (&anonymous, "GET", "/v1/sys/keys", vec![with_bearer, at_0]),
+    ];
+    let asked = asked.iter().map(|(channel, method, path, headers)| async {
+        let answer = node.call_over(channel, method, path, headers, "").await;
+        answer.is_refused(503, "server_error", "cannot prove now");
+    });
+    futures::future::join_all(asked).await;
+    let jwks = node.call_over(&operator, "GET", "/v1/identity/jwks", &[], "").await;
+    assert_eq!(jwks.status, 200, "what is public is answered");
+}
+
+#[tokio::test]
+async fn caller_cannot_block_itself() {
+    let node = secure().await;
+    for fact in [json!({"subject": OPERATOR}), json!({"client": OPERATOR})] {
+        let answer = revoke(&node, "operator", &with(&fact, &json!({"block": true}))).await;
+        answer.is_refused(400, "invalid_request", "block: must not name the caller itself");
+    }
+    let token = node.own_token("agents", "operator").await;
+    let key = node.cluster.es256.kid();
+    let of_bearer = [
+        json!({"subject": token.claims["sub"], "block": true}),
+        json!({"jti": token.claims["jti"], "block": true}),
+        // The key that signed the credential from which the bearer derives.
+        json!({"key": key, "issuer": node.cluster.kubernetes()}),
+    ];
+    let bearer = format!("Bearer {}", token.token);
+    for request in of_bearer {
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        let anonymous = node.anonymous();
+        let answer =
+            node.call_over(&anonymous, "POST", "/v1/revocations", &headers, request.to_string()).await;
+        answer.is_refused(400, "invalid_request", "block: must not name the caller itself");
+    }
+    let gateway = node.certified("gateway");
+    let itself = disabled(&node, IDP, "spiffe://trust.example/gateway");
+    let answer = ask(&node, &gateway, "POST", "/v1/signals/events", &itself).await;
+    answer.is_refused(400, "invalid_request", "sub_id: must not name the caller itself");
+    assert_eq!(blocks(&node).await, [] as [Value; 0]);
+    // It may revoke what was issued to it.
+    assert_eq!(revoke(&node, "operator", &json!({"subject": OPERATOR})).await.status, 202);
+}
+
+/// `IDP` of the tests may block operators, `OTHER_IDP` may not.
+#[tokio::test]
+async fn only_a_permitted_issuer_blocks_operators() {
+    let node = secure().await;
+    let second = node.certified("second");
+    let send = async |set: &Value| ask(&node, &second, "POST", "/v1/signals/events", set).await;
+    let answer = send(&disabled(&node, OTHER_IDP, OPERATOR)).await;
+    answer.is_refused(403, "access_denied", "may not block an operator");
+    assert_eq!(blocks(&node).await, [] as [Value; 0]);
+    // A watermark is no block, and another workload no operator.
+    let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+    let watermark = with(&disabled(&node, OTHER_IDP, OPERATOR), &json!({"events": {revoked: {}}}));
+    assert_eq!(send(&watermark).await.status, 202);
+    assert_eq!(send(&disabled(&node, OTHER_IDP, "spiffe://trust.example/x")).await.status, 202);
+    node.disabled(OPERATOR).await;
+    assert_eq!(blocks(&node).await.len(), 2);
+}
+
+#[tokio::test]
+async fn ban_lasts_until_it_is_lifted() {
+    let node = secure().await;
+    let second = node.certified("second");
+    let source = || credential(&node.cluster.reporter(), JWT);
+    let exchange =
+        async || ask(&node, &second, "POST", "/v1/exchange/token", &with(&source(), &json!({}))).await.status;
+    assert_eq!(exchange().await, 200);
+    // A watermark covers no certificate, and says so.
+    let made = revoke(&node, "operator", &json!({"subject": SECOND})).await;
+    assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(false)));
+    assert_eq!(made.json()["not_covered"], json!(["credentials issued later", "client certificates"]));
+    assert_eq!(exchange().await, 200);
+    let made =
+        revoke(&node, "operator", &json!({"subject": SECOND, "block": true, "reason": "leaked"})).await;
+    assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(true)));
+    assert_eq!(made.json().get("not_covered"), None);
+    assert_eq!(exchange().await, 403);
+    node.advance_secs(3600);
+    assert_eq!(exchange().await, 403);
+    let listed = blocks(&node).await;
+    assert_eq!(
+        with(&listed[0], &json!({"id": null, "blocked_at": null})),
+        json!({"kind": "subject", "value": SECOND, "by": OPERATOR, "family": "operator", "reason": "leaked"})
+    );
+    let path = format!("{BLOCKS}/{}", listed[0]["id"].as_str().expect("id"));
+    assert_eq!(ask(&node, &node.certified("operator"), "DELETE", &path, &Value::Null).await.status, 204);
+    let claims = node.cluster.service_account("demo", "reporter");
+    let claims =
+        with(&claims, &json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 60}));
+    let later = credential(&node.cluster.es256.sign(&claims), JWT);
+    assert_eq!(ask(&node, &second, "POST", "/v1/exchange/token", &later).await.status, 200);
+}
+
+#[tokio::test]
+async fn ban_covers_every_kind() {
+    let node = secure().await;
+    let kubernetes = node.cluster.kubernetes();
+    let [later, certificates] = ["credentials issued later", "client certificates"];
+    let keys = ask(&node, &node.certified("operator"), "GET", "/v1/sys/keys", &Value::Null).await.json();
+    let own_key = keys.as_array().expect("keys").last().expect("a key")["kid"].clone();
+    for (request, left, bans) in [
+        (json!({"subject": "spiffe://trust.example/x"}), json!([later, certificates]), true),
+        (json!({"subject": "x", "issuer": kubernetes}), json!([later]), true),
+        (json!({"email": "x@a.example", "issuer": IDP}), json!([later]), true),
+        (json!({"client": "spiffe://trust.example/y"}), json!([later, certificates]), true),
+        (json!({"client": "z", "issuer": IDP}), json!([later]), true),
+        (json!({"jti": "x", "issuer": kubernetes}), json!(null), true),
+        // Blocked in any case, or tainted, which no operator undoes.
+        (json!({"key": "x", "issuer": kubernetes}), json!(null), true),
+        (json!({"key": own_key}), json!(null), false),
+    ] {
+        let made = revoke(&node, "operator", &request).await.json();
+        assert_eq!(made.get("not_covered").unwrap_or(&Value::Null), &left, "{request}");
+        let before = blocks(&node).await.len();
+        let made = revoke(&node, "operator", &with(&request, &json!({"block": true}))).await;
+        assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(bans)), "{request}");
+        let is_key = request.get("key").is_some();
+        assert_eq!(blocks(&node).await.len() - before, usize::from(bans && !is_key), "{request}");
+    }
+    for value in [FABRIC, "trust.example", "spiffe://trust.example"] {
+        let answer = revoke(&node, "operator", &json!({"client": value, "block": true})).await;
+        answer.is_refused(400, "invalid_request", "block: must not name this fabric");
+    }
+}

@@ -1,0 +1,278 @@
+//! The members of a cluster as processes: one that waits for the others, and one that is told to stop.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use reqwest::{Client, Method, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use trust_fabric::clock::Clock;
+use trust_fabric::pki;
+use trust_fabric::token::signing::SigningKey;
+
+const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
+
+/// Certificates and configurations of three members.
+struct Site {
+    directory: TempDir,
+    made: pki::Made,
+    members: Vec<(u64, SocketAddr)>,
+}
+
+/// A member in a process of its own; killed when dropped.
+struct Member {
+    id: u64,
+    child: Child,
+    log: BufReader<ChildStderr>,
+    http: String,
+    https: String,
+}
+
+impl Site {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
+        let operator = pki::Caller::within("operator", &trust_domain).expect("caller");
+        let request = pki::Request {
+            directory: directory.path().join("pki"),
+            trust_domain,
+            hosts: Vec::new(),
+            peers: (1..=3).map(|id| NonZeroU64::new(id).expect("not 0")).collect(),
+            callers: vec![operator],
+            lifetime_days: 365,
+        };
+        let made = pki::make(&request, Clock::system().now()).expect("made");
+        let issuer = SigningKey::generate().expect("key");
+        let keys = json!({"keys": [issuer.public_jwk()]}).to_string();
+        fs::write(directory.path().join("issuer.jwks"), keys).expect("keys");
+        // All at once, so that they differ.
+        let ports: Vec<TcpListener> =
+            (1..=3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+        let members = (1..).zip(&ports).map(|(id, port)| (id, port.local_addr().expect("address"))).collect();
+        Self { directory, made, members }
+    }
+
+    fn config(&self, id: u64) -> String {
+        let (_, listen) = self.members.iter().find(|(known, _)| *known == id).expect("a member");
+        let (_, peer) = self.made.peers.iter().find(|(known, _)| known.get() == id).expect("a member");
+        let members = self.members.iter().map(|(id, at)| format!("{{ id = {id}, address = \"{at}\" }}"));
+        let members = members.collect::<Vec<_>>().join(", ");
+        format!(
+            r#"
+            [node]
+            id = {id}
+            data_dir = "{data}"
+            [listen]
+            http = "127.0.0.1:0"
+            https = "127.0.0.1:0"
+            [tls]
+            certificate = "{certificate}"
+            private_key = "{private_key}"
+            client_ca = "{ca}"
+            [cluster]
+            listen = "{listen}"
+            certificate = "{peer_certificate}"
+            private_key = "{peer_private_key}"
+            ca = "{ca}"
+            members = [{members}]
+            [log]
+            filter = "error,trust_fabric::node=info,trust_fabric::cluster=info"
+            [fabric]
+            issuer = "https://localhost:8694"
+            trust_domain = "{TRUST_DOMAIN}"
+            [policy]
+            directory = "{policies}"
+            [[callers]]
+            id = "spiffe://{TRUST_DOMAIN}/operator"
+            capabilities = ["tools.manage", "tools.read"]
+            [[issuers]]
+            issuer = "http://127.0.0.1:8698"
+            subject = "kubernetes"
+            keys_file = "{keys}"
+            algorithms = ["ES256"]
+            trust_domains = ["{TRUST_DOMAIN}"]
+            "#,
+            data = self.directory.path().join(format!("node-{id}")).display(),
+            certificate = self.made.node.certificate.display(),
+            private_key = self.made.node.private_key.display(),
+            ca = self.made.ca.certificate.display(),
+            keys = self.directory.path().join("issuer.jwks").display(),
+            peer_certificate = peer.certificate.display(),
+            peer_private_key = peer.private_key.display(),
+            policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").display(),
+        )
+    }
+
+    /// Starts a member, and waits until its ports are open.
+    fn start(&self, id: u64) -> Member {
+        let file = self.directory.path().join(format!("node-{id}.toml"));
+        fs::write(&file, self.config(id)).expect("configuration");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+        command.arg("serve").arg("--config").arg(file);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
+        let log = BufReader::new(child.stderr.take().expect("log"));
+        let mut member = Member { id, child, log, http: String::new(), https: String::new() };
+        let listening = member.says("listening");
+        let address = |name: &str| listening[name].as_str().expect("address").to_owned();
+        member.http = format!("http://{}", address("address"));
+        member.https = format!("https://{}", address("tls_address"));
+        member
+    }
+
+    /// A client with the certificate of the operator.
+    fn operator(&self) -> Client {
+        let read = |path: &Path| fs::read(path).expect("a file");
+        let ca = reqwest::Certificate::from_pem(&read(&self.made.ca.certificate)).expect("CA");
+        let (_, operator) = &self.made.callers[0];
+        let pem = [read(&operator.private_key), read(&operator.certificate)].concat();
+        let identity = reqwest::Identity::from_pem(&pem).expect("identity");
+        let client = client().identity(identity).tls_certs_only([ca]);
+        client.build().expect("client")
+    }
+}
+
+fn client() -> reqwest::ClientBuilder {
+    Client::builder().no_proxy().timeout(Duration::from_secs(30))
+}
+
+impl Member {
+    /// Waits until it says this in its log; all that it says with it.
+    fn says(&mut self, message: &str) -> Value {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).expect("log") > 0, "it never said {message:?}: {all}");
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
+            if event["message"] == message {
+                return event;
+            }
+            all.push_str(&line);
+        }
+    }
+
+    async fn get(&self, client: &Client, path: &str) -> Response {
+        client.get(format!("{}{path}", self.http)).send().await.expect("answer")
+    }
+
+    /// Tells it to stop, and waits until it has; what it said meanwhile.
+    fn stop(mut self) -> String {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("told");
+        let mut said = String::new();
+        while self.log.read_line(&mut said).expect("log") > 0 {}
+        self.child.wait().expect("end");
+        said
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+async fn json_of(answer: Response) -> Value {
+    serde_json::from_str(&answer.text().await.expect("text")).expect("JSON")
+}
+
+/// What a member answers that waits for this.
+async fn waits(member: &Member, client: &Client, missing: &str) {
+    assert_eq!(member.get(client, "/livez").await.status(), 200);
+    for path in ["/readyz", "/v1/sys/health"] {
+        let answer = member.get(client, path).await;
+        assert_eq!(answer.status(), 503, "{path}");
+        let answer = json_of(answer).await;
+        assert_eq!(answer["missing"], json!([missing]), "{path}: {answer}");
+        assert_eq!(answer["status"], "fail", "{path}");
+    }
+    for path in ["/v1/tools", "/.well-known/oauth-authorization-server", "/nothing"] {
+        let answer = member.get(client, path).await;
+        assert_eq!(answer.status(), 503, "{path}");
+        assert!(answer.headers().contains_key("retry-after"), "{path}");
+        let id = answer.headers()["x-request-id"].to_str().expect("text").to_owned();
+        let answer = json_of(answer).await;
+        assert_eq!((&answer["error"], &answer["request_id"]), (&json!("server_error"), &json!(id)), "{path}");
+    }
+}
+
+/// It opened no port and said nothing, so that nobody knew whether it ran, and for whom it waited.
+#[tokio::test]
+async fn a_member_that_is_alone_says_why_it_waits() {
+    let site = Site::new();
+    let client = client().build().expect("client");
+    let mut member = site.start(2);
+    loop {
+        let said = member.says("this node is not ready: it starts");
+        let waits_for = said["waits_for"].as_str().unwrap_or_default();
+        if said["missing"] == "members" && waits_for.contains("node 1") && waits_for.contains("node 3") {
+            break;
+        }
+    }
+    waits(&member, &client, "members").await;
+    let jwks = member.get(&client, "/v1/identity/jwks").await;
+    assert_eq!(jwks.status(), 503, "it knows no keys: none at all would be a wrong answer");
+    let said = member.stop();
+    assert!(said.contains("it was stopped before it had recovered"), "{said}");
+}
+
+/// Adds a tool through this member.
+async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
+    let tool = json!({"tool_id": format!("tool-{number}"), "name": "a tool", "protocols": ["mcp"]});
+    let url = format!("{}/v1/tools", member.https);
+    let asked = operator.request(Method::POST, url).header("content-type", "application/json");
+    asked.body(tool.to_string()).send().await.expect("answer").status().as_u16()
+}
+
+/// A planned stop cost an election, and every write of that time a wait.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the log is read beside the writes")]
+async fn a_leader_that_is_told_to_stop_hands_over_first() {
+    let site = Site::new();
+    let operator = site.operator();
+    let mut members: Vec<Member> = (1..=3).map(|id| site.start(id)).collect();
+    for member in &mut members {
+        member.says("serving");
+    }
+    let anonymous = client().build().expect("client");
+    for member in &members {
+        while member.get(&anonymous, "/readyz").await.status() != 200 {}
+    }
+    let mut leads = None;
+    for (at, member) in members.iter().enumerate() {
+        let health = operator.get(format!("{}/v1/sys/health", member.https)).send().await.expect("answer");
+        if json_of(health).await["role"] == "leader" {
+            leads = Some(at);
+        }
+    }
+    let stopping = members.remove(leads.expect("one leads"));
+    let stopped = tokio::task::spawn_blocking(|| stopping.stop());
+    let mut number = 0;
+    while !stopped.is_finished() {
+        for member in &members {
+            assert_eq!(register(member, &operator, number).await, 201, "{number}");
+            number += 1;
+        }
+    }
+    let said = stopped.await.expect("stopped");
+    assert!(said.contains("this node hands leadership over"), "{said}");
+    assert!(number > 0);
+
+    // The last one that comes back alone knows the keys of its cluster, and serves them for a while.
+    let known = members[0].get(&anonymous, "/v1/identity/jwks").await.text().await.expect("text");
+    let id = members[0].id;
+    drop(members);
+    let mut alone = site.start(id);
+    while alone.says("this node is not ready: it starts")["missing"] != "leader" {}
+    waits(&alone, &anonymous, "leader").await;
+    let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
+    assert_eq!(jwks.status(), 200);
+    assert_eq!(jwks.text().await.expect("text"), known);
+}
