@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
 use super::Machine;
@@ -91,12 +90,10 @@ impl LogSize {
 pub async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Receiver<Option<u64>>) {
     while surplus.changed().await.is_ok() {
         let Some(upto) = *surplus.borrow_and_update() else { continue };
-        let metrics = raft.metrics().borrow_watched().clone();
-        // Asked for again with every run of entries until it is done.
-        if metrics.last_applied.is_none_or(|applied| applied.index < upto) {
-            continue;
-        }
         let cut = async {
+            // No further append may come to repeat the request, so that this one waits until the entry is applied.
+            let applied = raft.wait(Some(SNAPSHOT_WAIT)).applied_index_at_least(Some(upto), "applied").await;
+            let metrics = applied.map_err(|error| error.to_string())?;
             if metrics.snapshot.is_none_or(|snapshot| snapshot.index < upto) {
                 raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
                 let covers = |index: Option<u64>| index >= Some(upto);
