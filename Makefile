@@ -71,11 +71,11 @@ lint: checkout ## check format, lints and dependencies; changes nothing
 verify: lint test ## lint and test: what a change must pass; changes nothing
 
 .PHONY: fix
-fix: checkout ## format, apply lint suggestions, rewrite docs/limits.md
+fix: checkout ## format, apply lint suggestions, rewrite docs/reference/limits.md
 	@scripts/install.sh lint
 	@cargo fmt --all
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
-	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house the_page_of_limits
+	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house limits_page_equals
 
 .PHONY: proof
 proof: checkout ## run the long proofs too: the tests marked `ignore` because they take minutes
