@@ -56,7 +56,7 @@ compose: build ## run three nodes and Prometheus in containers, without a regist
 		else exec docker-compose up --no-build; fi
 
 .PHONY: test
-test: checkout ## run every test, with the Python peers
+test: checkout ## run every test, with the Python oracles
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(TEST_PROFILE)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes the Python environment of the independent peers (tests/peers), unless it is already there.
+# Makes the Python environment of the independent oracles (tests/oracles), unless it is already there.
 # The Rust tests find it through TRUST_FABRIC_PYTHON, which the Makefile sets.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv="$HOME/.cache/trust-fabric/venv"
-requirements=tests/peers/requirements.txt
+requirements=tests/oracles/requirements.txt
 
 # The stamp is written last, so that an interrupted run is repeated, and it holds the requirements,
 # so that a changed one is installed.

@@ -96,7 +96,7 @@ fn run(arguments: &[&str]) -> String {
 fn checked_elsewhere(export: &Path) -> (bool, Value) {
     #[expect(clippy::disallowed_methods, reason = "the one variable of the tests; the Makefile sets it")]
     let python = std::env::var_os("TRUST_FABRIC_PYTHON").expect("run the tests with `make test`");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/verify_audit.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/verify_audit.py");
     let output = Command::new(python).arg(script).arg(export).output().expect("Python");
     let said = serde_json::from_slice(&output.stdout);
     (output.status.success(), said.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr))))

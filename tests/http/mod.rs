@@ -23,7 +23,7 @@ mod issuer_sources;
 mod json_test_suite;
 mod keys;
 mod operators;
-mod peers;
+mod oracles;
 mod policy;
 mod poll;
 mod process;

@@ -1,4 +1,4 @@
-//! Programs in Python that make our input and judge our output, in `tests/peers`.
+//! Programs in Python that make our input and judge our output, in `tests/oracles`.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -20,9 +20,9 @@ pub fn python() -> PathBuf {
     )
 }
 
-/// A script of `tests/peers`.
+/// A script of `tests/oracles`.
 pub fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(name)
 }
 
 /// Runs a script with `order` on its standard input; its answer, and whether it exited with 0.
