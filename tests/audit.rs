@@ -153,13 +153,13 @@ async fn every_answer_is_in_the_trail_once(rounds: u32, per_round: u32) {
 }
 
 #[tokio::test]
-async fn every_verification_that_was_answered_is_in_the_trail_once_whenever_the_node_is_killed() {
+async fn killed_node_keeps_each_answered_verification_once() {
     every_answer_is_in_the_trail_once(3, 1_000).await;
 }
 
 #[tokio::test]
 #[ignore = "a hundred thousand verifications take minutes: `make proof`"]
-async fn a_hundred_thousand_verifications_and_kills_leave_a_whole_trail() {
+async fn a_hundred_thousand_verifications_and_kills_keep_the_trail() {
     // Each round ends with its node when three quarters of it are answered.
     every_answer_is_in_the_trail_once(4, 33_400).await;
 }
@@ -177,7 +177,7 @@ async fn tokens_for_one_call(site: &Site, http: &reqwest::Client, base: &str, to
 }
 
 #[tokio::test]
-async fn no_token_for_one_call_passes_twice_whenever_the_node_is_killed() {
+async fn killed_node_accepts_no_single_use_token_twice() {
     const TOKENS: u32 = 400;
     let site = Site::new();
     let node = site.spawn().expect("starts");
@@ -232,7 +232,7 @@ async fn no_token_for_one_call_passes_twice_whenever_the_node_is_killed() {
 }
 
 #[tokio::test]
-async fn an_export_with_one_changed_byte_is_refused_here_and_elsewhere() {
+async fn export_with_a_changed_byte_fails_both_verifiers() {
     let site = Site::new();
     let answered = RefCell::new(Answered::new());
     verifications(&site, 20, None, &answered).await;

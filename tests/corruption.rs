@@ -226,7 +226,7 @@ fn newest(data: &Path, folder: &str, extension: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_lost_its_end_is_refused_because_the_state_remembers() {
+async fn log_shorter_than_the_state_is_refused() {
     let past = &Past::make().await;
     let length = fs::metadata(newest(&past.site.data(), "raft", "log")).expect("size").len();
     let mut refused = 0;
@@ -297,7 +297,7 @@ async fn a_node_without_its_state_makes_it_again_from_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_process_on_the_directory_is_refused_and_the_first_goes_on() {
+async fn second_process_on_a_directory_is_refused() {
     let site = Site::new();
     let first = site.spawn().expect("starts");
     let refusal = site.spawn().err().expect("refused");

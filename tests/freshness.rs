@@ -236,7 +236,7 @@ async fn without_a_leader_only_public_routes_answer() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_stopped_longer_than_its_lease_answers_what_waited_in_its_socket() {
+async fn node_resumed_after_its_lease_answers_queued_requests() {
     let own = "urn:svc:token-type:agent-a2a";
     let site = Site::new();
     let process = site.spawn().expect("starts");

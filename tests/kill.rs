@@ -170,7 +170,7 @@ async fn told(
 }
 
 #[tokio::test]
-async fn a_reader_of_the_feed_misses_nothing_and_hears_nothing_twice_whenever_the_node_is_killed() {
+async fn killed_node_leaves_no_gap_or_duplicate_in_the_feed() {
     const TOOLS: usize = 400;
     let site = Site::new();
     let http = client();

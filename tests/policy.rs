@@ -219,7 +219,7 @@ fn an_error_behind_a_negation_denies() {
 }
 
 #[test]
-fn refuses_functions_that_call_themselves_and_chains_that_are_too_deep() {
+fn refuses_recursive_functions_and_chains_that_are_too_deep() {
     for rules in [
         "decision := f(1)\n\nf(x) := f(x)",
         "decision := f(1)\n\nf(x) := g(x)\n\ng(x) := [y | y := h(x)]\n\nh(x) := data.svc.exchange.f(x)",
@@ -245,7 +245,7 @@ fn refuses_functions_that_call_themselves_and_chains_that_are_too_deep() {
 }
 
 #[test]
-fn a_member_or_variable_that_is_named_like_a_rule_is_no_recursion() {
+fn field_or_variable_named_like_a_rule_is_no_recursion() {
     let rules =
         "decision := f(input).decision\n\nf(x) := {\"decision\": x.f, \"f\": actor}\n\nactor := input.actor";
     assert!(Bundle::compile(&[policy(rules)]).is_ok());
@@ -482,7 +482,7 @@ fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
 }
 
 #[test]
-fn a_bundle_need_not_decide_about_agents_but_what_it_has_must_compile() {
+fn agent_rules_are_optional_but_must_compile() {
     let without = Bundle::compile(&[policy("decision := {\"allow\": false, \"reason\": \"no\"}")]);
     let without = without.expect("compiles");
     assert!(!without.decides_identity());
@@ -539,7 +539,7 @@ fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKi
 }
 
 #[test]
-fn a_bundle_need_not_decide_about_signals_but_what_it_has_must_compile() {
+fn signal_rules_are_optional_but_must_compile() {
     let without = about_agents("decision := true").expect("compiles");
     assert!(!without.decides_signals());
     assert_eq!(effect(&without, None), Err(DenialKind::Undefined));

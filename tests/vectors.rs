@@ -248,7 +248,7 @@ fn every_vector_of_the_nine_checks_ends_as_expected() {
 }
 
 #[test]
-fn the_vectors_have_every_check_alone_every_two_together_and_every_skip() {
+fn vectors_cover_every_check_every_pair_and_every_skip() {
     let cases = manifest().cases;
     let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
     assert_eq!(names.len(), cases.len(), "no name twice");
@@ -274,7 +274,7 @@ fn the_vectors_are_what_their_program_makes() {
 }
 
 #[test]
-fn another_implementation_that_follows_the_description_agrees_on_every_vector() {
+fn independent_implementation_agrees_on_every_vector() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = root.join("tests/vectors/checks/manifest.json");
     let program = python::script("check_vectors.py");
@@ -302,7 +302,7 @@ fn shipped_policy() -> Bundle {
 }
 
 #[test]
-fn every_example_of_the_event_specifications_has_the_stated_effect() {
+fn specification_examples_have_the_stated_effect() {
     let examples: Vec<Example> =
         serde_json::from_str(include_str!("vectors/signals/examples.json")).expect("examples");
     let policy = shipped_policy();

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_schedule_ends_after_its_last_request_and_hands_out_each_once() {
+    async fn schedule_hands_out_each_request_once_and_ends() {
         let schedule = Arc::new(Schedule::new(1_000_000.0, Duration::from_micros(100)));
         let keeper = Arc::clone(&schedule);
         let pacemaker = std::thread::spawn(move || keeper.keep());

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_or_too_late_or_under_another_name_is_told_apart() {
+    fn repeated_late_and_renamed_events_are_counted_apart() {
         let seen = Seen::default();
         for (jti, txn, subject) in [
             ("i-5-0-s", "1", "a"),

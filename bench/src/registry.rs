@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn verifications_differ_in_their_body_hash_whatever_the_tool_and_the_token() {
+    fn body_hashes_of_verifications_differ() {
         let write = verify(&Draws::default(), "localhost", 1, Arc::new(vec!["a.b.c".to_owned()]));
         let hashes: BTreeSet<_> = (0..100)
             .map(|number| {

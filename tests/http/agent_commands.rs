@@ -28,7 +28,7 @@ fn issue(node: &Node, more: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn an_agent_is_issued_shown_drawn_renewed_and_revoked_by_command() {
+async fn commands_issue_show_draw_renew_and_revoke_agents() {
     let node = Node::start().await;
     let file = node.directory.path().join("token");
     let path = file.to_str().expect("a path");

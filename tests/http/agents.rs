@@ -141,7 +141,7 @@ async fn an_identity_token_has_exactly_its_claims() {
 }
 
 #[tokio::test]
-async fn an_agent_is_of_one_of_four_platforms_and_terminal_unless_it_asks() {
+async fn agent_has_one_of_four_platforms_and_is_terminal_by_default() {
     let node = Node::start().await;
     for platform in ["mcp", "a2a", "watsonx", "custom"] {
         let agent = issue(&node, &with(&planner(), &json!({"platform": platform}))).await;
@@ -218,7 +218,7 @@ async fn without_a_rule_about_agents_none_is_issued_or_renewed() {
 /// Taking the rule out of the policy is how agents are turned off in an emergency. Those that are out were
 /// then beyond reach: the route that revokes them answered 501 as well.
 #[tokio::test]
-async fn agents_are_seen_and_revoked_also_when_the_rule_about_them_is_gone() {
+async fn agents_are_listed_and_revoked_without_an_agent_rule() {
     let node = Node::start().await;
     let agent = issue(&node, &root()).await;
     let policy = node.get("/v1/sys/policy").await.json();
@@ -390,7 +390,7 @@ async fn a_child_never_has_more_than_its_parent() {
 }
 
 #[tokio::test]
-async fn a_parent_is_known_and_the_callers_own_and_neither_revoked_nor_ended() {
+async fn parent_must_be_known_owned_live_and_unrevoked() {
     let node = secure().await;
     let (gateway, second, chief) =
         (node.certified("gateway"), node.certified("second"), node.certified("chief"));
@@ -426,7 +426,7 @@ async fn a_parent_is_known_and_the_callers_own_and_neither_revoked_nor_ended() {
 }
 
 #[tokio::test]
-async fn an_agents_token_is_bearer_subject_and_actor_until_it_is_revoked_and_so_are_its_childrens() {
+async fn revoked_agent_and_child_tokens_are_refused_in_every_use() {
     let node = Node::start().await;
     let capabilities = ["db.read", "identity.issue", "cluster.admin"];
     let parent = issue(&node, &with(&root(), &json!({"capabilities": capabilities}))).await;
@@ -483,7 +483,7 @@ async fn an_agents_token_is_bearer_subject_and_actor_until_it_is_revoked_and_so_
 }
 
 #[tokio::test]
-async fn a_revocation_stands_after_a_restart_and_a_repetition_changes_nothing() {
+async fn revocation_survives_a_restart_and_is_idempotent() {
     let mut node = Node::start().await;
     let parent = issue(&node, &root()).await;
     let child = issue(&node, &child_of(&parent)).await;
@@ -554,7 +554,7 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
 }
 
 #[tokio::test]
-async fn an_agent_is_renewed_to_its_last_second_and_not_a_second_longer() {
+async fn agent_is_renewed_until_its_last_second_and_no_longer() {
     let node = Node::start().await;
     let parent = issue(&node, &root()).await;
     node.advance_secs(DAY_SECS);
@@ -619,7 +619,7 @@ async fn a_retry_with_the_same_key_is_the_same_agent_with_a_new_token() {
 }
 
 #[tokio::test]
-async fn a_caller_sees_and_revokes_what_it_had_issued_and_an_operator_all() {
+async fn caller_sees_and_revokes_its_agents_and_an_operator_all() {
     let node = secure().await;
     let (gateway, second, chief) =
         (node.certified("gateway"), node.certified("second"), node.certified("chief"));

@@ -96,7 +96,7 @@ async fn metrics_are_well_formed_and_name_nobody() {
 }
 
 #[tokio::test]
-async fn unknown_routes_and_methods_are_answered_in_the_contracts_shape() {
+async fn unknown_routes_and_methods_return_the_error_object() {
     let node = Node::start().await;
     for (method, path) in [
         ("GET", "/"),
@@ -174,7 +174,7 @@ async fn every_request_has_an_id_of_its_own_whatever_it_brings() {
 }
 
 #[tokio::test]
-async fn the_description_names_every_route_and_every_answer_has_a_shape() {
+async fn openapi_lists_every_route_and_every_answer_has_a_schema() {
     let node = Node::start().await;
     let document = node.get("/openapi.json").await.json();
     assert!(document["openapi"].as_str().expect("version").starts_with("3.1"));

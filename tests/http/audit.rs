@@ -69,7 +69,7 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
 }
 
 #[tokio::test]
-async fn a_write_whose_outcome_is_asked_for_again_is_audited_and_counted_as_that() {
+async fn retried_write_is_audited_and_counted_as_a_retry() {
     let node = Node::start().await;
     let json = ("content-type", "application/json");
     let body = tool(&json!({})).to_string();
@@ -97,7 +97,7 @@ async fn a_write_whose_outcome_is_asked_for_again_is_audited_and_counted_as_that
 }
 
 #[tokio::test]
-async fn a_trail_is_filtered_and_comes_in_pages_that_follow_each_other() {
+async fn trail_is_filtered_and_paginated() {
     let node = Node::start().await;
     let token = ready(&node).await;
     for at in 0..9 {
@@ -224,7 +224,7 @@ async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_spent_for_a_caller_that_hung_up_is_in_the_trail() {
+async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
     let node = Node::start().await;
     ready(&node).await;
     // How many are caught under way is a matter of the machine.

@@ -110,7 +110,7 @@ async fn a_bound_bearer_is_good_over_its_own_connection_only() {
 }
 
 #[tokio::test]
-async fn a_bound_credential_is_exchanged_by_its_holder_only_and_stays_bound() {
+async fn bound_credential_is_exchanged_by_its_holder_and_stays_bound() {
     let node = secure().await;
     let token = bound(&node).await.token;
     let again = with(&credential(&token, OWN), &json!({"audience": FABRIC}));
@@ -127,7 +127,7 @@ async fn a_bound_credential_is_exchanged_by_its_holder_only_and_stays_bound() {
 }
 
 #[tokio::test]
-async fn a_bound_actor_token_is_used_by_its_holder_only_and_binds_what_comes_of_it() {
+async fn bound_actor_token_needs_its_holder_and_binds_the_result() {
     let node = secure().await;
     let actor = bound(&node).await.token;
     let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"actor_token": actor}));

@@ -81,7 +81,7 @@ fn golden() -> BTreeMap<String, (String, String)> {
 }
 
 #[tokio::test]
-async fn every_route_lets_through_exactly_the_callers_of_the_golden_file() {
+async fn every_route_admits_exactly_the_callers_of_the_golden_file() {
     let node = secure().await;
     let ways = ways(&node).await;
     let golden = golden();
@@ -309,7 +309,7 @@ async fn headers_of_a_proxy_name_no_caller() {
 }
 
 #[tokio::test]
-async fn a_certificate_counts_until_it_expires_also_on_an_open_connection() {
+async fn expired_certificate_is_refused_on_an_open_connection() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let operator = node.certified("operator");

@@ -69,7 +69,7 @@ fn said(leaf: &CertificateDer<'_>) -> (Vec<String>, bool, bool) {
 }
 
 #[test]
-fn the_page_for_production_makes_what_it_says_and_revokes_what_it_says() {
+fn documented_commands_create_and_revoke_certificates() {
     let directory = documented();
     let path = |name: &str| directory.path().join(name);
     for (name, purposes) in

@@ -92,7 +92,7 @@ async fn an_actor_without_depth_is_refused_and_told_why() {
 }
 
 #[tokio::test]
-async fn a_foreign_actor_that_states_a_depth_is_refused_by_the_shipped_policy() {
+async fn shipped_policy_refuses_foreign_actor_with_a_depth() {
     let node = Node::start().await;
     let claims = with(&node.cluster.identifier(ORCHESTRATOR), &json!({"delegation_depth": 5}));
     let actor = node.cluster.agents.sign(&claims);

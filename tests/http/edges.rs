@@ -290,7 +290,7 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
 
 /// MTLS-03: a client that would be refused now is refused, also on the connection it has.
 #[tokio::test]
-async fn a_new_client_ca_closes_the_connections_of_the_old_one_and_lets_none_of_them_back() {
+async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
     let node = secure().await;
     let made = node.certificates();
     let (ca, pair) = (made.ca.certificate.clone(), made.callers[1].1.clone());
@@ -386,7 +386,7 @@ async fn waiting_for_an_index_takes_nobodys_place() {
 /// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route;
 /// without them, none."
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curl_and_requests_reach_every_route_with_their_certificates_and_none_without() {
+async fn curl_and_requests_reach_every_route_only_with_certificates() {
     let node = secure().await;
     let made = node.certificates();
     for (caller, access) in [("gateway", "exchange"), ("operator", "cluster.admin")] {

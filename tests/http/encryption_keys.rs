@@ -147,7 +147,7 @@ async fn keys_are_read_over_tls_by_whoever_is_known() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_to_encrypt_to_an_agent_that_is_unknown_revoked_or_at_its_end() {
+async fn keys_of_unknown_revoked_and_ended_agents_are_not_returned() {
     let node = Node::start().await;
     let parent = issue(&node, &json!({"delegation_depth": 1})).await;
     let child = issue(&node, &json!({"on_behalf_of": parent.id})).await;
@@ -393,7 +393,7 @@ async fn a_key_is_registered_in_a_body_of_a_limited_size() {
 }
 
 #[tokio::test]
-async fn a_retry_has_the_same_outcome_and_its_key_is_good_for_nothing_else() {
+async fn retry_has_the_same_outcome_and_its_key_fits_nothing_else() {
     let node = Node::start().await;
     let (one, other) = (agent(&node).await, agent(&node).await);
     let retry = [("idempotency-key", "retry-1")];
@@ -413,7 +413,7 @@ async fn a_retry_has_the_same_outcome_and_its_key_is_good_for_nothing_else() {
 
 // The node answers on one thread while Python is waited for on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_joserfc_encrypts_to_the_keys_read_back_the_agent_decrypts() {
+async fn agent_decrypts_joserfc_ciphertext_for_its_published_keys() {
     let node = Node::start().await;
     let agent = agent(&node).await;
     let (made, _) = run("encrypt_to_agent.py", &json!({"make": true}));

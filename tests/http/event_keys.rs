@@ -58,7 +58,7 @@ fn files(node: &Node) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_node_that_transmits_publishes_keys_of_both_kinds_and_keeps_their_other_halves_to_itself() {
+async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
     let node = Node::start().await;
     let tokens = published(&node, "ES256").await;
     let keyring = transmitting(&node).await;
@@ -95,7 +95,7 @@ async fn a_node_that_transmits_publishes_keys_of_both_kinds_and_keeps_their_othe
 
 // The node answers on one thread while Python is waited for on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_key_for_events_signs_is_verified_by_pyjwt_and_joserfc_and_so_are_tokens_beside_it() {
+async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
     // The libraries read the machine's clock, so the node's is set to it.
     let now_secs = Some(Clock::system().now().secs());
     let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;
@@ -154,7 +154,7 @@ async fn token_for(node: &Node, audience: &str) -> Minted {
 }
 
 #[tokio::test]
-async fn nothing_that_a_key_for_events_signs_is_a_token_of_this_fabric() {
+async fn token_signed_by_an_event_key_is_refused_everywhere() {
     const BEARER: &str = "the bearer token is not valid";
     let node = Node::start().await;
     let keyring = transmitting(&node).await;
@@ -278,7 +278,7 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
 }
 
 #[tokio::test]
-async fn a_tainted_key_for_events_leaves_the_key_set_at_once_and_the_next_one_ages() {
+async fn tainted_event_key_leaves_the_set_and_its_successor_ages() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
     let first = keyring.set_signing_key(node.clock.now()).expect("signs").kid().to_owned();
@@ -300,7 +300,7 @@ async fn a_tainted_key_for_events_leaves_the_key_set_at_once_and_the_next_one_ag
 }
 
 #[tokio::test]
-async fn a_node_that_stops_transmitting_keeps_its_keys_for_events_until_they_are_rotated_away() {
+async fn former_transmitter_keeps_event_keys_until_rotation() {
     let mut node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     drop(transmitting(&node).await);
     let (tokens, sets) = (published(&node, "ES256").await, published(&node, "RS256").await);
@@ -324,7 +324,7 @@ async fn a_node_that_stops_transmitting_keeps_its_keys_for_events_until_they_are
 }
 
 #[tokio::test]
-async fn which_key_is_rotated_is_said_by_its_algorithm_and_what_is_not_there_is_refused() {
+async fn rotation_selects_by_algorithm_and_refuses_unknown_ones() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let rotate = async |query: &str| {
         let path = format!("/v1/sys/keys/rotate{query}");

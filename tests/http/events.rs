@@ -281,7 +281,7 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
 // --- coming back ---------------------------------------------------------------------------------
 
 #[tokio::test]
-async fn a_reader_comes_back_on_another_connection_and_misses_nothing_and_hears_nothing_twice() {
+async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
     let node = unhurried().await;
     let mut whole = feed(&node, "").await;
     let mut told = Vec::new();
@@ -342,7 +342,7 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
 }
 
 #[tokio::test]
-async fn only_the_types_that_are_asked_for_are_told_of_the_past_and_of_now() {
+async fn type_filter_applies_to_replayed_and_live_events() {
     let node = Node::start().await;
     let start = place(&node).await;
     for query in ["?types=revocation,tool", "?types=revocation&types=tool", "?types=tool%2Crevocation,tool"] {
@@ -362,7 +362,7 @@ async fn only_the_types_that_are_asked_for_are_told_of_the_past_and_of_now() {
 }
 
 #[tokio::test]
-async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_happens_from_now_on() {
+async fn foreign_last_event_id_resets_and_then_follows() {
     let node = Node::start().await;
     register(&node, "first").await;
     let newest = place(&node).await;
@@ -391,7 +391,7 @@ async fn who_comes_back_with_an_id_that_is_not_of_here_is_reset_and_told_what_ha
 
 /// A node that had not applied the last entry yet told who came from one that had to begin anew.
 #[tokio::test]
-async fn who_comes_from_a_node_that_is_ahead_is_not_reset_but_told_when_this_one_is_there() {
+async fn id_from_a_node_ahead_waits_instead_of_reset() {
     let node = Node::start().await;
     let newest = place(&node).await;
     let (life, _) = newest.split_once('-').expect("an id");
@@ -489,7 +489,7 @@ fn ids_in(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_is_let_go_and_comes_back_while_others_get_everything() {
+async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     let node = Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await;
     let mut live = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
@@ -625,7 +625,7 @@ async fn when_the_node_stops_readers_are_let_go_at_once() {
 }
 
 #[tokio::test]
-async fn over_http_2_a_feed_goes_on_beside_other_requests_until_the_node_stops() {
+async fn http2_feed_continues_beside_requests_until_shutdown() {
     let node = secure().await;
     let (mut client, connection) = over_http2(&node).await;
     let test = async {

@@ -10,7 +10,7 @@ use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, ORCHESTRATOR, OWN, TOOL, cr
 /// An attempt to have a token that no revocation covers: its subject is verified before the revocation, and
 /// it is minted after.
 #[tokio::test]
-async fn a_token_minted_while_the_revocation_is_being_applied_is_refused() {
+async fn token_minted_while_a_revocation_is_applied_is_refused() {
     let node = Node::start().await;
     allow_foreign_actors(&node).await;
     // So that another key signs after the one that is tainted.

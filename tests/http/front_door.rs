@@ -154,7 +154,7 @@ fn program_alone() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn the_bench_gets_every_argument_and_its_exit_code_is_the_answer() {
+fn bench_receives_all_arguments_and_returns_its_exit_code() {
     let (directory, program) = program_alone();
     let bench = directory.path().join("trust-fabric-bench");
     std::fs::write(&bench, "#!/bin/sh\necho \"$# $*\"\nexit 7\n").expect("written");

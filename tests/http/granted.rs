@@ -13,7 +13,7 @@ fn digests(claims: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_kubernetes_token_of_each_algorithm_becomes_a_token_with_every_claim() {
+async fn kubernetes_token_of_each_algorithm_yields_every_claim() {
     let node = Node::start().await;
     for signer in [&node.cluster.rs256, &node.cluster.es256] {
         let source = node.cluster.service_account("demo", "reporter");
@@ -60,7 +60,7 @@ async fn a_kubernetes_token_of_each_algorithm_becomes_a_token_with_every_claim()
 }
 
 #[tokio::test]
-async fn a_jwt_svid_keeps_its_identifier_whether_its_bundle_is_a_file_or_at_an_endpoint() {
+async fn jwt_svid_keeps_its_spiffe_id_with_file_and_endpoint_bundles() {
     let node = Node::start().await;
     let cases: [(&Signer, &str); 2] =
         [(&node.cluster.file_svids, "files.example"), (&node.cluster.endpoint_svids, "endpoint.example")];
@@ -76,7 +76,7 @@ async fn a_jwt_svid_keeps_its_identifier_whether_its_bundle_is_a_file_or_at_an_e
 }
 
 #[tokio::test]
-async fn an_own_token_is_exchanged_again_and_carries_chain_and_transaction_on() {
+async fn own_token_is_exchanged_with_its_chain_and_txn() {
     let node = Node::start().await;
     let first = node.own_token("demo", "reporter").await;
     node.advance_secs(60);
@@ -138,7 +138,7 @@ async fn the_transaction_and_a_verified_email_of_the_subject_are_kept() {
 }
 
 #[tokio::test]
-async fn resource_stands_for_audience_and_without_either_the_policy_has_a_default() {
+async fn resource_replaces_audience_and_policy_has_a_default() {
     let node = Node::start().await;
     let request = credential(&node.cluster.reporter(), JWT);
     assert_eq!(node.granted(&request).await.claims["aud"], TOOL);
@@ -153,7 +153,7 @@ async fn resource_stands_for_audience_and_without_either_the_policy_has_a_defaul
 }
 
 #[tokio::test]
-async fn a_requested_scope_narrows_and_the_answer_says_what_was_granted() {
+async fn requested_scope_narrows_and_the_grant_is_reported() {
     let node = Node::start().await;
     let request = credential(&node.cluster.reporter(), JWT);
     for (asked, granted, capabilities) in [
@@ -170,7 +170,7 @@ async fn a_requested_scope_narrows_and_the_answer_says_what_was_granted() {
 }
 
 #[tokio::test]
-async fn a_subject_that_states_capabilities_scope_or_radius_gets_no_more_than_those() {
+async fn stated_capabilities_scope_and_radius_bound_the_grant() {
     let node = Node::start().await;
     for (changes, scope, radius) in [
         (json!({"capabilities": ["db.read", "root"]}), "db.read offline", "namespace:demo"),
@@ -190,7 +190,7 @@ async fn a_subject_that_states_capabilities_scope_or_radius_gets_no_more_than_th
 }
 
 #[tokio::test]
-async fn an_execution_scope_binds_the_token_to_one_call_and_shortens_its_life() {
+async fn execution_scope_binds_to_one_call_and_shortens_lifetime() {
     let node = Node::start().await;
     let bare = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
     let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": MIGRATE}));

@@ -29,7 +29,7 @@ fn reporter(node: &Node, signer: &Signer) -> Value {
 }
 
 #[tokio::test]
-async fn a_source_that_is_wrong_in_any_way_refuses_its_own_issuer_only() {
+async fn invalid_source_refuses_only_its_own_issuer() {
     let node = Node::start().await;
     let canary = TcpListener::bind("127.0.0.1:0").expect("canary");
     canary.set_nonblocking(true).expect("nonblocking");
@@ -149,7 +149,7 @@ async fn an_unreachable_source_refuses_its_own_issuer_only() {
 }
 
 #[tokio::test]
-async fn a_rotated_key_is_found_and_strangers_cannot_make_us_ask_for_ever() {
+async fn rotated_key_is_fetched_and_unknown_kids_are_rate_limited() {
     let node = Node::start().await;
     node.granted(&reporter(&node, &node.cluster.es256)).await;
     let asked = async || {
@@ -184,7 +184,7 @@ async fn known_keys_serve_while_their_source_is_away_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_key_that_its_issuer_withdraws_is_refused_when_the_keys_are_read_again() {
+async fn withdrawn_key_is_refused_after_the_next_fetch() {
     let node = Node::start().await;
     let token = node.cluster.reporter();
     node.granted(&credential(&token, JWT)).await;

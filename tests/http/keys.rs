@@ -207,7 +207,7 @@ async fn a_tainted_key_never_comes_back() {
 /// A taint reached what the key had signed, and not what had been exchanged from that: a chain that a thief
 /// had begun went on under the next key.
 #[tokio::test]
-async fn what_derives_from_a_tainted_key_dies_with_it_whichever_key_signed_it_since() {
+async fn descendants_of_a_tainted_key_are_refused_under_any_key() {
     let node = Node::start().await;
     node.advance_secs(600);
     let begun = node.own_token("agents", "orchestrator").await;

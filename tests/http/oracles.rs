@@ -15,7 +15,7 @@ use crate::support::python::{Transmitter, python, run, script};
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, NOW_SECS, Node, SVID, Setup, TOOL, credential, with};
 
 #[tokio::test]
-async fn credentials_made_by_pyjwt_are_accepted_and_its_faulty_ones_refused() {
+async fn pyjwt_credentials_are_accepted_and_faulty_ones_refused() {
     let node = Node::start().await;
     let order = |trust_domain: &str| json!({"issuer": node.cluster.kubernetes(), "audience": FABRIC, "trust_domain": trust_domain, "now": NOW_SECS});
     let (made, _) = run("make_credentials.py", &order("endpoint.example"));
@@ -55,7 +55,7 @@ async fn credentials_made_by_pyjwt_are_accepted_and_its_faulty_ones_refused() {
 
 // The node answers on one thread while Python is waited for on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_we_mint_is_verified_by_pyjwt_and_joserfc_through_our_key_set() {
+async fn pyjwt_and_joserfc_verify_minted_tokens() {
     // The libraries read the machine's clock, so the node's is set to it.
     let now_secs = Some(trust_fabric::clock::Clock::system().now().secs());
     let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;

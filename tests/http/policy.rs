@@ -25,7 +25,7 @@ fn request(node: &Node) -> Value {
 }
 
 #[tokio::test]
-async fn a_policy_that_is_applied_decides_at_once_and_its_digest_is_in_the_token() {
+async fn applied_policy_decides_at_once_with_its_digest_in_tokens() {
     let mut node = Node::start().await;
     let before = node.granted(&request(&node)).await;
     let applied = put(&node, &[granting("db.admin")]).await;
@@ -102,7 +102,7 @@ async fn a_broken_policy_is_refused_and_the_last_good_one_stays() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
-async fn a_policy_that_takes_ten_seconds_to_parse_is_refused_after_two() {
+async fn policy_that_parses_too_slowly_is_refused_at_the_timeout() {
     let node = Node::start().await;
     let answering = node.granted(&request(&node)).await;
     // Some parsers double their work with every bracket: 40 of them would take years.
@@ -158,7 +158,7 @@ async fn what_is_not_a_permit_denies() {
 /// 200 kills of a leader one exchange of 32 252 was denied, because the node had not been given the processor for 100 ms.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
-async fn a_policy_that_does_not_decide_in_time_permits_nothing_and_may_be_asked_again() {
+async fn policy_timeout_denies_with_503_and_can_be_retried() {
     let loops: String = (0..9).map(|at| [" some n", &at.to_string(), " in digits\n"].concat()).collect();
     let file = |point: &str| {
         let text = format!(

@@ -159,7 +159,7 @@ async fn an_independent_receiver_gets_everything_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn an_independent_receiver_that_acknowledges_half_gets_the_rest_again() {
+async fn receiver_that_acknowledges_half_gets_the_rest_again() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 20).await;
@@ -170,7 +170,7 @@ async fn an_independent_receiver_that_acknowledges_half_gets_the_rest_again() {
 }
 
 #[tokio::test]
-async fn an_independent_receiver_that_acknowledges_wrong_names_has_acknowledged_nothing() {
+async fn unknown_jtis_acknowledge_nothing() {
     let node = Node::start().await;
     let (stream_id, other) = (stream(&node).await, stream(&node).await);
     let revoked = revoke_many(&node, 10).await;
@@ -185,7 +185,7 @@ async fn an_independent_receiver_that_acknowledges_wrong_names_has_acknowledged_
 }
 
 #[tokio::test]
-async fn an_independent_receiver_that_refuses_tokens_gets_the_others_and_what_it_said_is_kept() {
+async fn rejected_sets_are_retained_as_dead_letters_with_their_error() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 20).await;
@@ -223,7 +223,7 @@ async fn two_independent_receivers_at_once_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_never_acknowledges_is_given_the_same_bytes_each_time() {
+async fn unacknowledged_sets_are_repeated_byte_for_byte() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 120).await;
@@ -388,7 +388,7 @@ async fn a_stream_does_not_get_a_subject_that_was_removed_from_it() {
 }
 
 #[tokio::test]
-async fn a_stream_gets_what_is_added_to_it_from_there_on_and_what_it_held_before_as_well() {
+async fn readded_subject_delivers_retained_and_new_events() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     revoke(&node, "first").await;
@@ -404,7 +404,7 @@ async fn a_stream_gets_what_is_added_to_it_from_there_on_and_what_it_held_before
 }
 
 #[tokio::test]
-async fn a_verification_arrives_with_its_state_whatever_the_stream_delivers() {
+async fn verification_arrives_with_its_state_on_any_stream() {
     let node = Node::start().await;
     let (stream_id, other) = (stream(&node).await, stream(&node).await);
     let request = json!({"stream_id": stream_id, "state": "VGhpcyBpcyBhbiBleGFtcGxlIHN0YXRlIHZhbHVlLgo="});
@@ -418,7 +418,7 @@ async fn a_verification_arrives_with_its_state_whatever_the_stream_delivers() {
 }
 
 #[tokio::test]
-async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
+async fn paused_stream_retains_events_and_a_disabled_one_does_not() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let set_status = async |status: &str| {
@@ -446,7 +446,7 @@ async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
 /// Attack: an issuer that speaks for nobody but its own subjects has this fabric say in its own name, to all who trust
 /// it, that somebody else's account is compromised: by a telephone number, or a name beside its own.
 #[tokio::test]
-async fn what_an_issuer_says_of_whom_it_does_not_name_alone_is_not_passed_on() {
+async fn subject_beyond_the_issuers_authority_is_not_relayed() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let own = json!({"format": "opaque", "id": "7"});

@@ -12,7 +12,7 @@ use wiremock::ResponseTemplate;
 use crate::support::{JWT, Node, OWN, credential};
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_when_the_node_is_told_to_stop() {
+async fn request_in_flight_is_answered_at_shutdown() {
     let node = Node::start().await;
     let keys = json!({"keys": [node.cluster.es256.jwk()]});
     let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));

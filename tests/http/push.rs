@@ -115,7 +115,7 @@ async fn loopback_push_waits_until_it_is_switched_on() {
 
 /// Attack: whoever made a stream is blocked, and its receiver goes on listening.
 #[tokio::test]
-async fn nothing_is_pushed_for_whoever_is_blocked_until_that_is_lifted() {
+async fn blocked_owner_gets_no_pushes_until_the_block_is_lifted() {
     let node = secure("allow_loopback_push = true\n").await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -169,7 +169,7 @@ async fn counted(node: &Node, stream_id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_happens_reaches_a_receiver_of_another_make_which_verifies_it() {
+async fn pushed_sets_are_verified_by_an_independent_receiver() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -202,7 +202,7 @@ async fn each_event_comes_once_and_those_of_a_subject_in_their_order() {
 }
 
 #[tokio::test]
-async fn whatever_a_receiver_does_instead_of_taking_an_event_it_comes_again_as_the_same() {
+async fn failed_push_is_retried_with_the_same_set() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -232,7 +232,7 @@ async fn whatever_a_receiver_does_instead_of_taking_an_event_it_comes_again_as_t
 }
 
 #[tokio::test]
-async fn a_receiver_that_failed_is_tried_again_without_being_asked_for() {
+async fn failed_receiver_is_retried_without_a_trigger() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -248,7 +248,7 @@ async fn a_receiver_that_failed_is_tried_again_without_being_asked_for() {
 }
 
 #[tokio::test]
-async fn what_a_receiver_refuses_for_good_is_shown_and_holds_up_nothing() {
+async fn permanent_rejection_is_reported_and_delays_nothing() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -291,7 +291,7 @@ async fn one_refusal_pauses_no_stream_and_the_event_comes_again() {
 }
 
 #[tokio::test]
-async fn receivers_that_never_answer_answer_too_much_or_never_end_delay_no_other() {
+async fn misbehaving_receivers_delay_no_other_receiver() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     for (path, mode) in [("/slow", "slow"), ("/large", "large"), ("/endless", "endless")] {
@@ -331,7 +331,7 @@ async fn a_receiver_that_was_not_there_gets_everything_when_it_is() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_started_again_in_the_middle_loses_nothing_and_repeats_the_same() {
+async fn restart_loses_no_event_and_repeats_the_same_sets() {
     let mut node = Node::start().await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -347,7 +347,7 @@ async fn a_node_that_is_started_again_in_the_middle_loses_nothing_and_repeats_th
 }
 
 #[tokio::test]
-async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
+async fn paused_stream_retains_events_and_a_disabled_one_does_not() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
@@ -365,7 +365,7 @@ async fn a_paused_stream_holds_what_happens_and_a_disabled_one_does_not() {
 }
 
 #[tokio::test]
-async fn another_address_gets_what_is_held_and_a_deleted_stream_nothing() {
+async fn new_endpoint_gets_the_backlog_and_deletion_ends_delivery() {
     let node = Node::start().await;
     let mut receiver = receiver(&node).await;
     receiver.order(&json!({"mode": "503", "only": "/old"})).await;

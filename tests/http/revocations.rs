@@ -84,7 +84,7 @@ fn next_of(answer: &Answer) -> Option<String> {
 // --- each kind -----------------------------------------------------------------------------------
 
 #[tokio::test]
-async fn a_workload_is_revoked_with_every_token_that_derives_from_it_and_no_other_is() {
+async fn workload_revocation_covers_exactly_its_derived_tokens() {
     let node = Node::start().await;
     let [one, other] = [
         ours(&node, &credential(&node.cluster.reporter(), JWT)).await,
@@ -166,7 +166,7 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
 }
 
 #[tokio::test]
-async fn one_token_of_ours_and_what_was_exchanged_from_it_is_revoked_and_its_siblings_are_not() {
+async fn jti_revocation_covers_descendants_and_no_siblings() {
     let node = Node::start().await;
     let first = ours(&node, &credential(&node.cluster.reporter(), JWT)).await;
     let sibling = ours(&node, &credential(&node.cluster.reporter(), JWT)).await;
@@ -201,7 +201,7 @@ async fn a_client_is_revoked_with_what_it_had_exchanged() {
 }
 
 #[tokio::test]
-async fn a_key_of_ours_is_tainted_and_one_of_another_issuer_takes_what_it_signed_along() {
+async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     let node = Node::start().await;
     node.advance_secs(600);
     let claims =
@@ -250,7 +250,7 @@ async fn a_key_of_ours_is_tainted_and_one_of_another_issuer_takes_what_it_signed
 
 /// Attack: the key of an issuer is stolen. What the thief signs after the revocation says a later `iat`.
 #[tokio::test]
-async fn a_stolen_key_of_an_issuer_signs_nothing_that_is_accepted_until_an_operator_lifts_that() {
+async fn stolen_issuer_key_is_blocked_until_lifted() {
     let mut node = Node::start().await;
     let request = json!({"key": "shared", "issuer": node.cluster.kubernetes(), "reason": "stolen"});
     let answer = revoke(&node, &request).await;
@@ -276,7 +276,7 @@ async fn a_stolen_key_of_an_issuer_signs_nothing_that_is_accepted_until_an_opera
 }
 
 #[tokio::test]
-async fn what_is_blocked_is_listed_page_by_page_and_an_operator_lifts_it() {
+async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
     let node = secure().await;
     let issuer = node.cluster.kubernetes();
     for key in ["a", "b", "c"] {
@@ -488,7 +488,7 @@ async fn an_agent_named_as_a_subject_is_the_same_agent() {
 }
 
 #[tokio::test]
-async fn a_workload_takes_along_what_it_had_issued_and_whatever_grew_on_that() {
+async fn workload_revocation_covers_its_agents_and_descendants() {
     let forest = Forest::grow().await;
     forest.hits(&json!({"subject": GATEWAY}), &[0, 1, 2, 3, 4, 7]).await;
     // What it issues afterwards is its own again; on a branch that is gone nothing grows.
@@ -504,7 +504,7 @@ async fn a_workload_takes_along_what_it_had_issued_and_whatever_grew_on_that() {
 }
 
 #[tokio::test]
-async fn neither_a_dry_run_nor_the_count_has_agents_that_were_gone_before_or_came_after() {
+async fn dry_run_and_count_omit_agents_gone_before_or_issued_after() {
     let forest = Forest::grow().await;
     let Forest { node, agents } = &forest;
     // 3 is gone before, and so is the branch of 1 with 2 and 7.
@@ -536,7 +536,7 @@ async fn an_agent_that_has_ended_is_named_and_counted_by_nobody() {
 }
 
 #[tokio::test]
-async fn a_workload_whose_name_begins_like_anothers_takes_nothing_of_it_along() {
+async fn workload_name_prefix_covers_nothing_of_another() {
     let forest = Forest::grow().await;
     forest.hits(&json!({"subject": "spiffe://trust.example/gate"}), &[]).await;
     forest.hits(&json!({"subject": "spiffe://trust.example/gateway/x"}), &[]).await;
@@ -545,7 +545,7 @@ async fn a_workload_whose_name_begins_like_anothers_takes_nothing_of_it_along() 
 /// Attack: a workload is revoked because it was taken over. Its agents renew themselves, and whoever took it
 /// over asks for them once more under the `Idempotency-Key` they were issued with.
 #[tokio::test]
-async fn an_agent_whose_issuer_was_revoked_is_not_laundered_by_a_renewal_or_a_retry() {
+async fn renewal_or_retry_does_not_launder_an_agent_of_a_revoked_one() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let key = [("idempotency-key", "k")];
@@ -611,7 +611,7 @@ async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
 }
 
 #[tokio::test]
-async fn tools_of_a_workload_are_named_behind_its_agents_and_stay_registered() {
+async fn dry_run_lists_tools_after_agents_and_they_stay_registered() {
     let node = secure().await;
     let (agent, _) = issue(&node, Some("gateway"), None).await;
     let gateway = node.certified("gateway");
@@ -670,7 +670,7 @@ async fn streams_of_a_workload_are_named_on_the_first_page_and_stay() {
 }
 
 #[tokio::test]
-async fn a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neither() {
+async fn second_agent_scan_is_refused_and_revocation_never_waits() {
     let node = unhurried().await;
     let (root, _) = issue(&node, None, None).await;
     for _ in 0..600 {
@@ -705,7 +705,7 @@ async fn a_second_look_through_all_agents_waits_for_nobody_and_a_revocation_neit
 // --- who asks, and what ---------------------------------------------------------------------------
 
 #[tokio::test]
-async fn only_who_administers_the_cluster_revokes_and_sees_what_is_revoked() {
+async fn only_operators_revoke_and_list_revocations() {
     let node = secure().await;
     let request = json!({"subject": GATEWAY}).to_string();
     for name in ["gateway", "second"] {
@@ -825,7 +825,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_retry_with_the_same_key_is_the_same_revocation_and_another_request_is_refused() {
+async fn retry_with_the_same_key_is_the_same_revocation() {
     let mut node = Node::start().await;
     let (id, _) = issue(&node, None, None).await;
     let key = [("idempotency-key", "k"), JSON];
@@ -848,7 +848,7 @@ async fn a_retry_with_the_same_key_is_the_same_revocation_and_another_request_is
 
 /// The key of a request is kept for longer than the row of a revocation, and than an agent that is revoked.
 #[tokio::test]
-async fn a_late_retry_is_answered_when_neither_the_revocation_nor_the_agent_is_remembered() {
+async fn late_retry_is_answered_after_revocation_and_agent_expired() {
     let node = Node::start().await;
     let (id, _) = issue(&node, None, None).await;
     let key = [("idempotency-key", "k"), JSON];
@@ -881,7 +881,7 @@ async fn rows(node: &Node, limit: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_list_tells_what_was_revoked_by_whom_and_why_each_once_and_in_order() {
+async fn list_has_each_revocation_once_in_order_with_actor_and_reason() {
     let node = secure().await;
     let (agent, _) = issue(&node, Some("gateway"), None).await;
     let issuer = node.cluster.kubernetes();

@@ -153,7 +153,7 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
 }
 
 #[tokio::test]
-async fn the_list_ends_where_it_is_told_to_and_says_that_there_are_more() {
+async fn list_stops_at_its_limit_and_reports_more() {
     let node = Node::start().await;
     for at in 0..101 {
         let answer = node.post("/v1/revocations", &json!({"jti": format!("j{at}")})).await;
@@ -173,7 +173,7 @@ async fn the_list_ends_where_it_is_told_to_and_says_that_there_are_more() {
 }
 
 #[tokio::test]
-async fn a_key_of_an_issuer_is_blocked_listed_and_unblocked_by_command() {
+async fn commands_block_list_and_unblock_issuer_keys() {
     let node = Node::start().await;
     let issuer = node.cluster.kubernetes();
     let revoke = ["revoke", "stolen", "--kind", "key", "--issuer", &issuer];

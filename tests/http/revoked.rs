@@ -176,7 +176,7 @@ async fn kills(sub_id: impl FnOnce(&Node, &World) -> Value, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_workload_that_is_revoked_takes_everything_that_was_exchanged_in_its_name() {
+async fn revoked_workload_covers_every_token_exchanged_for_it() {
     kills(|_, _| json!({"format": "uri", "uri": REPORTER}), &OF_THE_CREDENTIAL).await;
 }
 
@@ -210,7 +210,7 @@ async fn a_credential_that_is_revoked_takes_what_it_was_exchanged_for() {
 }
 
 #[tokio::test]
-async fn a_token_in_the_middle_of_a_chain_takes_what_came_of_it_and_leaves_what_it_came_of() {
+async fn mid_chain_revocation_covers_descendants_not_ancestors() {
     let third = |_: &Node, world: &World| json!({"format": "jwt_id", "iss": FABRIC, "jti": world.claim("third", "jti")});
     kills(third, &["third", "leaf", "acted"]).await;
 }
@@ -221,7 +221,7 @@ async fn an_actor_that_is_revoked_takes_what_it_did_for_others() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_revoked_takes_its_children_and_what_they_did() {
+async fn agent_revocation_covers_children_and_their_tokens() {
     let root = |_: &Node, world: &World| json!({"format": "uri", "uri": world.claim("root", "sub")});
     kills(root, &["root", "child", "child's leaf", "by child"]).await;
 }
@@ -244,7 +244,7 @@ async fn several_aliases_are_revoked_with_one_signal() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_tainted_takes_every_chain_that_has_a_link_it_signed() {
+async fn tainted_key_covers_every_chain_with_a_link_it_signed() {
     let mut node = Node::start().await;
     let world = World::make(&node).await;
     let path = format!("/v1/sys/keys/{}/taint", world.token("first").kid.as_str().expect("kid"));
@@ -257,7 +257,7 @@ async fn a_key_that_is_tainted_takes_every_chain_that_has_a_link_it_signed() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_issued_after_a_revocation_is_accepted_and_its_chain_too() {
+async fn token_issued_after_a_revocation_is_accepted_with_its_chain() {
     let node = Node::start().await;
     let world = World::make(&node).await;
     revoke(&node, &json!({"format": "uri", "uri": REPORTER})).await;
@@ -289,7 +289,7 @@ async fn a_token_that_is_issued_after_a_revocation_is_accepted_and_its_chain_too
 }
 
 #[tokio::test]
-async fn a_long_lived_credential_from_before_a_revocation_is_refused_until_it_dies() {
+async fn credential_from_before_a_revocation_is_refused_to_its_end() {
     let node = Node::start().await;
     let long = |name: &str| {
         let claims =
@@ -323,7 +323,7 @@ async fn a_long_lived_credential_from_before_a_revocation_is_refused_until_it_di
 }
 
 #[tokio::test]
-async fn who_is_revoked_is_no_bearer_renews_nothing_and_registers_no_key() {
+async fn revoked_agent_cannot_call_renew_or_register_keys() {
     let node = Node::start().await;
     let as_bearer = async |token: &Token, method: &str, path: &str, body: &Value| {
         let authorization = format!("Bearer {}", token.text);

@@ -202,7 +202,7 @@ async fn repetition_is_a_duplicate_whatever_policy_has_become() {
 }
 
 #[tokio::test]
-async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
+async fn blocked_caller_and_revoked_key_send_no_signal() {
     let node = secure().await;
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
     let blocked = with(
@@ -233,7 +233,7 @@ async fn a_caller_that_is_blocked_and_a_key_that_is_revoked_send_no_signal() {
 
 /// A certificate goes on being valid: what it asks for is refused, until the block is lifted.
 #[tokio::test]
-async fn a_caller_that_is_blocked_is_issued_nothing_by_its_certificate() {
+async fn blocked_caller_is_issued_nothing_by_its_certificate() {
     let node = secure().await;
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
     let exchange = service_account(&node, "reporter");
@@ -264,7 +264,7 @@ async fn a_caller_that_is_blocked_is_issued_nothing_by_its_certificate() {
 }
 
 #[tokio::test]
-async fn an_unknown_key_is_no_last_word_while_its_source_may_not_be_asked() {
+async fn unknown_key_is_temporary_while_its_source_is_paused() {
     let node = Node::start().await;
     is_bare(&send_signed(&node, &signed(&node, &good(&node))).await);
     let fresh = with(&header(&node), &json!({"kid": "rotated"}));
@@ -428,7 +428,7 @@ async fn a_body_that_is_none_of_the_two_forms_is_refused() {
 }
 
 #[tokio::test]
-async fn a_signal_of_the_future_of_two_days_ago_or_for_another_is_refused() {
+async fn future_old_or_misdirected_signal_is_refused() {
     let node = Node::start().await;
     let at = |iat: i64| with(&good(&node), &json!({ "iat": iat }));
     for iat in [NOW_SECS + 60, NOW_SECS - DAY_SECS] {
@@ -457,7 +457,7 @@ async fn a_signal_of_the_future_of_two_days_ago_or_for_another_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_is_taken_only_from_who_may_speak_for_its_issuer() {
+async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     let node = secure().await;
     let set = good(&node);
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
@@ -850,7 +850,7 @@ async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
 }
 
 #[tokio::test]
-async fn an_event_of_the_future_is_refused_and_an_ancient_one_outlasts_nothing() {
+async fn future_event_is_refused_and_an_ancient_one_expires() {
     let node = Node::start().await;
     let disabled = |claims: &Value| set(&node, &workload(REPORTER), &account("disabled", claims));
     for wrong in [
@@ -950,7 +950,7 @@ async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn without_a_rule_about_signals_none_is_received_and_what_was_revoked_stays_so() {
+async fn without_signal_rule_none_is_received_and_revocations_stay() {
     let node = Node::start_with(Setup { without: &["signals.rego"], ..Setup::default() }).await;
     let text = "the policy has no rule data.svc.signals.decision";
     send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
@@ -979,7 +979,7 @@ async fn without_an_issuer_of_signals_none_is_received() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_subjects_in_a_minute_are_more_than_an_issuer_may_revoke() {
+async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
     const SUBJECTS: usize = 100_000;
     const IN_ONE: usize = 16;
     let few = "https://few.example";

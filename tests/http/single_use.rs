@@ -48,7 +48,7 @@ async fn of_many_who_bring_one_nonce_at_once_one_passes() {
 }
 
 #[tokio::test]
-async fn a_nonce_is_remembered_as_long_as_any_credential_could_bring_it_back() {
+async fn nonce_is_retained_as_long_as_a_credential_can_present_it() {
     let node = Node::start().await;
     let long = json!({"exp": 1_900_000_000});
     let token = node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &long));

@@ -28,7 +28,7 @@ fn value<'t>(shown: &'t str, name: &str) -> &'t str {
 }
 
 #[tokio::test]
-async fn a_stream_is_made_shown_paused_verified_and_deleted_by_command() {
+async fn commands_create_show_pause_verify_and_delete_streams() {
     let node = Node::start().await;
     let more = ["--event", "session-revoked", "--event", "urn:x:y", "--description", "the SIEM"];
     let out = succeed(&node, &[&PUSH[..], &more].concat());
@@ -66,7 +66,7 @@ async fn a_stream_is_made_shown_paused_verified_and_deleted_by_command() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_polled_says_where_and_asks_for_everything_unless_told() {
+async fn poll_stream_reports_its_url_and_requests_all_by_default() {
     let node = Node::start().await;
     let made = json_of(&succeed(&node, &["create", "--poll", "--aud", "siem", "-o", "json"]));
     let id = made["stream_id"].as_str().expect("stream_id");

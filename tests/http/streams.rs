@@ -117,7 +117,7 @@ async fn through_every_step(request: &Value, expected: &Value) {
 }
 
 #[tokio::test]
-async fn a_push_stream_goes_through_every_step_of_the_interoperability_profile() {
+async fn push_stream_completes_the_caep_interoperability_profile() {
     let expected = json!({
         "iss": FABRIC, "aud": "spiffe://trust.example/gateway", "status": "enabled",
         "events_requested": [REVOKED], "events_delivered": [REVOKED],
@@ -129,7 +129,7 @@ async fn a_push_stream_goes_through_every_step_of_the_interoperability_profile()
 }
 
 #[tokio::test]
-async fn a_poll_stream_goes_through_every_step_of_the_interoperability_profile() {
+async fn poll_stream_completes_the_caep_interoperability_profile() {
     let url = format!("{BASE}/v1/signals/poll/{{id}}");
     let expected = json!({
         "aud": "spiffe://trust.example/gateway", "status": "enabled", "events_delivered": [REVOKED],
@@ -173,7 +173,7 @@ async fn discovery_names_what_answers_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn in_development_mode_a_node_names_the_address_at_which_it_listens() {
+async fn development_node_publishes_its_listening_address() {
     let node = Node::start().await;
     let metadata = node.get(CONFIGURATION).await.json();
     assert_eq!(metadata["status_endpoint"], format!("{}{STATUS}", node.base()));
@@ -577,7 +577,7 @@ async fn a_receiver_changes_the_status_from_any_to_any() {
 }
 
 #[tokio::test]
-async fn a_verification_has_its_longest_state_and_its_shortest_interval() {
+async fn verification_bounds_state_length_and_interval() {
     let node = start(true).await;
     let id = made(&node, &flat()).await;
     let verify = async |state: &Value| node.post(VERIFICATION, &with(&json!({"stream_id": id}), state)).await;
@@ -662,7 +662,7 @@ async fn subjects_are_removed_up_to_a_limit_and_added_again() {
 }
 
 #[tokio::test]
-async fn a_caller_has_at_most_so_many_streams_and_takes_nobody_elses_place() {
+async fn streams_are_limited_per_caller() {
     let node = start(true).await;
     let gateway = node.certified("gateway");
     let mut ids = Vec::new();

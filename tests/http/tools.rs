@@ -416,7 +416,7 @@ async fn of_many_who_replace_one_state_at_once_one_wins() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_was_lost_is_sent_again_with_the_same_outcome() {
+async fn retried_write_has_the_same_outcome() {
     let mut node = Node::start().await;
     let send = async |node: &Node, method: &str, path: &str, key: &str, body: &Value| {
         node.call(method, path, &[JSON, ("idempotency-key", key)], body.to_string()).await
@@ -486,7 +486,7 @@ const NAMES: [&str; 12] = [
 const ODD: &str = "<>\"`{}|^~!*'()\\[]@:;,&=+$-._A0z";
 
 #[tokio::test]
-async fn ten_thousand_tools_with_hostile_names_are_listed_in_pages_each_once() {
+async fn ten_thousand_tools_with_hostile_names_are_listed_once_each() {
     let unhurried = "[limits]\nrequests_per_second_per_caller = 1000000".to_owned();
     let mut node = Node::start_with(Setup { more_config: unhurried, ..Setup::default() }).await;
     let odd: Vec<char> = ODD.chars().collect();

@@ -115,7 +115,7 @@ fn changed_signature(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_token_that_passes_is_answered_with_whose_it_is_and_every_check() {
+async fn passing_token_returns_its_subject_and_every_check() {
     let node = with_sql().await;
     let actor = node.own_token("agents", "orchestrator").await;
     let minted = bound(&node, &json!({"actor_token": actor.token, "scope": "db.read"})).await;
@@ -190,7 +190,7 @@ async fn every_member_is_checked_and_named() {
 }
 
 #[tokio::test]
-async fn an_unknown_tool_is_404_whatever_the_token_and_leaves_no_trail() {
+async fn unknown_tool_is_404_for_any_token_and_has_no_trail() {
     let node = with_sql().await;
     let good = bound(&node, &json!({})).await.token;
     let long = "t".repeat(10_000);
@@ -205,7 +205,7 @@ async fn an_unknown_tool_is_404_whatever_the_token_and_leaves_no_trail() {
 }
 
 #[tokio::test]
-async fn a_failed_check_has_one_name_in_the_answer_the_metric_and_the_audit() {
+async fn failed_check_has_one_name_in_answer_metric_and_audit() {
     let node = with_sql().await;
     register(
         &node,
@@ -342,7 +342,7 @@ async fn a_verification_that_is_refused_spends_nothing() {
 }
 
 #[tokio::test]
-async fn the_tool_counts_as_it_is_now_and_not_as_it_was_when_the_token_was_issued() {
+async fn current_tool_entry_applies_not_that_at_issue() {
     let node = with_sql().await;
     register(&node, &bare()).await;
     let token = plain(&node, &json!({})).await.token;
@@ -358,7 +358,7 @@ async fn the_tool_counts_as_it_is_now_and_not_as_it_was_when_the_token_was_issue
 }
 
 #[tokio::test]
-async fn an_execution_scoped_token_has_no_second_of_grace_and_another_has_five() {
+async fn execution_scoped_token_has_no_leeway_and_others_five_seconds() {
     let node = with_sql().await;
     register(&node, &bare()).await;
     let one_call = bound(&node, &json!({})).await.token;
@@ -377,7 +377,7 @@ async fn an_execution_scoped_token_has_no_second_of_grace_and_another_has_five()
 }
 
 #[tokio::test]
-async fn no_tool_takes_a_token_that_is_meant_for_the_fabric_or_comes_from_elsewhere() {
+async fn tool_refuses_tokens_for_us_and_from_foreign_issuers() {
     let node = Node::start().await;
     register(&node, &bare()).await;
     let ours = node.own_token("agents", "orchestrator").await.token;
@@ -433,7 +433,7 @@ async fn the_token_of_a_revoked_agent_and_of_its_child_passes_no_tool() {
 }
 
 #[tokio::test]
-async fn a_bound_token_passes_with_the_certificate_that_the_tool_server_saw() {
+async fn bound_token_passes_with_the_clients_certificate() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     register(&node, &bare()).await;
     let digest = super::bound_tokens::digest_of(&node.certificates().callers[0].1);
@@ -449,7 +449,7 @@ async fn a_bound_token_passes_with_the_certificate_that_the_tool_server_saw() {
 }
 
 #[tokio::test]
-async fn a_token_from_ahead_of_this_nodes_log_is_waited_for_and_then_answered_503() {
+async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     let mut node = Node::start().await;
     register(&node, &bare()).await;
     node.stop().await;

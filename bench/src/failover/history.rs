@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_stall_of_the_span_is_the_gap_though_some_were_answered_before_it() {
+    fn longest_stall_is_the_gap_although_some_were_answered_before() {
         let history = History {
             requests: vec![good(0, 99), good(100, 110), good(111, 500), good(112, 510)],
             faults: vec![fault(100)],
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_write_that_is_not_on_every_node_as_it_was_written_is_lost() {
+    fn acknowledged_write_that_differs_on_a_node_is_lost() {
         let entry = |number: u64| json!({"tool_id": format!("t{number}"), "name": "n"});
         let record = |number: u64| json!({"tool_id": format!("t{number}"), "name": "n", "revision": 1});
         let whole = BTreeMap::from([(1, record(1)), (2, record(2)), (3, record(3))]);
