@@ -1,5 +1,5 @@
-//! A node killed while it verifies: whatever was answered is in the trail exactly once, and the trail holds
-//! together, by our own check and by one in another language.
+//! A node that is killed while it verifies. Each answered verification is in the audit trail exactly once,
+//! and two independent verifiers accept the trail.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ async fn post(http: &reqwest::Client, base: &str, path: &str, body: &Value) -> O
     Some((status, serde_json::from_str(&text).ok()?))
 }
 
-/// A token for the tool, which is registered if it is not there.
+/// A token for the tool. Registers the tool if needed.
 async fn token(site: &Site, http: &reqwest::Client, base: &str) -> String {
     let mut request = exchange(&site.credential(), "");
     request.as_object_mut().expect("object").remove("execution_scope");
@@ -42,10 +42,10 @@ fn answer_text(answer: &Value) -> String {
     answer["access_token"].as_str().expect("a token").to_owned()
 }
 
-/// `request_id` of what was answered, and what was answered.
+/// `request_id` and status of each answered verification.
 type Answered = BTreeMap<String, u16>;
 
-/// Verifies so many times, and kills the node when this many were answered, if any.
+/// Sends `all` verifications and kills the node after `kill_after` answers.
 async fn verifications(site: &Site, all: u32, kill_after: Option<u32>, answered: &RefCell<Answered>) {
     let node = site.spawn().expect("starts");
     let (http, base) = (client(), format!("http://{}", node.address));
@@ -84,7 +84,7 @@ async fn verifications(site: &Site, all: u32, kill_after: Option<u32>, answered:
     }
 }
 
-/// Runs a command of ours; what it printed.
+/// Standard output of a command of the product.
 fn run(arguments: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(arguments).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -92,7 +92,7 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The same check in another language: whether all holds, and what it printed.
+/// Verifies an export with the Python verifier: its verdict and output.
 fn checked_elsewhere(export: &Path) -> (bool, Value) {
     #[expect(clippy::disallowed_methods, reason = "the one variable of the tests; the Makefile sets it")]
     let python = std::env::var_os("TRUST_FABRIC_PYTHON").expect("run the tests with `make test`");
@@ -107,7 +107,7 @@ fn lines(export: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Exports one tool's trail and all blocks, and has both checked twice. Answers the trail.
+/// Exports the trail of the tool and all blocks, and verifies both twice. Returns the trail.
 fn exported(site: &Site, server: &str) -> Vec<Value> {
     let place = |name: &str| -> PathBuf { site.beside(name) };
     let (trail, blocks) = (place("trail.jsonl"), place("blocks.jsonl"));
@@ -160,11 +160,11 @@ async fn killed_node_keeps_each_answered_verification_once() {
 #[tokio::test]
 #[ignore = "a hundred thousand verifications take minutes: `make proof`"]
 async fn a_hundred_thousand_verifications_and_kills_keep_the_trail() {
-    // Each round ends with its node when three quarters of it are answered.
+    // Each round ends when three quarters are answered.
     every_answer_is_in_the_trail_once(4, 33_400).await;
 }
 
-/// Tokens that are good for one call each.
+/// Execution-scoped tokens.
 async fn tokens_for_one_call(site: &Site, http: &reqwest::Client, base: &str, tokens: u32) -> Vec<String> {
     let credential = &site.credential();
     let mint = |at: u32| async move {
@@ -182,7 +182,7 @@ async fn killed_node_accepts_no_single_use_token_twice() {
     let site = Site::new();
     let node = site.spawn().expect("starts");
     let (http, base) = (client(), format!("http://{}", node.address));
-    // The tool is registered with it.
+    // Registers the tool.
     token(&site, &http, &base).await;
     let tokens = tokens_for_one_call(&site, &http, &base, TOKENS).await;
     let (passed, heard) = (RefCell::new(BTreeMap::<usize, u32>::new()), Cell::new(0));
@@ -226,7 +226,7 @@ async fn killed_node_accepts_no_single_use_token_twice() {
     }
     assert!(allowed.values().all(|times| *times == 1), "a token was allowed twice");
     assert!(allowed.len() >= passed.len(), "a token passed that is not in the trail");
-    // Spent in the log, and killed before anything could be said of it.
+    // A token can be used in the log without an answer to its caller.
     println!("{} of {TOKENS} passed, {} allowed in the trail", passed.len(), allowed.len());
     node.kill();
 }
@@ -242,7 +242,7 @@ async fn export_with_a_changed_byte_fails_both_verifiers() {
     for name in ["trail.jsonl", "blocks.jsonl"] {
         let (path, changed) = (site.beside(name), site.beside("changed.jsonl"));
         let whole = std::fs::read(&path).expect("export");
-        // Every byte is tried beside the code; here a few, with the whole programs.
+        // A unit test changes every byte; here are samples through the whole programs.
         for at in (0..whole.len()).step_by(whole.len() / 7) {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;

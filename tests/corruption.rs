@@ -1,5 +1,5 @@
-//! Damaged data directories: a node refuses what it cannot trust and says what to do, or is provably
-//! whole. It never forgets in silence and never panics.
+//! Damaged data directories. A node either refuses to start and names the remedy, or has all of its state. It
+//! never drops data silently and never panics.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,23 +17,21 @@ use trust_fabric::state::{self, MintedToken, PolicySource};
 
 const NONCES: u8 = 60;
 const FLIPS: usize = 240;
-/// Nodes started at the same time.
 const AT_ONCE: usize = 6;
 
 fn nonce(number: u8) -> Digest128 {
     Digest128::from_bytes([number; 16])
 }
 
-/// A data directory with a past: tables on disk, tables only in the log, a snapshot, three lives.
+/// A data directory with history: tables on disk, tables only in the log, a snapshot, three starts.
 struct Past {
     site: Site,
-    /// Where the state is after one more start.
+    /// State hash after one more start.
     hash: (u64, StateHash),
 }
 
 impl Past {
     async fn make() -> Self {
-        /// A node does not start with a policy that does not compile.
         const POLICY: &str = include_str!("../policies/exchange.rego");
         let site = Site::new();
         let data = site.data();
@@ -70,13 +68,13 @@ impl Past {
         Self { site, hash }
     }
 
-    /// Starts a node on a copy that `damage` was done to: why it refused, or `None` if it is whole.
+    /// Starts a node on a damaged copy. Returns its error, or `None` if its state is complete.
     async fn after(&self, name: &str, damage: impl FnOnce(&Path)) -> Option<String> {
         let data = self.site.beside(name);
         copy(&self.site.data(), &data);
         damage(&data);
         let outcome = self.start_on(&data, name).await;
-        // What a refused start leaves behind may still be at work there; it goes with the site.
+        // Tasks of the refused node may still write here. The site removes the rest.
         drop(fs::remove_dir_all(&data));
         outcome
     }
@@ -98,7 +96,7 @@ impl Past {
 
     async fn is_whole(&self, node: &Node, name: &str) {
         let state = &node.running.state;
-        // A node that lost a private key publishes another, which is an entry more.
+        // A node that lost a private key publishes another, which adds a log entry.
         if !name.ends_with("p8") {
             assert_eq!(state.core().state_hash().expect("hash"), self.hash, "{name}: not the same state");
         }
@@ -125,7 +123,7 @@ async fn snapshot(node: &Node, data: &Path) {
     node.running.state.core().snapshot().await.expect("snapshot");
     let mut number = 200;
     while newest_snapshot(data).is_none() {
-        // Entries applied meanwhile; one nonce is as good as another.
+        // These entries are applied while the snapshot is built.
         drop(
             node.running
                 .state
@@ -143,14 +141,14 @@ fn says_what_to_do(text: &str) -> bool {
         .any(|advice| text.contains(advice))
 }
 
-/// RocksDB's own diary, its lock, and the record of its options hold nothing of ours.
+/// Excludes RocksDB's info log, lock file and options files, which hold no data of ours.
 fn holds_data(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).expect("name");
     let is_diary = name.starts_with("LOG") || name == "LOCK" || name.starts_with("OPTIONS");
     !is_diary && fs::metadata(path).expect("size").len() > 0
 }
 
-/// Spread over every file: each is hit, a larger one more often.
+/// Positions in every file, more of them in larger files.
 fn positions(data: &Path, count: usize) -> Vec<(PathBuf, u64)> {
     let files: Vec<_> = files(data).into_iter().filter(|path| holds_data(path)).collect();
     let per_file = count.div_ceil(files.len());
@@ -158,7 +156,7 @@ fn positions(data: &Path, count: usize) -> Vec<(PathBuf, u64)> {
     for path in files {
         let length = fs::metadata(&path).expect("size").len();
         let step = (length / per_file as u64).max(1);
-        // An odd offset in each step, so that headers and payloads are both hit.
+        // An odd offset in each step hits headers and payloads.
         let at = (0..length).step_by(usize::try_from(step).expect("step"));
         positions.extend(at.enumerate().map(|(turn, at)| {
             let within = (at + (turn as u64 * 7) % step).min(length - 1);
@@ -288,7 +286,7 @@ async fn parts_of_different_lives_are_refused() {
     assert!(unnamed.await.expect("refused").contains("ahead of the log"));
 }
 
-/// What the message advises must work: it is all that an operator has.
+/// The advice in the error message works: operators have nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_its_state_makes_it_again_from_the_log() {
     let past = &Past::make().await;
@@ -332,7 +330,7 @@ async fn a_start_that_fails_above_the_core_closes_the_directory() {
     }
     let refused = site.start(&data).await.err();
     assert!(matches!(refused, Some(node::Error::Keyring(_))), "{refused:?}");
-    // A node without keys makes itself new ones.
+    // A node without keys creates new ones.
     for key in &keys {
         fs::remove_file(key).expect("key");
     }

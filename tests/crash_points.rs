@@ -1,8 +1,7 @@
-//! A node is stopped between every two of its I/O steps, and finds everything it acknowledged.
+//! A node that is killed before each of its I/O steps retains everything that it acknowledged.
 //!
-//! A node lives a short scripted life in a process of its own, watched with ptrace: it is killed at
-//! its n-th step, before the step is taken, for n = 1, 2, 3, … A step is a system call that changes
-//! a file, its name or what of it is durable, anywhere in the data directory.
+//! The node runs a short script in its own process under ptrace and is killed before its n-th step, for n =
+//! 1, 2, 3, … A step is a system call that changes a file, its name or its durability in the data directory.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -25,25 +24,24 @@ use node_under_test::{Site, copy, newest_snapshot};
 use trust_fabric::id::Digest128;
 use trust_fabric::state::{self, MintedToken, PolicySource};
 
-/// Names the directory of the life to be lived.
+/// Names the data directory of the scripted process.
 const LIFE: &str = "TRUST_FABRIC_TEST_LIFE";
-/// Kills in one run of the test suite.
+/// Kills per run of the normal test suite.
 const KILLS_IN_CI: usize = 60;
 
 fn nonce(number: u8) -> Digest128 {
     Digest128::from_bytes([number; 16])
 }
 
-/// Says that something was acknowledged. One write: a kill leaves the whole line or none of it.
+/// Reports an acknowledgement in a single write: a kill leaves the whole line or none of it.
 fn acknowledge(what: &str) {
     use std::io::Write as _;
     std::io::stderr().write_all(format!("ack {what}\n").as_bytes()).expect("say");
 }
 
-/// A node does not start with a policy that does not compile.
 const POLICY: &str = include_str!("../policies/exchange.rego");
 
-/// The life: two starts, nonces, a policy, a tainted key, two snapshots. Does nothing by itself.
+/// The script: two starts, nonces, a policy, a tainted key, two snapshots. It runs only when [`LIFE`] is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "how the test tells its other process what to do")]
 async fn a_life_to_be_interrupted() {
@@ -88,18 +86,18 @@ async fn a_life_to_be_interrupted() {
     acknowledge("end");
 }
 
-/// What became of one life.
+/// Result of one run of the script.
 struct Life {
     acknowledged: Vec<String>,
-    /// The step it was killed at, or `None` if it came to its end.
+    /// The step before which it was killed; `None` if it finished.
     killed_at: Option<String>,
     steps: usize,
 }
 
-/// Lives the life until step `last`.
+/// Runs the script until step `last`.
 fn live_until(site: &Site, last: usize) -> Life {
     let program = std::env::current_exe().expect("program");
-    // Stops itself first, so that nothing happens before it is watched.
+    // The shell stops itself first, so that no step precedes the tracing.
     let mut child = Command::new("sh")
         .args(["-c", r#"kill -STOP $$; exec "$0" --exact a_life_to_be_interrupted --nocapture"#])
         .arg(program)
@@ -128,7 +126,7 @@ fn watch(pid: Pid, data: &Path, last: usize) -> (Option<String>, usize) {
     let mut steps = 0;
     let mut killed_at = None;
     loop {
-        // Every thread, or the end of the process is never told.
+        // Without `__WALL` the exit of the process is not reported for every thread.
         let status = waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)).expect("wait");
         let (thread, signal) = match status {
             WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..) if ended == pid => {
@@ -141,7 +139,7 @@ fn watch(pid: Pid, data: &Path, last: usize) -> (Option<String>, usize) {
                     steps += 1;
                     if steps == last {
                         killed_at = Some(step);
-                        // Before it goes on, so the step is never taken.
+                        // The kill comes before the step is taken.
                         kill(pid, Signal::SIGKILL).expect("kill");
                     }
                 }
@@ -154,12 +152,12 @@ fn watch(pid: Pid, data: &Path, last: usize) -> (Option<String>, usize) {
             WaitStatus::PtraceEvent(thread, ..) => (thread, None),
             _ => continue,
         };
-        // A thread may be gone by now.
+        // The thread may have exited.
         let _ = ptrace::syscall(thread, signal);
     }
 }
 
-/// The step that a thread is about to take, if it is one.
+/// The step that a thread is about to take.
 fn step(thread: Pid, data: &Path) -> Option<String> {
     const ENTRY: u8 = 1;
     if ptrace::syscall_info(thread).ok()?.op != ENTRY {
@@ -183,7 +181,7 @@ fn step(thread: Pid, data: &Path) -> Option<String> {
     Some(format!("{name} {}", kind_of(below)))
 }
 
-/// The path with its numbers left out.
+/// The path without numbers.
 fn kind_of(path: &Path) -> String {
     let name = path.display().to_string();
     if path.starts_with("keys") {
@@ -193,7 +191,7 @@ fn kind_of(path: &Path) -> String {
     }
 }
 
-/// The system calls that are steps, and whether their first argument is an open file.
+/// The system calls that are steps, and whether their first argument is a file descriptor.
 fn step_name(number: i64) -> Option<(&'static str, bool)> {
     Some(match number {
         libc::SYS_write => ("write", true),
@@ -222,7 +220,7 @@ fn step_name(number: i64) -> Option<(&'static str, bool)> {
     })
 }
 
-/// The node starts, has all that was acknowledged, and its log alone makes the same state.
+/// The node starts with everything acknowledged, and its log alone produces the same state.
 async fn finds_everything(site: &Site, life: &Life) {
     let at = life.killed_at.as_deref().unwrap_or("the end");
     let data = site.data();

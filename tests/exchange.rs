@@ -1,7 +1,7 @@
-//! The exchange from the outside: one node in this process, real issuers, everything over HTTP.
+//! Black-box tests of one node in this process, with real issuers, over HTTP.
 //!
-//! One program for all of it, because each links the database. What is said in which file stands in
-//! `http/mod.rs`; the node, the client and the issuers are in `support`.
+//! They are one program, because each program links the database. The tests are in `http/`; the node, the
+//! client and the issuers are in `support/`.
 
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! A node that cannot prove that it knows what was revoked: who is answered, and who is not.
+//! A node that cannot prove its freshness: which requests it answers, and which it refuses.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ async fn json_of(answer: Response) -> Value {
     serde_json::from_str(&answer.text().await.expect("text")).expect("JSON")
 }
 
-/// Everything that asks what is revoked, by what it is.
+/// Every request that reads the revocation index, by name.
 fn concerned(
     request: impl Fn(Method, &str) -> RequestBuilder,
     token: &str,
@@ -41,7 +41,7 @@ fn concerned(
         let [(name, value)] = JSON;
         request(Method::POST, path).header(name, value).body(body.to_string())
     };
-    // Who names an index asks for no leader; the lease is needed all the same.
+    // An index replaces ReadIndex but not the lease.
     let get = |path: &str| request(Method::GET, path).header("svc-min-index", "0");
     let bearer = |builder: RequestBuilder| builder.bearer_auth(token);
     vec![
@@ -73,7 +73,7 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
     while get("/readyz").await.status() != 200 {}
     let token = site.credential();
 
-    // A core that has stopped renews nothing; what is in memory is still there.
+    // A stopped Raft instance renews nothing; rows in memory remain.
     running.state.core().shutdown().await.expect("stops");
     clock.advance(limits::FRESHNESS_LEASE);
     let waited = concerned(request, &token).into_iter().map(async |(name, asked)| {
@@ -105,7 +105,7 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
         assert!(missing.contains(&json!("freshness lease")), "{answer}");
         assert_ne!(answer["status"], "pass");
     }
-    // It led, and goes on to say so; but nobody confirms it.
+    // The node still believes that it leads, but no quorum confirms it.
     let health = json_of(get("/v1/sys/health").await).await;
     assert_eq!((&health["status"], &health["leader"]), (&json!("warn"), &json!(1)), "{health}");
     clock.advance(limits::LEADER_UNCONFIRMED_MAX);
@@ -116,11 +116,11 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
     let metrics = get("/metrics").await.text().await.expect("text");
     assert!(metrics.lines().any(|line| line == "svc_raft_is_leader 0"), "{metrics}");
     shutdown.cancel();
-    // It ends with what the test did to its core.
+    // The shutdown reports the stopped Raft instance.
     drop(running.until_stopped().await);
 }
 
-/// A machine whose clocks stand still holds a lease for as long as they do.
+/// On a machine whose clocks stand still, a lease lasts until they move.
 #[tokio::test]
 async fn without_leases_a_clock_that_stands_still_lets_nothing_pass() {
     let clock = Clock::manual(Clock::system().now());
@@ -139,12 +139,12 @@ async fn without_leases_a_clock_that_stands_still_lets_nothing_pass() {
         running.state.core().shutdown().await.expect("stops");
         assert_eq!(asked().await, status, "{mode:?}");
         shutdown.cancel();
-        // It ends with what the test did to its core.
+        // The shutdown reports the stopped Raft instance.
         drop(running.until_stopped().await);
     }
 }
 
-/// A node that was cut off served a tainted key for ever.
+/// Regression: a partitioned node served a tainted key without end.
 #[tokio::test]
 async fn without_a_lease_for_long_no_keys_are_served() {
     let site = Site::new();
@@ -159,7 +159,7 @@ async fn without_a_lease_for_long_no_keys_are_served() {
     let tag = keys().await.headers()["etag"].clone();
     running.state.core().shutdown().await.expect("stops");
     clock.advance(limits::JWKS_WITHOUT_LEASE_MAX);
-    // The lease ended later than that ago.
+    // The last lease expired less than that long ago.
     assert_eq!(keys().await.status(), 200);
     clock.advance(limits::FRESHNESS_LEASE);
     let known = async || http.get(&url).header("if-none-match", &tag).send().await.expect("answer");
@@ -170,12 +170,12 @@ async fn without_a_lease_for_long_no_keys_are_served() {
         assert!(text.contains("no freshness lease for 60 s"), "{text}");
     }
     shutdown.cancel();
-    // It ends with what the test did to its core.
+    // The shutdown reports the stopped Raft instance.
     drop(running.until_stopped().await);
 }
 
-/// What is read without asking the leader: what is public, health, metrics and the live feed. Everything else that
-/// is read is as new as what was acknowledged before.
+/// Routes that need no leader: public documents, health, metrics and the live feed. Every other read is
+/// linearizable.
 const READ_HERE: [&str; 9] = [
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
@@ -224,14 +224,14 @@ async fn without_a_leader_only_public_routes_answer() {
         let text = answer.text().await.expect("text");
         assert!(text.contains("the cluster has no leader"), "{path}: {text}");
     }
-    // The lease has run out meanwhile: an index admits no caller, operators are no exception.
+    // The lease has expired meanwhile. An index admits no caller without one, operators included.
     for (path, answer) in all(Some("0")).await {
         assert_eq!(answer.status(), 503, "{path}");
         let text = answer.text().await.expect("text");
         assert!(text.contains("cannot prove now"), "{path}: {text}");
     }
     shutdown.cancel();
-    // It ends with what the test did to its core.
+    // The shutdown reports the stopped Raft instance.
     drop(running.until_stopped().await);
 }
 
@@ -264,7 +264,7 @@ async fn node_resumed_after_its_lease_answers_queued_requests() {
     let send = |child: &Child, signal| kill_process(Pid::from_child(child), signal).expect("signal");
     send(&process.child, Signal::STOP);
     let paused = async {
-        // Real time of a process that is stopped: there is nothing to wait for instead.
+        // The stopped process reports nothing, so there is no event to wait for.
         tokio::time::sleep(limits::FRESHNESS_LEASE + limits::FRESHNESS_RENEWAL).await;
         send(&process.child, Signal::CONT);
     };

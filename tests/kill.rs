@@ -1,4 +1,4 @@
-//! A node killed in the middle of its work: what it acknowledged is there when it comes back.
+//! A node that is killed during its work retains everything that it acknowledged.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ const EXCHANGES: u32 = 10_000;
 const CALLERS: usize = 32;
 const KILLS: u32 = 4;
 
-/// What a caller was told about its nonce.
+/// The answer to an exchange with a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Granted,
@@ -46,13 +46,13 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
     for round in 0..=KILLS {
         let url = format!("http://{}/v1/exchange/token", node.as_ref().expect("node").address);
         let http = client();
-        // The last round asks for every nonce again, whatever became of it.
+        // The last round sends every nonce again.
         let nonces: Vec<u32> = if round == KILLS {
             (0..EXCHANGES).collect()
         } else {
             let mut nonces: Vec<u32> = (from..from + EXCHANGES / KILLS).collect();
             from += EXCHANGES / KILLS;
-            // And the round before asks for some that were asked for when the node was killed.
+            // The round before it repeats some that were in flight at the kill.
             nonces.splice(0..0, nonces[0].saturating_sub(300)..nonces[0]);
             nonces
         };
@@ -97,7 +97,7 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
     the_log_alone_gives_the_same_state(&site).await;
 }
 
-/// Starts one node on the data as it was left, and one on its log without the state.
+/// Starts one node on the data as it is, and one on its log without the state.
 async fn the_log_alone_gives_the_same_state(site: &Site) {
     let replayed = site.beside("replayed");
     copy(&site.data(), &replayed);
@@ -135,8 +135,8 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
     }
 }
 
-/// The tools that the feed tells of from here on, by their ids, up to the end of the connection or the last one.
-/// Says when it `is_there`: without an id it hears only of what comes then.
+/// Ids of the tools in `tool.registered` events, until the connection ends or the last tool arrives. Sends on
+/// `is_there` when subscribed: without an id the feed has only later events.
 async fn told(
     (http, base): (&reqwest::Client, &str),
     last_id: &mut String,
@@ -148,7 +148,7 @@ async fn told(
     assert_eq!(answer.status().as_u16(), 200);
     is_there.notify_one();
     let (mut text, mut read, mut tools) = (String::new(), 0, Vec::new());
-    // A killed node ends nothing: its connection breaks.
+    // A killed node ends no answer: its connection breaks.
     while let Ok(Some(chunk)) = answer.chunk().await {
         text.push_str(std::str::from_utf8(&chunk).expect("text"));
         while let Some(length) = text[read..].find("\n\n") {

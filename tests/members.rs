@@ -1,4 +1,4 @@
-//! The members of a cluster as processes: one that waits for the others, and one that is told to stop.
+//! Members of a cluster as processes: one that waits for the others, and a leader that shuts down.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,14 +20,13 @@ use trust_fabric::token::signing::SigningKey;
 
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 
-/// Certificates and configurations of three members.
 struct Site {
     directory: TempDir,
     made: pki::Made,
     members: Vec<(u64, SocketAddr)>,
 }
 
-/// A member in a process of its own; killed when dropped.
+/// A member as a process, which is killed when dropped.
 struct Member {
     id: u64,
     child: Child,
@@ -53,7 +52,7 @@ impl Site {
         let issuer = SigningKey::generate().expect("key");
         let keys = json!({"keys": [issuer.public_jwk()]}).to_string();
         fs::write(directory.path().join("issuer.jwks"), keys).expect("keys");
-        // All at once, so that they differ.
+        // All are bound at once, so that they differ.
         let ports: Vec<TcpListener> =
             (1..=3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let members = (1..).zip(&ports).map(|(id, port)| (id, port.local_addr().expect("address"))).collect();
@@ -111,7 +110,7 @@ impl Site {
         )
     }
 
-    /// Starts a member, and waits until its ports are open.
+    /// Starts a member and waits until it listens.
     fn start(&self, id: u64) -> Member {
         let file = self.directory.path().join(format!("node-{id}.toml"));
         fs::write(&file, self.config(id)).expect("configuration");
@@ -127,7 +126,7 @@ impl Site {
         member
     }
 
-    /// A client with the certificate of the operator.
+    /// A client with an operator's certificate.
     fn operator(&self) -> Client {
         let read = |path: &Path| fs::read(path).expect("a file");
         let ca = reqwest::Certificate::from_pem(&read(&self.made.ca.certificate)).expect("CA");
@@ -144,7 +143,7 @@ fn client() -> reqwest::ClientBuilder {
 }
 
 impl Member {
-    /// Waits until it says this in its log; all that it says with it.
+    /// Waits for a log message. Returns its event.
     fn says(&mut self, message: &str) -> Value {
         let mut all = String::new();
         loop {
@@ -162,7 +161,7 @@ impl Member {
         client.get(format!("{}{path}", self.http)).send().await.expect("answer")
     }
 
-    /// Tells it to stop, and waits until it has; what it said meanwhile.
+    /// Shuts the member down and waits for its exit. Returns the log of the shutdown.
     fn stop(mut self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("told");
         let mut said = String::new();
@@ -183,7 +182,7 @@ async fn json_of(answer: Response) -> Value {
     serde_json::from_str(&answer.text().await.expect("text")).expect("JSON")
 }
 
-/// What a member answers that waits for this.
+/// Checks the answers of a member that waits for `missing`.
 async fn waits(member: &Member, client: &Client, missing: &str) {
     assert_eq!(member.get(client, "/livez").await.status(), 200);
     for path in ["/readyz", "/v1/sys/health"] {
@@ -203,7 +202,7 @@ async fn waits(member: &Member, client: &Client, missing: &str) {
     }
 }
 
-/// It opened no port and said nothing, so that nobody knew whether it ran, and for whom it waited.
+/// Regression: such a member opened no port and logged nothing.
 #[tokio::test]
 async fn a_member_that_is_alone_says_why_it_waits() {
     let site = Site::new();
@@ -223,7 +222,6 @@ async fn a_member_that_is_alone_says_why_it_waits() {
     assert!(said.contains("it was stopped before it had recovered"), "{said}");
 }
 
-/// Adds a tool through this member.
 async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
     let tool = json!({"tool_id": format!("tool-{number}"), "name": "a tool", "protocols": ["mcp"]});
     let url = format!("{}/v1/tools", member.https);
@@ -231,7 +229,7 @@ async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
     asked.body(tool.to_string()).send().await.expect("answer").status().as_u16()
 }
 
-/// A planned stop cost an election, and every write of that time a wait.
+/// Regression: a planned stop caused an election, and writes waited for it.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the log is read beside the writes")]
 async fn a_leader_that_is_told_to_stop_hands_over_first() {
@@ -265,7 +263,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
     assert!(said.contains("this node hands leadership over"), "{said}");
     assert!(number > 0);
 
-    // The last one that comes back alone knows the keys of its cluster, and serves them for a while.
+    // The last member that restarts alone knows the keys of its cluster, and serves them for a limited time.
     let known = members[0].get(&anonymous, "/v1/identity/jwks").await.text().await.expect("text");
     let id = members[0].id;
     drop(members);

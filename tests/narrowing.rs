@@ -1,6 +1,6 @@
-//! No exchange widens anything (contract §3, Narrowing): capabilities, scope, blast radius,
-//! delegation depth, lifetime. Random subjects, actors, policies and requests, through real
-//! signatures, the real verifiers, a compiled policy and the real narrowing.
+//! No exchange widens capabilities, scope, blast radius, delegation depth or lifetime (contract §3,
+//! Narrowing). Random subjects, actors, policies and requests pass through real signatures, verifiers,
+//! narrowing and a compiled policy.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -33,8 +33,8 @@ const FABRIC: &str = "https://fabric.example";
 const NOW_SECS: i64 = 1_800_000_000;
 const CASES: u32 = 10_000;
 
-/// The policy says what the request's `audience` says, so that every answer of a policy can be had
-/// from one that is compiled once: its grants are JSON in base64url.
+/// Returns the output that the request encodes in `audience` (JSON in base64url), so that one compiled policy
+/// gives every output.
 const POLICY: &str = "package svc.exchange\n\nimport rego.v1\n\n\
     decision := {\"allow\": true, \"reason\": \"granted\", \"grants\": object.union(grants, {\"audience\": input.request.audience})} if {\n\
     grants := json.unmarshal(base64url.decode(split(input.request.audience, \":\")[1]))\n}\n";
@@ -77,7 +77,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     }
 });
 
-/// What a credential states; `None` states nothing.
+/// Claims of a credential.
 #[derive(Clone, Debug)]
 struct Stated {
     name: &'static str,
@@ -91,7 +91,7 @@ struct Stated {
     act: Vec<&'static str>,
 }
 
-/// What policy grants.
+/// Output of the policy.
 #[derive(Clone, Debug)]
 struct Granted {
     capabilities: Vec<&'static str>,
@@ -175,7 +175,7 @@ fn id(name: &str) -> String {
     format!("wimse://trust.example/agent/{name}")
 }
 
-/// A signed token that states this, verified.
+/// A verified credential with these claims.
 fn credential(stated: &Stated) -> Option<Credential> {
     let world = &*WORLD;
     let mut claims = json!({
@@ -215,7 +215,7 @@ fn credential(stated: &Stated) -> Option<Credential> {
     }
 }
 
-/// What the policy answers, through the engine.
+/// The decision of the compiled policy.
 fn permit(granted: &Granted, requested: &[String]) -> Permit {
     use base64::Engine as _;
     let mut grants = json!({"capabilities": granted.capabilities, "scopes": granted.scopes});
@@ -248,7 +248,7 @@ fn permit(granted: &Granted, requested: &[String]) -> Permit {
     WORLD.bundle.decide_exchange(&question).unwrap_or_else(|denial| panic!("{denial:?}"))
 }
 
-/// The rules, written a second time: what a grant may never have.
+/// The rules of narrowing, written a second time.
 fn check(
     grant: &Grant,
     parties: &[Stated],
@@ -297,7 +297,7 @@ fn check(
     Ok(())
 }
 
-/// Everyone in the chain, each once, the actor first.
+/// The chain has every party once, the actor first.
 fn check_chain(grant: &Grant, parties: &[Stated]) -> Result<(), TestCaseError> {
     let actors: Vec<&str> =
         grant.pair().act().into_iter().flat_map(Act::chain).map(|act| act.sub.as_str()).collect();
@@ -363,6 +363,6 @@ fn no_exchange_widens_anything() {
         panic!("{error}");
     }
     let [passed, refused] = outcomes.into_inner();
-    // Both must be common, or the property says little.
+    // Both outcomes must be common for the property to mean anything.
     assert!(passed > CASES / 10 && refused > CASES / 10, "{passed} passed, {refused} refused");
 }

@@ -1,6 +1,6 @@
-//! Policy from the outside: hostile bundles, killable loading, the shipped policy.
+//! Policy as a black box: hostile bundles, killable loading, the shipped policy.
 //!
-//! Only the public interface of `trust_fabric::policy` may be used here.
+//! Uses only the public interface of `trust_fabric::policy`.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -203,7 +203,7 @@ fn rules_that_contradict_each_other_deny() {
 
 #[test]
 fn an_error_behind_a_negation_denies() {
-    // Each of these would permit if the helper counted as undefined.
+    // Each of these would allow if the helper counted as undefined.
     for helper in [
         "blocked := 1 if input.subject\n\nblocked := 2 if input.request",
         "blocked := x if some x in [1, 2]",
@@ -233,7 +233,7 @@ fn refuses_recursive_functions_and_chains_that_are_too_deep() {
         policy(&format!("decision := r1{}\n\n{links}r{length}{call} := 1", call.replace('x', "1")))
     };
     for call in ["", "(x)"] {
-        // The rule that answers is one of the chain.
+        // The decision rule is one of the chain.
         let bundle =
             Bundle::compile(&[chain(limits::POLICY_CALL_DEPTH_MAX - 1, call)]).expect("at the limit");
         assert_eq!(bundle.decide_exchange(&question()).expect_err("a number").kind, DenialKind::Malformed);
@@ -273,7 +273,7 @@ fn a_loop_without_a_near_end_is_denied_by_the_deadline() {
     assert_eq!(denial_of(&rules), DenialKind::TimedOut);
     let took = Clock::system().boot().saturating_sub(began);
     assert!(took < 20 * limits::POLICY_DECISION_DEADLINE, "{took:?}");
-    // The thread's next decision is not affected.
+    // The next decision on this thread is not affected.
     assert_eq!(denial_of("decision := 1"), DenialKind::Malformed);
 }
 
@@ -426,7 +426,7 @@ fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
     assert_eq!((nothing.answer, nothing.error.as_deref()), (None, Some("policy has no answer")));
 }
 
-/// One row of `tests/vectors/policy/<point>.json`, which a second Rego engine reads too.
+/// One row of `tests/vectors/policy/<point>.json`, which a second Rego engine evaluates too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Vector {
@@ -451,7 +451,7 @@ fn the_compiled_policy_gives_the_answers_of_the_vectors() {
     }
 }
 
-/// A rule about agents beside one about exchanges that permits nothing.
+/// A rule for agents, beside an exchange rule that denies.
 fn about_agents(rule: &str) -> Result<Bundle, Error> {
     let identity = format!("package svc.identity\n\nimport rego.v1\n\n{rule}\n");
     Bundle::compile(&[
@@ -508,7 +508,7 @@ fn agent_rules_are_optional_but_must_compile() {
     assert_eq!(decided(&contradicting), Err(DenialKind::Failed));
 }
 
-/// A rule about signals beside one about exchanges that permits nothing.
+/// A rule for signals, beside an exchange rule that denies.
 fn about_signals(rule: &str) -> Result<Bundle, Error> {
     let signals = format!("package svc.signals\n\nimport rego.v1\n\n{rule}\n");
     Bundle::compile(&[
@@ -519,7 +519,7 @@ fn about_signals(rule: &str) -> Result<Bundle, Error> {
 
 const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
-/// What a revoked session of some address does.
+/// The effect of a `session-revoked` event for an email address.
 fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKind> {
     let aud = ["https://fabric.example".to_owned()];
     let (sub_id, claims) = (serde_json::json!({"format": "email", "email": "a@b.example"}), Map::new());
@@ -556,7 +556,7 @@ fn signal_rules_are_optional_but_must_compile() {
     let bundle = about_signals(&answer(r#"{"effect": "block", "family": "all"}"#)).expect("compiles");
     assert!(bundle.decides_signals() && !bundle.decides_identity());
     assert_eq!(effect(&bundle, None), Ok(EventEffect::Block { family: "all".to_owned() }));
-    // An effect that is undefined for an event leaves the event out, and that denies.
+    // An undefined effect omits the event from the output, which denies.
     let by_caller =
         about_signals(&answer(r#"{"effect": "lift", "family": input.caller}"#)).expect("compiles");
     assert_eq!(

@@ -1,6 +1,6 @@
-//! A disk that refuses: the node stops instead of promising, and finds what it promised before.
+//! A disk that fails: the node stops instead of acknowledging, and retains what it acknowledged before.
 //!
-//! Linux's `strace` makes system calls of a running node fail.
+//! `strace` makes system calls of the running node fail.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const BEFORE: u32 = 20;
 
-/// Makes system calls on a running node fail from now on, or do what else is to be injected.
+/// Injects a fault (`what`) into system calls of a running node from now on.
 fn break_disk(node: &Process, calls: &str, what: &str, only: Option<&PathBuf>) -> Child {
     let mut command = Command::new("strace");
     command.args(["-f", "-o", "/dev/null", "-p", &node.child.id().to_string()]);
@@ -31,7 +31,7 @@ fn break_disk(node: &Process, calls: &str, what: &str, only: Option<&PathBuf>) -
     let mut line = String::new();
     said.read_line(&mut line).expect("line");
     assert!(line.contains("attached"), "{line}");
-    // The rest is read by nobody and fits the pipe.
+    // The remaining output is not read and fits into the pipe.
     strace.stderr = Some(said.into_inner());
     strace
 }
@@ -93,7 +93,7 @@ async fn a_failed_write_of_the_log_stops_the_node() {
     stops_and_comes_back("write,pwrite64", "error=EIO", true).await;
 }
 
-/// A thread that was stuck in a sync kept the process from ending, until somebody killed it.
+/// Regression: a thread stuck in fsync kept the process from exiting.
 #[tokio::test]
 async fn a_node_whose_disk_hangs_ends_when_it_is_told_to() {
     let site = Site::new();
@@ -122,7 +122,7 @@ async fn a_node_whose_disk_hangs_ends_when_it_is_told_to() {
     node.kill();
 }
 
-/// The state has no promise of its own, but a node whose state stands still may not go on.
+/// The state has no durability promise of its own, but a node whose state stops advancing must not continue.
 #[tokio::test]
 async fn a_full_disk_under_the_state_stops_the_node() {
     let site = Site::new();

@@ -1,4 +1,4 @@
-//! The language-neutral vectors of `tests/vectors/`, run through the library's pure functions.
+//! The language-neutral vectors of `tests/vectors/`, run through the pure functions of the library.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace
 
 const CHECKS: &str = include_str!("vectors/checks/manifest.json");
 
-/// `tests/vectors/checks/README.md` says what each member means.
+/// Fields: `tests/vectors/checks/README.md`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
@@ -125,7 +125,7 @@ impl From<Entry> for Tool {
     }
 }
 
-/// What a manifest says the fabric knows.
+/// State of the node in a manifest.
 struct Known {
     now: Timestamp,
     issuer: String,
@@ -200,7 +200,7 @@ impl Known {
 }
 
 impl Revocation {
-    /// Its digest, which must be the one that is stated.
+    /// Its digest, which must equal the stated one.
     fn digest(&self) -> Digest128 {
         let kind = match self.kind.as_str() {
             "subject" => DigestKind::Subject,
@@ -282,7 +282,7 @@ fn independent_implementation_agrees_on_every_vector() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
 }
 
-/// `tests/vectors/signals/README.md` says what each member means.
+/// Fields: `tests/vectors/signals/README.md`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Example {
@@ -324,7 +324,7 @@ fn specification_examples_have_the_stated_effect() {
         let [event] = set.events.as_slice() else { panic!("{name}: one event") };
         assert_eq!(permit.effect(&event.uri), Some(&expected), "{name}, {spec}");
     }
-    // 13 of CAEP and 5 of RISC are tokens that the specifications show.
+    // 13 examples of CAEP and 5 of RISC are tokens from the specifications.
     let shown = |spec: &str| {
         let of_spec =
             |example: &&Example| example.spec.starts_with(spec) && !example.spec.ends_with("no example");

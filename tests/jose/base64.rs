@@ -1,11 +1,11 @@
-//! Base64url as RFC 7515 §2 has it: no padding, no white space, no other character, no stray bits; and
-//! white space inside the JSON of a header, which is allowed.
+//! Base64url by RFC 7515 §2: no padding, white space, other characters or stray bits. White space inside the
+//! JSON of a header is allowed.
 
 use trust_fabric::token::Error;
 
 use super::{HEADER, Key, Refusal, encode, verify};
 
-/// A token over a payload of its own whose signature begins with `start`.
+/// A token with a generated payload whose signature begins with `start`.
 fn token_with_signature_from(key: &Key, start: &str) -> (Vec<u8>, String) {
     for number in 0u32.. {
         let payload = format!("T{number}").into_bytes();
@@ -21,7 +21,7 @@ fn token_with_signature_from(key: &Key, start: &str) -> (Vec<u8>, String) {
 fn good_base64url_is_accepted() {
     let key = Key::generate();
     let mut good = vec![(b"Test".to_vec(), key.token(b"Test"))];
-    // The first and the last character of the alphabet, where a decoder's tables end.
+    // The first and the last character of the alphabet.
     good.extend(["AA", "__"].map(|start| token_with_signature_from(&key, start)));
     for header in ["{ \"kid\" : \"k\", \"alg\" : \"ES256\" }", "{\"kid\":\"k\",\n\t\"alg\":\"ES256\"}"] {
         good.push((b"Test".to_vec(), key.token_with_header(header, b"Test")));
@@ -42,7 +42,7 @@ fn anything_else_is_refused_even_where_it_was_signed() {
     let (edge_input, edge) = at_edge.rsplit_once('.').expect("a signature");
     let (_, last) = token_with_signature_from(&key, "__");
     let (last_input, last) = last.rsplit_once('.').expect("a signature");
-    // Two characters hold eight bits and four that must be zero.
+    // Two characters encode eight bits and four that must be zero.
     let (stray, clean) = (format!("{head}.AB"), key.token_of_parts(&head, "AA"));
     let clean_signature = clean.rsplit_once('.').expect("a signature").1;
     let cut = head.len() - 1;
@@ -70,7 +70,7 @@ fn anything_else_is_refused_even_where_it_was_signed() {
     }
 }
 
-/// `text` with the padding it would have, spaces put before it until it needs some.
+/// `text` with padding, after spaces that make padding necessary.
 fn encode_padded(text: &str) -> String {
     let text = if text.len().is_multiple_of(3) { format!(" {text}") } else { text.to_owned() };
     let encoded = encode(text);

@@ -1,4 +1,4 @@
-//! Key documents: a good one makes a good token acceptable, and each single change ends that.
+//! Key documents: a valid one makes a token acceptable, and each single change ends that.
 
 use serde_json::{Value, json};
 use trust_fabric::token::Error as TokenError;

@@ -1,6 +1,5 @@
-//! JOSE cases that Project Wycheproof lacks, with an ES256 key that is made here: base64url (its own
-//! cases are under HMAC keys, which are refused before), documents of several keys, and keys inside
-//! a token.
+//! JOSE cases that Project Wycheproof lacks, with a generated ES256 key: base64url (Wycheproof's cases use
+//! HMAC keys, which are refused earlier), documents with several keys, and keys inside a token.
 
 mod base64;
 mod key_documents;
@@ -14,10 +13,8 @@ use trust_fabric::token;
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::{self, KeySet, Purpose};
 
-/// The header of every good token.
 const HEADER: &str = r#"{"alg":"ES256","kid":"k"}"#;
 
-/// Why a token was refused under a key document.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
     Document(key_set::Error),
@@ -36,7 +33,7 @@ impl From<token::Error> for Refusal {
     }
 }
 
-/// The payload of `token`, verified by the key of `document` that it names.
+/// The payload of `token`, verified by the key of `document` that its `kid` selects.
 pub fn verify(document: &Value, token: &str) -> Result<Vec<u8>, Refusal> {
     let set = KeySet::parse(document.to_string().as_bytes(), Purpose::Issuer)?;
     let compact = Compact::parse(token)?;
@@ -49,7 +46,7 @@ fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// An ES256 key under the name `k`.
+/// An ES256 key with the `kid` `k`.
 struct Key(EcdsaKeyPair);
 
 impl Key {
@@ -57,30 +54,27 @@ impl Key {
         Self(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("key"))
     }
 
-    /// The public half.
     fn jwk(&self) -> Value {
         let (x, y) = self.0.public_key().as_ref()[1..].split_at(32);
         json!({"kty": "EC", "kid": "k", "alg": "ES256", "crv": "P-256", "x": encode(x), "y": encode(y)})
     }
 
-    /// A JWK Set of this key alone.
+    /// A JWK Set with this key alone.
     fn document(&self) -> Value {
         json!({"keys": [self.jwk()]})
     }
 
-    /// A signed token of these two parts as they are spelled.
+    /// Signs the two parts as they are, without encoding them.
     fn token_of_parts(&self, header: &str, payload: &str) -> String {
         let input = format!("{header}.{payload}");
         let signature = self.0.sign(&SystemRandom::new(), input.as_bytes()).expect("signature");
         format!("{input}.{}", encode(signature))
     }
 
-    /// A token with exactly this header.
     fn token_with_header(&self, header: &str, payload: &[u8]) -> String {
         self.token_of_parts(&encode(header), &encode(payload))
     }
 
-    /// A good token.
     fn token(&self, payload: &[u8]) -> String {
         self.token_with_header(HEADER, payload)
     }

@@ -1,4 +1,4 @@
-//! A node for tests that take it down: its directory, its configuration, and credentials it accepts.
+//! A node for tests that kill or damage it: its directory, configuration and credentials.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -18,31 +18,30 @@ use trust_fabric::config::{self, Config, Overrides};
 use trust_fabric::node::{self, Running};
 use trust_fabric::token::signing::SigningKey;
 
-/// The program that the tests start.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
-/// The issuer that the shipped policy knows.
+/// The issuer in the shipped policy.
 const ISSUER: &str = "http://127.0.0.1:8698";
 const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
 const FABRIC: &str = "http://127.0.0.1:8693";
 
-/// Everything a node needs, in a directory of its own that goes with this value.
+/// Directory with the files of a node. It is removed when this value is dropped.
 pub struct Site {
     place: PathBuf,
     issuer: SigningKey,
-    /// Removed with the site, unless the site is another's.
+    /// Owned directory, removed on drop; `None` if [`Site::at`] borrowed one.
     _directory: Option<TempDir>,
 }
 
 impl Site {
-    /// A configuration, an issuer's keys, and no data yet.
+    /// A new configuration and issuer keys, without data.
     pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let site = Self::at(directory.path());
         Self { _directory: Some(directory), ..site }
     }
 
-    /// In a directory of somebody else's.
+    /// Uses a directory that another value owns.
     pub fn at(place: &Path) -> Self {
         let issuer = SigningKey::generate().expect("key");
         let keys = json!({ "keys": [issuer.public_jwk()] });
@@ -50,7 +49,6 @@ impl Site {
         Self { place: place.to_owned(), issuer, _directory: None }
     }
 
-    /// The directory itself.
     pub fn place(&self) -> &Path {
         &self.place
     }
@@ -60,12 +58,11 @@ impl Site {
         self.place.join("data")
     }
 
-    /// A place beside the data directory.
+    /// A path beside the data directory.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.place.join(name)
     }
 
-    /// The configuration of a node on `data`.
     pub fn config(&self, data: &Path) -> Config {
         let overrides = Overrides { data_dir: Some(data.to_owned()), ..Overrides::default() };
         config::load(Some(&self.config_file()), &mut std::iter::empty(), &overrides).expect("configuration")
@@ -106,19 +103,17 @@ impl Site {
         path
     }
 
-    /// Starts a node in this process.
     pub async fn start(&self, data: &Path) -> Result<Node, node::Error> {
         Self::start_with(self.config(data)).await
     }
 
-    /// Starts a node in this process.
     pub async fn start_with(config: Config) -> Result<Node, node::Error> {
         let shutdown = CancellationToken::new();
         let running = node::start(config, Clock::system(), Path::new(PROGRAM), shutdown.clone()).await?;
         Ok(Node { running, shutdown })
     }
 
-    /// Starts a node in a process of its own and waits until it serves; the log, if it does not.
+    /// Starts a node as a process and waits until it is ready; on failure returns its log.
     pub fn spawn(&self) -> Result<Process, String> {
         let mut command = Command::new(PROGRAM);
         command.arg("serve").arg("--config").arg(self.config_file());
@@ -135,7 +130,7 @@ impl Site {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving" {
                 process.address = event["address"].as_str().expect("address").parse().expect("address");
-                // It listens before its policy is compiled.
+                // The node listens before its policy is compiled.
                 while !is_ready(process.address) {}
                 return Ok(process);
             }
@@ -143,7 +138,7 @@ impl Site {
         }
     }
 
-    /// A service account token as a Kubernetes API server writes it.
+    /// A service account token in the form of a Kubernetes API server.
     pub fn credential(&self) -> String {
         let now = Clock::system().now().secs();
         let claims = json!({
@@ -170,7 +165,7 @@ fn is_ready(address: SocketAddr) -> bool {
     asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
 }
 
-/// The body of an exchange that spends `nonce`.
+/// The body of an exchange that uses `nonce`.
 pub fn exchange(credential: &str, nonce: &str) -> Value {
     json!({
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -188,14 +183,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Stops it as a signal would.
+    /// Shuts down as on a signal.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.running.until_stopped().await.expect("stops");
     }
 }
 
-/// A node in a process of its own; killed when dropped.
+/// A node as a process, which is killed when dropped.
 pub struct Process {
     pub child: Child,
     pub address: SocketAddr,
@@ -203,13 +198,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// `kill -9`, and waits for the end.
+    /// `kill -9`, and waits for the exit.
     pub fn kill(mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("end");
     }
 
-    /// Waits for the end; what it said meanwhile.
+    /// Waits for the exit. Returns status and log.
     pub fn ended(mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         while self.log.read_line(&mut said).expect("log") > 0 {}
@@ -224,12 +219,11 @@ impl Drop for Process {
     }
 }
 
-/// An HTTP client that keeps its connections.
 pub fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client")
 }
 
-/// Copies a directory with every file in it: the socket of a killed node stays behind.
+/// Copies a directory and all its files except sockets, which a killed node leaves behind.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("directory");
     fs::set_permissions(to, fs::metadata(from).expect("mode").permissions()).expect("mode");
@@ -245,7 +239,6 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Every file below `directory`.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for item in fs::read_dir(directory).expect("read") {
@@ -260,7 +253,6 @@ pub fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The newest complete snapshot in a data directory.
 pub fn newest_snapshot(data: &Path) -> Option<PathBuf> {
     let items = fs::read_dir(data.join("snapshots")).ok()?;
     let paths = items.filter_map(|item| Some(item.ok()?.path()));

@@ -1,11 +1,10 @@
-//! An answer, and what holds for each.
+//! An answer of the node, and the invariants of every answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-/// What the node answered.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -13,13 +12,12 @@ pub struct Answer {
     pub body: String,
 }
 
-/// A token that was granted, decoded. Its signature is checked by `Node::granted`.
+/// A granted token, decoded. [`Node::granted`](super::Node::granted) verifies its signature.
 #[derive(Debug)]
 pub struct Minted {
     pub token: String,
     pub header: Value,
     pub claims: Value,
-    /// The whole body of the answer.
     pub answer: Value,
 }
 
@@ -41,7 +39,7 @@ impl Answer {
         (self.status, text("error"), text("error_description"))
     }
 
-    /// Fails the test if the answer is not this refusal; `description` is a part of it.
+    /// Asserts this refusal; `description` is a substring.
     #[track_caller]
     pub fn is_refused(&self, status: u16, error: &str, description: &str) {
         let refusal = self.refusal();
@@ -49,7 +47,7 @@ impl Answer {
         assert!(refusal.2.contains(description), "{} lacks {description:?}", self.body);
     }
 
-    /// Decodes the token of a 200.
+    /// Decodes the token of a 200 answer.
     #[track_caller]
     pub fn minted(&self) -> Minted {
         assert_eq!(self.status, 200, "{}", self.body);
@@ -62,7 +60,7 @@ impl Answer {
         Minted { header: part(0), claims: part(1), token, answer }
     }
 
-    /// What holds for every answer of the interface, whatever was asked.
+    /// Invariants of every answer.
     pub fn check_invariants(&self, sent: &str) {
         let request_id = self.header("x-request-id").expect("X-Request-Id");
         assert!(!request_id.is_empty());
@@ -80,12 +78,12 @@ impl Answer {
             assert!(!self.body.contains(part), "the refusal repeats part of a token: {}", self.body);
         }
         assert_eq!(self.header("cache-control"), Some("no-store"), "{}", self.body);
-        // Health says how the node is in its own words.
+        // Health has its own schema.
         let body = self.json();
         if body.get("unit_id").is_some() {
             return;
         }
-        // RFC 8935 §2.3 has names of its own, and no others.
+        // RFC 8935 §2.3 defines its own fields.
         let description = if body.get("err").is_some() {
             assert_eq!(self.header("content-language"), Some("en"), "{}", self.body);
             body["description"].as_str().expect("description")
@@ -107,7 +105,7 @@ fn secrets(sent: &str) -> impl Iterator<Item = &str> {
     runs(sent, 80).filter(|run| sent.contains(&format!(".{run}")))
 }
 
-/// How every part of every token in a request begins; a refusal may not say even that.
+/// Prefixes of every part of every token in a request. A refusal must not contain them either.
 fn parts(sent: &str) -> impl Iterator<Item = &str> {
     const PART_MIN: usize = 24;
     runs(sent, PART_MIN)

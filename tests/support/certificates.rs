@@ -1,5 +1,4 @@
-//! Certificates: as the page on them has them made, and as our own command makes them; and curl,
-//! which shows them.
+//! Certificates made with the documented commands or with `trust-fabric pki`, and curl, which presents them.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +11,7 @@ use trust_fabric::pki;
 
 use super::TRUST_DOMAIN;
 
-/// The blocks of `docs/certificates.md` in this language, in order.
+/// The code blocks of `docs/certificates.md` in this language, in order.
 pub fn blocks_of_the_page(language: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/certificates.md");
     let page = fs::read_to_string(page).expect("read the page");
@@ -22,8 +21,7 @@ pub fn blocks_of_the_page(language: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// A directory in which every command of `docs/certificates.md` was run, in order, as a reader runs
-/// them: one shell, which stops at the first that fails.
+/// A directory in which every command of `docs/certificates.md` was run in one shell, in order.
 pub fn documented() -> TempDir {
     let directory = tempfile::tempdir().expect("directory");
     let commands = blocks_of_the_page("sh").concat();
@@ -37,7 +35,7 @@ pub fn documented() -> TempDir {
     directory
 }
 
-/// What `trust-fabric pki --caller …` makes.
+/// The output of `trust-fabric pki --caller …`.
 pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
     let directory = tempfile::tempdir().expect("directory");
     let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
@@ -55,16 +53,16 @@ pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
     (directory, made)
 }
 
-/// What curl needs to call with a certificate.
+/// Arguments of curl for a call with a certificate.
 #[derive(Clone, Copy)]
 pub struct Curl<'c> {
     pub ca: &'c Path,
-    /// Certificate and key, or nobody.
+    /// Certificate and key.
     pub caller: Option<(&'c Path, &'c Path)>,
 }
 
 impl Curl<'_> {
-    /// The status of the answer; `None` if there was none. A body is sent as JSON.
+    /// Status of the answer, `None` without one. Sends `body` as JSON.
     pub fn status(self, method: &str, url: &str, body: Option<&Value>) -> Option<u16> {
         let mut curl = Command::new("curl");
         curl.args(["--disable", "--silent", "--noproxy", "*", "--max-time", "20"])

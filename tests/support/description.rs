@@ -1,4 +1,4 @@
-//! `/openapi.json` as a judge of answers.
+//! `/openapi.json` as the specification of every answer.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::Answer;
 
-/// The published description of the interface.
 pub struct Description {
     document: Value,
     validators: Mutex<HashMap<String, Validator>>,
@@ -19,12 +18,11 @@ impl Description {
         Self { document, validators: Mutex::default() }
     }
 
-    /// Whether it has not been read yet.
     pub fn is_empty(&self) -> bool {
         self.document["paths"].as_object().is_none_or(serde_json::Map::is_empty)
     }
 
-    /// Fails the test if the answer is not one that the description announces.
+    /// Asserts that the document describes this answer.
     pub fn check(&self, method: &str, path: &str, answer: &Answer) {
         let path = path.split('?').next().unwrap_or_default();
         let Some((template, operations)) = self.operations(path) else {
@@ -50,7 +48,7 @@ impl Description {
         let Some(contents) = response["content"].as_object() else {
             return assert!(answer.body.is_empty(), "{method} {template}: a body that is not described");
         };
-        // RFC 8935 §2.2: the same 202 that has a body for one form of request has none for the other.
+        // RFC 8935 §2.2: the 202 that has a body for one request format has none for the other.
         let is_bare = answer.body.is_empty() && answer.header("content-type").is_none();
         if method == "HEAD" || (is_bare && answer.status == 202) {
             return;
@@ -64,7 +62,7 @@ impl Description {
         }
     }
 
-    /// The operations at the first path template that fits.
+    /// The operations of the first matching path template.
     fn operations(&self, path: &str) -> Option<(&str, &serde_json::Map<String, Value>)> {
         let fits = |template: &str| {
             let (template, path): (Vec<_>, Vec<_>) =

@@ -1,12 +1,11 @@
-//! The live feed as a client reads it (WHATWG HTML §9.2), with no code of the product.
+//! A client of the live feed (WHATWG HTML §9.2) without code of the product.
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-/// An event that was told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// `id:`, if it has one.
+    /// `id:`, if present.
     pub id: Option<String>,
     pub kind: String,
     pub data: Value,
@@ -20,11 +19,11 @@ impl Event {
     }
 }
 
-/// An answer of the feed that goes on.
+/// An open answer of the feed.
 pub struct Feed {
     pub status: u16,
     pub headers: HeaderMap,
-    /// Everything that came, and how much of it was read.
+    /// Everything received; `read` is the part that is consumed.
     bytes: Vec<u8>,
     read: usize,
     last_id: Option<String>,
@@ -37,7 +36,7 @@ impl Feed {
         Self { status, headers, bytes: Vec::new(), read: 0, last_id: None, answer }
     }
 
-    /// The next block, without the empty line that ends it; `None` at the end.
+    /// The next block without its final empty line; `None` at the end.
     pub async fn block(&mut self) -> Option<String> {
         loop {
             let rest = &self.bytes[self.read..];
@@ -66,7 +65,7 @@ impl Feed {
         }
     }
 
-    /// Events up to the one that says that this tool was registered, which is not among them.
+    /// Events before the one that reports the registration of this tool.
     pub async fn until_registered(&mut self, tool_id: &str) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
@@ -78,12 +77,12 @@ impl Feed {
         }
     }
 
-    /// Everything that came.
+    /// Everything received.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// The last id that was told, as a client keeps it.
+    /// The last id, as a client stores it.
     pub fn last_id(&self) -> &str {
         self.last_id.as_deref().expect("an id")
     }

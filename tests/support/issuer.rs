@@ -1,5 +1,5 @@
-//! Real issuers on loopback: a Kubernetes API server, an issuer of agents' credentials, and two
-//! SPIFFE trust domains.
+//! Real issuers on loopback: a Kubernetes API server, an issuer of agents' credentials, and two SPIFFE trust
+//! domains.
 
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
@@ -7,15 +7,15 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{FABRIC, NOW_SECS, REPORTER, Signer};
 
-/// Every issuer that a node under test believes, and one that it does not.
+/// Every issuer that the node under test trusts, and one that it does not.
 pub struct Cluster {
     /// Serves all documents.
     pub server: MockServer,
-    /// The API server's two keys.
+    /// First key of the API server.
     pub es256: Signer,
-    /// The other.
+    /// Second key of the API server.
     pub rs256: Signer,
-    /// Key of the issuer of identifiers; its `kid` is the same as that of [`Cluster::es256`].
+    /// Key of the identifier issuer, with the same `kid` as [`Cluster::es256`].
     pub agents: Signer,
     /// Key of the trust domain whose bundle is a file.
     pub file_svids: Signer,
@@ -28,7 +28,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the keys and serves the documents.
+    /// Generates the keys and serves the documents.
     pub async fn start() -> Self {
         let cluster = Self {
             server: MockServer::start().await,
@@ -49,12 +49,12 @@ impl Cluster {
         format!("{}/cluster", self.server.uri())
     }
 
-    /// `iss` of the issuer of identifiers.
+    /// `iss` of the identifier issuer.
     pub fn identifiers(&self) -> String {
         format!("{}/agents", self.server.uri())
     }
 
-    /// Serves every document as it should be.
+    /// Serves every document in its valid form.
     pub async fn serve(&self) {
         self.server.reset().await;
         let kubernetes = self.kubernetes();
@@ -72,7 +72,7 @@ impl Cluster {
         self.mount("/bundle", answer(&bundle(&self.endpoint_svids))).await;
     }
 
-    /// Answers `GET route` like this, before all that was mounted earlier.
+    /// Serves `GET route` before all earlier mocks.
     pub async fn mount(&self, route: &str, answer: ResponseTemplate) {
         Mock::given(method("GET"))
             .and(path(route))
@@ -82,7 +82,7 @@ impl Cluster {
             .await;
     }
 
-    /// Answers `GET route` like this instead.
+    /// Serves `GET route` in place of the mocks so far.
     pub async fn answer_instead(&self, route: &str, answer: ResponseTemplate) {
         Mock::given(method("GET"))
             .and(path(route))
@@ -92,7 +92,7 @@ impl Cluster {
             .await;
     }
 
-    /// What an API server writes into a bound service-account token.
+    /// Claims of a bound service account token, as an API server writes them.
     pub fn service_account(&self, namespace: &str, name: &str) -> Value {
         json!({
             "aud": [FABRIC],
@@ -122,7 +122,7 @@ impl Cluster {
         self.es256.sign(&self.service_account("agents", "orchestrator"))
     }
 
-    /// Claims of the issuer of identifiers, which may state everything a subject can.
+    /// Claims of the identifier issuer, which may state every claim of a subject.
     pub fn identifier(&self, sub: &str) -> Value {
         json!({
             "iss": self.identifiers(), "sub": sub, "aud": FABRIC, "jti": uuid::Uuid::new_v4().to_string(),
@@ -130,12 +130,11 @@ impl Cluster {
         })
     }
 
-    /// A token of [`REPORTER`] by the issuer of identifiers, with these claims changed.
+    /// A token of [`REPORTER`] from the identifier issuer, with these claims changed.
     pub fn changed(&self, changes: &Value) -> String {
         self.agents.sign(&super::with(&self.identifier(REPORTER), changes))
     }
 
-    /// Claims of a JWT-SVID.
     pub fn svid(trust_domain: &str) -> Value {
         json!({
             "sub": format!("spiffe://{trust_domain}/ns/demo/sa/reporter"),
@@ -144,12 +143,11 @@ impl Cluster {
     }
 }
 
-/// A JSON document.
 fn answer(document: &Value) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(document)
 }
 
-/// A SPIFFE bundle with this key, and an X.509 authority that a verifier of JWTs passes over.
+/// A SPIFFE bundle with this key, and an X.509 authority that JWT verification skips.
 pub fn bundle(signer: &Signer) -> Value {
     let jwt = super::with(&signer.jwk(), &json!({"use": "jwt-svid", "alg": null}));
     let x509 = super::with(
@@ -159,7 +157,7 @@ pub fn bundle(signer: &Signer) -> Value {
     json!({"keys": [jwt, x509], "spiffe_sequence": 1, "spiffe_refresh_hint": 300})
 }
 
-/// The members of a JSON request that exchanges `token`.
+/// The fields of a JSON request that exchanges `token`.
 pub fn credential(token: &str, kind: &str) -> Value {
     json!({"grant_type": super::GRANT, "subject_token": token, "subject_token_type": kind})
 }

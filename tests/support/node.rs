@@ -1,4 +1,4 @@
-//! A node in this process, on a port of its own, with a clock that tests turn.
+//! A node in this process, on its own port, with a clock that tests advance.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,34 +26,34 @@ use super::{Answer, Cluster, FABRIC, IDP, MIGRATE, Minted, NOW_SECS, OTHER_IDP, 
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
-/// What a test wants other than usual.
+/// Deviations from the usual node.
 #[derive(Default)]
 pub struct Setup {
-    /// Instead of the shipped `policies/exchange.rego`.
+    /// Replaces the shipped `policies/exchange.rego`.
     pub rego: Option<&'static str>,
-    /// Files of the shipped policy that this one has not: `identity.rego`, `signals.rego`.
+    /// Files of the shipped policy to leave out: `identity.rego`, `signals.rego`.
     pub without: &'static [&'static str],
-    /// With no issuer of signals in the configuration.
+    /// Configures no signal issuer.
     pub is_without_issuers_of_signals: bool,
-    /// More lines for the configuration file.
+    /// Additional lines of the configuration file.
     pub more_config: String,
-    /// Instead of [`NOW_SECS`].
+    /// Replaces [`NOW_SECS`].
     pub now_secs: Option<i64>,
-    /// With TLS and a table of callers, as in production; else in development mode.
+    /// TLS and a table of callers, as in production, instead of development mode.
     pub is_secure: bool,
-    /// Goes on serving when its core has stopped, as a node that is cut off does.
+    /// Continues to serve when its Raft instance has stopped, as a partitioned node does.
     pub survives_core: bool,
 }
 
-/// One way to a node: a listener, and the certificate that is shown to it.
+/// A listener, and the client certificate for it.
 #[derive(Clone)]
 pub struct Channel {
     base: String,
     http: reqwest::Client,
 }
 
-/// The callers that a secure node knows certificates of. The stranger may do nothing, the second may have
-/// agents issued and streams made as the gateway may, and the chief may besides do what operators do.
+/// Callers whose certificates a secure node knows. `stranger` has no capability, `second` has those of
+/// `gateway` for agents and streams, and `chief` has these and those of `operator`.
 pub const CALLERS: [&str; 5] = ["gateway", "operator", "stranger", "second", "chief"];
 
 /// A node, its issuers and its client.
@@ -65,7 +65,7 @@ pub struct Node {
     survives_core: bool,
     thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
-    /// Of the node that runs.
+    /// `None` while the node is stopped.
     state: Option<State>,
     base: String,
     tls_base: Option<String>,
@@ -74,11 +74,11 @@ pub struct Node {
     description: Description,
 }
 
-/// Of plain HTTP, and of TLS; and what is replicated.
+/// Addresses of HTTP and TLS, and the state.
 type Started = (SocketAddr, Option<SocketAddr>, State);
 
-/// On a runtime of its own, so that [`Node`] can wait for its end when it is dropped: a process that
-/// ends while the database is open may be aborted by it.
+/// Runs on its own runtime, so that [`Node`] can wait for the end when it is dropped: a process that exits
+/// while the database is open may be aborted by it.
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
     (config, clock, shutdown, started): (Config, Clock, CancellationToken, oneshot::Sender<Started>),
@@ -107,17 +107,17 @@ async fn wait_for<T: Send + 'static>(thread: thread::JoinHandle<T>) -> thread::R
 impl Drop for Node {
     fn drop(&mut self) {
         self.begin_to_stop();
-        // Or the node waits for the test to let go of it.
+        // The shutdown waits for every handle of the state.
         self.state = None;
         if let Some(thread) = self.thread.take() {
-            // A node that failed has made the test fail already.
+            // A failed node has already failed the test.
             drop(thread.join());
         }
     }
 }
 
 impl Node {
-    /// A node with the shipped policy over the tables of [`tables`].
+    /// A node with the shipped policy over the data of [`tables`].
     pub async fn start() -> Self {
         Self::start_with(Setup::default()).await
     }
@@ -168,46 +168,46 @@ impl Node {
         self.state = Some(state);
         self.base = format!("http://{plain}");
         self.tls_base = tls.map(|tls| format!("https://{tls}"));
-        // The policy is compiled beside the listener; the state says when it is there.
+        // The node listens before its policy is compiled.
         loop {
             match self.get("/readyz").await.status {
                 200 => break,
-                // Whoever asks too often while the clock stands still would ask for ever.
+                // While the clock stands still the rate limit never recovers.
                 429 => panic!("the node was asked too often before it was ready"),
                 _ => tokio::task::yield_now().await,
             }
         }
     }
 
-    /// Stops as an operator does, and starts again on the same data.
+    /// Shuts down and starts on the same data.
     pub async fn restart(&mut self) {
         self.stop().await;
         self.start_again().await;
     }
 
-    /// The same, with another configuration.
+    /// The same with another configuration.
     pub async fn restart_with(&mut self, change: impl FnOnce(&mut Config)) {
         self.stop().await;
         change(&mut self.config);
         self.start_again().await;
     }
 
-    /// Starts again on the same data.
+    /// Starts on the same data.
     pub async fn start_again(&mut self) {
         self.run().await;
     }
 
-    /// What a signal does.
+    /// Starts a graceful shutdown, as a signal does.
     pub fn begin_to_stop(&self) {
         self.shutdown.cancel();
     }
 
-    /// After [`Node::begin_to_stop`].
+    /// Waits for the end after [`Node::begin_to_stop`].
     pub async fn wait_until_stopped(mut self) {
         self.stop().await;
     }
 
-    /// Stops as an operator does.
+    /// Shuts down.
     pub async fn stop(&mut self) {
         self.begin_to_stop();
         self.state = None;
@@ -216,17 +216,16 @@ impl Node {
         ended.expect("no panic").expect("a clean stop");
     }
 
-    /// The replicated state, of which nothing may be left when the node is stopped: it waits for that.
+    /// The replicated state. A shutdown waits until every clone is dropped.
     pub fn state(&self) -> State {
         self.state.clone().expect("running")
     }
 
-    /// The address without a path.
+    /// Base URL of HTTP.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Plain HTTP.
     pub fn plain(&self) -> Channel {
         Channel { base: self.base.clone(), http: self.http.clone() }
     }
@@ -241,7 +240,6 @@ impl Node {
         self.secure(Some(self.pair(name)))
     }
 
-    /// TLS with this certificate.
     pub fn secure(&self, caller: Option<&pki::Pair>) -> Channel {
         let (_, made) = self.certificates.as_ref().expect("a secure node");
         let read = |path: &Path| std::fs::read(path).expect("a file");
@@ -258,12 +256,12 @@ impl Node {
         Channel { base: self.tls_base.clone().expect("TLS"), http: client.build().expect("client") }
     }
 
-    /// What the development command made for this node.
+    /// The development PKI of this node.
     pub fn certificates(&self) -> &pki::Made {
         &self.certificates.as_ref().expect("a secure node").1
     }
 
-    /// Whether it knows its callers.
+    /// Whether it has a table of callers.
     pub fn is_secure(&self) -> bool {
         self.certificates.is_some()
     }
@@ -274,33 +272,32 @@ impl Node {
         &self.certificates().callers[at].1
     }
 
-    /// Who may change the policy.
+    /// A caller that may change the policy.
     pub fn administrator(&self) -> Channel {
         if self.is_secure() { self.certified("operator") } else { self.plain() }
     }
 
-    /// Where plain HTTP is listened for.
+    /// Address of the HTTP listener.
     pub fn address(&self) -> SocketAddr {
         self.base.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address")
     }
 
-    /// Where TLS is listened for.
+    /// Address of the TLS listener.
     pub fn tls_address(&self) -> SocketAddr {
         self.tls_base().strip_prefix("https://").and_then(|address| address.parse().ok()).expect("an address")
     }
 
-    /// The address of TLS without a path.
+    /// Base URL of TLS.
     pub fn tls_base(&self) -> &str {
         self.tls_base.as_deref().expect("a secure node")
     }
 
-    /// What most tests call over: plain HTTP in development mode, else TLS with every capability's
-    /// owner not being one person, the gateway.
+    /// The channel of most tests: HTTP in development mode, else TLS as `gateway`.
     fn usual(&self) -> Channel {
         if self.is_secure() { self.certified("gateway") } else { self.plain() }
     }
 
-    /// [`IDP`] says that the account of a workload is disabled: it is blocked from now on.
+    /// [`IDP`] reports the account of a workload as disabled, which blocks it.
     pub async fn disabled(&self, id: &str) {
         let set = json!({
             "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": self.now_secs(), "aud": FABRIC,
@@ -315,17 +312,16 @@ impl Node {
         assert_eq!(answer.status, 202, "{}", answer.body);
     }
 
-    /// Turns the clock.
     pub fn advance_secs(&self, secs: u64) {
         self.clock.advance(Duration::from_secs(secs));
     }
 
-    /// The instant the node believes in, in seconds.
+    /// The time of the node in seconds.
     pub fn now_secs(&self) -> i64 {
         self.clock.now().secs()
     }
 
-    /// Any request; its answer keeps the description and the invariants, or the test fails.
+    /// Sends a request. The answer must match `/openapi.json` and the invariants.
     pub async fn call(
         &self,
         method: &str,
@@ -336,7 +332,7 @@ impl Node {
         self.call_over(&self.usual(), method, path, headers, body).await
     }
 
-    /// The same over a channel of the test's choice.
+    /// The same over another channel.
     pub async fn call_over(
         &self,
         channel: &Channel,
@@ -365,8 +361,7 @@ impl Node {
         answer
     }
 
-    /// The live feed over a channel, from behind an id on if one is given. `query` begins with a question mark
-    /// if there is one.
+    /// The live feed over a channel; `headers` may resume it. `query` is empty or begins with `?`.
     pub async fn feed(&self, channel: &Channel, query: &str, headers: &[(&str, &str)]) -> Feed {
         let mut request = channel.http.get(format!("{}/v1/events{query}", channel.base));
         for (name, value) in headers {
@@ -382,7 +377,7 @@ impl Node {
         self.call("GET", path, &[], "").await
     }
 
-    /// Before the description is known.
+    /// Without `/openapi.json`.
     async fn bare(&self, path: &str) -> Answer {
         let response = self.http.get(format!("{}{path}", self.base)).send().await.expect("answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -410,14 +405,14 @@ impl Node {
         answer
     }
 
-    /// The same as a form.
+    /// `POST /v1/exchange/token` as a form.
     pub async fn exchange_form(&self, pairs: &[(&str, &str)]) -> Answer {
         let body: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
         let media = [("content-type", "application/x-www-form-urlencoded")];
         self.call("POST", "/v1/exchange/token", &media, body).await
     }
 
-    /// An exchange that must be granted; its token is verified through the published keys.
+    /// A successful exchange. Its token is verified through the published keys.
     pub async fn granted(&self, request: &Value) -> Minted {
         let minted = self.exchange(request).await.minted();
         self.verify(&minted).await;
@@ -432,7 +427,7 @@ impl Node {
         minted
     }
 
-    /// Verifies the signature of a token through `/v1/identity/jwks`, with no code of the product.
+    /// Verifies the signature of a token through `/v1/identity/jwks`, without code of the product.
     pub async fn verify(&self, minted: &Minted) {
         let jwks = self.get("/v1/identity/jwks").await.json();
         let keys = jwks["keys"].as_array().expect("keys");
@@ -447,7 +442,7 @@ impl Node {
             .expect("a good signature");
     }
 
-    /// A token of this fabric for the fabric itself, from a service account of `namespace`.
+    /// A token for the node itself, from a service account of `namespace`.
     pub async fn own_token(&self, namespace: &str, name: &str) -> Minted {
         let claims = with(
             &self.cluster.service_account(namespace, name),
@@ -458,12 +453,12 @@ impl Node {
     }
 }
 
-/// Everybody may do everything, over plain HTTP.
+/// Configuration in which every caller has every capability, over HTTP.
 fn development_mode() -> String {
     "node.mode = \"development\"".to_owned()
 }
 
-/// TLS, and who may do what.
+/// Configuration with TLS and a table of callers.
 fn production(made: &pki::Made) -> String {
     format!(
         r#"
@@ -570,7 +565,7 @@ verified_email = true
     file
 }
 
-/// Who may revoke whom.
+/// Configuration of the signal issuers.
 fn signals(cluster: &Cluster) -> String {
     format!(
         r#"
@@ -594,7 +589,7 @@ trust_domains = ["{TRUST_DOMAIN}"]
     )
 }
 
-/// Who may have what: the tables of the shipped policy for the issuers of the tests.
+/// Data of the shipped policy for the issuers of the tests.
 pub fn tables(cluster: &Cluster) -> Value {
     let all = json!(["db.read", "db.write"]);
     let demo = json!({
@@ -672,13 +667,13 @@ pub fn tables(cluster: &Cluster) -> Value {
     }, "identity": identities(), "signals": effects()})
 }
 
-/// What events do, as it is shipped.
+/// Effects of events, as shipped.
 fn effects() -> Value {
     let shipped: Value = serde_json::from_str(include_str!("../../policies/data.json")).expect("JSON");
     shipped["signals"].clone()
 }
 
-/// Who may have which agents: everybody in development mode, and three callers of a secure node.
+/// Agent identities: any in development mode; those of three callers in a secure node.
 fn identities() -> Value {
     let platforms = json!(["mcp", "a2a", "watsonx", "custom"]);
     let row = json!({

@@ -1,10 +1,10 @@
-//! The program itself, run as a person runs it against a node.
+//! The program, run from the command line against a node.
 
 use std::process::{Command, Stdio};
 
 use super::Node;
 
-/// What a command wrote on standard output and on standard error, and whether it succeeded. It has no terminal.
+/// Runs a command without a terminal: whether it succeeded, its standard output and its standard error.
 pub fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_trust-fabric"))
         .args(arguments)
@@ -16,7 +16,7 @@ pub fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
-/// What a command that must succeed wrote on standard output.
+/// Standard output of a command that must succeed.
 #[track_caller]
 pub fn succeed(node: &Node, arguments: &[&str]) -> String {
     let (success, out, err) = run(node, arguments);
@@ -24,7 +24,7 @@ pub fn succeed(node: &Node, arguments: &[&str]) -> String {
     out
 }
 
-/// Of a command that must fail, and say each of these texts.
+/// Asserts that a command fails and prints each of these texts.
 #[track_caller]
 pub fn fail(node: &Node, arguments: &[&str], texts: &[&str]) {
     let (success, out, err) = run(node, arguments);

@@ -1,4 +1,4 @@
-//! Programs in Python that make our input and judge our output, in `tests/oracles`.
+//! Independent oracles in Python, from `tests/oracles`: they create input and verify output.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-/// The Python of the tests.
+/// The Python interpreter of the tests.
 pub fn python() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "the one variable of the tests; the Makefile sets it")]
     let path = std::env::var_os("TRUST_FABRIC_PYTHON");
@@ -20,12 +20,12 @@ pub fn python() -> PathBuf {
     )
 }
 
-/// A script of `tests/oracles`.
+/// Path of a script in `tests/oracles`.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(name)
 }
 
-/// Runs a script with `order` on its standard input; its answer, and whether it exited with 0.
+/// Runs a script with `order` on its standard input. Returns its output, and whether it exited with 0.
 pub fn run(name: &str, order: &Value) -> (Value, bool) {
     let mut child = Command::new(python())
         .arg(script(name))
@@ -44,7 +44,7 @@ pub fn run(name: &str, order: &Value) -> (Value, bool) {
     )
 }
 
-/// `transmitter.py`: an issuer of security events that joserfc signs, with keys of its own.
+/// `transmitter.py`: a signal issuer whose SETs joserfc signs with its own keys.
 pub struct Transmitter {
     child: Child,
     stdin: ChildStdin,
@@ -54,7 +54,7 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// Starts it, and waits until it has made its keys.
+    /// Starts it and waits until it has its keys.
     pub fn start() -> Self {
         let mut child = Command::new(python())
             .arg(script("transmitter.py"))
@@ -69,7 +69,7 @@ impl Transmitter {
         transmitter
     }
 
-    /// The token that joserfc makes of an order: `{"set", "alg"?, "header"?}`.
+    /// The SET that joserfc signs for an order: `{"set", "alg"?, "header"?}`.
     pub fn sign(&mut self, order: &Value) -> String {
         writeln!(self.stdin, "{order}").expect("write");
         let said = self.heard();
@@ -85,24 +85,24 @@ impl Transmitter {
 
 impl Drop for Transmitter {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// `receiver.py`: takes pushed security events, judges each with joserfc, and answers as it is told.
+/// `receiver.py`: a receiver of pushed SETs that verifies each with joserfc and answers as ordered.
 pub struct Receiver {
     child: Child,
     stdin: ChildStdin,
     said: UnboundedReceiver<Value>,
-    /// What came before it was asked for.
+    /// Received before a test waited for them.
     pushes: VecDeque<Value>,
     port: u64,
 }
 
 impl Receiver {
-    /// Starts it on a port of its own.
+    /// Starts it on a free port.
     pub async fn start() -> Self {
         Self::start_at(0).await
     }
@@ -120,7 +120,7 @@ impl Receiver {
         let stdin = child.stdin.take().expect("stdin");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let (say, said) = unbounded_channel();
-        // Ends with Python, or with the test.
+        // Ends with the Python process, or with the test.
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("receiver.py: {line:?}"));
@@ -134,12 +134,12 @@ impl Receiver {
         receiver
     }
 
-    /// Where it is reached, under the name `localhost` or as `127.0.0.1`.
+    /// Its URL, under the name `localhost` or as `127.0.0.1`.
     pub fn url(&self, host: &str, path: &str) -> String {
         format!("http://{host}:{}{path}", self.port)
     }
 
-    /// Gives it an order, and waits until that holds.
+    /// Sends an order and waits until it is in effect.
     pub async fn order(&mut self, order: &Value) {
         writeln!(self.stdin, "{order}").expect("write");
         loop {
@@ -151,7 +151,7 @@ impl Receiver {
         }
     }
 
-    /// The next push: its path, its mode, and its claims, which joserfc has verified.
+    /// The next push: its path, its mode, and its claims, verified by joserfc.
     pub async fn next(&mut self) -> Value {
         let push = match self.pushes.pop_front() {
             Some(push) => push,
@@ -161,7 +161,7 @@ impl Receiver {
         push
     }
 
-    /// What it has heard and was not asked for.
+    /// Pushes that no call of `next` returned.
     pub fn rest(&mut self) -> Vec<Value> {
         while let Ok(push) = self.said.try_recv() {
             self.pushes.push_back(push);
@@ -177,7 +177,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }

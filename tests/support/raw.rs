@@ -1,4 +1,4 @@
-//! Bytes to a node and bytes back, over TCP or TLS: for what no HTTP client would send.
+//! Raw bytes over TCP or TLS, for requests that no HTTP client sends.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,28 +13,26 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use trust_fabric::pki::Pair;
 
-/// Where to, and how.
+/// Target address and transport.
 pub struct Wire<'w> {
     pub address: SocketAddr,
-    /// The CA to believe, and the certificate to show; `None` is plain TCP.
+    /// CA to trust and certificate to present; `None` is plain TCP.
     pub tls: Option<(&'w Path, Option<&'w Pair>)>,
 }
 
-/// A connection over either.
+/// A connection over TCP or TLS.
 pub type Stream = Box<dyn Duplex>;
 
-/// What both are.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
 
 impl Wire<'_> {
-    /// An open connection.
     pub async fn connect(&self) -> std::io::Result<Stream> {
         self.connect_for(&[]).await
     }
 
-    /// An open connection for the first of these protocols that the node speaks (RFC 7301).
+    /// Connects with ALPN (RFC 7301).
     pub async fn connect_for(&self, protocols: &[&[u8]]) -> std::io::Result<Stream> {
         let socket = TcpStream::connect(self.address).await?;
         let Some((ca, caller)) = self.tls else { return Ok(Box::new(socket)) };
@@ -44,7 +42,7 @@ impl Wire<'_> {
         Ok(Box::new(TlsConnector::from(Arc::new(client)).connect(name, socket).await?))
     }
 
-    /// Sends these bytes and reads until the node closes.
+    /// Connects, sends these bytes and reads until the node closes.
     pub async fn exchange(&self, bytes: &[u8]) -> String {
         match self.connect().await {
             Ok(stream) => finish(stream, bytes).await,
@@ -75,7 +73,7 @@ fn client(ca: &Path, caller: Option<&Pair>) -> ClientConfig {
     builder.with_client_auth_cert(vec![certificate], key).expect("a pair")
 }
 
-/// The status of the first answer; 0 without one.
+/// The status of the first answer, 0 without one.
 pub fn status(answer: &str) -> u16 {
     let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
     status.and_then(|status| status.parse().ok()).unwrap_or(0)

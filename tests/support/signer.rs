@@ -1,4 +1,4 @@
-//! Private keys of issuers, and tokens of any header and payload, good or bad.
+//! Private keys of issuers, and tokens with any header and payload, valid or not.
 
 use std::sync::OnceLock;
 
@@ -17,7 +17,7 @@ pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A private key under a name.
+/// A private key with its `kid`.
 pub struct Signer {
     kid: &'static str,
     key: Key,
@@ -35,19 +35,17 @@ impl Signer {
         Self { kid, key: Key::P256(key) }
     }
 
-    /// The RSA key of this process: making one takes long.
+    /// The RSA key of this process: generating one takes long.
     pub fn rsa(kid: &'static str) -> Self {
         static KEY: OnceLock<RsaKeyPair> = OnceLock::new();
         let key = KEY.get_or_init(|| RsaKeyPair::generate(KeySize::Rsa2048).expect("key"));
         Self { kid, key: Key::Rsa(key) }
     }
 
-    /// `kid`.
     pub fn kid(&self) -> &'static str {
         self.kid
     }
 
-    /// The `alg` that fits.
     pub fn alg(&self) -> &'static str {
         match self.key {
             Key::P256(_) => "ES256",
@@ -55,7 +53,6 @@ impl Signer {
         }
     }
 
-    /// The public half.
     pub fn jwk(&self) -> Value {
         match &self.key {
             Key::P256(key) => {
@@ -71,22 +68,22 @@ impl Signer {
         }
     }
 
-    /// The header that a token of this key has.
+    /// The default header of its tokens.
     pub fn header(&self) -> Value {
         json!({"alg": self.alg(), "kid": self.kid})
     }
 
-    /// A token of `claims` under [`Signer::header`].
+    /// A token of `claims` with [`Signer::header`].
     pub fn sign(&self, claims: &Value) -> String {
         self.sign_as(&self.header(), claims)
     }
 
-    /// A token of exactly this header and payload.
+    /// A token with exactly this header and payload.
     pub fn sign_as(&self, header: &Value, claims: &Value) -> String {
         self.sign_bytes(header.to_string().as_bytes(), claims.to_string().as_bytes())
     }
 
-    /// A token of exactly these bytes.
+    /// A token with exactly these bytes.
     pub fn sign_bytes(&self, header: &[u8], payload: &[u8]) -> String {
         let input = format!("{}.{}", encode(header), encode(payload));
         let signature = match &self.key {

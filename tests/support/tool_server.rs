@@ -1,5 +1,4 @@
-//! A tool server of `examples/` as a process, and a place between it and its clients where the test
-//! changes what goes by.
+//! A tool server of `examples/` as a process, behind a proxy with which a test changes calls.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,48 +16,48 @@ use trust_fabric::clock::Clock;
 use super::python::python;
 use super::{JWT, Node, credential, with};
 
-/// What the client of every example asks about; requests without it pass untouched, so that what a
-/// protocol says before the call does not count as the call.
+/// The marker of a tool call. Requests without it pass unchanged, so that the protocol's handshake does not
+/// count as a call.
 const ASKED: &[u8] = b"Dresden";
-/// Just as long.
+/// Replacement of the same length.
 const CHANGED: &[u8] = b"Leipzig";
 
-/// What befalls the call on its way.
+/// Effect of the proxy on a call.
 #[derive(Clone)]
 pub enum OnTheWay {
     Nothing,
-    /// Another body arrives.
+    /// Changes the body.
     BodyChanged,
-    /// It arrives twice, and the second answer goes back.
+    /// Sends the call twice and returns the second answer.
     Repeated,
-    /// The clock is turned by so many seconds first.
+    /// Advances the clock by so many seconds first.
     Delayed(Clock, u64),
-    /// It arrives with this token.
+    /// Replaces the token.
     WithToken(String),
 }
 
-/// A server of `examples/`, registered with the node and known to its policy.
+/// A server of `examples/`, registered with the node and granted by its policy.
 pub struct ToolServer {
-    /// Its entry in the registry; `resource_uri` is where clients go.
+    /// Its registry entry. `resource_uri` is the address of the proxy.
     pub tool: Value,
     name: &'static str,
     directory: TempDir,
     child: Child,
     on_the_way: Arc<Mutex<OnTheWay>>,
-    /// Of the answers to calls, in order.
+    /// Statuses of the answers to calls, in order.
     statuses: Arc<Mutex<Vec<u16>>>,
 }
 
-/// How a client of an example ended.
+/// Result of the client of an example.
 pub struct Ended {
     pub said: String,
-    /// Status and challenge of the refusal, or why there was none.
+    /// Status and challenge of the refusal, or the reason why there was none.
     pub refusal: Option<String>,
 }
 
 impl Drop for ToolServer {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -70,7 +69,7 @@ impl ToolServer {
         Self::start_as(node, name, &environment(node, "gateway")).await
     }
 
-    /// With this environment.
+    /// The same with additional environment variables.
     pub async fn start_as(node: &Node, name: &'static str, environment: &[(&str, String)]) -> Self {
         let before = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let tool = entry(name, before.local_addr().expect("address"));
@@ -103,17 +102,16 @@ impl ToolServer {
         server
     }
 
-    /// Where clients go.
+    /// Address of the proxy.
     pub fn url(&self) -> &str {
         self.tool["resource_uri"].as_str().expect("resource_uri")
     }
 
-    /// What befalls calls from now on.
+    /// Sets the effect on later calls.
     pub fn befalls(&self, what: OnTheWay) {
         *self.on_the_way.lock().expect("lock") = what;
     }
 
-    /// The statuses of all calls so far.
     pub fn statuses(&self) -> Vec<u16> {
         self.statuses.lock().expect("lock").clone()
     }
@@ -148,7 +146,7 @@ impl ToolServer {
     }
 }
 
-/// One request and its answer; a connection carries no more.
+/// Passes one request and its answer. A connection carries no more.
 fn pass(mut client: TcpStream, behind: SocketAddr, on_the_way: &Mutex<OnTheWay>, statuses: &Mutex<Vec<u16>>) {
     let Some((mut head, mut body)) = read_request(&mut client) else { return };
     let asked = body.windows(ASKED.len()).position(|window| window == ASKED);
@@ -169,11 +167,11 @@ fn pass(mut client: TcpStream, behind: SocketAddr, on_the_way: &Mutex<OnTheWay>,
     }
     let uncounted = Mutex::default();
     let answer = forward(behind, &head, &body, if asked.is_some() { statuses } else { &uncounted });
-    // A client that is gone needs no answer.
+    // The client may have gone.
     drop(client.write_all(&answer));
 }
 
-/// The head without its last empty line, and the body.
+/// The head without its final empty line, and the body.
 fn read_request(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut reader = BufReader::new(client);
     let (mut head, mut length) = (String::new(), 0);
@@ -188,7 +186,7 @@ fn read_request(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
         if is_named(&line, "content-length") {
             length = line.split(':').nth(1)?.trim().parse().ok()?;
         }
-        // The next request comes over another connection.
+        // The next request uses another connection.
         if !is_named(&line, "connection") {
             head.push_str(&line);
         }
@@ -212,7 +210,7 @@ fn forward(behind: SocketAddr, head: &str, body: &[u8], statuses: &Mutex<Vec<u16
     answer
 }
 
-/// A way to the node on which the first answer to a verification gets lost; counts what was lost.
+/// A proxy to the node that drops the first answer to a verification and counts dropped answers.
 #[expect(clippy::disallowed_methods, reason = "it carries for as long as the test's process lives")]
 pub fn losing_the_first_verdict(node: &Node, lost: Arc<AtomicUsize>) -> String {
     let before = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -237,7 +235,7 @@ pub fn losing_the_first_verdict(node: &Node, lost: Arc<AtomicUsize>) -> String {
     url
 }
 
-/// The entry of the example, for a server that clients find at `address`.
+/// The registry entry of an example whose clients use `address`.
 fn entry(name: &str, address: SocketAddr) -> Value {
     let text = std::fs::read_to_string(example(&format!("{name}/tool.json"))).expect("an entry");
     let entry: Value = serde_json::from_str(&text).expect("JSON");
@@ -246,7 +244,7 @@ fn entry(name: &str, address: SocketAddr) -> Value {
     with(&entry, &json!({"resource_uri": url, "allowed_targets": [url]}))
 }
 
-/// Lets the workloads of `demo` have tokens for this tool.
+/// Grants the workloads of `demo` tokens for this tool.
 async fn admit(node: &Node, tool: &Value) {
     let operator = node.administrator();
     let headers = [("content-type", "application/json")];
@@ -267,7 +265,8 @@ async fn admit(node: &Node, tool: &Value) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// How an example reaches the node, as one of [`super::node::CALLERS`] if the node knows callers.
+/// Environment in which an example reaches the node, as one of [`super::node::CALLERS`] if the node has a
+/// table of callers.
 pub fn environment(node: &Node, caller: &str) -> Vec<(&'static str, String)> {
     if !node.is_secure() {
         return vec![("FABRIC_URL", node.base().to_owned())];
@@ -282,19 +281,19 @@ pub fn environment(node: &Node, caller: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A file of `examples/`.
+/// Path of a file of `examples/`.
 pub fn example(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(path)
 }
 
 fn program(path: &str, environment: &[(&str, String)]) -> Command {
     let mut command = Command::new(python());
-    // What Python compiled does not belong into the checkout.
+    // `-B`: no compiled Python in the checkout.
     command.arg("-B").arg(example(path)).envs(environment.iter().map(|(name, value)| (name, value)));
     command
 }
 
-/// A token of the reporter for another tool, bound to a call of this one.
+/// A token of the reporter for another audience, bound to a call of this tool.
 pub async fn token_for_another(node: &Node, audience: &str, htu: &str) -> String {
     let request = with(
         &credential(&node.cluster.reporter(), JWT),
