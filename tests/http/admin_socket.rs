@@ -1,4 +1,4 @@
-//! `admin.sock`: the status of a node for the operator of its machine, also without a lease.
+//! `admin.sock`: status of a node for the operator of its machine, also without a freshness lease.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn json_of(body: &str) -> Value {
     serde_json::from_str(body).expect("JSON")
 }
 
-/// Runs the program beside the node, whose runtime goes on meanwhile.
+/// Runs the program beside the node, whose runtime continues meanwhile.
 fn program(node: &Node, arguments: &[&str]) -> (bool, String) {
     let data = node.directory.path().join("data");
     let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
@@ -85,7 +85,7 @@ async fn silent_client_does_not_hold_up_the_next() {
     let silent = UnixStream::connect(node.directory.path().join("data/admin.sock")).await.expect("connects");
     assert_eq!(ask(&node, "GET", "/metrics").await.0, 200);
     drop(silent);
-    // The socket that the process left is replaced by the next one.
+    // The next process replaces the socket of the previous one.
     node.restart().await;
     assert_eq!(ask(&node, "GET", "/metrics").await.0, 200);
 }

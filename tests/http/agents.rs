@@ -1,4 +1,4 @@
-//! Agents through their routes: issued, on behalf of another, shown, renewed and revoked.
+//! Agents over HTTP: issued, delegated, listed, renewed and revoked.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ const AGENTS: &str = "/v1/identity/agents";
 const RENEW: &str = "/v1/identity/agent/renew";
 const DAY_SECS: u64 = 24 * 3600;
 
-/// The least that can be asked for.
+/// The smallest request.
 fn planner() -> Value {
     json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]})
 }
 
-/// One with children: all that policy grants.
+/// An agent that may have children: everything that policy grants.
 fn root() -> Value {
     let capabilities = ["db.read", "db.write"];
     with(
@@ -32,7 +32,7 @@ fn child_of(parent: &Issued) -> Value {
     with(&planner(), &json!({"agent_name": "child", "on_behalf_of": parent.id}))
 }
 
-/// An agent that was issued, and its token.
+/// An issued agent and its token.
 struct Issued {
     id: String,
     minted: Minted,
@@ -52,7 +52,7 @@ fn encoded(id: &str) -> String {
     id.replace(':', "%3A").replace('/', "%2F")
 }
 
-/// Reads the answer like that of an exchange.
+/// Decodes the answer like that of an exchange.
 #[track_caller]
 fn issued(answer: &Answer) -> Issued {
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -148,7 +148,7 @@ async fn agent_has_one_of_four_platforms_and_is_terminal_by_default() {
         assert!(agent.id.starts_with(&format!("wimse://trust.example/agent/{platform}/")), "{}", agent.id);
         assert_eq!(agent.minted.claims["platform"], platform);
         assert_eq!(agent.minted.claims["delegation_depth"], 0);
-        // The policy states one, so it has one.
+        // The policy sets a blast radius.
         assert_eq!(agent.minted.claims["blast_radius"], "cluster");
     }
 }
@@ -210,13 +210,13 @@ async fn without_a_rule_about_agents_none_is_issued_or_renewed() {
     let text = "agent identity is not configured: the policy has no rule data.svc.identity.decision";
     with_bearer(&node, "POST", RENEW, &bearer).await.is_refused(501, "not_implemented", text);
     node.call("POST", AGENT, &[], "").await.is_refused(501, "not_implemented", text);
-    // Nor does it matter what is asked.
+    // The result does not depend on the request.
     node.post(AGENT, &planner()).await.is_refused(501, "not_implemented", text);
     node.granted(&credential(&node.cluster.reporter(), JWT)).await;
 }
 
-/// Taking the rule out of the policy is how agents are turned off in an emergency. Those that are out were
-/// then beyond reach: the route that revokes them answered 501 as well.
+/// Regression: removing the agent rule from the policy turns agents off in an emergency. The route that
+/// revokes them then answered 501 too.
 #[tokio::test]
 async fn agents_are_listed_and_revoked_without_an_agent_rule() {
     let node = Node::start().await;
@@ -235,8 +235,8 @@ async fn agents_are_listed_and_revoked_without_an_agent_rule() {
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
 }
 
-/// A credential of a foreign issuer for our trust domain could name an agent: without a record it had no
-/// parents, no end, and came back after its revocation.
+/// Attack: a foreign credential for our trust domain could name an agent. Without a record the agent had no
+/// parents and no end, and returned after its revocation.
 #[tokio::test]
 async fn no_foreign_issuer_speaks_as_an_agent() {
     let node = Node::start().await;
@@ -252,8 +252,8 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
     node.granted(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
 }
 
-/// A renewed token named nothing of the token it renewed: one that was forged with a stolen key became a
-/// good one, signed by another key, and outlived the taint of the stolen one.
+/// Attack: a renewed token did not derive from the token it renewed. One that was forged with a stolen key
+/// became valid under another key and outlived the taint of the stolen one.
 #[tokio::test]
 async fn a_renewed_token_dies_with_the_key_of_the_one_it_renewed() {
     let node = Node::start().await;
@@ -271,7 +271,7 @@ async fn a_renewed_token_dies_with_the_key_of_the_one_it_renewed() {
     with_bearer(&node, "POST", RENEW, &token).await.is_refused(401, "access_denied", "not valid");
     let answer = node.exchange(&credential(&token, OWN)).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
-    // The agent itself is good: it can be issued a token by whoever issues them.
+    // The agent itself is valid: it can be issued another token.
     issue(&node, &root()).await;
 }
 
@@ -296,7 +296,7 @@ async fn policy_decides_by_the_callers_own_row() {
         let answer = issue_over(&node, &second, &with(&planner(), &changes)).await;
         answer.is_refused(403, "access_denied", text);
     }
-    // The policy's blast radius is any cluster.
+    // The blast radius of the policy is any cluster.
     for (radius, granted) in
         [("global", Some("cluster")), ("galaxy:m31", None), ("cluster:east", Some("cluster:east"))]
     {
@@ -332,7 +332,7 @@ async fn a_policy_that_grants_nothing_that_was_asked_for_denies() {
     assert_eq!(node.put("/v1/sys/policy", &json!({"sources": sources})).await.status, 200);
     let text = "policy denied: none of the requested capabilities can be granted";
     node.post(AGENT, &planner()).await.is_refused(403, "access_denied", text);
-    // A policy that grants less takes effect with the next token.
+    // A policy that grants less applies to the next token.
     with_bearer(&node, "POST", RENEW, before.token()).await.is_refused(403, "access_denied", text);
 }
 
@@ -404,12 +404,12 @@ async fn parent_must_be_known_owned_live_and_unrevoked() {
         let request = with(&planner(), &json!({"on_behalf_of": id}));
         issue_over(&node, &gateway, &request).await.is_refused(403, "access_denied", unknown);
     }
-    // Another's parent is not told apart from none.
+    // Another caller's parent is indistinguishable from an unknown one.
     issue_over(&node, &second, &child_of(&parent)).await.is_refused(403, "access_denied", unknown);
     let child =
         issued(&issue_over(&node, &chief, &with(&child_of(&parent), &json!({"delegation_depth": 1}))).await);
     assert_eq!(child.minted.claims["on_behalf_of"], parent.id);
-    // What the chief had issued is not the gateway's, though its parent is.
+    // An agent of `chief` is not the gateway's, although its parent is.
     issue_over(&node, &gateway, &child_of(&child)).await.is_refused(403, "access_denied", unknown);
 
     let other = issued(&issue_over(&node, &gateway, &root()).await);
@@ -441,7 +441,7 @@ async fn revoked_agent_and_child_tokens_are_refused_in_every_use() {
         )
     };
 
-    // A subject token, for a tool and for us again; what comes of it ends no later than it does.
+    // As subject token, for a tool and for the node itself: the new token ends no later.
     let for_tool = node.granted(&exchanged(child.token(), TOOL)).await;
     assert_eq!((&for_tool.claims["sub"], &for_tool.claims["aud"]), (&json!(child.id), &json!(TOOL)));
     assert_eq!(for_tool.claims["root_exp"], child.minted.claims["exp"]);
@@ -451,15 +451,15 @@ async fn revoked_agent_and_child_tokens_are_refused_in_every_use() {
     assert!(
         lineage.contains(&digest(&parent.id).to_string()) && lineage.contains(&digest(&child.id).to_string())
     );
-    // An actor token: it spends a hop.
+    // As actor token: it costs one hop.
     let delegated = node.granted(&acted(child.token())).await;
     assert_eq!(delegated.claims["act"], json!({"iss": FABRIC, "sub": child.id}));
     assert_eq!(delegated.claims["delegation_depth"], 0);
-    // A terminal agent acts for itself only.
+    // A terminal agent acts only for itself.
     let terminal = issue(&node, &planner()).await;
     let exhausted = "delegation depth exhausted: the agent was issued with depth 0";
     node.exchange(&acted(terminal.token())).await.is_refused(403, "access_denied", exhausted);
-    // A bearer.
+    // As bearer token.
     assert_eq!(with_bearer(&node, "GET", "/v1/sys/keys", child.token()).await.status, 200);
     let insufficient = with_bearer(&node, "GET", "/v1/sys/keys", terminal.token()).await;
     insufficient.is_refused(403, "access_denied", "cluster.admin");
@@ -520,22 +520,22 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
     });
     assert_eq!(with(&renewed.minted.claims, &fresh), with(&agent.minted.claims, &fresh));
     assert_ne!(renewed.minted.claims["jti"], agent.minted.claims["jti"]);
-    // It derives from all that the first derives from, and from the key that signed the first.
+    // It derives from all facts of the first token, and from the key that signed the first.
     let kid = agent.minted.header["kid"].as_str().expect("kid");
     let key = lineage::signing_key(FABRIC, kid).to_string();
     let (family, parent) = (family(&agent.minted), digest(&parent.id));
     assert_eq!(agent.minted.claims["lineage"], json!([family, parent]));
     assert_eq!(renewed.minted.claims["lineage"], json!([family, parent, key]));
     assert_eq!(renewed.minted.claims["exp"], node.now_secs() + 3600);
-    // The renewed one renews again, and so does the first to its last second. It has no leeway: what comes
-    // of it could not live.
+    // The renewed token renews again, and so does the first until its last second. It has no leeway: its
+    // successor could not live.
     issued(&with_bearer(&node, "POST", RENEW, renewed.token()).await);
     issued(&with_bearer(&node, "POST", RENEW, agent.token()).await);
     node.advance_secs(1);
     let expired = with_bearer(&node, "POST", RENEW, agent.token()).await;
     expired.is_refused(401, "access_denied", "the bearer token is not valid");
 
-    // What was exchanged from it may be narrower, and never comes back wider.
+    // A narrower token exchanged from it never becomes wider again.
     let narrow = with(&credential(renewed.token(), OWN), &json!({"audience": FABRIC, "scope": "db.read"}));
     let narrow = node.granted(&narrow).await.token;
     let text = "the bearer token is not an agent's own identity token";
@@ -558,7 +558,7 @@ async fn agent_is_renewed_until_its_last_second_and_no_longer() {
     let node = Node::start().await;
     let parent = issue(&node, &root()).await;
     node.advance_secs(DAY_SECS);
-    // It ends with its parent.
+    // The agent ends with its parent.
     let mut agent = issue(&node, &child_of(&parent)).await;
     let ends = parent.minted.claims["iat"].as_i64().expect("iat") + 30 * 86_400;
     assert_eq!(node.get(&agent.path()).await.json()["ends_at"], "2027-02-14T08:00:00.000Z");
@@ -570,12 +570,12 @@ async fn agent_is_renewed_until_its_last_second_and_no_longer() {
     let last = issued(&with_bearer(&node, "POST", RENEW, agent.token()).await);
     assert_eq!((&last.minted.claims["exp"], &last.minted.claims["root_exp"]), (&json!(ends), &json!(ends)));
     node.advance_secs(1);
-    // Its tokens end with it.
+    // The agent's tokens end with it.
     let ended = with_bearer(&node, "POST", RENEW, last.token()).await;
     ended.is_refused(401, "access_denied", "the bearer token is not valid");
     assert_eq!(node.get(&agent.path()).await.json()["status"], "ended");
     assert_eq!(node.get(&parent.path()).await.json()["status"], "ended");
-    // Kept for a day, and forgotten when others come.
+    // Retained for a day, and removed when others are issued.
     node.advance_secs(DAY_SECS);
     issue(&node, &planner()).await;
     node.get(&agent.path()).await.is_refused(404, "not_found", "no agent");
@@ -599,7 +599,7 @@ async fn a_retry_with_the_same_key_is_the_same_agent_with_a_new_token() {
     let another = [("idempotency-key", "k2")];
     assert_ne!(issued(&node.call("POST", AGENT, &another, body.clone()).await).id, first.id);
     assert_eq!(node.get(AGENTS).await.json().as_array().map(Vec::len), Some(2));
-    // A refusal leaves nothing behind.
+    // A refusal leaves no trace.
     let denied = with(&planner(), &json!({"capabilities": ["unknown"]})).to_string();
     let third = [("idempotency-key", "k3")];
     node.call("POST", AGENT, &third, denied).await.is_refused(403, "access_denied", "policy denied");
@@ -609,7 +609,7 @@ async fn a_retry_with_the_same_key_is_the_same_agent_with_a_new_token() {
         "invalid_request",
         "Idempotency-Key",
     );
-    // Of an agent that was revoked since, a retry gives no token.
+    // A retry for an agent that was revoked meanwhile returns no token.
     assert_eq!(node.call("DELETE", &first.path(), &[("idempotency-key", "k4")], "").await.status, 204);
     assert_eq!(node.call("DELETE", &first.path(), &[("idempotency-key", "k4")], "").await.status, 204);
     let revoked = node.call("POST", AGENT, &key, body).await;
@@ -659,7 +659,7 @@ async fn caller_sees_and_revokes_its_agents_and_an_operator_all() {
         (&revoked["status"], &revoked["revoked_at"]),
         (&json!("revoked"), &json!("2027-01-15T08:00:00.000Z"))
     );
-    // An agent that may have others issued has had none, whatever its issuer has.
+    // An agent that may issue agents has issued none, whatever its issuer has.
     let able = with(&planner(), &json!({"capabilities": ["identity.issue"]}));
     let able = issued(&issue_over(&node, &gateway, &able).await);
     let bearer = format!("Bearer {}", able.token());
@@ -709,7 +709,7 @@ async fn pages_lead_through_all_agents_once_and_in_order() {
         let answer = node.call_over(&gateway, "GET", &format!("{AGENTS}?{query}"), &[], "").await;
         answer.is_refused(400, "invalid_request", text);
     }
-    // Another's cursor leads to nothing of the other's.
+    // A cursor of another caller shows nothing of that caller.
     let answer = node.call_over(&chief, "GET", &format!("{AGENTS}?limit=1"), &[], "").await;
     let cursor = answer.header("link").and_then(|link| link.split("cursor=").nth(1)).expect("a cursor");
     let cursor = cursor.split('>').next().expect("a cursor");

@@ -1,4 +1,4 @@
-//! What surrounds every request, and the documents that anybody may read.
+//! Middleware of every request, and the public documents.
 
 use serde_json::{Value, json};
 
@@ -199,8 +199,8 @@ async fn openapi_lists_every_route_and_every_answer_has_a_schema() {
     }
 }
 
-/// A page of any site can make a browser on this machine send requests to loopback: without a look
-/// at `Host`, `Origin` and `Sec-Fetch-Site` it could rotate keys or bring back an older policy.
+/// Attack: a page of any site can make a browser on this machine send requests to loopback. Without checks of
+/// `Host`, `Origin` and `Sec-Fetch-Site` it could rotate keys or restore an older policy.
 #[tokio::test]
 async fn a_page_of_another_site_cannot_administer_the_node() {
     let node = Node::start().await;

@@ -1,4 +1,4 @@
-//! The audit of tools: what is in it after what was done, who may read it, and in which pages.
+//! The audit of tools: its entries, its readers and its pages.
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -62,7 +62,7 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
     }
     assert_eq!(entries[4]["prev_hash"], "");
     assert!(!json!(entries).to_string().contains(token.rsplit('.').next().expect("signature")));
-    // It stays when the tool is gone, and when the node was.
+    // The trail outlives the tool and the process.
     node.restart().await;
     assert_eq!(trail(&node, "").await, entries);
     assert_eq!(node.get("/v1/tools/never-was/audit").await.status, 404);
@@ -173,10 +173,10 @@ async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
     assert_eq!(node.get(&format!("/v1/audit/blocks?after={}", blocks.len())).await.json(), json!([]));
 }
 
-/// What a caller leaves behind that does not wait for its answer.
+/// Notes of an entry whose caller disconnected.
 const ABANDONED: &str = "nobody waited for the outcome; whether it was done is not known";
 
-/// Sends a request and hangs up: sooner, so that nobody has read it, or later, while it is under way.
+/// Sends a request and disconnects: early, before the request is read, or `later`, while it is handled.
 async fn send_and_hang_up(node: &Node, (method, path): (&str, &str), body: &Value, later: u32) {
     let body = body.to_string();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
@@ -209,8 +209,8 @@ async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
             break;
         }
     }
-    // How many are caught under way is a matter of the machine; that none is without its entry is not. Each
-    // state of the tool has its entry, whoever waited for it; the last may be on its way.
+    // The number of requests caught in flight depends on the machine, but each has its entry, and so has each
+    // state of the tool. The last entry may still be queued.
     let etag = node.get(&path).await.header("etag").expect("ETag").to_owned();
     let (_, revision) = etag.trim_matches('"').split_once('.').expect("registration and revision");
     let revision: usize = revision.parse().expect("a number");
@@ -227,7 +227,7 @@ async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
 async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
     let node = Node::start().await;
     ready(&node).await;
-    // How many are caught under way is a matter of the machine.
+    // The number of requests caught in flight depends on the machine.
     let mut abandoned = 0;
     for at in 1..=128_u32 {
         let scope = json!({"htm": "POST", "htu": TOOL, "nonce": format!("n{at}")});
@@ -256,8 +256,8 @@ async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
     }
 }
 
-/// Policy, keys, revocations, blocks and allowances: each act stands in the audit with its actor, also one that was
-/// refused.
+/// Policy, keys, revocations, blocks and allowances: each act is in the audit with its actor, also when it
+/// was refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn administrative_acts_are_listed_with_their_actor() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;

@@ -1,4 +1,4 @@
-//! Credentials that must be refused, all with one text: nobody learns from it how near he came.
+//! Invalid credentials are all refused with the same text, which reveals nothing about the fault.
 
 use std::net::TcpListener;
 
@@ -10,7 +10,7 @@ use crate::support::{
     encode, malleate, with,
 };
 
-/// Each case is refused, and all answers are the same but for the request's id.
+/// Asserts that each case is refused, with answers that differ only in the request id.
 async fn refused_alike(node: &Node, kind: &str, cases: impl IntoIterator<Item = (String, String)>) {
     for (name, token) in cases {
         let answer = node.exchange(&credential(&token, kind)).await;
@@ -60,7 +60,7 @@ async fn an_algorithm_is_one_that_the_issuer_is_allowed() {
     for alg in [Value::Null, json!(5), json!(["ES256"]), json!({"ES256": 1})] {
         cases.push((format!("alg {alg}"), es256.sign_as(&header(&alg), &claims)));
     }
-    // PS256 exists, and the key could do it; the issuer's list does not have it.
+    // PS256 fits the key, but the issuer's list does not have it.
     let pss = with(&rs256.header(), &json!({"alg": "PS256"}));
     cases.push(("unlisted".to_owned(), rs256.sign_as(&pss, &claims)));
     refused_alike(&node, JWT, cases).await;
@@ -146,7 +146,7 @@ async fn keys_in_a_header_are_neither_used_nor_fetched() {
     let mut cases = Vec::new();
     for (at, member) in members.iter().enumerate() {
         for signer in [&stranger, &node.cluster.es256] {
-            // `with` takes null for "remove", here it is a value.
+            // `with` takes null for "remove"; here it is a value.
             let mut header = signer.header();
             for (name, value) in member.as_object().expect("object") {
                 header[name] = value.clone();
@@ -367,7 +367,7 @@ max_credential_age = "60s"
     let node = Node::start_with(Setup { more_config, ..Setup::default() }).await;
     let token =
         signer.sign(&with(&node.cluster.identifier(REPORTER), &json!({"iss": "https://short.example"})));
-    // The policy has no row for it: it is a good credential all the same.
+    // The policy has no row for it, so the refusal shows a valid credential.
     node.exchange(&credential(&token, JWT)).await.is_refused(403, "access_denied", "issuer may not speak");
     node.advance_secs(60);
     refused_alike(&node, JWT, named([("too old", token)])).await;
@@ -505,8 +505,8 @@ async fn an_own_token_with_any_part_changed_is_refused() {
 
 #[tokio::test]
 async fn a_malleated_signature_is_the_same_token() {
-    // (r, n - s) is as good a signature as (r, s). What is remembered of a token is (iss, jti), which
-    // it does not change: the same lineage, and the same nonce already spent.
+    // (r, n - s) is as valid as (r, s). Tokens are identified by (iss, jti), which the change preserves: the
+    // lineage is the same and the nonce is already used.
     let node = Node::start().await;
     let token = node.cluster.reporter();
     let twin = malleate(&token);

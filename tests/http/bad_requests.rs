@@ -1,4 +1,4 @@
-//! Requests that are wrong whatever their credential is.
+//! Requests that are invalid with any credential.
 
 use serde_json::{Value, json};
 
@@ -182,7 +182,7 @@ fn encoded(bytes: usize) -> String {
 
 #[tokio::test]
 async fn an_error_never_repeats_a_token_wherever_it_was_put() {
-    // The invariants of every answer look for the signature; these are the ways it could get in.
+    // The invariants of every answer search for the signature. Each case tries another way in.
     let node = Node::start().await;
     let token = node.cluster.reporter();
     let good = credential(&token, JWT);

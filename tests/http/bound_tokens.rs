@@ -1,5 +1,5 @@
-//! Tokens bound to the certificate of their caller (RFC 8705 §3): minted on request, good for their
-//! holder only, and never unbound by an exchange.
+//! Certificate-bound tokens (RFC 8705 §3): minted on request, usable only by their holder, and never unbound
+//! by an exchange.
 
 use aws_lc_rs::digest;
 use base64::Engine as _;
@@ -83,7 +83,7 @@ async fn nobody_makes_a_token_for_a_certificate_they_do_not_show() {
         let answer = node.exchange(&asking(&node, &json!({"req_cnf": asked}))).await;
         answer.is_refused(400, "invalid_request", text);
     }
-    // In development mode there is no certificate to bind to.
+    // Development mode has no certificate to bind to.
     let open = Node::start().await;
     let request = with(
         &credential(&open.cluster.reporter(), JWT),
@@ -118,8 +118,8 @@ async fn bound_credential_is_exchanged_by_its_holder_and_stays_bound() {
     assert_eq!(minted.claims["cnf"], json!({"x5t#S256": own_digest(&node)}), "not washed off");
     let body = again.to_string();
     let media = [("content-type", "application/json")];
-    // The stranger's certificate is good and may not exchange at all; so give the theft its best chance:
-    // a second certificate of the same caller.
+    // The stranger may not exchange at all. A second certificate of the same caller gives the theft its best
+    // chance.
     let second = second_certificate_of_the_gateway(&node);
     let answer =
         node.call_over(&node.secure(Some(&second)), "POST", "/v1/exchange/token", &media, body).await;

@@ -1,5 +1,5 @@
-//! Who may call what: the golden file of every route, against every kind of caller, and the rules of
-//! a bearer token and of a client certificate one by one.
+//! The golden file of every route against every kind of caller, and the rules of bearer tokens and client
+//! certificates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-/// A token of this fabric for itself, which has these capabilities if policy grants them.
+/// A token for the node itself, with these capabilities if policy grants them.
 async fn bearer(node: &Node, name: &str) -> Minted {
     node.own_token("agents", name).await
 }
@@ -24,7 +24,7 @@ fn authorization(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// A way to call, and what it shows.
+/// A channel and the credentials presented over it.
 struct Way {
     name: &'static str,
     channel: Channel,
@@ -59,7 +59,7 @@ async fn ways(node: &Node) -> Vec<Way> {
     ]
 }
 
-/// What the table says of a status: refused at the edge, or let through to the handler.
+/// The status in the table: refused by the middleware, or passed to the handler.
 fn outcome(status: u16, body: &str) -> String {
     match status {
         401 | 403 | 429 => status.to_string(),
@@ -68,7 +68,7 @@ fn outcome(status: u16, body: &str) -> String {
     }
 }
 
-/// What stands in the golden file for each route: its outcomes, then the test that covers its handler.
+/// Rows of the golden file by route: outcomes, then the test that covers the handler.
 fn golden() -> BTreeMap<String, (String, String)> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN)).expect("the file");
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -93,7 +93,7 @@ async fn every_route_admits_exactly_the_callers_of_the_golden_file() {
             let path = ["{kid}", "{agent_id}", "{tool_id}", "{stream_id}"]
                 .into_iter()
                 .fold(row.path.to_owned(), |path, name| path.replace(name, "none"));
-            // Whoever may read the live feed is told things without an end.
+            // The live feed has no end for a permitted caller.
             let path = if row.path == "/v1/events" { format!("{path}?types=none") } else { path };
             let headers: Vec<_> =
                 way.authorization.iter().map(|value| ("authorization", value.as_str())).collect();
@@ -113,7 +113,7 @@ async fn every_route_admits_exactly_the_callers_of_the_golden_file() {
     assert_eq!(golden.len(), routes, "a row without its route");
 }
 
-/// Attack: a workload that is blocked goes on with its certificate, where nobody asks for a token.
+/// Attack: a blocked workload continues with its certificate on routes that need no token.
 #[tokio::test]
 async fn a_blocked_workload_is_let_in_nowhere_by_its_certificate() {
     let node = secure().await;
@@ -129,7 +129,7 @@ async fn a_blocked_workload_is_let_in_nowhere_by_its_certificate() {
         match (answer.status, is_open) {
             (401 | 403, true) => panic!("{name} is open: {}", answer.body),
             (_, true) => {}
-            // Whatever else it shows: this route takes bearers only.
+            // This route accepts bearer tokens only.
             (401, false) if golden[&name].0.starts_with("bearer |") => {}
             (_, false) => {
                 answer.is_refused(403, "access_denied", "the caller is blocked");
@@ -182,9 +182,9 @@ async fn a_bearer_is_judged_by_every_rule() {
         node.call_over(&node.anonymous(), "GET", "/v1/sys/keys", &headers, "").await
     };
     assert_eq!(call(&authorization(&token)).await.status, 200);
-    // A malleated ES256 signature is good as well: what remembers tokens remembers `jti`, not text.
+    // A malleated ES256 signature is valid too: tokens are identified by `jti`, not by their text.
     assert_eq!(call(&authorization(&crate::support::malleate(&token))).await.status, 200);
-    // RFC 9110 §11.1: the scheme has no case.
+    // RFC 9110 §11.1: the scheme is case-insensitive.
     assert_eq!(call(&format!("bearer {token}")).await.status, 200);
     for bad in [
         "Bearer".to_owned(),
@@ -262,7 +262,7 @@ async fn a_route_for_certificates_does_not_take_a_bearer_beside_one() {
     answer.is_refused(401, "access_denied", "no Authorization header");
 }
 
-/// CVE-2026-40575, CVE-2025-64484 and their kind: a header that a proxy would set names nobody.
+/// CVE-2026-40575, CVE-2025-64484 and similar: headers that a proxy would set name no caller.
 #[tokio::test]
 async fn headers_of_a_proxy_name_no_caller() {
     let node = secure().await;
@@ -315,11 +315,11 @@ async fn expired_certificate_is_refused_on_an_open_connection() {
     let operator = node.certified("operator");
     assert_eq!(node.call_over(&operator, "GET", "/v1/sys/keys", &[], "").await.status, 200);
     assert_eq!(node.call_over(&gateway, "GET", "/livez", &[], "").await.status, 200);
-    // The certificates are good for a year from today.
+    // The certificates are valid for a year from today.
     node.advance_secs(366 * 24 * 3600);
     let answer = node.call_over(&operator, "GET", "/v1/sys/keys", &[], "").await;
     answer.is_refused(401, "access_denied", "expired");
-    // Public is public, also for whoever is no longer known.
+    // Public routes stay public for expired certificates.
     assert_eq!(node.call_over(&gateway, "GET", "/livez", &[], "").await.status, 200);
     let health = node.call_over(&gateway, "GET", "/v1/sys/health", &[], "").await.json();
     assert!(health.get("leader").is_none(), "no details for an expired certificate: {health}");

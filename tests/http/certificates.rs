@@ -1,5 +1,5 @@
-//! Certificates as others make them and use them: the page for production with OpenSSL, and those of
-//! `trust-fabric pki` with curl and Python's requests.
+//! Certificates from the documented OpenSSL commands, and those of `trust-fabric pki` with curl and Python's
+//! requests.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -47,13 +47,13 @@ fn now() -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(secs))
 }
 
-/// Whether `openssl` with these words says yes.
+/// Whether `openssl` with these arguments succeeds.
 fn openssl(directory: &Path, words: &str) -> bool {
     let output = Command::new("openssl").args(words.split(' ')).current_dir(directory).output();
     output.expect("run openssl").status.success()
 }
 
-/// URI names, and whether it may serve and call.
+/// URI names, and whether it is valid for servers and for clients.
 fn said(leaf: &CertificateDer<'_>) -> (Vec<String>, bool, bool) {
     let (_, leaf) = X509Certificate::from_der(leaf).expect("certificate");
     assert!(!leaf.is_ca());
@@ -183,7 +183,7 @@ async fn server(made: &trust_fabric::pki::Made, tasks: &mut JoinSet<()>) -> Sock
     address
 }
 
-// The server answers on one thread while curl and Python are waited for on another.
+// The server needs a thread while the test blocks on curl and Python.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
     let (directory, made) = development(&["operator"]);
@@ -212,7 +212,7 @@ async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
         };
         assert_eq!(statuses(&answers, "with"), [200, 200], "{answers}");
         assert_eq!(statuses(&answers, "without"), [401, 401], "{answers}");
-        // They do look at the node's certificate.
+        // Both verify the node's certificate.
         let other = directory.path().join("other.pem");
         fs::copy(&development(&[]).1.ca.certificate, &other).expect("copied");
         assert_eq!(Curl { ca: &other, ..known }.status("GET", &base, None), None);

@@ -1,4 +1,4 @@
-//! One acts for another: who may, what remains, and where it ends (contract §3, Delegation).
+//! Delegation: permitted actors, the narrowed result, and its limits (contract §3, Delegation).
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,6 @@ use crate::support::{
     credential, with,
 };
 
-/// `request` with this actor.
 fn acted(request: &Value, actor: &str) -> Value {
     with(request, &json!({"actor_token": actor, "actor_token_type": OWN}))
 }
@@ -24,7 +23,7 @@ async fn an_actor_spends_a_hop_and_stands_in_act_and_lineage() {
         assert_eq!(minted.claims["sub"], REPORTER);
         assert_eq!(minted.claims["act"], json!({"iss": FABRIC, "sub": ORCHESTRATOR}), "{kind}");
         assert_eq!(minted.claims["delegation_depth"], 1);
-        // The actor has db.read only.
+        // The actor has only db.read.
         assert_eq!(minted.claims["scope"], "db.read");
         let lineage = minted.claims["lineage"].as_array().expect("lineage");
         let of_actor = actor.claims["lineage"].as_array().expect("lineage");
@@ -44,7 +43,7 @@ async fn the_chain_ends_with_the_first_of_its_credentials() {
     let long = node.cluster.changed(&json!({"exp": NOW_SECS + 80_000}));
     let minted = node.granted(&acted(&credential(&long, JWT), &actor.token)).await;
     assert_eq!(minted.claims["root_exp"], actor.claims["root_exp"]);
-    // Capped by the issuer's age limit.
+    // Capped by the maximum age of the issuer.
     let longer = node.cluster.changed(&json!({"exp": NOW_SECS + 200_000}));
     assert_eq!(node.granted(&credential(&longer, JWT)).await.claims["root_exp"], NOW_SECS + 86_400);
 }
@@ -76,7 +75,7 @@ async fn an_actor_without_depth_is_refused_and_told_why() {
     assert_eq!(none.claims["delegation_depth"], 0);
     let text = "delegation depth exhausted: the agent was issued with depth 0";
     node.exchange(&acted(&request, &none.token)).await.is_refused(403, "access_denied", text);
-    // Two hops: 2, 1, 0, and then no more.
+    // Two hops: 2, 1, 0, then refused.
     let mut agent = node.own_token("agents", "a0").await;
     for next in ["a1", "a2"] {
         let claims = node.cluster.es256.sign(&node.cluster.service_account("agents", next));
@@ -117,13 +116,13 @@ async fn nobody_acts_twice_in_one_chain() {
     node.exchange(&acted(&itself, &actor)).await.is_refused(403, "access_denied", text);
     let named = node.cluster.changed(&json!({"act": {"sub": "x", "act": {"sub": ORCHESTRATOR}}}));
     node.exchange(&acted(&credential(&named, JWT), &actor)).await.is_refused(403, "access_denied", text);
-    // Under its other name.
+    // The same workload with the other scheme.
     let spiffe = ORCHESTRATOR.replace("wimse://", "spiffe://");
     let named = node.cluster.changed(&json!({"act": {"sub": spiffe}}));
     node.exchange(&acted(&credential(&named, JWT), &actor)).await.is_refused(403, "access_denied", text);
     let subject = node.cluster.changed(&json!({"act": {"sub": REPORTER}}));
     node.exchange(&acted(&credential(&subject, JWT), &actor)).await.is_refused(403, "access_denied", text);
-    // a0 acts for the orchestrator, whose token cannot then act for what a0 already acts for.
+    // a0 acts for the orchestrator, whose token then cannot act for a subject that a0 already acts for.
     let a0 = node.own_token("agents", "a0").await.token;
     let mine = with(&credential(&node.cluster.orchestrator(), JWT), &json!({"audience": FABRIC}));
     let for_me = node.granted(&acted(&mine, &a0)).await.token;

@@ -1,5 +1,5 @@
-//! The edge from outside: paths that are not quite a route's, names that are not ours, bytes that are
-//! not quite HTTP, callers that call too often, and the certificates that open a connection at all.
+//! The HTTP edge: unusual spellings of paths, foreign names, malformed HTTP, rate limits, and the
+//! certificates that open a connection.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -27,7 +27,7 @@ fn request(method: &str, target: &str, more: &str) -> Vec<u8> {
     format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n").into_bytes()
 }
 
-/// Spellings of a path that some server somewhere takes for the path itself.
+/// Spellings of a path that some server treats as the path itself.
 fn tricks(path: &str) -> Vec<String> {
     let (first, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
     let slash = |rest: &str| if rest.is_empty() { String::new() } else { format!("/{rest}") };
@@ -63,7 +63,7 @@ fn tricks(path: &str) -> Vec<String> {
     ]
 }
 
-/// The path with something in the place of each parameter.
+/// The path with a value for each parameter.
 fn filled(path: &str) -> String {
     let segments = path.split('/').map(|segment| if segment.starts_with('{') { "none" } else { segment });
     segments.collect::<Vec<_>>().join("/")
@@ -92,7 +92,7 @@ async fn no_spelling_of_a_path_is_a_weaker_door_to_its_route() {
     assert!(tried > 400, "{tried}");
 }
 
-/// Metrics are open to this machine, so a spelling that is the path itself may answer.
+/// Metrics are public on loopback, so a spelling that equals the path may answer.
 fn is_metrics(path: &str, status: u16) -> bool {
     path == "/metrics" && [200, 400, 404].contains(&status)
 }
@@ -103,7 +103,7 @@ async fn a_method_that_a_route_does_not_have_opens_nothing() {
     for wire in &wires(&node) {
         for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
             let path = filled(row.path);
-            // Nobody is to be refused for asking too often.
+            // The rate limit must not refuse any of them.
             node.advance_secs(1);
             for method in
                 ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "XYZ"]
@@ -134,7 +134,7 @@ async fn headers_that_override_the_method_or_the_path_do_not() {
     }
 }
 
-/// Host-header attacks on what clients trust: the documents never say a name that a caller sent.
+/// Host header attacks on documents that clients trust: no document contains a name from the request.
 #[tokio::test]
 async fn a_document_never_repeats_the_name_it_was_asked_by() {
     let node = secure().await;
@@ -217,7 +217,7 @@ async fn a_body_that_is_encoded_is_not_unpacked() {
     let node = Node::start().await;
     for encoding in ["gzip", "deflate", "br", "zstd", "gzip, identity", "x-gzip"] {
         let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
-        // The first bytes of a gzip stream; what it would unpack to does not matter.
+        // The first bytes of a gzip stream; its content does not matter.
         let answer = node.call("POST", "/v1/exchange/token", &headers, vec![0x1f, 0x8b, 8, 0]).await;
         answer.is_refused(415, "invalid_request", "Content-Encoding");
     }
@@ -237,13 +237,13 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
     let answer = list(&operator).await;
     answer.is_refused(429, "access_denied", "too many requests");
     assert_eq!(answer.header("retry-after"), Some("1"));
-    // Health has its own reserve, also for this caller; and others are not held up.
+    // Health has its own rate, also for this caller, and other callers are not affected.
     for _ in 0..20 {
         assert_eq!(node.call_over(&operator, "GET", "/livez", &[], "").await.status, 200);
     }
     node.exchange(&credential("x.y.z", JWT)).await.is_refused(400, "invalid_request", "");
     assert_eq!(list(&gateway).await.status, 403);
-    // A stranger's failed tries are counted by address, whatever token is tried.
+    // Failed attempts of an unauthenticated client count by address, whatever token it sends.
     let anonymous = node.anonymous();
     let guess = async |number: u32| {
         let value = format!("Bearer {number}");
@@ -262,7 +262,7 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
     assert!(metrics.contains("svc_requests_refused_total{reason=\"rate\"} "), "{metrics}");
 }
 
-/// One of two listeners has nothing to do and ends at once; the core must not end with it.
+/// Regression: one of two listeners is idle and ends at once; the Raft instance must not end with it.
 #[tokio::test]
 async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     let node = secure().await;
@@ -278,7 +278,7 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream.flush().await.expect("sent");
-    // "100 Continue": the handler reads the body, so the request is under way.
+    // "100 Continue": the handler reads the body, so the request is in flight.
     let mut said = [0; 25];
     stream.read_exact(&mut said).await.expect("100");
     assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -288,7 +288,7 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     node.wait_until_stopped().await;
 }
 
-/// MTLS-03: a client that would be refused now is refused, also on the connection it has.
+/// A client that would be refused now is refused on its open connection too.
 #[tokio::test]
 async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
     let node = secure().await;
@@ -302,13 +302,13 @@ async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
     stream.read_exact(&mut status).await.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 200");
 
-    // The client goes on believing in the node's certificate; the node no longer in the client's.
+    // The client still trusts the node's certificate; the node no longer trusts the client's.
     let old = ca.with_extension("old");
     std::fs::copy(&ca, &old).expect("kept");
     let (_directory, other) = certificates::development(&[]);
     let pem = std::fs::read(&other.ca.certificate).expect("another CA");
     std::fs::write(&ca, pem).expect("replaced");
-    // Within seconds the node closes the connection by itself: nothing more is sent on it.
+    // The node closes the connection by itself within seconds.
     let mut rest = Vec::new();
     drop(stream.read_to_end(&mut rest).await);
     let again = Wire { tls: Some((&old, Some(&pair))), ..wire };
@@ -318,7 +318,7 @@ async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
     assert_eq!(raw::status(&stranger.exchange(&request("GET", "/livez", "")).await), 200);
 }
 
-/// RFC 9110 §10.1.1: who waits to be invited learns the answer without sending its body.
+/// RFC 9110 §10.1.1: a client that expects 100 Continue gets the refusal before it sends its body.
 #[tokio::test]
 async fn who_is_refused_is_not_invited_to_send_a_body_first() {
     let node = secure().await;
@@ -339,21 +339,21 @@ async fn health_has_a_rate_of_its_own() {
         statuses.push(live().await.status);
     }
     assert!(statuses.contains(&200) && statuses.ends_with(&[429]), "{statuses:?}");
-    // Who asks for health too often may still do everything else, at the rate of that.
+    // A caller beyond the rate of health requests may still send all others.
     assert_eq!(node.call_over(&plain, "GET", "/v1/identity/jwks", &[], "").await.status, 200);
     assert_eq!(node.call_over(&plain, "GET", "/v1/identity/jwks", &[], "").await.status, 429);
     node.advance_secs(1);
     assert_eq!(live().await.status, 200);
 }
 
-/// A stranger could hold every place of the node, two seconds at a time, with a header.
+/// Attack: an unauthenticated client holds every permit of the node for two seconds with one header.
 #[tokio::test]
 async fn waiting_for_an_index_takes_nobodys_place() {
     let node = secure_with("[limits]\nrequests_per_second_per_caller = 100000\n").await;
     let anonymous = node.plain();
     let far = u64::MAX.to_string();
     let headers = [("svc-min-index", far.as_str())];
-    // A stranger does not wait at all.
+    // An unauthenticated client does not wait at all.
     let answer = node.call_over(&anonymous, "GET", "/v1/identity/jwks", &headers, "").await;
     answer.is_refused(503, "server_error", "Svc-Min-Index");
     node.call_over(&node.anonymous(), "GET", "/v1/tools", &headers, "").await.is_refused(
@@ -365,7 +365,7 @@ async fn waiting_for_an_index_takes_nobodys_place() {
     let waiting = (0..2 * limits::MIN_INDEX_WAITS_MAX)
         .map(|_| node.call_over(&gateway, "GET", "/v1/identity/jwks", &headers, ""));
     let mut waiting = std::pin::pin!(futures::future::join_all(waiting));
-    // Health does not wait, and whoever does not ask for an index is answered meanwhile.
+    // Health does not wait, and requests without an index are answered meanwhile.
     let others = async {
         let operator = node.certified("operator");
         assert_eq!(node.call_over(&anonymous, "GET", "/livez", &headers, "").await.status, 200);
@@ -383,8 +383,8 @@ async fn waiting_for_an_index_takes_nobodys_place() {
     }
 }
 
-/// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route;
-/// without them, none."
+/// "curl and Python `requests` with the certificates of `trust-fabric pki` reach every mTLS route; without
+/// them, none."
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curl_and_requests_reach_every_route_only_with_certificates() {
     let node = secure().await;
@@ -440,8 +440,8 @@ async fn the_metadata_says_how_callers_are_known() {
     assert_eq!(metadata["tls_client_certificate_bound_access_tokens"], false);
 }
 
-/// A struct was filled from an array too, member by member in the order of our own source: no such document is
-/// described anywhere.
+/// Regression: serde fills a struct from an array too, in the order of its fields. No such document is
+/// specified.
 #[tokio::test]
 async fn an_array_is_no_request_whatever_it_holds() {
     let node = Node::start().await;

@@ -1,4 +1,4 @@
-//! `/v1/identity/agent/encryption-key`: the keys to which others encrypt for an agent.
+//! `/v1/identity/agent/encryption-key`: the keys with which others encrypt to an agent.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,7 +13,7 @@ const NOT_ITS_OWN: &str = "the bearer token must be the subject's own";
 /// The public key of RFC 8037 §A.6.
 const X: &str = "3p7bfXt9wbTTW2HC7OQ1Nz-DQ8hbeGdNrfx-FG-IK08";
 
-/// An agent, and the token that is its identity.
+/// An agent and its identity token.
 struct Agent {
     id: String,
     token: String,
@@ -36,7 +36,7 @@ async fn revoke(node: &Node, agent: &Agent) {
     assert_eq!(node.call("DELETE", &path, &[], "").await.status, 204);
 }
 
-/// A good key, another one for each number.
+/// A valid key for each number.
 fn key(number: u8) -> Value {
     let mut x = [9; 32];
     x[0] = number;
@@ -66,7 +66,7 @@ async fn a_key_is_registered_once_and_read_back() {
     assert_eq!(keys_of(&node, &agent.id).await.json(), json!({"keys": []}));
     let jwk = json!({"kty": "OKP", "crv": "X25519", "x": X});
     let answer = register(&node, &agent, &with(&jwk, &json!({"ext": true, "key_ops": []}))).await;
-    // RFC 7638, computed apart from the product.
+    // RFC 7638, computed without the product.
     let kid = "giQqigT_IKcuzHl0FVJ3k5ts3_TWNAxvsC08UZsfcM8";
     let kept = with(&jwk, &json!({"use": "enc", "kid": kid}));
     let expected = json!({
@@ -75,11 +75,11 @@ async fn a_key_is_registered_once_and_read_back() {
     });
     assert_eq!((answer.status, answer.json()), (201, expected.clone()), "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
-    // The same key again is found as it was.
+    // Registering the same key again changes nothing.
     node.advance_secs(60);
     let again = register(&node, &agent, &kept).await;
     assert_eq!((again.status, again.json()), (200, expected.clone()));
-    // Another `alg` of the same key takes the place of the one before.
+    // Another `alg` replaces the earlier registration of the same key.
     let changed = register(&node, &agent, &with(&jwk, &json!({"alg": "ECDH-ES+A256KW"}))).await;
     let kept = with(&kept, &json!({"alg": "ECDH-ES+A256KW"}));
     assert_eq!((changed.status, changed.json()), (200, with(&expected, &json!({"key": kept}))));
@@ -95,7 +95,7 @@ async fn a_key_is_registered_once_and_read_back() {
         assert_eq!(answer.header("content-type"), Some(media));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
     }
-    // "encryption keys never appear" among the keys that sign.
+    // "encryption keys never appear" in the JWK Set of signing keys.
     assert!(!node.get("/v1/identity/jwks").await.body.contains(kid));
     assert_eq!(node.now_secs(), NOW_SECS + 60);
 }
@@ -111,7 +111,7 @@ async fn an_agent_registers_its_own_keys_only() {
     let workload = node.own_token("agents", "orchestrator").await;
     let answer = register_with(&node, &workload.token, &[], &body(&one)).await;
     answer.is_refused(403, "access_denied", another);
-    // A token with an actor has the subject of the token that it was exchanged from, and speaks for both.
+    // A token with an actor has the subject of the exchanged token and speaks for both.
     let reporter = node.own_token("demo", "reporter").await;
     let request = with(&credential(&reporter.token, OWN), &json!({"audience": FABRIC}));
     let acted = with(&request, &json!({"actor_token": workload.token, "actor_token_type": OWN}));
@@ -120,7 +120,7 @@ async fn an_agent_registers_its_own_keys_only() {
     let its_own = json!({"workload_id": acted.claims["sub"], "key": key(1)}).to_string();
     let answer = register_with(&node, &acted.token, &[], &its_own).await;
     answer.is_refused(403, "access_denied", NOT_ITS_OWN);
-    // Nobody, and somebody else's tokens.
+    // No bearer token, and tokens of other subjects.
     let answer = node.call("POST", PATH, &[("content-type", "application/json")], body(&one)).await;
     answer.is_refused(401, "access_denied", "the bearer token of the agent itself is needed");
     let answer = register_with(&node, &node.cluster.reporter(), &[], &body(&one)).await;
@@ -172,12 +172,12 @@ async fn keys_of_unknown_revoked_and_ended_agents_are_not_returned() {
     keys_of(&node, &other.id).await.is_refused(404, "not_found", unknown);
 }
 
-/// Attack: a thief of a token registers a key of its own, so that it can read what is meant for the agent. The key came
-/// back when the revocation of the token was forgotten.
+/// Attack: a thief of a token registers its own key to read messages to the agent. The key must not return
+/// when the revocation expires.
 #[tokio::test]
 async fn a_key_is_as_good_as_the_token_that_registered_it() {
     let node = Node::start().await;
-    // A retry of the issue is another family of tokens of the same agent.
+    // A retry of the issue starts another token family of the same agent.
     let request = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
     let issued = async || {
         let headers = [("idempotency-key", "issue"), ("content-type", "application/json")];
@@ -201,7 +201,7 @@ async fn a_key_is_as_good_as_the_token_that_registered_it() {
     let answer = node.post("/v1/revocations", &json!({"jti": payload["jti"]})).await;
     assert_eq!(answer.status, 202, "{}", answer.body);
     assert_eq!(of(keys_of(&node, &good.id).await), [key(2)["x"].clone()]);
-    // It is not there any more, also when the revocation is forgotten.
+    // It stays removed when the revocation expires.
     for _ in 0..3 {
         node.advance_secs(limits::REVOCATION_RETENTION.as_secs() / 2);
         agent(&node).await;
@@ -227,10 +227,10 @@ async fn any_subject_registers_keys_with_its_own_token() {
     let path = format!("{PATH}?workload_id={id}&kid={kid}");
     assert_eq!(node.call("DELETE", &path, &[("authorization", &bearer)], "").await.status, 204);
     assert_eq!(keys_of(&node, &id).await.json()["keys"].as_array().map(Vec::len), Some(1));
-    // The keys of a subject that is revoked are removed.
+    // The keys of a revoked subject are removed.
     assert_eq!(node.post("/v1/revocations", &json!({"subject": id})).await.status, 202);
     keys_of(&node, &id).await.is_refused(404, "not_found", "no encryption key");
-    // Without an agent's record a key ends 30 days after its last registration.
+    // Without an agent record a key ends 30 days after its last registration.
     node.advance_secs(10);
     let again = node.own_token("agents", "orchestrator").await;
     assert_eq!(register_with(&node, &again.token, &[], &body(3)).await.status, 201);
@@ -241,7 +241,7 @@ async fn any_subject_registers_keys_with_its_own_token() {
     }
 }
 
-/// A gateway that exchanges for others gets tokens of theirs, and must not have their mail sent to itself.
+/// Attack: a gateway that exchanges for others obtains their tokens and registers its own key for them.
 #[tokio::test]
 async fn token_of_another_client_registers_no_key() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
@@ -287,7 +287,7 @@ async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
     assert_eq!(node.call_over(&channel, "DELETE", &path(&kids[0]), &its_own, "").await.status, 204);
     let again = node.call_over(&channel, "DELETE", &path(&kids[0]), &its_own, "").await;
     again.is_refused(404, "not_found", "the subject has no encryption key with this kid");
-    // By whoever had the agent issued; a retry under its key has the same outcome.
+    // By the caller that issued the agent. A retry under its key has the same outcome.
     let (gateway, retry) = (node.certified("gateway"), [("idempotency-key", "r")]);
     for _ in 0..2 {
         assert_eq!(node.call_over(&gateway, "DELETE", &path(&kids[1]), &retry, "").await.status, 204);
@@ -404,14 +404,14 @@ async fn retry_has_the_same_outcome_and_its_key_fits_nothing_else() {
     assert_eq!(first.body, second.body);
     let answer = register_with(&node, &one.token, &retry, &body(&one, 2)).await;
     answer.is_refused(422, "invalid_request", "the Idempotency-Key was used with another request");
-    // A key belongs to its caller.
+    // An idempotency key belongs to its caller.
     assert_eq!(register_with(&node, &other.token, &retry, &body(&other, 2)).await.status, 201);
     let twice = [("idempotency-key", "a"), ("idempotency-key", "b")];
     let answer = register_with(&node, &one.token, &twice, &body(&one, 3)).await;
     answer.is_refused(400, "invalid_request", "Idempotency-Key: must be");
 }
 
-// The node answers on one thread while Python is waited for on another.
+// The node needs a thread while the test blocks on Python.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_decrypts_joserfc_ciphertext_for_its_published_keys() {
     let node = Node::start().await;
@@ -422,7 +422,7 @@ async fn agent_decrypts_joserfc_ciphertext_for_its_published_keys() {
     assert_eq!(public.len(), 5);
     for (private, public) in private.iter().zip(public) {
         let answer = register(&node, &agent, public).await;
-        // The name that joserfc has computed for the key.
+        // The `kid` that joserfc computed.
         assert_eq!((answer.status, &answer.json()["kid"]), (201, &private["kid"]), "{}", answer.body);
         let refused = register(&node, &agent, private).await;
         refused.is_refused(400, "invalid_request", "makes the key private or symmetric");

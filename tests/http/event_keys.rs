@@ -1,4 +1,4 @@
-//! The RS256 keys of a node that transmits security events, beside those for tokens (contract §3, Keys).
+//! The RS256 keys of a transmitter, beside those for tokens (contract §3, Keys).
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,14 +35,14 @@ fn directory(node: &Node) -> PathBuf {
     node.directory.path().join("data/keys")
 }
 
-/// The keyring that a node has which transmits, over the files and the log of this one.
+/// A transmitter's keyring over the files and the log of this node.
 async fn transmitting(node: &Node) -> Keyring {
     let keyring = Keyring::open(&directory(node), node.state(), Some(make_set_key())).expect("opens");
     keyring.ensure().await.expect("keys");
     keyring
 }
 
-/// The `kid`s in the key set of this algorithm.
+/// The `kid`s of this algorithm in the JWK Set.
 async fn published(node: &Node, algorithm: &str) -> BTreeSet<String> {
     let jwks = node.get("/v1/identity/jwks").await.json();
     let keys = jwks["keys"].as_array().expect("keys").iter();
@@ -50,7 +50,7 @@ async fn published(node: &Node, algorithm: &str) -> BTreeSet<String> {
     keys.map(|key| key["kid"].as_str().expect("kid").to_owned()).collect()
 }
 
-/// The `kid`s whose private half lies in the data directory.
+/// The `kid`s with a private half in the data directory.
 fn files(node: &Node) -> BTreeSet<String> {
     let files = std::fs::read_dir(directory(node)).expect("directory");
     let paths = files.map(|file| file.expect("file").path());
@@ -76,7 +76,7 @@ async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
         assert_eq!(names, ["alg", "e", "kid", "kty", "n", "use"]);
         assert_eq!((&key["alg"], &key["use"]), (&json!("RS256"), &json!("sig")));
     }
-    // The first one signs at once: nobody can hold an older key set that lacks it and have a use for it.
+    // The first key signs at once: no verifier can hold an older JWK Set that lacks it and still need it.
     let key = keyring.set_signing_key(node.clock.now()).expect("signs");
     let listed = node.get("/v1/sys/keys").await.json();
     let listed = listed.as_array().expect("keys").iter();
@@ -85,7 +85,7 @@ async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
     assert_eq!((listed.len(), states), (2, BTreeSet::from(["active", "pending"])));
     let active = listed.iter().find(|key| key["state"] == "active").expect("active");
     assert_eq!(active["kid"], key.kid());
-    // Read as any verifier does, its signature is good.
+    // Any verifier accepts its signature.
     let text = key.sign(&json!({"jti": "1"}), SET).expect("signed");
     let compact = Compact::parse(&text).expect("compact");
     let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
@@ -93,10 +93,10 @@ async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
     assert!(compact.verify(&public).is_ok());
 }
 
-// The node answers on one thread while Python is waited for on another.
+// The node needs a thread while the test blocks on Python.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
-    // The libraries read the machine's clock, so the node's is set to it.
+    // The libraries use the system clock, so the node's clock is set to it.
     let now_secs = Some(Clock::system().now().secs());
     let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
@@ -105,7 +105,7 @@ async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
     let order = json!({"token": minted.token, "jwks_url": jwks_url, "issuer": FABRIC, "audience": FABRIC});
     let (said, accepted) = run("verify_token.py", &order);
     assert!(accepted, "{said}");
-    // Of the claims only what the script asks for: this is about the signature.
+    // Only the claims that the script requires; the signature is under test.
     let claims = json!({"iss": FABRIC, "aud": "https://receiver.example", "sub": "x", "jti": "1",
         "iat": node.now_secs(), "exp": node.now_secs() + 300, "events": {}});
     let key = keyring.set_signing_key(node.clock.now()).expect("signs");
@@ -122,8 +122,7 @@ async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
     assert!(!accepted, "{said}");
 }
 
-/// What a thief of the data directory can make with a key for events: each names that key, and carries what a
-/// token of ours carries.
+/// Tokens that a thief of an event key can sign: each names that key and has the claims of a token of ours.
 fn forged(node: &Node, kid: &str, claims: &Value) -> Vec<(String, String)> {
     let der = std::fs::read(directory(node).join(format!("{kid}.p8"))).expect("the private half");
     let key = RsaKeyPair::from_pkcs8(&der).expect("an RSA key");
@@ -145,7 +144,7 @@ async fn as_bearer(node: &Node, method: &str, path: &str, token: &str, body: &Va
     node.call(method, path, &headers, body.to_string()).await
 }
 
-/// A token of ours for `audience`, from a service account's credential.
+/// A token for `audience`, from the credential of a service account.
 async fn token_for(node: &Node, audience: &str) -> Minted {
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
     let claims = with(&node.cluster.service_account("demo", "reporter"), &times);
@@ -185,7 +184,7 @@ async fn token_signed_by_an_event_key_is_refused_everywhere() {
     let verify =
         async |token: &str| node.post("/v1/mcp/verify", &json!({"tool_id": "bare", "token": token})).await;
 
-    // The genuine ones are good for all of it.
+    // The genuine tokens are accepted everywhere.
     node.granted(&subject(&operator.token)).await;
     assert_eq!(delegated(&orchestrator.token).await.status, 200);
     assert_eq!(as_bearer(&node, "GET", keys, &operator.token, &none).await.status, 200);
@@ -228,7 +227,7 @@ async fn callers_at_the_same_moment_make_no_key_too_many() {
     assert_eq!(files(&node), &tokens | &sets);
 }
 
-/// All that is left of a request that went away is its entry in the log.
+/// The log entry is all that remains of a request whose caller disconnected.
 #[tokio::test]
 async fn a_node_replaces_a_tainted_key_though_nobody_waits_for_that() {
     let node = Node::start().await;
@@ -252,7 +251,7 @@ async fn a_node_replaces_a_tainted_key_though_nobody_waits_for_that() {
 
 #[tokio::test]
 async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
-    // It does not transmit itself, so that it replaces none of these keys.
+    // This node is no transmitter, so it replaces none of these keys.
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
     let now = || node.clock.now();
@@ -266,11 +265,11 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
     let next = keyring.set_signing_key(now()).expect("signs").kid().to_owned();
     assert_ne!(next, first);
     assert_eq!(keyring.signing_key(now()).expect("signs").kid(), token, "no other key has changed");
-    // The retired one is published on, and its private half is gone; its successor has one of its own.
+    // The retired key stays published and its private half is removed; its successor has one.
     let sets = published(&node, "RS256").await;
     assert!(sets.len() == 3 && sets.contains(&first), "{sets:?}");
     assert_eq!((files(&node).contains(&first), files(&node).len()), (false, 4));
-    // Events that it has signed do not expire, and are taken by whoever gets them late.
+    // SETs that it signed do not expire, and late receivers accept them.
     node.advance_secs(24 * 3600 + 4);
     assert!(published(&node, "RS256").await.contains(&first));
     node.advance_secs(1);
@@ -292,7 +291,7 @@ async fn tainted_event_key_leaves_the_set_and_its_successor_ages() {
     assert!(!after.contains(&first) && !files(&node).contains(&first));
     let refused = keyring.set_signing_key(node.clock.now()).err();
     assert!(matches!(refused, Some(Error::NoUsableKey(RS256))), "{refused:?}");
-    // Tokens are signed on, and the node serves.
+    // Tokens are still signed, and the node serves.
     node.own_token("agents", "operator").await;
     assert_eq!(node.get("/readyz").await.status, 200);
     node.advance_secs(600);
@@ -317,7 +316,7 @@ async fn former_transmitter_keeps_event_keys_until_rotation() {
     let kids = ["retired", "active"].map(|member| rotated[member].as_str().expect("kid").to_owned());
     assert_eq!(BTreeSet::from(kids.clone()), sets);
     assert_eq!(files(&node).intersection(&sets).collect::<Vec<_>>(), [&kids[1]]);
-    // It makes no other one, and so it keeps the last.
+    // It creates no other key, so it keeps the last.
     assert_eq!(published(&node, "RS256").await, sets);
     rotate(ROTATE).await.is_refused(409, "invalid_request", "old enough");
     assert!(files(&node).contains(&kids[1]));

@@ -1,4 +1,4 @@
-//! The live feed through its route: who is told what, once, and how a reader comes back (contract §7).
+//! The live feed over HTTP: events, their order, and resuming (contract §7).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-/// One that takes as many requests as come.
+/// A node with a high rate limit.
 async fn unhurried() -> Node {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     Node::start_with(Setup { more_config, ..Setup::default() }).await
@@ -43,7 +43,7 @@ async fn feed_behind(node: &Node, query: &str, last_id: &str) -> Feed {
     is_told(node.feed(&node.plain(), query, &[("last-event-id", last_id)]).await)
 }
 
-/// The id of the last event so far.
+/// The id of the latest event.
 async fn place(node: &Node) -> String {
     let greeting = feed(node, "").await.block().await.expect("a greeting");
     greeting.rsplit_once("id: ").expect("a place").1.to_owned()
@@ -62,7 +62,7 @@ async fn register(node: &Node, tool_id: &str) {
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
-/// Many at once.
+/// Registers many concurrently.
 async fn register_all(node: &Node, names: impl Iterator<Item = String>) {
     const AT_ONCE: usize = 64;
     stream::iter(names).for_each_concurrent(AT_ONCE, async |name| register(node, &name).await).await;
@@ -108,7 +108,7 @@ async fn the_feed_says_at_once_how_to_read_it() {
     assert!(header("svc-index").is_some() && header("x-request-id").is_some());
     let first = feed.block().await.expect("a block");
     let place = first.strip_prefix("retry: 3000\nid: ").expect("how to come back");
-    // From where it begins: the cluster has had its first key by then.
+    // From the first entry on: the cluster already has its first key.
     feed_behind(&node, "", place).await;
     assert!(place.rsplit_once('-').is_some_and(|(position, _)| position.len() > 33), "{place}");
     let head = node.call("HEAD", EVENTS, &[], "").await;
@@ -118,7 +118,7 @@ async fn the_feed_says_at_once_how_to_read_it() {
 #[tokio::test]
 async fn each_cause_is_told_once() {
     let node = Node::start().await;
-    // From the first event of all on.
+    // From the very first event.
     let mut all = feed(&node, "?last_event_id=00000000000000000000000000000000-0-0").await;
     let reset = all.next().await.expect("a reset");
     assert_eq!(reset.kind, "reset");
@@ -179,7 +179,7 @@ async fn each_cause_is_told_once() {
         assert_eq!((event.id.is_none(), event.data.get("duration_ms").is_some()), (is_activity, is_activity));
     }
 
-    // Who was behind the very first event was told the same, and what came before.
+    // A subscriber that lags by everything gets the same, after the past.
     let told_early = early.until_registered("end").await;
     let (early_ids, live_ids) = (ids(&told_early), ids(&told));
     assert_eq!(early_ids[early_ids.len() - live_ids.len()..], live_ids);
@@ -228,7 +228,7 @@ async fn exchanges_and_denials_are_told_as_they_happen() {
         assert!(data["detail"].as_str().is_some_and(|text| text.starts_with(detail)), "{event:?}");
         assert!(event.id.is_none() && data["duration_ms"].is_u64() && data["unit_id"] == "under-test");
     }
-    // A stranger's credential is told with who brought it.
+    // The denial of an unknown credential names the caller.
     let node = secure().await;
     let gateway = node.certified("gateway");
     let mut live = is_told(node.feed(&gateway, "?types=denial", &[]).await);
@@ -254,7 +254,7 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
     .await;
     node.exchange(&credential(&own, JWT)).await;
     node.exchange(&credential(&format!("{own}x"), OWN)).await;
-    // Of a token that is cut off not even a part; the answer may say it, who asked has it.
+    // No part of a truncated token is published. The answer may contain it: its sender has the token.
     let (header, rest) = own.split_once('.').expect("a token");
     let piece = format!("{header}.{}", &rest[..60]);
     let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": format!("{TOOL}?t={piece}")});
@@ -265,7 +265,7 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
     revoke(&node, &json!({"jti": piece, "issuer": IDP})).await;
     register(&node, "end").await;
     live.until_registered("end").await;
-    // What is not in the log is told when there is time.
+    // Activity is published with a delay.
     while !live.text().contains("\"denied\"") {
         live.next().await.expect("it goes on");
     }
@@ -289,7 +289,7 @@ async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
     for round in 0..6 {
         let mut reader =
             if round == 0 { feed(&node, "").await } else { feed_behind(&node, "", &last_id).await };
-        // Read to the end, cut off in the middle, or not read at all but for its place.
+        // Read to the end, disconnected in the middle, or only with its id.
         register_all(&node, (0..40).map(|at| format!("t-{round}-{at}"))).await;
         let most = [40, 17, 1, 100, 0, 3][round];
         for _ in 0..most {
@@ -332,7 +332,7 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
     let tools: Vec<_> = told.iter().filter(|event| event.kind == "tool").collect();
     assert_eq!(tools.len(), 16, "15 that were not read, and one of after");
     assert!(ids(&told).starts_with(&ids(&all)), "the same ids as before");
-    // And by the member of the query, which a header overrides.
+    // Also by query parameter, which the header overrides.
     let mut again = is_told(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &[]).await);
     assert_eq!(ids(&again.until_registered("end").await), ids(&told));
     let headers = [("last-event-id", after.last_id())];
@@ -370,7 +370,7 @@ async fn foreign_last_event_id_resets_and_then_follows() {
     let other_life = format!("{}-7-0", "0".repeat(32));
     let applied: u64 =
         node.get("/readyz").await.header("svc-index").expect("an index").parse().expect("a number");
-    // Of an entry that is here, but not of an event in it.
+    // The log index exists, but no event at that position.
     let of_no_event = format!("{life}-{applied}-4294967295");
     for id in [of_no_event, other_life] {
         let newest = place(&node).await;
@@ -383,13 +383,13 @@ async fn foreign_last_event_id_resets_and_then_follows() {
         let end = uuid::Uuid::new_v4().to_string();
         register(&node, &end).await;
         assert_eq!(reader.until_registered(&end).await, []);
-        // What it was told of can be asked for.
+        // Its past is available.
         let mut old = feed_behind(&node, "?types=tool", &first).await;
         assert_eq!(old.next().await.expect("an event").data["subject"], "first");
     }
 }
 
-/// A node that had not applied the last entry yet told who came from one that had to begin anew.
+/// Regression: a node that had not applied the latest entry sent `reset` to subscribers of a node ahead.
 #[tokio::test]
 async fn id_from_a_node_ahead_waits_instead_of_reset() {
     let node = Node::start().await;
@@ -448,13 +448,13 @@ async fn what_cannot_be_asked_for_is_refused_by_name() {
 
 // --- readers -------------------------------------------------------------------------------------
 
-/// Room for what a client of HTTP/2 does not read.
+/// Flow-control window of an HTTP/2 client that does not read.
 const WINDOW_BYTES: u32 = 16 * 1024;
 
 type Client = http2::SendRequest<Empty<Bytes>>;
 type Connection = http2::Connection<TokioIo<raw::Stream>, Empty<Bytes>, TokioExecutor>;
 
-/// A client of HTTP/2 with the gateway's certificate, and its connection, which must be driven.
+/// An HTTP/2 client with the gateway's certificate, and its connection, which must be driven.
 async fn over_http2(node: &Node) -> (Client, Connection) {
     let wire = Wire {
         address: node.tls_address(),
@@ -474,7 +474,7 @@ async fn get(node: &Node, client: &mut Client, path: &str) -> hyper::Response<In
     client.send_request(request).await.expect("an answer")
 }
 
-/// More of an answer, if it goes on.
+/// Reads more of an answer, if it continues.
 async fn more(answer: &mut hyper::Response<Incoming>, text: &mut String) -> bool {
     let Some(frame) = answer.body_mut().frame().await else { return false };
     let frame = frame.expect("it ends as an answer does");
@@ -482,7 +482,7 @@ async fn more(answer: &mut hyper::Response<Incoming>, text: &mut String) -> bool
     true
 }
 
-/// The ids of whole events in a text.
+/// The ids of complete events in a text.
 fn ids_in(text: &str) -> Vec<&str> {
     let blocks = text.split("\n\n").filter(|block| block.contains("data: "));
     blocks.filter_map(|block| block.lines().find_map(|line| line.strip_prefix("id: "))).collect()
@@ -497,7 +497,7 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
     let (mut client, connection) = over_http2(&node).await;
     let test = async {
         let mut stalled = get(&node, &mut client, EVENTS).await;
-        // What its window and our buffer hold, what waits for it beyond that, and more.
+        // The window of the client, our buffer, the queue behind it, and more.
         let count = limits::FEED_READER_QUEUE + 600;
         let register = register_all(&node, (0..count).map(|at| format!("t{at}")));
         let read = async {
@@ -542,10 +542,10 @@ async fn one_identity_reads_only_so_often_at_once() {
     let bearer = [("authorization", watcher.as_str())];
     let other = is_told(node.feed(&node.anonymous(), "", &bearer).await);
     assert!((metric(&node, "svc_event_readers").await - 6.0).abs() < 0.1);
-    // Streams hold none of the places that requests have.
+    // Feeds hold no request permits.
     register(&node, "sql").await;
     drop((readers, other));
-    // The node notices that they are gone.
+    // The node notices the disconnects.
     while metric(&node, "svc_event_readers").await > 0.1 {
         tokio::task::yield_now().await;
     }
@@ -572,7 +572,7 @@ async fn a_bearers_feed_ends_with_its_token_and_when_that_is_revoked() {
     register(&node, "b").await;
     assert_eq!(reader.next().await, None, "it lives to its last second");
 
-    // The revocation itself is the last that is not told to whom it hits.
+    // The feed ends before the revocation is published to it.
     for what in ["jti", "subject"] {
         let (mut reader, minted) = open().await;
         let mut other = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
@@ -641,11 +641,11 @@ async fn http2_feed_continues_beside_requests_until_shutdown() {
             }
         }
         node.begin_to_stop();
-        // It ends as an answer does.
+        // The feed ends as a complete answer.
         while more(&mut feed, &mut String::new()).await {}
         drop(client);
     };
-    // Driven to its end, however the two agree on that.
+    // Drive the connection to its end.
     drop(futures::join!(test, connection));
     node.wait_until_stopped().await;
 }

@@ -1,4 +1,4 @@
-//! The same exchange as RFC 8693 spells it: a form in, and its codes in refusals.
+//! The exchange as a form, with the error codes of RFC 8693.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What is revoked while a token is made from it, and what waits meanwhile (contract §8).
+//! Revocations that race with minting, and requests that wait for freshness (contract §8).
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use wiremock::ResponseTemplate;
 
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, ORCHESTRATOR, OWN, TOOL, credential, with};
 
-/// An attempt to have a token that no revocation covers: its subject is verified before the revocation, and
-/// it is minted after.
+/// Attack: obtain a token that no revocation covers, with a subject verified before the revocation and a
+/// token minted after it.
 #[tokio::test]
 async fn token_minted_while_a_revocation_is_applied_is_refused() {
     let node = Node::start().await;
     allow_foreign_actors(&node).await;
-    // So that another key signs after the one that is tainted.
+    // Another key signs after the tainted one.
     node.advance_secs(600);
     let subject = node.own_token("demo", "reporter").await;
     let kid = subject.header["kid"].as_str().expect("kid");
-    // The actor's issuer is asked for its keys after the subject has been verified, and is slow.
+    // The keys of the actor's issuer are fetched after the subject is verified, and slowly.
     let keys = json!({"keys": [node.cluster.agents.jwk()]});
     let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));
     node.cluster.answer_instead("/agents/jwks", slow).await;
@@ -51,12 +51,12 @@ async fn token_minted_while_a_revocation_is_applied_is_refused() {
     let bearer = format!("Bearer {}", minted.token);
     let answer = node.call("GET", "/v1/tools", &[("authorization", &bearer)], "").await;
     answer.is_refused(401, "access_denied", "the bearer token is not valid");
-    // One that is issued after it is good.
+    // A credential issued after the revocation is accepted.
     let later = node.own_token("demo", "reporter").await;
     node.granted(&with(&credential(&later.token, OWN), &json!({"audience": TOOL}))).await;
 }
 
-/// The policy that comes with the product wants actors with a token of this fabric.
+/// The shipped policy requires actors with a token minted by the node.
 async fn allow_foreign_actors(node: &Node) {
     let mut sources = node.get("/v1/sys/policy").await.json()["sources"].clone();
     let rule = r#"input.actor.kind != "agent-a2a""#;

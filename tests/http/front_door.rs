@@ -1,5 +1,5 @@
-//! The README's way to a node with TLS, as a reader goes it: every command of that section is run, in
-//! order, in an empty directory. And what `make` does before it builds.
+//! The README's section on TLS: every command is run in order in an empty directory. Also the checks of
+//! `make` before a build.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -22,7 +22,7 @@ impl Drop for Running {
     }
 }
 
-/// The blocks of the section whose title begins so: the language and the text of each.
+/// The code blocks of a section by the begin of its title: language and text.
 fn section(title: &str) -> Vec<(String, String)> {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(readme).expect("README");
@@ -33,7 +33,7 @@ fn section(title: &str) -> Vec<(String, String)> {
     blocks.map(|block| read(block).expect("a language")).collect()
 }
 
-/// The blocks with the ports of this machine that are free.
+/// The blocks with free ports of this machine.
 fn on_free_ports(mut blocks: Vec<(String, String)>) -> Vec<(String, String)> {
     let free = || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let (http, https) = (free().port().to_string(), free().port().to_string());
@@ -46,7 +46,7 @@ fn on_free_ports(mut blocks: Vec<(String, String)>) -> Vec<(String, String)> {
 fn shell(directory: &Path, commands: &str) -> Command {
     let programs = Path::new(PROGRAM).parent().expect("a directory").display();
     let mut shell = Command::new("sh");
-    // A path of this process would do; a shell's own does not need to be read here.
+    // The shell sets `PATH` itself, so that this process does not read its own.
     shell.args(["-euc", &format!("PATH=\"{programs}:$PATH\"\n{commands}")]).current_dir(directory);
     shell
 }
@@ -87,7 +87,7 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
     }
 }
 
-/// Two of them had never been run: nobody was named for whom the stream is, and the body had no type.
+/// Regression: two commands had never been run. The stream had no audience, and the body no media type.
 #[tokio::test]
 async fn the_commands_for_streams_in_the_readme_work_in_order() {
     let node = Node::start().await;
@@ -114,8 +114,8 @@ async fn the_commands_for_streams_in_the_readme_work_in_order() {
     assert_eq!(node.get("/v1/signals/stream").await.json(), serde_json::json!([]));
 }
 
-/// A second checkout, older than the last build of the first, ran the first one's program and tests: cargo
-/// took what it found in the shared directory for its own.
+/// Regression: a second checkout, older than the last build of the first, ran the first one's program and
+/// tests, because cargo reused the shared target directory.
 #[test]
 fn a_checkout_that_comes_after_another_is_built_anew() {
     let place = tempfile::tempdir().expect("directory");
@@ -145,7 +145,7 @@ fn a_checkout_that_comes_after_another_is_built_anew() {
     assert_eq!([first, first, second, second, first].map(|at| begins(at)), [true, false, true, false, true]);
 }
 
-/// A link to the program in a directory of its own, which the bench of a build is not in.
+/// A link to the program in a directory without the bench.
 fn program_alone() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("directory");
     let program = directory.path().join("trust-fabric");

@@ -1,4 +1,4 @@
-//! Credentials that are exchanged, and every claim of what comes back (contract §3).
+//! Granted exchanges, and every claim of the minted tokens (contract §3).
 
 use serde_json::{Value, json};
 use trust_fabric::token::lineage;
@@ -93,7 +93,7 @@ async fn own_token_is_exchanged_with_its_chain_and_txn() {
     assert!(lineage.contains(&jti.to_string()) && lineage.contains(&kid.to_string()));
 }
 
-/// Policy takes tokens of this fabric as `agent-a2a` only, whatever type they are presented as.
+/// Policy accepts tokens of the node as `agent-a2a` only, whatever type the request states.
 #[tokio::test]
 async fn own_token_presented_as_jwt_is_exchanged() {
     let node = Node::start().await;
@@ -102,7 +102,7 @@ async fn own_token_presented_as_jwt_is_exchanged() {
     for name in ["sub", "txn", "root_exp"] {
         assert_eq!(second.claims[name], first.claims[name], "{name}");
     }
-    // As strict as a token presented as our own: one for a tool is no credential, nor is a changed one.
+    // A token presented as JWT is verified like one presented as our own: not for a tool, not changed.
     let for_tool = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
     for refused in [for_tool.token, format!("{}x", first.token)] {
         let answer = node.exchange(&credential(&refused, JWT)).await;
@@ -216,7 +216,7 @@ async fn execution_scope_binds_to_one_call_and_shortens_lifetime() {
     {
         assert_eq!(minted.claims[name], value);
     }
-    // A token for one call is never the start of another.
+    // An execution-scoped token starts no further exchange.
     let for_us = with(&request, &json!({"audience": FABRIC, "execution_scope": plain}));
     let bound = node.granted(&for_us).await;
     node.exchange(&credential(&bound.token, OWN)).await.is_refused(400, "invalid_request", "subject_token");

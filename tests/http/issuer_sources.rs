@@ -1,5 +1,5 @@
-//! Where issuers' keys come from, when it is slow, huge, redirecting, wrong or gone: that issuer is
-//! answered 503, every other one as ever.
+//! Sources of issuer keys that are slow, huge, redirecting, invalid or gone: that issuer is answered 503, all
+//! others work.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn identifier(node: &Node) -> Value {
     credential(&node.cluster.agents.sign(&node.cluster.identifier(REPORTER)), JWT)
 }
 
-/// A credential of the API server that is as old as the clock says.
+/// A fresh credential of the API server.
 fn reporter(node: &Node, signer: &Signer) -> Value {
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
     credential(&signer.sign(&with(&node.cluster.service_account("demo", "reporter"), &times)), JWT)
@@ -91,7 +91,7 @@ async fn invalid_source_refuses_only_its_own_issuer() {
     for (name, route, answer) in cases {
         node.cluster.serve().await;
         node.cluster.answer_instead(route, answer).await;
-        // What was known before is too old, and what failed before may be asked again.
+        // The cached keys are too old, and the failed source may be fetched again.
         node.advance_secs(1000);
         let request = reporter(&node, &node.cluster.es256);
         let refused = node.exchange(&request).await;
@@ -125,7 +125,7 @@ async fn a_slow_source_is_given_up_and_holds_nobody_else_up() {
     slow.is_refused(503, "server_error", UNAVAILABLE);
     assert!(fast < Duration::from_secs(2), "{fast:?}");
     assert!(began.elapsed() < Duration::from_secs(6));
-    // It is not asked again at once, so the next one is answered at once.
+    // The source is paused, so the next request is answered at once.
     let began = std::time::Instant::now();
     node.exchange(&request).await.is_refused(503, "server_error", UNAVAILABLE);
     assert!(began.elapsed() < Duration::from_secs(1));

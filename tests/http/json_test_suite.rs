@@ -1,7 +1,7 @@
-//! `JSONTestSuite` (MIT, `tests/vectors/json`): its 318 documents at every route that takes JSON.
+//! `JSONTestSuite` (MIT, `tests/vectors/json`): its 318 documents at every route that accepts JSON.
 //!
-//! `n_` is not JSON and must be refused, `y_` is JSON and must be read, `i_` may be either; no
-//! document may fail a node. Duplicate names are JSON there and refused here.
+//! `n_` is not JSON and must be refused, `y_` is JSON and must be accepted, `i_` may be either; no document
+//! may fail a node. Duplicate names are JSON in the suite and refused here.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,11 @@ use trust_fabric::json;
 use crate::support::{Node, Setup};
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/json/test_parsing");
-/// A name that occurs twice in one object is refused here (RFC 8259 §4: names SHOULD be unique).
+/// Duplicate names in one object are refused here (RFC 8259 §4: names SHOULD be unique).
 const DUPLICATES: [&str; 2] = ["y_object_duplicated_key.json", "y_object_duplicated_key_and_value.json"];
-/// The refusal of bytes that are not a JSON text.
+/// Refusals of bytes that are not JSON.
 const SYNTAX: [&str; 2] = ["body is not UTF-8", "body is not acceptable JSON"];
 
-/// Each document with its name.
 fn documents() -> Vec<(String, Vec<u8>)> {
     let mut documents: Vec<_> = fs::read_dir(DIRECTORY)
         .expect("the suite")
@@ -51,7 +50,7 @@ fn json_test_suite_parser() {
     }
 }
 
-/// Method and path of every operation whose request body is described as JSON.
+/// Method and path of every operation with a JSON request body.
 fn routes(description: &Value) -> Vec<(String, String, bool)> {
     let mut routes = Vec::new();
     for (template, operations) in description["paths"].as_object().expect("paths") {

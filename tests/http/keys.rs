@@ -1,4 +1,4 @@
-//! The signing keys from the outside: published, rotated, tainted, kept (contract §3, Keys).
+//! Signing keys over HTTP: published, rotated, tainted, retained (contract §3, Keys).
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, credential, with};
 
-/// The keys for tokens in the key set.
+/// The token-signing keys in the JWK Set.
 async fn published(node: &Node) -> Vec<String> {
     let jwks = node.get("/v1/identity/jwks").await.json();
     let keys = jwks["keys"].as_array().expect("keys");
@@ -20,7 +20,7 @@ async fn keys(node: &Node) -> Vec<Value> {
     node.get("/v1/sys/keys").await.json().as_array().expect("keys").clone()
 }
 
-/// A token of a service account whose credential is as old as the clock says.
+/// A request for a token with a fresh credential of a service account.
 fn request(node: &Node) -> Value {
     let now = node.now_secs();
     let times = json!({"iat": now, "nbf": now, "exp": now + 3600});
@@ -99,13 +99,13 @@ async fn a_rotation_waits_for_the_successor_and_old_tokens_live_on() {
     assert_eq!(rotated["retired"], old.header["kid"]);
     let new = node.granted(&request(&node)).await;
     assert_eq!((&new.header["kid"], new.header["kid"] == old.header["kid"]), (&rotated["active"], false));
-    // What the retired key signed is still exchanged, and still verifies outside.
+    // Tokens of the retired key are still exchanged and verified.
     node.granted(&credential(&old.token, OWN)).await;
     node.verify(&old).await;
     assert_eq!(published(&node).await.len(), 3, "retired, active, successor");
     let retired = |keys: &[Value]| keys.iter().find(|key| key["kid"] == old.header["kid"]).cloned();
     assert_eq!(retired(&keys(&node).await).expect("listed")["state"], "retired");
-    // It stands in the key set until the longest token it can have signed is dead.
+    // It stays in the JWK Set until its longest token has expired.
     node.advance_secs(3600 + 4);
     assert!(published(&node).await.contains(&rotated["retired"].as_str().expect("kid").to_owned()));
     node.advance_secs(1);
@@ -136,7 +136,7 @@ async fn without_a_key_that_is_old_enough_nothing_is_minted() {
     let kid = token.header["kid"].as_str().expect("kid");
     node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await;
     node.exchange(&request(&node)).await.is_refused(503, "server_error", "cannot sign");
-    // It does everything else, but nobody should be sent to it.
+    // All else works, but load balancers should not choose it.
     for (path, status, word) in [("/readyz", 503, "fail"), ("/v1/sys/health", 200, "warn")] {
         let health = node.get(path).await;
         assert_eq!((health.status, &health.json()["missing"]), (status, &json!(["signing key"])));
@@ -176,15 +176,14 @@ async fn keys_survive_a_restart_and_only_their_owner_can_read_them() {
     assert_eq!(mode(&directory), 0o700);
     let files: Vec<_> =
         std::fs::read_dir(&directory).expect("directory").map(|file| file.expect("file").path()).collect();
-    // The retired one is gone: it never signs again.
+    // The private half of the retired key is removed: it never signs again.
     let retired = format!("{}.p8", token.header["kid"].as_str().expect("kid"));
     assert!(files.len() >= 2 && !files.iter().any(|file| file.ends_with(&retired)), "{files:?}");
     assert!(files.iter().all(|file| mode(file) == 0o600));
 }
 
-/// The keyring once published every private half that the log did not know. A key that was tainted,
-/// because it was stolen, and then forgotten by the log came back at the next rotation, and the
-/// thief's tokens with it.
+/// Attack: the keyring once published every private half that was missing in the log. A tainted key that the
+/// log had removed returned at the next rotation, and the thief's tokens with it.
 #[tokio::test]
 async fn a_tainted_key_never_comes_back() {
     let mut node = Node::start().await;
@@ -192,7 +191,7 @@ async fn a_tainted_key_never_comes_back() {
     let stolen = node.granted(&request(&node)).await;
     let kid = stolen.header["kid"].as_str().expect("kid").to_owned();
     node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await;
-    // Until the log has forgotten it, and two more keys are needed.
+    // Until the log has removed it, and two more keys are needed.
     for _ in 0..3 {
         node.advance_secs(2 * 3600);
         node.post("/v1/sys/keys/rotate", &json!({})).await;
@@ -204,8 +203,8 @@ async fn a_tainted_key_never_comes_back() {
     assert_eq!(status, 400);
 }
 
-/// A taint reached what the key had signed, and not what had been exchanged from that: a chain that a thief
-/// had begun went on under the next key.
+/// Attack: a taint covered the tokens that the key had signed, but not those exchanged from them, so that a
+/// thief's chain continued under the next key.
 #[tokio::test]
 async fn descendants_of_a_tainted_key_are_refused_under_any_key() {
     let node = Node::start().await;
@@ -222,7 +221,7 @@ async fn descendants_of_a_tainted_key_are_refused_under_any_key() {
     assert_eq!(node.post(&format!("/v1/sys/keys/{kid}/taint"), &json!({})).await.status, 200);
     let answer = node.exchange(&with(&credential(&token, OWN), &json!({"audience": FABRIC}))).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
-    // A chain that began elsewhere goes on.
+    // A chain with another origin continues.
     let other = node.own_token("agents", "orchestrator").await.token;
     node.granted(&with(&credential(&other, OWN), &json!({"audience": FABRIC}))).await;
 }

@@ -1,4 +1,4 @@
-//! The tests, one file per subject.
+//! One file per subject.
 
 mod admin_socket;
 mod agent_commands;

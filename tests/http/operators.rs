@@ -1,4 +1,4 @@
-//! Operators that are blocked, and the rules that keep a cluster from locking its operators out.
+//! Blocked operators, and the rules that keep a cluster from locking its operators out.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,8 +37,8 @@ fn disabled(node: &Node, iss: &str, id: &str) -> Value {
     })
 }
 
-/// An operator's request was admitted; the operator was blocked while its body was on the way, and its write took
-/// effect all the same.
+/// Regression: an operator was blocked while the body of an admitted request was in transit, and the write
+/// took effect.
 #[tokio::test]
 async fn operator_blocked_in_flight_changes_nothing() {
     let node = secure().await;
@@ -53,7 +53,7 @@ async fn operator_blocked_in_flight_changes_nothing() {
         body.len()
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
-    // The handler asks for the body: its caller is admitted.
+    // The handler reads the body, so the caller is admitted.
     let mut invited = [0; 25];
     stream.read_exact(&mut invited).await.expect("invited");
     assert_eq!(&invited, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -108,7 +108,7 @@ async fn caller_cannot_block_itself() {
     let of_bearer = [
         json!({"subject": token.claims["sub"], "block": true}),
         json!({"jti": token.claims["jti"], "block": true}),
-        // The key that signed the credential from which the bearer derives.
+        // The key that signed the credential from which the bearer token derives.
         json!({"key": key, "issuer": node.cluster.kubernetes()}),
     ];
     let bearer = format!("Bearer {}", token.token);
@@ -124,7 +124,7 @@ async fn caller_cannot_block_itself() {
     let answer = ask(&node, &gateway, "POST", "/v1/signals/events", &itself).await;
     answer.is_refused(400, "invalid_request", "sub_id: must not name the caller itself");
     assert_eq!(blocks(&node).await, [] as [Value; 0]);
-    // It may revoke what was issued to it.
+    // It may revoke tokens issued to it.
     assert_eq!(revoke(&node, "operator", &json!({"subject": OPERATOR})).await.status, 202);
 }
 
@@ -137,7 +137,7 @@ async fn only_a_permitted_issuer_blocks_operators() {
     let answer = send(&disabled(&node, OTHER_IDP, OPERATOR)).await;
     answer.is_refused(403, "access_denied", "may not block an operator");
     assert_eq!(blocks(&node).await, [] as [Value; 0]);
-    // A watermark is no block, and another workload no operator.
+    // A watermark is no block, and another workload is no operator.
     let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
     let watermark = with(&disabled(&node, OTHER_IDP, OPERATOR), &json!({"events": {revoked: {}}}));
     assert_eq!(send(&watermark).await.status, 202);
@@ -154,7 +154,7 @@ async fn ban_lasts_until_it_is_lifted() {
     let exchange =
         async || ask(&node, &second, "POST", "/v1/exchange/token", &with(&source(), &json!({}))).await.status;
     assert_eq!(exchange().await, 200);
-    // A watermark covers no certificate, and says so.
+    // A watermark covers no certificate, and the answer reports that.
     let made = revoke(&node, "operator", &json!({"subject": SECOND})).await;
     assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(false)));
     assert_eq!(made.json()["not_covered"], json!(["credentials issued later", "client certificates"]));
@@ -194,7 +194,7 @@ async fn ban_covers_every_kind() {
         (json!({"client": "spiffe://trust.example/y"}), json!([later, certificates]), true),
         (json!({"client": "z", "issuer": IDP}), json!([later]), true),
         (json!({"jti": "x", "issuer": kubernetes}), json!(null), true),
-        // Blocked in any case, or tainted, which no operator undoes.
+        // Always blocked, or tainted, which no operator can undo.
         (json!({"key": "x", "issuer": kubernetes}), json!(null), true),
         (json!({"key": own_key}), json!(null), false),
     ] {

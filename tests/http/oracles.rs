@@ -1,5 +1,4 @@
-//! Python's libraries make our input and judge our output: nothing here is checked by our own code
-//! on both sides.
+//! Oracles in Python: no format is both written and read by our own code here.
 
 use std::path::Path;
 use std::process::Command;
@@ -53,10 +52,10 @@ async fn pyjwt_credentials_are_accepted_and_faulty_ones_refused() {
     }
 }
 
-// The node answers on one thread while Python is waited for on another.
+// The node needs a thread while the test blocks on Python.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pyjwt_and_joserfc_verify_minted_tokens() {
-    // The libraries read the machine's clock, so the node's is set to it.
+    // The libraries use the system clock, so the node's clock is set to it.
     let now_secs = Some(trust_fabric::clock::Clock::system().now().secs());
     let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
@@ -67,7 +66,7 @@ async fn pyjwt_and_joserfc_verify_minted_tokens() {
     let (said, accepted) = run("verify_token.py", &good);
     assert!(accepted, "{said}");
     assert_eq!((&said["header"], &said["claims"]), (&minted.header, &minted.claims));
-    // The same judges refuse what they should: they do look.
+    // The oracle refuses a changed signature.
     let (input, signature) = minted.token.rsplit_once('.').expect("three parts");
     let forged = format!("{input}.{}", signature.chars().rev().collect::<String>());
     for changes in [
@@ -97,7 +96,7 @@ fn another_rego_engine_gives_the_same_answers() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What our reader says of a transmitter's token, by the keys it publishes.
+/// A transmitter's SET as our receiver reads it, with the transmitter's published keys.
 fn received(jwks: &Value, token: &str) -> Result<Set, Error> {
     let token = Compact::parse(token)?;
     let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
@@ -124,7 +123,7 @@ fn what_joserfc_signs_as_a_transmitter_is_read_as_it_was_said() {
         let read = serde_json::to_value(set.asked()).expect("JSON");
         assert_eq!(read, with(said, &json!({"aud": [said["aud"]]})), "{}", example["name"]);
     }
-    // The same judge refuses what it should.
+    // The oracle refuses invalid SETs.
     let good = examples[0]["set"].clone();
     let other = Transmitter::start();
     let token = transmitter.sign(&json!({"set": good, "header": {"kid": other.jwks["keys"][0]["kid"]}}));

@@ -1,4 +1,4 @@
-//! The policy through its routes: applied, refused, rolled back, and what hostile ones do.
+//! The policy over HTTP: applied, refused, rolled back, and hostile bundles.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn rego(rules: &str) -> Value {
     json!({"path": "exchange.rego", "text": format!("package svc.exchange\n\nimport rego.v1\n\n{rules}\n")})
 }
 
-/// A policy that grants `capability` for [`TOOL`] to everybody.
+/// A policy that grants `capability` for [`TOOL`] to every caller.
 fn granting(capability: &str) -> Value {
     let grants = json!({"audience": TOOL, "capabilities": [capability]});
     rego(&format!("decision := {{\"allow\": true, \"reason\": \"granted\", \"grants\": {grants}}}"))
@@ -153,9 +153,9 @@ async fn what_is_not_a_permit_denies() {
     }
 }
 
-/// A bundle that decides of nothing in time: what it is asked for says nothing about its answer, and it may be in time
-/// when the processor is free again. So it is no denial, which a client would take as the last word (403): under
-/// 200 kills of a leader one exchange of 32 252 was denied, because the node had not been given the processor for 100 ms.
+/// A timeout is no denial: it says nothing about the decision, and a retry may succeed. Clients treat 403 as
+/// final. Under 200 kills of a leader, one of 32 252 exchanges was denied because the node was not scheduled
+/// for 100 ms.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
 async fn policy_timeout_denies_with_503_and_can_be_retried() {
@@ -201,7 +201,7 @@ async fn policy_timeout_denies_with_503_and_can_be_retried() {
         "{metrics}"
     );
 
-    // Nothing was half done: nonce and jti are still unused, and nobody was revoked.
+    // No partial effect: nonce and jti are unused, and no revocation exists.
     assert_eq!(put(&node, &usual).await.status, 200);
     node.granted(&asked).await;
     assert_eq!(node.post("/v1/signals/events", &signal).await.json()["status"], "accepted");
@@ -227,7 +227,7 @@ async fn the_policy_routes_read_their_bodies_strictly() {
     ] {
         node.put(POLICY, &body).await.is_refused(400, "invalid_request", "");
     }
-    // Above the limit, and within what is read on so that the sender sees the answer.
+    // Above the limit, and within the part that is discarded so that the sender reads the answer.
     let large = json!({"sources": [{"path": "a.rego", "text": "x".repeat(3_000_000)}]});
     node.put(POLICY, &large).await.is_refused(413, "invalid_request", "");
     let form = [("content-type", "application/x-www-form-urlencoded")];
@@ -251,7 +251,7 @@ async fn an_explanation_shows_what_the_policy_would_answer() {
 #[tokio::test]
 async fn a_bundle_may_be_as_large_as_its_limit_says() {
     let mut node = Node::start().await;
-    // Quotation marks take two bytes each on the way.
+    // Quotation marks take two bytes each in JSON.
     let data = json!({"path": "data.json", "text": json!({"x": "\"".repeat(300_000)}).to_string()});
     let applied = put(&node, &[granting("a"), data.clone()]).await;
     assert_eq!(applied.status, 200, "{}", applied.body);

@@ -1,4 +1,4 @@
-//! Streams that are polled, through their route: what a receiver is given, and how it says what became of it.
+//! Poll streams over HTTP: the SETs of a receiver, and its acknowledgements and errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn polled_stream() -> Value {
     })
 }
 
-/// The `stream_id` of a stream that is polled, for sessions that are revoked.
+/// The `stream_id` of a poll stream for `session-revoked`.
 async fn stream(node: &Node) -> String {
     stream_of(node, &polled_stream()).await
 }
@@ -39,7 +39,7 @@ fn workload(name: &str) -> String {
     format!("wimse://trust.example/ns/demo/sa/{name}")
 }
 
-/// [`IDP`] says that the sessions of a workload are revoked.
+/// [`IDP`] reports revoked sessions of a workload.
 async fn revoke(node: &Node, name: &str) {
     revoke_with(node, name, "gone").await;
 }
@@ -48,7 +48,7 @@ fn credential_change() -> String {
     format!("{CAEP}/credential-change")
 }
 
-/// [`IDP`] says that a credential of a workload has changed.
+/// [`IDP`] reports a changed credential of a workload.
 async fn change_credential(node: &Node, name: &str) {
     let set = json!({
         "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
@@ -69,7 +69,7 @@ async fn revoke_with(node: &Node, name: &str, reason: &str) {
     assert_eq!(answer.status, 202, "{}", answer.body);
 }
 
-/// So many workloads, one after the other.
+/// Revokes the sessions of so many workloads in turn.
 async fn revoke_many(node: &Node, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|at| format!("w{at}")).collect();
     for name in &names {
@@ -87,16 +87,16 @@ async fn poll_over(node: &Node, channel: &Channel, stream_id: &str) -> Answer {
     node.call_over(channel, "POST", &path, &[], json!({"returnImmediately": true}).to_string()).await
 }
 
-/// A poll that does not wait.
+/// A poll with `returnImmediately`.
 async fn poll_now(node: &Node, stream_id: &str, members: &Value) -> Answer {
     let answer = poll(node, stream_id, &with(members, &json!({"returnImmediately": true}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer
 }
 
-/// `jti` and claims of what an answer gives, in order.
+/// `jti` and claims of the SETs in an answer, in order.
 fn given(answer: &Answer) -> Vec<(String, Value)> {
-    // A map of serde_json would be in the order of names.
+    // A map of serde_json would sort by name.
     let at = answer.body.find('{').expect("an object");
     assert_eq!(&answer.body[at..at + 8], "{\"sets\":", "{}", answer.body);
     let names = answer.json();
@@ -113,13 +113,13 @@ fn jtis(answer: &Answer) -> Vec<String> {
     given(answer).into_iter().map(|(jti, _)| jti).collect()
 }
 
-/// Whom the events are about.
+/// Subjects of the SETs in an answer.
 fn subjects(answer: &Answer) -> Vec<String> {
     let uri = |claims: &Value| claims["sub_id"]["uri"].as_str().unwrap_or_default().to_owned();
     given(answer).iter().map(|(_, claims)| uri(claims)).collect()
 }
 
-/// What `poller.py` says of a stream, whose every token it has judged.
+/// Report of `poller.py` on a stream, each of whose SETs it verified.
 fn received(node: &Node, stream_id: &str, mode: &str) -> Value {
     let order = json!({
         "base": node.base(), "stream_id": stream_id, "iss": FABRIC, "aud": AUD, "mode": mode, "page": 7,
@@ -140,7 +140,7 @@ fn times(said: &Value) -> Vec<u64> {
     times.map(|times| times.as_u64().expect("a number")).collect()
 }
 
-/// joserfc verifies; nothing of ours reads these tokens.
+/// joserfc verifies; no code of ours reads these SETs.
 #[tokio::test]
 async fn an_independent_receiver_gets_everything_once_and_in_order() {
     let node = Node::start().await;
@@ -174,7 +174,7 @@ async fn unknown_jtis_acknowledge_nothing() {
     let node = Node::start().await;
     let (stream_id, other) = (stream(&node).await, stream(&node).await);
     let revoked = revoke_many(&node, 10).await;
-    // What was given to one stream is nothing to another.
+    // The `jti`s of another stream acknowledge nothing.
     let others = jtis(&poll_now(&node, &other, &json!({})).await);
     assert_eq!(others.len(), 10);
     assert_eq!(jtis(&poll_now(&node, &stream_id, &json!({"ack": others})).await).len(), 10);
@@ -233,7 +233,7 @@ async fn unacknowledged_sets_are_repeated_byte_for_byte() {
     for _ in 0..20 {
         assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, first.body);
     }
-    // Time passes, and changes nothing.
+    // Time alone changes nothing.
     node.advance_secs(3600);
     assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, first.body);
     let few = poll_now(&node, &stream_id, &json!({"maxEvents": 2})).await;
@@ -248,7 +248,7 @@ async fn a_poll_waits_until_a_signal_comes() {
     let stream_id = stream(&node).await;
     let asked = json!({});
     let mut waiting = Box::pin(poll(&node, &stream_id, &asked));
-    // It has begun to wait before anything is sent.
+    // The poll waits before anything is sent.
     loop {
         tokio::select! {
             early = &mut waiting => panic!("answered without an event: {}", early.body),
@@ -308,7 +308,7 @@ async fn a_stream_answers_only_its_creator_and_operators() {
             assert_eq!(answer.refusal(), unknown.refusal(), "no word that it is there");
         }
     }
-    // Whoever is blocked hears nothing of others.
+    // A blocked caller receives no events.
     node.disabled("spiffe://trust.example/gateway").await;
     let again = poll_over(&node, &node.certified("gateway"), &stream_id).await;
     again.is_refused(403, "access_denied", "the caller is blocked");
@@ -352,7 +352,7 @@ async fn a_bad_poll_is_refused_and_its_member_named() {
     }
     let form = [("content-type", "application/x-www-form-urlencoded")];
     node.call("POST", &path, &form, "maxEvents=1").await.is_refused(415, "invalid_request", "Content-Type");
-    // RFC 8936 may get members that are not known here yet.
+    // RFC 8936 may get fields that are unknown here.
     assert_eq!(poll_now(&node, &stream_id, &json!({"unknown": {"a": 1}})).await.status, 200);
     let largest = format!(r#"{{"returnImmediately":true{}}}"#, " ".repeat(1024 * 1024 - 26));
     assert_eq!(largest.len(), 1024 * 1024);
@@ -443,8 +443,8 @@ async fn paused_stream_retains_events_and_a_disabled_one_does_not() {
     assert_eq!(subjects(&poll_now(&node, &stream_id, &json!({})).await), [workload("fresh")]);
 }
 
-/// Attack: an issuer that speaks for nobody but its own subjects has this fabric say in its own name, to all who trust
-/// it, that somebody else's account is compromised: by a telephone number, or a name beside its own.
+/// Attack: an issuer with authority over its own subjects only makes the broker report to all receivers that
+/// another account is compromised, by a telephone number or by a second name beside its own.
 #[tokio::test]
 async fn subject_beyond_the_issuers_authority_is_not_relayed() {
     let node = Node::start().await;
@@ -468,7 +468,7 @@ async fn subject_beyond_the_issuers_authority_is_not_relayed() {
         let text = format!("sub_id.{member}.iss: the issuer has no authority");
         send(&beside(member, &of_idp)).await.is_refused(403, "access_denied", &text);
     }
-    // Of its own it may say what it likes.
+    // Claims about its own subjects are not restricted.
     assert_eq!(send(&beside("tenant", &own)).await.status, 202);
     let given = given(&poll_now(&node, &stream_id, &json!({})).await);
     let told: Vec<&Value> = given.iter().map(|(_, claims)| &claims["sub_id"]).collect();
@@ -476,7 +476,7 @@ async fn subject_beyond_the_issuers_authority_is_not_relayed() {
     assert_eq!(told, [&json!({"format": "complex", "user": named, "tenant": named})]);
 }
 
-/// In the flat shape `iss` is whatever a receiver calls the transmitter: the answer and every token carry ours.
+/// In the flat shape `iss` is any name for the transmitter. The answer and every SET carry ours.
 #[tokio::test]
 async fn flat_stream_of_any_issuer_carries_ours() {
     let node = Node::start().await;
@@ -490,7 +490,7 @@ async fn flat_stream_of_any_issuer_carries_ours() {
     assert_eq!(given[0].1["iss"], FABRIC);
 }
 
-/// An operator was given what a stream holds whose owner is blocked or no longer a caller.
+/// Regression: an operator could poll a stream whose owner is blocked or no longer a caller.
 #[tokio::test]
 async fn stream_of_an_owner_that_may_not_gives_nothing() {
     let mut node = Node::start_with(Setup {
@@ -516,7 +516,7 @@ async fn stream_of_an_owner_that_may_not_gives_nothing() {
     node.disabled("spiffe://trust.example/gateway").await;
     let blocked = (json!("paused"), json!("the owner of the stream is blocked"));
     assert_eq!((shown(&node).await, polled(&node).await), (blocked.clone(), 0));
-    // A status that is read may be sent back.
+    // A status that was read may be sent back.
     let same = json!({"stream_id": stream_id, "status": blocked.0, "reason": blocked.1, "description": "d"});
     let answer = node.call_over(&node.certified("chief"), "PATCH", STREAMS, &media, same.to_string()).await;
     assert_eq!((answer.status, &answer.json()["reason"]), (200, &blocked.1), "{}", answer.body);

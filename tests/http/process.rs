@@ -1,4 +1,4 @@
-//! The node as a process sees it: shutdown, logs, connections that misbehave.
+//! The node as a process: shutdown, logs, misbehaving connections.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ async fn logs_carry_request_and_trace_and_never_a_token() {
         .with_env_filter("trust_fabric=trace")
         .with_writer(move || writer.clone())
         .finish();
-    // The node logs from threads of its own.
+    // The node logs from its own threads.
     tracing::subscriber::set_global_default(subscriber).expect("the only subscriber");
     let node = Node::start().await;
     let token = node.cluster.reporter();
@@ -87,11 +87,11 @@ async fn logs_carry_request_and_trace_and_never_a_token() {
     };
     assert!(with_id(&answer).iter().any(|line| line.contains(trace)), "the trace is missing");
     assert!(with_id(&answer).iter().any(|line| line.contains(minted.claims["jti"].as_str().expect("jti"))));
-    // Why a credential was refused stands in the log, and only there.
+    // The reason for the refusal of a credential is only in the log.
     assert!(with_id(&refused).iter().any(|line| line.contains("signature") || line.contains("compact")));
 }
 
-/// Sends these bytes, and reads until the node closes the connection.
+/// Sends these bytes and reads until the node closes the connection.
 async fn raw(node: &Node, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(node.base().trim_start_matches("http://")).await.expect("connect");
     stream.write_all(request).await.expect("write");
@@ -114,7 +114,7 @@ async fn requests_with_two_readings_are_refused_and_the_node_lives_on() {
         let answer = raw(&node, request.as_bytes()).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{name}: {answer}");
     }
-    // A body that breaks off is nobody's request.
+    // A truncated body is no request.
     let mut stream = TcpStream::connect(node.base().trim_start_matches("http://")).await.expect("connect");
     stream.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).await.expect("write");
     drop(stream);

@@ -1,4 +1,4 @@
-//! Streams that are pushed, to a receiver of another make: what it gets, in which order, and what its answers do.
+//! Push streams to an independent receiver: content, order, and the effect of its answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const STATUS: &str = "/v1/signals/status";
 const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const AUD: &str = "https://receiver.example/events";
 
-/// A receiver that knows the keys of this node, and takes everything.
+/// A receiver that has the keys of this node and accepts everything.
 async fn receiver(node: &Node) -> Receiver {
     let mut receiver = Receiver::start().await;
     introduce(&mut receiver, node).await;
@@ -25,7 +25,7 @@ async fn introduce(receiver: &mut Receiver, node: &Node) {
     receiver.order(&json!({"jwks": jwks, "iss": FABRIC, "aud": AUD})).await;
 }
 
-/// A stream that is pushed there; its id.
+/// Creates a push stream to the receiver. Returns its id.
 async fn stream(node: &Node, url: &str) -> String {
     let request = json!({
         "iss": FABRIC, "aud": AUD, "events_requested": [REVOKED], "delivery_method": "push", "endpoint_url": url,
@@ -39,7 +39,7 @@ fn workload(name: &str) -> String {
     format!("wimse://trust.example/ns/demo/sa/{name}")
 }
 
-/// [`IDP`] says that the sessions of a workload are revoked.
+/// [`IDP`] reports revoked sessions of a workload.
 async fn revoke(node: &Node, name: &str, txn: &str) {
     let set = json!({
         "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
@@ -50,7 +50,7 @@ async fn revoke(node: &Node, name: &str, txn: &str) {
     assert_eq!(answer.status, 202, "{}", answer.body);
 }
 
-/// So many, about five workloads in turn; the number of each is its `txn`.
+/// So many events about five workloads in turn, numbered by `txn`.
 async fn revoke_many(node: &Node, numbers: std::ops::Range<u32>) {
     for number in numbers {
         revoke(node, &format!("w{}", number % 5), &number.to_string()).await;
@@ -65,8 +65,8 @@ fn txn(push: &Value) -> u32 {
     push["claims"]["txn"].as_str().and_then(|txn| txn.parse().ok()).expect("a number")
 }
 
-/// Takes pushes until so many different events were taken. Each event has one `jti`, and those of one subject come
-/// in their order, repetitions left out.
+/// Accepts pushes until so many different events arrived. Each event has one `jti`, and those of one subject
+/// arrive in order, retries apart.
 async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, count: usize) {
     while seen.len() < count {
         let push = receiver.next().await;
@@ -84,13 +84,13 @@ async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, cou
     assert_eq!(seen.values().collect::<BTreeSet<_>>().len(), seen.len(), "one jti for two events");
 }
 
-/// With TLS, and more lines for `[transmitter]`.
+/// A node with TLS and more lines in `[transmitter]`.
 async fn secure(more: &str) -> Node {
     let more_config = format!("[transmitter]\nbase_url = \"https://fabric.example:8694\"\n{more}");
     Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await
 }
 
-/// A production node pushed to whatever listens on its machine, unless an operator had known to switch that off.
+/// Regression: a production node pushed to any listener on its machine unless an operator had disabled that.
 #[tokio::test]
 async fn loopback_push_waits_until_it_is_switched_on() {
     let mut node = secure("").await;
@@ -113,13 +113,13 @@ async fn loopback_push_waits_until_it_is_switched_on() {
     assert_eq!(shown, json!({"stream_id": stream_id, "status": "enabled"}));
 }
 
-/// Attack: whoever made a stream is blocked, and its receiver goes on listening.
+/// Attack: the owner of a stream is blocked, and its receiver still listens.
 #[tokio::test]
 async fn blocked_owner_gets_no_pushes_until_the_block_is_lifted() {
     let node = secure("allow_loopback_push = true\n").await;
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
-    // What says so is the first that would be pushed.
+    // The event that reports the block would be the first push.
     node.disabled("spiffe://trust.example/gateway").await;
     let operator = node.certified("operator");
     let request = json!({"subject": workload("reporter")}).to_string();
@@ -155,14 +155,14 @@ async fn set_status(node: &Node, stream_id: &str, status: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// Asks until it is so. A caller may ask only so often, by the clock of the node.
+/// Polls until the condition holds. The clock advances, because the rate limit uses the clock of the node.
 async fn until(node: &Node, mut is_so: impl AsyncFnMut() -> bool) {
     while !is_so().await {
         node.clock.advance(Duration::from_millis(20));
     }
 }
 
-/// What counts the deliveries of a stream.
+/// The delivery counters of a stream.
 async fn counted(node: &Node, stream_id: &str) -> Value {
     let stream = node.get(&format!("{STREAM}?stream_id={stream_id}")).await.json();
     json!([stream["delivered"], stream["dropped"], stream["dead_letters"]])
@@ -209,9 +209,9 @@ async fn failed_push_is_retried_with_the_same_set() {
     receiver.order(&json!({"mode": "500"})).await;
     revoke(&node, "reporter", "1").await;
     let first = receiver.next().await;
-    // What resumes is sent at once, however long it was to wait.
+    // A resumed stream is delivered at once, whatever its backoff was.
     for mode in ["503", "429", "404", "bare 400", "redirect", "hang up"] {
-        // Which is no way to be sent to again and again: a change ends the waits once in the longest of them.
+        // This is no way to force retries: a change ends the backoff once per longest backoff.
         node.clock.advance(Duration::from_secs(300));
         set_status(&node, &stream_id, "paused").await;
         receiver.order(&json!({"mode": mode, "retry_after": 3600})).await;
@@ -222,7 +222,7 @@ async fn failed_push_is_retried_with_the_same_set() {
     }
     node.clock.advance(Duration::from_secs(300));
     set_status(&node, &stream_id, "paused").await;
-    // It has it then, however much more it says.
+    // The receiver accepted it, however long its answer is.
     receiver.order(&json!({"mode": "large"})).await;
     receiver.rest();
     set_status(&node, &stream_id, "enabled").await;
@@ -270,8 +270,8 @@ async fn permanent_rejection_is_reported_and_delays_nothing() {
     assert!(metrics.contains(r#"svc_push_total{result="dead_letter"} 1"#), "{metrics}");
 }
 
-/// The stream was paused by one answer 401 or 403, so that whoever could cause an event that its receiver denies could
-/// cut the receiver off.
+/// Attack: one 401 or 403 paused the stream, so that anyone able to cause an event that the receiver denies
+/// could cut the receiver off.
 #[tokio::test]
 async fn one_refusal_pauses_no_stream_and_the_event_comes_again() {
     let node = Node::start().await;

@@ -1,4 +1,4 @@
-//! What operators revoke, what that would hit, and the list of it (contract §4).
+//! Revocations by operators, their dry runs, and their list (contract §4).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -29,13 +29,13 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-/// One that takes as many requests as come.
+/// A node with a high rate limit.
 async fn unhurried() -> Node {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     Node::start_with(Setup { more_config, ..Setup::default() }).await
 }
 
-/// As an operator.
+/// Sends a request as an operator.
 async fn ask(node: &Node, method: &str, path: &str, body: &Value) -> Answer {
     node.call_over(&node.administrator(), method, path, &[JSON], body.to_string()).await
 }
@@ -55,14 +55,14 @@ fn subject(node: &Node, claims: &Value) -> Value {
     credential(&node.cluster.agents.sign(claims), JWT)
 }
 
-/// A token of ours for ourselves: what is meant for a tool is no credential anyway.
+/// A token for the node itself: a token for a tool is no credential anyway.
 async fn ours(node: &Node, credential: &Value) -> Minted {
     let minted = node.granted(&with(credential, &json!({"audience": FABRIC}))).await;
     assert!(is_accepted(node, &minted.token).await);
     minted
 }
 
-/// Whether a token of ours is still accepted as a credential.
+/// Whether a token of the node is still accepted as a credential.
 async fn is_accepted(node: &Node, token: &str) -> bool {
     let exchanged = node.exchange(&credential(token, OWN)).await;
     if exchanged.status != 200 {
@@ -91,7 +91,7 @@ async fn workload_revocation_covers_exactly_its_derived_tokens() {
         node.own_token("agents", "orchestrator").await,
     ];
     let again = ours(&node, &credential(&one.token, OWN)).await;
-    // A prefix of it is another subject, and so is one that it is a prefix of.
+    // A prefix is another subject, and so is a longer name.
     for near in [&REPORTER[..REPORTER.len() - 1], &format!("{REPORTER}2"), "wimse://trust.example/ns/demo"] {
         assert_eq!(revoke(&node, &json!({"subject": near})).await["agents"], 0);
     }
@@ -111,7 +111,7 @@ async fn workload_revocation_covers_exactly_its_derived_tokens() {
         assert!(!is_accepted(&node, token).await);
     }
     assert!(is_accepted(&node, &other.token).await);
-    // What it shows is refused too, until it is issued anew.
+    // Its credential is refused too, until a new one is issued.
     let answer = node.exchange(&credential(&node.cluster.reporter(), JWT)).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     node.advance_secs(60);
@@ -134,7 +134,7 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
     let both = async |node: &Node| {
         [is_accepted(node, &derived[0].token).await, is_accepted(node, &derived[1].token).await]
     };
-    // The same words of another issuer are another's.
+    // The same words of another issuer name another subject.
     for request in [
         json!({"subject": "system:serviceaccount:demo:reporter", "issuer": identifiers}),
         json!({"email": "alice@a.example", "issuer": kubernetes}),
@@ -144,12 +144,12 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
         json!({"jti": person["jti"]}),
         json!({"subject": REPORTER, "issuer": kubernetes}),
     ] {
-        // Whose identity a token of ours is, nobody knows.
+        // The agents of a token of ours are not counted.
         let agents = if request.get("issuer").is_some() { json!(0) } else { json!(null) };
         assert_eq!(revoke(&node, &request).await["agents"], agents);
     }
     assert_eq!(both(&node).await, [true, true]);
-    // A domain has no case.
+    // A domain is case-insensitive.
     let answer = revoke(&node, &json!({"email": "alice@A.Example", "issuer": identifiers})).await;
     assert_eq!((&answer["kind"], &answer["issuer"]), (&json!("email"), &json!(identifiers)));
     assert_eq!(both(&node).await, [true, false]);
@@ -195,7 +195,7 @@ async fn a_client_is_revoked_with_what_it_had_exchanged() {
     assert!(is_accepted(&node, &mine.token).await && is_accepted(&node, &theirs.token).await);
     assert_eq!(revoke(&node, &json!({"client": GATEWAY})).await["issuer"], FABRIC);
     assert!(!is_accepted(&node, &mine.token).await && is_accepted(&node, &theirs.token).await);
-    // As a workload it is revoked whoever names it.
+    // A revoked workload is covered whatever names it.
     revoke(&node, &json!({"subject": SECOND})).await;
     assert!(!is_accepted(&node, &theirs.token).await);
 }
@@ -216,7 +216,7 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
         "nobody knows which agents end with a key"
     );
     assert!(dry["agents"].is_null() && dry["counts"]["tools"] == 0, "{dry}");
-    // Of another issuer, a key of the same name is another key.
+    // The same `kid` of another issuer is another key.
     revoke(&node, &json!({"key": "shared", "issuer": node.cluster.identifiers()})).await;
     assert!(is_accepted(&node, &derived[0].token).await);
     revoke(&node, &json!({"key": "shared", "issuer": kubernetes})).await;
@@ -233,7 +233,7 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     let keys = node.get("/v1/sys/keys").await.json();
     let key = keys.as_array().expect("keys").iter().find(|key| key["kid"] == kid).expect("listed").clone();
     assert_eq!(key["state"], "tainted");
-    // Tainting it, which knows neither what nor why, takes nothing away from what was noted.
+    // A taint, which has neither value nor reason, keeps the recorded ones.
     let listed = rows(&node, 1000).await;
     let row = listed.iter().find(|row| row["value"] == kid).expect("listed");
     assert_eq!((&row["reason"], &row["kind"]), (&json!("stolen"), &json!("key")));
@@ -248,7 +248,8 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     }
 }
 
-/// Attack: the key of an issuer is stolen. What the thief signs after the revocation says a later `iat`.
+/// Attack: the key of an issuer is stolen. Tokens that the thief signs after the revocation state a later
+/// `iat`.
 #[tokio::test]
 async fn stolen_issuer_key_is_blocked_until_lifted() {
     let mut node = Node::start().await;
@@ -338,13 +339,13 @@ async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
 
 // --- agents: what is named is what is hit --------------------------------------------------------
 
-/// Issues an agent by the certificate of one of the callers, or by nobody in development mode.
+/// Issues an agent with the certificate of a caller, or anonymously in development mode.
 async fn issue(node: &Node, by: Option<&str>, parent: Option<&str>) -> (String, Minted) {
     let channel = by.map_or_else(|| node.plain(), |name| node.certified(name));
     issue_with(node, &channel, &[], &wanted(parent)).await
 }
 
-/// As far above the bottom as its parent lets it be.
+/// The largest depth that its parent permits.
 fn wanted(parent: Option<&str>) -> Value {
     let request = json!({"agent_name": "n", "platform": "mcp", "capabilities": ["db.read"]});
     match parent {
@@ -368,7 +369,7 @@ async fn issue_with(
     (text(&body["agent_id"]).to_owned(), answer.minted())
 }
 
-/// What a dry run names: agents and tools of all its pages, whose first says how many there are.
+/// Result of a dry run: agents and tools of all its pages. The first page has the counts.
 async fn named(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>, Vec<String>) {
     let (mut agents, mut tools) = (Vec::new(), Vec::new());
     let mut path = format!("{DRY_RUN}&limit={limit}");
@@ -400,7 +401,7 @@ async fn named(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>,
     (set, tools)
 }
 
-/// Agents by what they are good for, as the list shows them.
+/// Agents by status, as the list shows them.
 async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<String> {
     let mut path = format!("{AGENTS}?limit=1000");
     let mut found = BTreeSet::new();
@@ -418,7 +419,7 @@ async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<Stri
     }
 }
 
-/// Two trees of two callers, and a branch that one of them let grow on the other's.
+/// Agent trees of two callers, with branches by a third.
 struct Forest {
     node: Node,
     agents: Vec<(String, Minted)>,
@@ -438,7 +439,7 @@ impl Forest {
         agents.push(issue(&node, Some("gateway"), None).await);
         agents.push(issue(&node, Some("second"), None).await);
         let of_second = agents[5].0.clone();
-        // Two that the chief let grow on the gateway's and on the second's.
+        // Two by `chief`, below agents of `gateway` and `second`.
         agents.push(issue(&node, Some("chief"), Some(&of_second)).await);
         let branch = agents[1].0.clone();
         agents.push(issue(&node, Some("chief"), Some(&branch)).await);
@@ -449,7 +450,8 @@ impl Forest {
         at.iter().map(|at| self.agents[*at].0.clone()).collect()
     }
 
-    /// The dry run names these, whatever its pages; the revocation hits these, and refuses their tokens.
+    /// The dry run lists exactly these agents on any page size; the revocation covers exactly these and
+    /// refuses their tokens.
     async fn hits(&self, request: &Value, expected: &[usize]) {
         let Self { node, agents } = self;
         let chief = node.certified("chief");
@@ -464,7 +466,7 @@ impl Forest {
         for (at, (id, minted)) in agents.iter().enumerate() {
             assert_eq!(is_accepted(node, &minted.token).await, !expected.contains(&at), "{at} {id}");
         }
-        // Once more it hits nobody.
+        // A second revocation covers none.
         let dry = ask(node, "POST", DRY_RUN, request).await.json();
         assert_eq!((&dry["is_revoked"], &dry["counts"]["agents"]), (&json!(true), &json!(0)));
         assert_eq!(revoke(node, request).await["agents"], 0);
@@ -491,7 +493,7 @@ async fn an_agent_named_as_a_subject_is_the_same_agent() {
 async fn workload_revocation_covers_its_agents_and_descendants() {
     let forest = Forest::grow().await;
     forest.hits(&json!({"subject": GATEWAY}), &[0, 1, 2, 3, 4, 7]).await;
-    // What it issues afterwards is its own again; on a branch that is gone nothing grows.
+    // Agents that it issues afterwards are unaffected; a revoked branch grows no more.
     let node = &forest.node;
     let (fresh, minted) = issue(node, Some("gateway"), None).await;
     assert!(is_accepted(node, &minted.token).await);
@@ -507,7 +509,7 @@ async fn workload_revocation_covers_its_agents_and_descendants() {
 async fn dry_run_and_count_omit_agents_gone_before_or_issued_after() {
     let forest = Forest::grow().await;
     let Forest { node, agents } = &forest;
-    // 3 is gone before, and so is the branch of 1 with 2 and 7.
+    // 3 is revoked before, and so is the branch of 1 with 2 and 7.
     for at in [3, 1] {
         revoke(node, &json!({"agent": agents[at].0})).await;
     }
@@ -542,8 +544,8 @@ async fn workload_name_prefix_covers_nothing_of_another() {
     forest.hits(&json!({"subject": "spiffe://trust.example/gateway/x"}), &[]).await;
 }
 
-/// Attack: a workload is revoked because it was taken over. Its agents renew themselves, and whoever took it
-/// over asks for them once more under the `Idempotency-Key` they were issued with.
+/// Attack: a compromised workload is revoked. Its agents renew themselves, and the attacker repeats the
+/// requests that issued them under the same `Idempotency-Key`.
 #[tokio::test]
 async fn renewal_or_retry_does_not_launder_an_agent_of_a_revoked_one() {
     let node = secure().await;
@@ -569,7 +571,7 @@ async fn renewal_or_retry_does_not_launder_an_agent_of_a_revoked_one() {
     }
     let retried = node.call_over(&gateway, "POST", AGENT, &[key[0], JSON], wanted(None).to_string()).await;
     retried.is_refused(403, "access_denied", "the agent is revoked");
-    // Long after the revocation is forgotten, the agent is what it was.
+    // The agent stays revoked after the revocation expired.
     node.advance_secs(25 * 3600);
     issue(&node, Some("second"), None).await;
     issue(&node, Some("second"), None).await;
@@ -594,7 +596,7 @@ async fn a_revocation_of_a_workload_stands_after_a_restart() {
 #[tokio::test]
 async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
     let node = unhurried().await;
-    // More than are read at once.
+    // More than one step of a scan reads.
     let (root, _) = issue(&node, None, None).await;
     let mut children = BTreeSet::from([root.clone()]);
     for at in 0..300 {
@@ -678,7 +680,7 @@ async fn second_agent_scan_is_refused_and_revocation_never_waits() {
     }
     let request = json!({"agent": root});
     let (mut answered, mut refused) = (0, 0);
-    // Which of them meet is the scheduler's to say.
+    // The scheduler decides which scans overlap.
     while answered == 0 || refused == 0 {
         for answer in join_all((0..8).map(|_| ask(&node, "POST", DRY_RUN, &request))).await {
             if answer.status == 200 {
@@ -720,7 +722,7 @@ async fn only_operators_revoke_and_list_revocations() {
     let answer = node.call_over(&node.anonymous(), "POST", REVOCATIONS, &[JSON], request.clone()).await;
     answer.is_refused(401, "access_denied", "");
     assert_eq!(rows(&node, 1000).await, Vec::<Value>::new());
-    // An operator by its bearer, as any other.
+    // An operator may use its bearer token too.
     let bearer = format!("Bearer {}", node.own_token("agents", "operator").await.token);
     let headers = [("authorization", bearer.as_str()), JSON];
     let answer = node.call_over(&node.anonymous(), "POST", REVOCATIONS, &headers, request).await;
@@ -791,7 +793,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         ("", "body is not acceptable JSON"),
         ("1", "body: must be an object"),
         ("[]", "body: must be an object"),
-        // A struct could be filled from it, member by member.
+        // serde could fill a struct from it.
         (r#"["wimse://trust.example/ns/demo/sa/reporter"]"#, "body: must be an object"),
         (r#"{"jti": "a", "jti": "b"}"#, "duplicate"),
         (r#"{"jti": "a"} {}"#, "trailing"),
@@ -805,7 +807,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         ("dry_run=", "dry_run: must be true or false"),
         ("dry_run=true&dry_run=false", "dry_run: must not be given twice"),
         ("dryrun=true", "the query knows only dry_run, limit, cursor"),
-        // Whoever asks for a page wants to look, and has forgotten to say so.
+        // A request for a page is meant as a dry run.
         ("limit=5", "limit: is for a dry run only"),
         ("dry_run=false&cursor=YQ", "cursor: is for a dry run only"),
         ("dry_run=true&limit=0", "limit: must be a whole number from 1 to 1000"),
@@ -839,14 +841,14 @@ async fn retry_with_the_same_key_is_the_same_revocation() {
     answer.is_refused(422, "invalid_request", "Idempotency-Key");
     let answer = node.call("POST", REVOCATIONS, &[("idempotency-key", "a b"), JSON], other.clone()).await;
     answer.is_refused(400, "invalid_request", "Idempotency-Key");
-    // Without a key it is another revocation of the same, which counts from its own entry on.
+    // Without a key it is a new revocation of the same subject, from its own entry on.
     let again = made(&node.call("POST", REVOCATIONS, &[JSON], other).await);
     assert_eq!((&again["id"], again.get("reason")), (&first["id"], None));
     assert!(again["index"].as_u64() > first["index"].as_u64());
     assert_eq!(rows(&node, 1000).await.len(), 1);
 }
 
-/// The key of a request is kept for longer than the row of a revocation, and than an agent that is revoked.
+/// The idempotency key is retained for longer than the revocation and the revoked agent.
 #[tokio::test]
 async fn late_retry_is_answered_after_revocation_and_agent_expired() {
     let node = Node::start().await;
@@ -864,7 +866,7 @@ async fn late_retry_is_answered_after_revocation_and_agent_expired() {
     assert_eq!(with(&again, &name), with(&first, &name));
 }
 
-/// Every row of the list, in pages of so many.
+/// Every row of the list, in pages of `limit`.
 async fn rows(node: &Node, limit: usize) -> Vec<Value> {
     let mut path = format!("{REVOCATIONS}?limit={limit}");
     let mut rows = Vec::new();
@@ -911,13 +913,13 @@ async fn list_has_each_revocation_once_in_order_with_actor_and_reason() {
     for limit in [1, 2, 3, 6, 7] {
         assert_eq!(rows(&node, limit).await, all, "{limit}");
     }
-    // What `keys taint` revokes is known by its digest alone.
+    // A tainted key is known only by its digest.
     let kid = text(&node.own_token("agents", "orchestrator").await.header["kid"]).to_owned();
     assert_eq!(ask(&node, "POST", &format!("/v1/sys/keys/{kid}/taint"), &json!({})).await.status, 200);
     let id = lineage::signing_key(FABRIC, &kid).to_string();
     let tainted = rows(&node, 1000).await.into_iter().find(|row| row["id"] == *id).expect("listed");
     assert_eq!(tainted.get("kind"), None);
-    // They are forgotten when nothing can live that they cover.
+    // Revocations expire when nothing that they cover can be alive.
     node.advance_secs(24 * 3600 + 301);
     revoke(&node, &json!({"jti": "another"})).await;
     assert_eq!(rows(&node, 1000).await.len(), 1);
@@ -951,7 +953,7 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
 
 // --- many ----------------------------------------------------------------------------------------
 
-/// One entry, whatever derives from the agent: what a dry run names is what is then revoked.
+/// One log entry covers all descendants of an agent: the dry run and the revocation agree.
 #[tokio::test]
 #[ignore = "a hundred thousand agents take minutes: `make proof`"]
 async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
@@ -991,12 +993,12 @@ async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
     assert!(is_accepted(&node, &minted.token).await);
 }
 
-/// The log index that is applied.
+/// The applied log index.
 async fn index(node: &Node) -> u64 {
     node.get("/v1/identity/jwks").await.header("svc-index").expect("Svc-Index").parse().expect("an index")
 }
 
-/// Seconds since now.
+/// Seconds since the call.
 #[expect(clippy::disallowed_methods, reason = "what it took, for the reader of the proof")]
 fn seconds() -> impl Fn() -> f64 {
     let began = Instant::now();

@@ -46,7 +46,7 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     assert_eq!(json_of(said.trim())["counts"], json!({"agents": 3, "tools": 0, "streams": 0}));
     assert!(listed(&node).is_empty(), "a dry run changes nothing");
 
-    // Where there is no terminal, nobody is asked.
+    // Without a terminal there is no prompt.
     let said = succeed(&node, &["revoke", &root, "--reason", "prompt injection"]);
     assert!(said.contains(&format!("agent {root} is revoked")) && said.contains("agents  3"), "{said}");
     let rows = listed(&node);
@@ -64,7 +64,7 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     );
 }
 
-/// The same on a terminal, at which somebody types.
+/// The same on a terminal, with typed input.
 fn run_on_a_terminal(node: &Node, typed: &str, arguments: &[&str]) -> (bool, String) {
     let mut child = Command::new(python())
         .args(["-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"])
@@ -104,7 +104,7 @@ async fn somebody_at_a_terminal_is_shown_what_is_hit_and_asked() {
 async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
     let node = Node::start().await;
     node.advance_secs(600);
-    // For ourselves: what is meant for a tool is no credential anyway.
+    // For the node itself: a token for a tool is no credential anyway.
     let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": FABRIC}));
     let token = node.granted(&request).await;
     node.granted(&credential(&token.token, OWN)).await;
@@ -137,7 +137,7 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
         &["planner"][..],
         &["planner", "--issuer", &issuer],
         &[REPORTER, "--issuer", &issuer],
-        // A thumbprint of no key of ours.
+        // The thumbprint of no key of ours.
         &["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"],
     ] {
         fail(&node, &[&["revoke"], arguments].concat(), &names_the_way);

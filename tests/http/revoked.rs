@@ -1,4 +1,4 @@
-//! What a revocation hits: every token that derives from what was revoked, at every door, and no other.
+//! A revocation covers every token that derives from the revoked fact, on every route, and no other.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const EMAIL: &str = "reporter@example.com";
 /// Everything that derives from the reporter's credential, by name.
 const OF_THE_CREDENTIAL: [&str; 7] = ["credential", "first", "second", "third", "leaf", "acted", "by child"];
 
-/// A credential or a token of ours.
+/// A credential or a minted token.
 struct Token {
     text: String,
     kind: &'static str,
@@ -60,13 +60,12 @@ async fn agent(node: &Node, on_behalf_of: Option<&Token>) -> Token {
     Token::of(&Answer { status: answer.status, headers: answer.headers, body }.minted())
 }
 
-/// Every token of one small world.
+/// Tokens by name.
 struct World(BTreeMap<&'static str, Token>);
 
 impl World {
-    /// A credential, what it became in three exchanges and for the tool at their end, twice with an actor;
-    /// an agent, its child and what that became; and a bystander. The first exchange was signed with another
-    /// key than the rest.
+    /// A credential, its three exchanges and the token for the tool at their end, twice with an actor; an
+    /// agent, its child and the child's token; and an unrelated token. Another key signed the first exchange.
     async fn make(node: &Node) -> Self {
         let with_tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
         assert_eq!(node.post("/v1/tools", &with_tool).await.status, 201);
@@ -75,7 +74,7 @@ impl World {
         let claims = with(&node.cluster.identifier(REPORTER), &claims);
         let text = node.cluster.agents.sign(&claims);
         let source = Token { text, kind: JWT, claims, kid: node.cluster.agents.kid().into() };
-        // The successor of the first key is old enough by then.
+        // The successor of the first key may sign by then.
         node.advance_secs(600);
         let first = exchanged(node, &source, FABRIC).await;
         assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
@@ -114,8 +113,7 @@ impl World {
         self.token(name).claims[claim].clone()
     }
 
-    /// The names of those that are refused now because they are revoked; for any other reason, the test
-    /// fails.
+    /// The names of the tokens that are refused as revoked. Any other refusal fails the test.
     async fn dead(&self, node: &Node) -> Vec<&'static str> {
         let mut dead = Vec::new();
         for (name, token) in &self.0 {
@@ -134,7 +132,7 @@ impl World {
     }
 }
 
-/// Whether the tool's verification refuses it for revocation.
+/// Whether verification for the tool fails with `revoked`.
 async fn fails(node: &Node, token: &Token) -> bool {
     let answer = node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": token.text})).await;
     if answer.status == 200 {
@@ -145,7 +143,7 @@ async fn fails(node: &Node, token: &Token) -> bool {
     true
 }
 
-/// Whether it is not exchanged any more.
+/// Whether its exchange is refused.
 async fn is_refused(node: &Node, token: &Token) -> bool {
     let answer = node.exchange(&token.request(FABRIC)).await;
     if answer.status == 200 {
@@ -164,7 +162,7 @@ async fn revoke(node: &Node, sub_id: &Value) {
     assert_eq!((answer.status, answer.json()), (202, json!({"status": "accepted"})), "{sub_id}");
 }
 
-/// One revocation in a world of its own: exactly these die, also after a restart.
+/// One revocation in a new world: exactly these tokens are covered, also after a restart.
 async fn kills(sub_id: impl FnOnce(&Node, &World) -> Value, expected: &[&str]) {
     let mut node = Node::start().await;
     let world = World::make(&node).await;
@@ -266,7 +264,7 @@ async fn token_issued_after_a_revocation_is_accepted_with_its_chain() {
         let claims = with(&node.cluster.identifier(REPORTER), &times);
         Token { text: node.cluster.agents.sign(&claims), kind: JWT, claims, kid: Value::Null }
     };
-    // A foreign clock is believed to seven seconds.
+    // Clocks of other issuers have a leeway of seven seconds.
     for _ in 0..=7 {
         assert!(is_refused(&node, &issued_now()).await, "{}", node.now_secs());
         node.advance_secs(1);
@@ -278,7 +276,7 @@ async fn token_issued_after_a_revocation_is_accepted_with_its_chain() {
     }
     assert!(!fails(&node, &exchanged(&node, &token, TOOL).await).await);
     world.check(&node, &OF_THE_CREDENTIAL).await;
-    // An actor's new token acts for the new one, and for no old one.
+    // A new actor token acts for a new subject token, and for no old one.
     revoke(&node, &json!({"format": "uri", "uri": ORCHESTRATOR})).await;
     node.advance_secs(8);
     let orchestrator = Token::of(&node.own_token("agents", "orchestrator").await);
@@ -310,7 +308,7 @@ async fn credential_from_before_a_revocation_is_refused_to_its_end() {
         }
         node.advance_secs(3600);
     }
-    // To the last second that its age would allow.
+    // To the last second of its maximum age.
     node.advance_secs(3600 - 9);
     assert_eq!(node.now_secs(), NOW_SECS + 86_399);
     node.exchange(&old).await.is_refused(400, "invalid_request", BAD_SUBJECT);
@@ -353,7 +351,7 @@ async fn revoked_agent_cannot_call_renew_or_register_keys() {
         as_bearer(token, "POST", renew, &json!({})).await.is_refused(401, "access_denied", text);
         as_bearer(token, "POST", register, &key).await.is_refused(401, "access_denied", text);
     }
-    // It has no children any more either, and is shown as what it is.
+    // It can have no children any more, and is listed as revoked.
     let request = json!({
         "agent_name": "child", "platform": "mcp", "capabilities": ["db.read"], "on_behalf_of": root.claims["sub"],
     });

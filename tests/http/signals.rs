@@ -1,4 +1,4 @@
-//! Signals through their route: who may bring which, what is wrong with one, and what is answered.
+//! Signals over HTTP: permitted senders, validation, and answers.
 
 use futures::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
@@ -15,7 +15,6 @@ const CAEP: &str = "https://schemas.openid.net/secevent/caep/event-type";
 const RISC: &str = "https://schemas.openid.net/secevent/risc/event-type";
 const DAY_SECS: i64 = 24 * 3600;
 
-/// What ends the sessions of a subject.
 fn revoked() -> Value {
     json!({(format!("{CAEP}/session-revoked")): {"initiating_entity": "admin", "reason": "credential leaked"}})
 }
@@ -28,7 +27,7 @@ fn workload(id: &str) -> Value {
     json!({"format": "uri", "uri": id})
 }
 
-/// What [`IDP`] says now of a subject.
+/// A SET of [`IDP`] about a subject.
 fn set(node: &Node, sub_id: &Value, events: &Value) -> Value {
     json!({
         "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
@@ -36,12 +35,12 @@ fn set(node: &Node, sub_id: &Value, events: &Value) -> Value {
     })
 }
 
-/// Of a workload that no other test speaks of.
+/// A valid SET about a workload of no other test.
 fn good(node: &Node) -> Value {
     set(node, &workload("wimse://trust.example/ns/demo/sa/nobody"), &revoked())
 }
 
-/// As [`IDP`] signs it.
+/// Signed by [`IDP`].
 fn signed(node: &Node, set: &Value) -> String {
     node.cluster.idp.sign_as(&header(node), set)
 }
@@ -77,7 +76,7 @@ fn is_bare(answer: &Answer) {
     assert!(answer.header("content-type").is_none());
 }
 
-/// RFC 8935 §2.3. `description` is a part of it.
+/// RFC 8935 §2.3. `description` is a substring.
 #[track_caller]
 fn is_err(answer: &Answer, err: &str, description: &str) {
     assert_eq!(answer.status, 400, "{}", answer.body);
@@ -91,7 +90,7 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-/// A credential of `demo:<name>`, issued now, that lives an hour.
+/// A credential of `demo:<name>`, issued now, with a lifetime of an hour.
 fn service_account(node: &Node, name: &str) -> Value {
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
     let claims = with(&node.cluster.service_account("demo", name), &times);
@@ -128,8 +127,8 @@ async fn a_signal_is_accepted_in_either_form_and_counts_once() {
     }
 }
 
-/// Attack, or an issuer that counts its `jti` anew after a restart: the second token was answered 202 and revoked
-/// nothing.
+/// Regression: after an attack, or a restart of an issuer that counts its `jti` from 1, the second SET was
+/// answered 202 and revoked nothing.
 #[tokio::test]
 async fn jti_reused_for_other_claims_is_refused() {
     let node = Node::start().await;
@@ -151,7 +150,7 @@ async fn jti_reused_for_other_claims_is_refused() {
     node.granted(&reporter).await;
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains(r#"svc_signals_total{result="conflict"} 10"#), "{metrics}");
-    // The same claims in another order, and with other white space and escapes, are the same content.
+    // The same claims in another order, with other white space and escapes, are the same content.
     let members: Vec<String> = first
         .as_object()
         .expect("claims")
@@ -164,7 +163,7 @@ async fn jti_reused_for_other_claims_is_refused() {
     is_answered(&answer, "duplicate");
 }
 
-/// A token under a known `jti` was answered 202 before it was looked at.
+/// Regression: a SET under a known `jti` was answered 202 before it was validated.
 #[tokio::test]
 async fn token_under_a_known_jti_is_validated_first() {
     let node = Node::start().await;
@@ -181,7 +180,7 @@ async fn token_under_a_known_jti_is_validated_first() {
         send(&node, &bad).await.is_refused(400, "invalid_request", text);
         is_err(&send_signed(&node, &signed(&node, &bad)).await, err, text);
     }
-    // A repetition is validated like the first: a day later it is too old.
+    // A duplicate is validated like the first SET: a day later it is too old.
     node.advance_secs(25 * 3600);
     send(&node, &first).await.is_refused(400, "invalid_request", "iat: ");
 }
@@ -194,7 +193,7 @@ async fn repetition_is_a_duplicate_whatever_policy_has_become() {
     replace_rule(&node, "package svc.signals\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n").await;
     is_answered(&send(&node, &said).await, "duplicate");
     is_bare(&send_signed(&node, &signed(&node, &said)).await);
-    // A sender that cannot sign for the issuer does not learn that.
+    // A sender without the issuer's key does not learn that the `jti` is known.
     let forged = node.cluster.other_idp.sign_as(&header(&node), &said);
     is_err(&send_signed(&node, &forged).await, "authentication_failed", "signature");
     send(&node, &good(&node)).await.is_refused(403, "access_denied", "policy denied");
@@ -231,7 +230,7 @@ async fn blocked_caller_and_revoked_key_send_no_signal() {
     is_bare(&send_signed(&node, &other).await);
 }
 
-/// A certificate goes on being valid: what it asks for is refused, until the block is lifted.
+/// A certificate stays valid: its requests are refused until the block is lifted.
 #[tokio::test]
 async fn blocked_caller_is_issued_nothing_by_its_certificate() {
     let node = secure().await;
@@ -351,7 +350,7 @@ async fn a_member_that_is_missing_or_of_another_type_is_named() {
         send(&node, &bad).await.is_refused(400, "invalid_request", &format!("{name}: "));
         is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", &format!("{name}: "));
     }
-    // Nothing of it was remembered.
+    // Nothing of it was recorded.
     is_answered(&send(&node, &set).await, "accepted");
 }
 
@@ -368,7 +367,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     let text = format!("events.session-revoked: {rule}");
     send(&node, &said).await.is_refused(400, "invalid_request", &text);
     is_err(&send_signed(&node, &signed(&node, &said)).await, "invalid_request", &text);
-    // One of them is enough, and none of them counts.
+    // One such event is enough, and no other event of the SET takes effect.
     let purged = format!("{RISC}/account-purged");
     let both = json!({ (revoked.as_str()): {}, (purged.as_str()): reason(5120) });
     let text = format!("events.account-purged: {rule}");
@@ -382,7 +381,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", rule);
     node.granted(&reporter).await;
 
-    // What nobody is told of may be larger; and nothing of what was refused was remembered.
+    // An event without a receiver may be larger. A rejected SET is not recorded.
     let own = set(&node, &workload(REPORTER), &event("https://example.com/of-our-own", 100_000));
     is_answered(&send(&node, &own).await, "ignored");
     let full = with(&said, &json!({ "events": event(&revoked, 4096) }));
@@ -399,7 +398,7 @@ async fn a_body_that_is_none_of_the_two_forms_is_refused() {
     for (body, text) in [
         ("", "body is not acceptable JSON"),
         ("[]", "must be an object"),
-        // A signed token inside JSON is none.
+        // A signed SET inside JSON is not accepted.
         (&json!(token).to_string(), "must be an object"),
         (r#"{"iss": "a", "iss": "b"}"#, "duplicate"),
         (&format!("{}{}{}", r#"{"iss":"#, "[".repeat(40), "]".repeat(40)), "JSON"),
@@ -450,7 +449,7 @@ async fn future_old_or_misdirected_signal_is_refused() {
         send(&node, &bad).await.is_refused(400, "invalid_request", "aud: ");
         is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_audience", "aud: ");
     }
-    // Only a signed one may be for several.
+    // Only a signed SET may have several audiences.
     let several = with(&good(&node), &json!({"aud": [TOOL, FABRIC]}));
     send(&node, &several).await.is_refused(400, "invalid_request", "aud: ");
     is_bare(&send_signed(&node, &signed(&node, &several)).await);
@@ -461,7 +460,7 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     let node = secure().await;
     let set = good(&node);
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
-    // Over plain HTTP, without a certificate, with one that may not send, and with a token instead.
+    // Over HTTP without TLS; without a certificate; with one that may not send; and with a bearer token.
     send_over(&node, &node.plain(), &set).await.is_refused(403, "access_denied", "served on 8694");
     send_over(&node, &node.anonymous(), &set).await.is_refused(401, "access_denied", "certificate");
     for name in ["stranger", "operator"] {
@@ -472,7 +471,7 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
     let answer = node.call_over(&node.anonymous(), "POST", EVENTS, &headers, set.to_string()).await;
     answer.is_refused(401, "access_denied", "client certificate");
-    // Each for its own issuer only; one that nobody knows is answered the same.
+    // Each only for its own issuer. An unknown issuer is answered alike.
     let other = with(&set, &json!({"iss": OTHER_IDP}));
     let unknown = with(&set, &json!({"iss": "https://idp.example/"}));
     let text = "iss: the caller may not send unsigned signals in the name of this issuer";
@@ -481,7 +480,7 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     }
     is_answered(&send_over(&node, &gateway, &set).await, "accepted");
     is_answered(&send_over(&node, &second, &other).await, "accepted");
-    // A signed one may be brought by whoever may send.
+    // Any permitted sender may bring a signed SET.
     let media = [("content-type", "application/secevent+jwt")];
     let token = signed(&node, &good(&node));
     let answer = node.call_over(&node.certified("stranger"), "POST", EVENTS, &media, token.clone()).await;
@@ -505,7 +504,7 @@ async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
     let two = json!({(format!("{CAEP}/session-revoked")): {}, (format!("{RISC}/account-disabled")): {}});
     let own_key = with(&header, &json!({"jwk": idp.jwk()}));
     for (token, err, description) in [
-        // Signed with another issuer's key, under the same name.
+        // Signed with another issuer's key under the same `kid`.
         (other_idp.sign_as(&header, &set), "authentication_failed", "signature"),
         (format!("{input}.{flipped}{}", &signature[1..]), "authentication_failed", "signature"),
         (format!("{input}."), "authentication_failed", "signature"),
@@ -520,14 +519,14 @@ async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
         (unsigned, "invalid_key", "algorithm"),
         (claiming(&json!({"iss": "https://stranger.example"})), "invalid_issuer", "iss"),
         (claiming(&json!({"iss": OTHER_IDP})), "authentication_failed", "signature"),
-        // It would be an ID token or an access token for others.
+        // It would be an ID token or an access token elsewhere.
         (claiming(&json!({"sub": REPORTER})), "invalid_request", "sub"),
         (claiming(&json!({"exp": NOW_SECS + 300})), "invalid_request", "exp"),
         (claiming(&json!({"events": two})), "invalid_request", "events"),
     ] {
         is_err(&send_signed(&node, &token).await, err, description);
     }
-    // The object may have several, each of which acts.
+    // An object may have several events, each of which takes effect.
     is_answered(&send(&node, &with(&good(&node), &json!({"events": two}))).await, "accepted");
     for typ in ["secevent+jwt", "application/secevent+jwt", "SecEvent+JWT"] {
         let token = idp.sign_as(&with(&header, &json!({"typ": typ})), &good(&node));
@@ -542,7 +541,7 @@ async fn without_its_keys_an_issuer_is_told_to_come_again() {
     let token = signed(&node, &good(&node));
     let answer = send_signed(&node, &token).await;
     answer.is_refused(503, "server_error", "keys of the issuer");
-    // What others sign, and what is not signed, does not need them.
+    // SETs of other issuers, and unsigned ones, do not need these keys.
     let other = with(&good(&node), &json!({"iss": OTHER_IDP}));
     let other = node.cluster.other_idp.sign_as(&header(&node), &other);
     is_bare(&send_signed(&node, &other).await);
@@ -552,7 +551,7 @@ async fn without_its_keys_an_issuer_is_told_to_come_again() {
     is_bare(&send_signed(&node, &token).await);
 }
 
-/// joserfc signs; nothing of ours made these tokens.
+/// joserfc signs; no code of ours creates these SETs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_independent_transmitter_revokes_with_either_algorithm() {
     let node = Node::start().await;
@@ -594,8 +593,8 @@ async fn an_independent_transmitter_revokes_with_either_algorithm() {
     is_err(&send_signed(&node, &token).await, "authentication_failed", "signature");
 }
 
-/// Whether policy's word becomes deed: each example of the two specifications, about a subject whose
-/// credentials can be seen to die, as joserfc signs it; and about its own subject, as an object.
+/// Every example of the two specifications has the effect that policy states: signed by joserfc about a
+/// subject whose credentials can be tested, and as an object about its own subject.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
     let node = Node::start().await;
@@ -638,13 +637,13 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
         let found = (is_granted(&before).await, is_granted(&after).await);
         let expected = match effect.as_str().expect("a word") {
             "none" => (true, true),
-            // Of a lift: what its block revoked stays so.
+            // A lift does not restore what its block revoked.
             "watermark" | "lift" => (false, true),
             "block" => (false, false),
             other => panic!("{other}"),
         };
         assert_eq!(found, expected, "{}", example["name"]);
-        // Of its own subject, which may be one that no credential derives from.
+        // Its own subject may be one that no credential derives from.
         let sub_id = &said["sub_id"];
         let is_usable = sub_id["format"] != "saml_assertion_id"
             && (sub_id["format"] != "complex" || !(sub_id["user"].is_null() && sub_id["device"].is_null()));
@@ -687,7 +686,7 @@ async fn an_issuer_revokes_only_whom_it_speaks_for() {
         (OTHER_IDP, aliases(&of_kubernetes), "sub_id.identifiers[1].iss"),
     ] {
         let text = format!("{field}: the issuer has no authority over this subject");
-        // Also for what would have no effect.
+        // Also for events without effect.
         for events in [revoked(), json!({(format!("{CAEP}/session-established")): {}})] {
             let bad = with(&set(&node, &sub_id, &events), &json!({ "iss": iss }));
             send(&node, &bad).await.is_refused(403, "access_denied", &text);
@@ -696,12 +695,12 @@ async fn an_issuer_revokes_only_whom_it_speaks_for() {
             is_err(&answer, "access_denied", &text);
         }
     }
-    // Of aliases nothing was done, since one was outside: here the first was within.
+    // One alias was outside the authority, so no alias took effect, not even the first.
     node.granted(&reporter).await;
     node.granted(&svid).await;
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.lines().any(|line| line == "svc_revocations 0"), "{metrics}");
-    // An opaque name, and an address, mean what their issuer means by them.
+    // An opaque name or an address is scoped to its issuer.
     for sub_id in [json!({"format": "opaque", "id": sub}), json!({"format": "email", "email": "a@b.example"})]
     {
         let theirs = with(&set(&node, &sub_id, &revoked()), &json!({"iss": OTHER_IDP}));
@@ -739,7 +738,8 @@ async fn a_prefix_of_a_subject_is_another_subject() {
     node.granted(&long).await;
 }
 
-/// A revocation or a block by one name of a workload did not cover credentials and certificates with the other.
+/// Regression: a revocation or a block of a workload by one scheme of its name did not cover credentials and
+/// certificates with the other.
 #[tokio::test]
 async fn both_names_of_a_workload_are_one_identity() {
     let node = secure().await;
@@ -757,7 +757,7 @@ async fn both_names_of_a_workload_are_one_identity() {
     let spiffe = json!({"format": "spiffe_id", "spiffe_id": "spiffe://trust.example/ns/demo/sa/cart"});
     is_answered(&send_over(&node, &gateway, &set(&node, &spiffe, &revoked())).await, "accepted");
     over_gateway(&cart).await.is_refused(400, "invalid_request", BAD_SUBJECT);
-    // The certificate names it spiffe://.
+    // The certificate names it with `spiffe://`.
     let second = node.certified("second");
     let theirs = || with(&good(&node), &json!({"iss": OTHER_IDP}));
     is_answered(&send_over(&node, &second, &theirs()).await, "accepted");
@@ -765,7 +765,7 @@ async fn both_names_of_a_workload_are_one_identity() {
     let disabled = set(&node, &wimse, &account("disabled", &json!({})));
     is_answered(&send_over(&node, &gateway, &disabled).await, "accepted");
     send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "the caller is blocked");
-    // An operator names it wimse://, and the credential spiffe://.
+    // An operator names it with `wimse://`, the credential with `spiffe://`.
     let sub = crate::support::Cluster::svid("endpoint.example")["sub"].as_str().expect("sub").to_owned();
     let named = json!({"subject": sub.replace("spiffe://", "wimse://"), "reason": "stolen"});
     let media = [("content-type", "application/json")];
@@ -822,7 +822,7 @@ async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
     };
     said(IDP, account("disabled", &at(10))).await;
     is_revoked(&node, &later(&node).await).await;
-    // Another issuer's, another family's, one from before that came late, and a tie.
+    // Of another issuer, of another family, an older one that came late, and a tie.
     said(OTHER_IDP, account("enabled", &at(20))).await;
     said(IDP, json!({(format!("{CAEP}/device-compliance-change")): {
         "previous_status": "not-compliant", "current_status": "compliant", "event_timestamp": NOW_SECS + 20,
@@ -835,12 +835,12 @@ async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
     assert!(metrics.lines().any(|line| line == "svc_blocks 1"), "{metrics}");
     said(IDP, account("enabled", &at(11))).await;
     node.granted(&later(&node).await).await;
-    // A block from before the lift, that was delayed, is one no more; what it revokes stays revoked.
+    // A delayed block from before the lift does not block; its revocation stays.
     let before = later(&node).await;
     said(IDP, account("disabled", &at(10))).await;
     is_revoked(&node, &before).await;
     node.granted(&later(&node).await).await;
-    // Two block, both must lift.
+    // Two issuers block, so both must lift.
     said(IDP, account("disabled", &at(30))).await;
     said(OTHER_IDP, account("purged", &at(30))).await;
     said(IDP, account("enabled", &at(31))).await;
@@ -868,14 +868,14 @@ async fn future_event_is_refused_and_an_ancient_one_expires() {
         is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", text);
     }
     node.granted(&service_account(&node, "reporter")).await;
-    // Of 1970: it blocks, and the first lift of a later time ends that.
+    // With a time of 1970 it blocks, and the first later lift ends that.
     is_answered(&send(&node, &disabled(&json!({"event_timestamp": 0}))).await, "accepted");
     node.advance_secs(10);
     is_revoked(&node, &service_account(&node, "reporter")).await;
     let enabled = set(&node, &workload(REPORTER), &account("enabled", &json!({"event_timestamp": 0.5})));
     is_answered(&send(&node, &enabled).await, "accepted");
     node.granted(&service_account(&node, "reporter")).await;
-    // What an event does not say happened when the token was issued.
+    // An event without a time happened when its SET was issued.
     let iat = node.now_secs() - 100;
     is_answered(&send(&node, &with(&disabled(&json!({})), &json!({ "iat": iat }))).await, "accepted");
     let early =
@@ -899,7 +899,7 @@ async fn future_event_is_refused_and_an_ancient_one_expires() {
     node.granted(&service_account(&node, "reporter")).await;
 }
 
-/// Puts this text in the place of `policies/signals.rego`.
+/// Replaces `policies/signals.rego`.
 async fn replace_rule(node: &Node, text: &str) {
     let mut sources = node.get("/v1/sys/policy").await.json()["sources"].clone();
     for source in sources.as_array_mut().expect("sources") {
@@ -914,7 +914,7 @@ async fn replace_rule(node: &Node, text: &str) {
 #[tokio::test]
 async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
     let node = Node::start().await;
-    // The rule needs to know what changed.
+    // The rule needs the `change_type`.
     let unclear = set(&node, &workload(REPORTER), &json!({(format!("{CAEP}/credential-change")): {}}));
     send(&node, &unclear).await.is_refused(403, "access_denied", "policy denied: ");
     let said = set(&node, &workload(REPORTER), &revoked());
@@ -935,12 +935,12 @@ async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
         send(&node, &said).await.is_refused(403, "access_denied", text);
         is_err(&send_signed(&node, &signed(&node, &said)).await, "access_denied", text);
     }
-    // Two rules that contradict each other.
+    // Two contradicting rules.
     let conflict =
         "package svc.signals\n\nimport rego.v1\n\ndecision := input.set.jti\n\ndecision := input.set.iss\n";
     replace_rule(&node, conflict).await;
     send(&node, &said).await.is_refused(403, "access_denied", "policy could not be evaluated");
-    // What policy says has no effect has none.
+    // An event for which policy states no effect has none.
     replace_rule(&node, &format!("package svc.signals\n\nimport rego.v1\n\ndecision := {everything}\n"))
         .await;
     is_answered(&send(&node, &said).await, "ignored");
@@ -1014,7 +1014,7 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
-    // It is one issuer's: others go on, and each within its own.
+    // The quota is per issuer: others continue, each within its own.
     let theirs = |jti: &str| {
         with(
             &set(&node, &json!({"format": "opaque", "id": jti}), &revoked()),
@@ -1025,21 +1025,21 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
         is_answered(&send(&node, &theirs(jti)).await, "accepted");
     }
     send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
-    // An operator lets it go beyond, for once.
+    // An operator grants more once.
     let more = node.post("/v1/sys/signals/allowance", &json!({"issuer": few, "more": 2})).await;
     assert_eq!(more.status, 200, "{}", more.body);
     for jti in ["6", "7"] {
         is_answered(&send(&node, &theirs(jti)).await, "accepted");
     }
     send(&node, &theirs("8")).await.is_refused(429, "access_denied", "revoked as much as it may");
-    // What came before takes nothing; what has no effect is remembered too, and counts.
+    // A duplicate uses no quota. A SET without effect is recorded and counts.
     is_answered(&send(&node, &theirs("1")).await, "duplicate");
     let nothing = json!({"jti": "5", "events": {(format!("{CAEP}/session-established")): {}}});
     let nothing = with(&theirs("5"), &nothing);
     send(&node, &nothing).await.is_refused(429, "access_denied", "revoked as much as it may");
     node.advance_secs(59);
     send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
-    // A signal that was refused may come again.
+    // A rejected SET may come again.
     node.advance_secs(1);
     is_answered(&send(&node, &theirs("4")).await, "accepted");
     is_answered(&send(&node, &of(SUBJECTS)).await, "accepted");

@@ -17,7 +17,7 @@ async fn a_nonce_is_spent_once_also_after_a_restart() {
     node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
     node.restart().await;
     node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
-    // Another token of the same subject, and another way to name the same subject.
+    // Another token of the same subject, and another name of the same subject.
     node.exchange(&bound(&node.cluster.reporter(), "n")).await.is_refused(
         400,
         "invalid_request",
@@ -74,7 +74,7 @@ async fn a_refused_exchange_spends_nothing() {
     node.granted(&request).await;
 }
 
-/// The tokens of a request and its retry had two `jti`, and so passed a verification each.
+/// Regression: the tokens of a request and its retry had two `jti`, so that each passed verification once.
 #[tokio::test]
 async fn retried_exchange_repeats_the_token_of_the_first() {
     let mut node = Node::start().await;
@@ -97,7 +97,7 @@ async fn retried_exchange_repeats_the_token_of_the_first() {
         let first = first.minted();
         node.advance_secs(10);
         node.restart().await;
-        // Something is applied in between: `idx` is that of the retry.
+        // Another entry is applied in between: `idx` is that of the retry.
         assert_eq!(node.post("/v1/revocations", &json!({"jti": "other"})).await.status, 202);
         let again = node.exchange_with(&request, &key).await;
         assert_eq!(again.json()["expires_in"], 20);
@@ -112,7 +112,7 @@ async fn retried_exchange_repeats_the_token_of_the_first() {
         }
         let without_key = node.exchange(&request).await;
         assert_eq!(without_key.status == 200, request["execution_scope"].get("nonce").is_none());
-        // After its end there is nothing to repeat, though the credential is good.
+        // After its `exp` there is nothing to repeat, although the credential is valid.
         node.advance_secs(20);
         let late = node.exchange_with(&request, &key).await;
         late.is_refused(
@@ -123,7 +123,7 @@ async fn retried_exchange_repeats_the_token_of_the_first() {
     }
 }
 
-/// A `jti` that is revoked is not minted again, though the index of the retry is later than that of the revocation.
+/// A revoked `jti` is not minted again, although the log index of the retry is later than the revocation.
 #[tokio::test]
 async fn retried_exchange_mints_no_revoked_jti() {
     let node = Node::start().await;
@@ -161,7 +161,7 @@ async fn a_retry_with_its_key_passes_and_nobody_else_may() {
     let again = node.exchange_with(&request, &key).await.minted();
     assert_eq!(first.claims["jti"], again.claims["jti"]);
     node.exchange(&request).await.is_refused(400, "invalid_request", "already used");
-    // Twice, for then this key and this request have been seen together too.
+    // Twice: at the second attempt this key and this request are known together too.
     for _ in 0..2 {
         let other_key = node.exchange_with(&request, &[("idempotency-key", "attempt-2")]).await;
         other_key.is_refused(400, "invalid_request", "already used");
@@ -170,7 +170,7 @@ async fn a_retry_with_its_key_passes_and_nobody_else_may() {
     node.exchange_with(&other, &key).await.is_refused(422, "invalid_request", "Idempotency-Key");
     node.restart().await;
     node.exchange_with(&request, &key).await.minted();
-    // A retry checks everything again.
+    // A retry repeats every check.
     node.advance_secs(4000);
     node.exchange_with(&request, &key).await.is_refused(400, "invalid_request", "subject_token");
 }

@@ -21,7 +21,7 @@ fn json_of(text: &str) -> Value {
     trust_fabric::json::parse(text.as_bytes()).expect("JSON")
 }
 
-/// What stands beside a name in what is shown.
+/// The value beside a name in the output.
 fn value<'t>(shown: &'t str, name: &str) -> &'t str {
     let mut lines = shown.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(found, _)| *found == name).unwrap_or_else(|| panic!("{name}: {shown}")).1.trim()

@@ -1,4 +1,5 @@
-//! Streams through their routes: made, read, changed, paused, verified and deleted, by whom, and in which shape.
+//! Streams over HTTP: created, read, changed, paused, verified and deleted; owners and operators; both
+//! request shapes.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ const PUSH: &str = "urn:ietf:rfc:8935";
 const POLL: &str = "urn:ietf:rfc:8936";
 const RECEIVER: &str = "https://receiver.example/events";
 const BASE: &str = "https://fabric.example:8694";
-/// Of nobody.
+/// The id of no stream.
 const UNKNOWN_ID: &str = "0123456789abcdef0123456789abcdef";
 
 async fn start(is_secure: bool) -> Node {
@@ -32,7 +33,7 @@ async fn call(node: &Node, channel: &Channel, method: &str, path: &str, body: &V
     node.call_over(channel, method, path, &[("content-type", "application/json")], body).await
 }
 
-/// The least in the shape of the specification.
+/// The smallest request in the shape of the specification.
 fn flat() -> Value {
     json!({
         "iss": FABRIC, "aud": "https://receiver.example", "events_requested": [REVOKED],
@@ -40,7 +41,7 @@ fn flat() -> Value {
     })
 }
 
-/// The least in the shape of SSF, but for `aud`.
+/// The smallest request in the shape of SSF, except for `aud`.
 fn ssf() -> Value {
     json!({
         "aud": "https://receiver.example", "events_requested": [REVOKED],
@@ -75,14 +76,14 @@ async fn patch(node: &Node, request: &Value) -> Answer {
     node.call("PATCH", STREAM, &[("content-type", "application/json")], request.to_string()).await
 }
 
-/// The path of one of our own addresses.
+/// The path of one of the node's URLs.
 fn path_of<'a>(metadata: &'a Value, name: &str) -> &'a str {
     let url = metadata[name].as_str().expect(name);
     url.strip_prefix(BASE).unwrap_or_else(|| panic!("{name}: {url}"))
 }
 
-/// CAEP interoperability profile, "Transmitters": metadata, then create, read, status, verify, delete, by the
-/// addresses that the metadata name.
+/// CAEP interoperability profile, "Transmitters": metadata, then create, read, status, verify, delete, at the
+/// URLs of the metadata.
 async fn through_every_step(request: &Value, expected: &Value) {
     let node = start(true).await;
     let metadata = node.get(CONFIGURATION).await.json();
@@ -177,7 +178,7 @@ async fn development_node_publishes_its_listening_address() {
     let node = Node::start().await;
     let metadata = node.get(CONFIGURATION).await.json();
     assert_eq!(metadata["status_endpoint"], format!("{}{STATUS}", node.base()));
-    // Nobody has said who calls, so nobody can be the audience.
+    // Without an identified caller there is no audience.
     let request = json!({"events_requested": [REVOKED]});
     node.post(STREAM, &request).await.is_refused(400, "invalid_request", "aud: is required");
     let request = with(&request, &json!({"aud": "me", "delivery": {"method": POLL}}));
@@ -200,7 +201,7 @@ async fn without_a_transmitter_nothing_answers() {
     call(&node, &channel, "GET", STREAM, &Value::Null).await.is_refused(501, "not_implemented", text);
 }
 
-/// Every operation on a stream that is there.
+/// Every operation on an existing stream.
 fn operations(id: &str) -> Vec<(&'static str, String)> {
     vec![
         ("GET", format!("{STREAM}?stream_id={id}")),
@@ -216,7 +217,7 @@ fn operations(id: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What each of them takes, if the stream is there.
+/// A valid body of each operation.
 fn body_for(method: &str, path: &str, id: &str) -> Value {
     match (method, path) {
         ("PATCH", _) => json!({"stream_id": id, "description": "changed"}),
@@ -254,7 +255,7 @@ async fn to_everybody_else_a_stream_is_not_there_in_any_operation() {
     assert_eq!(call(&node, &second, "GET", STREAM, &Value::Null).await.json(), json!([]));
     assert_eq!(read(&node, &id).await, before, "nothing has changed");
 
-    // What is wrong with a request is not said of a stream that is somebody else's either.
+    // Errors of a request about another caller's stream are not reported either.
     let wrong = json!({"stream_id": id, "aud": "https://other.example"});
     call(&node, &second, "PATCH", STREAM, &wrong).await.is_refused(404, "not_found", "");
     let wrong = json!({"stream_id": id, "status": "gone"});
@@ -376,7 +377,7 @@ async fn what_cannot_be_a_stream_is_refused_by_its_member() {
         (flat(), json!({"status": "paused"}), "status: is the transmitter's"),
         (flat(), json!({"dead_letters": 0}), "dead_letters: is the transmitter's"),
         (flat(), json!({"description": "d".repeat(257)}), "description: must be 1 to 256 bytes"),
-        // Addresses that are not what they look like; the whole table is the guard's.
+        // Misleading URLs; the tests of the guard have the whole table.
         (flat(), json!({"endpoint_url": "http://receiver.example/events"}), "endpoint_url: "),
         (flat(), json!({"endpoint_url": "http://localhost.evil.example/"}), "endpoint_url: "),
         (flat(), json!({"endpoint_url": "http://127.0.0.1@evil.example/"}), "endpoint_url: "),
@@ -435,7 +436,7 @@ async fn patch_changes_what_it_states_and_put_the_whole() {
         answer.json(),
         with(&expected, &json!({"delivered": null, "dropped": null, "dead_letters": null}))
     );
-    // What was read may be sent back, changed or not.
+    // The representation that was read may be sent back, changed or not.
     let answer = node.put(STREAM, &expected).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(read(&node, &id).await, expected);
@@ -443,7 +444,7 @@ async fn patch_changes_what_it_states_and_put_the_whole() {
     assert_eq!(node.put(STREAM, &sent).await.status, 200);
     let now = read(&node, &id).await;
     assert_eq!((&now["events_delivered"], now.get("description")), (&json!([REVOKED, CHANGED]), None));
-    // PUT without a delivery is poll, as at the beginning.
+    // PUT without a delivery means poll, as at creation.
     let answer = node.put(STREAM, &json!({"stream_id": id, "events_requested": [REVOKED]})).await.json();
     let url = format!("{BASE}/v1/signals/poll/{id}");
     assert_eq!((&answer["delivery_method"], &answer["endpoint_url"]), (&json!("poll"), &json!(url)));
@@ -571,7 +572,7 @@ async fn a_receiver_changes_the_status_from_any_to_any() {
     );
     node.call("DELETE", STREAM, &[], "").await.is_refused(400, "invalid_request", "stream_id: is required");
     assert_eq!(node.get(&format!("{STATUS}?stream_id={id}")).await.json(), with_reason);
-    // Its own reason goes with the next change.
+    // The next change removes the reason.
     let enabled = json!({"stream_id": id, "status": "enabled"});
     assert_eq!(node.post(STATUS, &enabled).await.json(), enabled);
 }
@@ -620,7 +621,7 @@ async fn subjects_are_removed_up_to_a_limit_and_added_again() {
         assert_eq!(outcome(ask(REMOVE, subject(n)).await), (204, String::new()), "{n}");
     }
     ask(REMOVE, subject(64)).await.is_refused(409, "invalid_request", "subjects");
-    // One that is removed already takes no place.
+    // An excluded subject counts once.
     assert_eq!(ask(REMOVE, subject(0)).await.status, 204);
     assert_eq!(outcome(ask(ADD, subject(0)).await), (200, String::new()));
     assert_eq!(outcome(ask(ADD, subject(0)).await), (200, String::new()), "it is there already");
@@ -648,7 +649,7 @@ async fn subjects_are_removed_up_to_a_limit_and_added_again() {
             node.post(path, &with(&verified, &changes)).await.is_refused(400, "invalid_request", text);
         }
     }
-    // One that stays removed, because it matches another that is, is not said to be there.
+    // A subject that another exclusion still matches is not reported as added.
     let aliases = json!({"format": "aliases", "identifiers": [subject(1), subject(2)]});
     assert_eq!(ask(ADD, subject(3)).await.status, 200);
     assert_eq!(ask(REMOVE, aliases.clone()).await.status, 204);
@@ -692,7 +693,7 @@ async fn a_retry_with_the_same_key_is_the_same_stream() {
     create("k", &ssf()).await.is_refused(422, "invalid_request", "Idempotency-Key");
     assert_ne!(id_of(&create("l", &flat()).await), id);
     assert_eq!(node.get(STREAM).await.json().as_array().map(Vec::len), Some(2));
-    // A key is its caller's own.
+    // An idempotency key belongs to its caller.
     let headers = [("content-type", "application/json"), ("idempotency-key", "k")];
     let other = node.call_over(&node.certified("second"), "POST", STREAM, &headers, flat().to_string()).await;
     assert_ne!(id_of(&other), id);

@@ -1,4 +1,4 @@
-//! Families of identity tokens: a token that is issued, and all that is renewed from it.
+//! Token families: an issued identity token and all its renewals.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ async fn renew(node: &Node, token: &Minted) -> Answer {
     node.call("POST", RENEW, &[("authorization", &bearer)], "").await
 }
 
-/// An agent's first token, one that was renewed from it, and one that was renewed from that.
+/// An agent's first token, its renewal, and the renewal of that.
 async fn three(node: &Node) -> [Minted; 3] {
     let first = issue(node).await;
     let second = identity(&renew(node, &first).await);
@@ -75,12 +75,12 @@ async fn renewals_keep_the_family_and_issues_draw_another() {
         assert_ne!(parts(renewed).1, number);
     }
     assert_ne!(parts(&other).0, family);
-    // What is exchanged is no identity token, and of no family of its own.
+    // An exchanged token is no identity token and has no family.
     assert!(!jti(&for_tool(&node, &tokens[0]).await).contains('.'));
 }
 
-/// Attack: an identity token leaks and is renewed before its `jti` is revoked. What was renewed from it went on for as
-/// long as the agent lives.
+/// Attack: an identity token leaks and is renewed before its `jti` is revoked. The renewed token stayed valid
+/// for the life of the agent.
 #[tokio::test]
 async fn revoked_jti_ends_its_whole_family() {
     let mut node = node_with_tool().await;

@@ -1,5 +1,5 @@
-//! The tool servers of `examples/` with their clients, over the protocols that tools speak: what the
-//! verifier says reaches the caller as the protocol wants it, and what it did not say opens nothing.
+//! The tool servers of `examples/` with their clients: the verdict reaches the client as each protocol
+//! specifies, and no call passes without a verdict.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,15 +11,15 @@ use crate::support::tool_server::{
 };
 use crate::support::{FABRIC, Node, Setup, TOOL, python};
 
-/// One of each protocol.
+/// One per protocol.
 const EXAMPLES: [&str; 3] = ["mcp", "http", "a2a"];
-/// What every server answers the question of its client.
+/// The answer of every server to its client.
 const ANSWER: &str = "7 orders from Dresden";
-/// The life of a token for one call (contract §3), and the second in which it is over.
+/// Lifetime of an execution-scoped token (contract §3), and the second at which it has expired.
 const TOO_LATE_SECS: u64 = 30;
 
-/// A call that did not reach the tool: its client was told status, error and scope (RFC 6750 §3.1), and
-/// where to read on (RFC 9728 §5.1).
+/// Asserts a call that did not reach the tool: its client received status, error and scope (RFC 6750 §3.1)
+/// and the metadata URL (RFC 9728 §5.1).
 #[track_caller]
 fn is_told(server: &ToolServer, refusal: Option<&str>, status: u16, error: &str) {
     let refusal = refusal.unwrap_or_else(|| panic!("{} answered", server.tool["tool_id"]));
@@ -31,13 +31,13 @@ fn is_told(server: &ToolServer, refusal: Option<&str>, status: u16, error: &str)
     assert!(challenge.contains(&format!("resource_metadata=\"{}\"", metadata_url(server))), "{refusal}");
 }
 
-/// RFC 9728 §3.1: between host and path.
+/// RFC 9728 §3.1: inserted between host and path.
 fn metadata_url(server: &ToolServer) -> String {
     let url = url::Url::parse(server.url()).expect("URL");
     format!("{}/.well-known/oauth-protected-resource{}", url.origin().ascii_serialization(), url.path())
 }
 
-/// The newest entry of the audit trail: decision and check.
+/// Decision and failed check of the newest audit entry.
 async fn newest(node: &Node, server: &ToolServer) -> (String, String) {
     let id = server.tool["tool_id"].as_str().expect("tool_id");
     let trail = node.get(&format!("/v1/tools/{id}/audit?limit=1")).await.json();
@@ -78,25 +78,25 @@ async fn refuses_on_the_way(name: &'static str) {
     assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "token".to_owned()));
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_mcp_server_refuses_what_the_fabric_refuses() {
     refuses_on_the_way("mcp").await;
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_http_tool_refuses_what_the_fabric_refuses() {
     refuses_on_the_way("http").await;
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_over_a2a_refuses_what_the_fabric_refuses() {
     refuses_on_the_way("a2a").await;
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_a_token_is_told_where_to_get_one() {
     let node = Node::start().await;
@@ -116,7 +116,7 @@ async fn a_call_without_a_token_is_told_where_to_get_one() {
         }
         let document = http.get(metadata_url(&server)).send().await.expect("answer");
         let document: Value = serde_json::from_str(&document.text().await.expect("text")).expect("JSON");
-        // RFC 9728 §3.3: a client compares it with the address it asked at.
+        // RFC 9728 §3.3: a client compares it with the URL of its request.
         assert_eq!(document["resource"], server.url(), "{name}");
         assert_eq!(document["authorization_servers"], json!([FABRIC]), "{name}");
         assert_eq!(document["scopes_supported"], json!(["db.read"]), "{name}");
@@ -125,7 +125,7 @@ async fn a_call_without_a_token_is_told_where_to_get_one() {
     }
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_mcp_sdk_finds_us_from_the_refusal_by_itself() {
     let node = Node::start().await;
@@ -140,7 +140,7 @@ async fn the_mcp_sdk_finds_us_from_the_refusal_by_itself() {
     assert_eq!(found["exception"], "MCPError");
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_verdict_no_tool_answers() {
     let mut node = Node::start().await;
@@ -158,7 +158,7 @@ async fn without_a_verdict_no_tool_answers() {
     }
 }
 
-// The node answers while a client is waited for.
+// The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_server_that_may_not_verify_does_not_serve() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
@@ -168,11 +168,11 @@ async fn a_tool_server_that_may_not_verify_does_not_serve() {
     drop(server);
     node.call("DELETE", "/v1/tools/example-http", &[], "").await;
     let server = ToolServer::start_as(&node, "http", &environment(&node, "stranger")).await;
-    // The caller is not to blame: no challenge.
+    // The caller is not at fault: no challenge.
     assert_eq!(server.call(&node, &[]).refusal.as_deref(), Some("503"));
 }
 
-// The answer of the broker is lost after the token was spent: the server asks again under the same key.
+// The verdict is lost after the token was used. The server retries under the same key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_verdict_lost_on_the_way_costs_the_caller_nothing() {
     let node = Node::start().await;

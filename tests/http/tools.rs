@@ -1,4 +1,4 @@
-//! The registry of tools through both doors (contract §4, §5).
+//! The tool registry over `/v1/tools` and `/v1/mcp/tools` (contract §4, §5).
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn entry(tool_id: &str) -> Value {
     json!({"tool_id": tool_id, "name": "a tool"})
 }
 
-/// An entry with every member.
+/// An entry with every field.
 fn whole(tool_id: &str) -> Value {
     json!({
         "tool_id": tool_id,
@@ -50,7 +50,7 @@ fn ids(answer: &Answer) -> Vec<String> {
     rows.iter().map(|row| row["tool_id"].as_str().expect("tool_id").to_owned()).collect()
 }
 
-/// Callers that hold a bearer token of a secure node.
+/// A caller with a bearer token of a secure node.
 struct Holder {
     channel: Channel,
     authorization: String,
@@ -220,7 +220,7 @@ async fn an_entry_larger_than_its_limits_is_refused() {
     );
     let answer = node.post("/v1/tools", &described(1_000_000)).await;
     answer.is_refused(413, "invalid_request", "larger than 64 KiB");
-    // A body at the limit of bodies is read, and judged by what it says.
+    // A body at the size limit is read and validated.
     let padded = |bytes: usize| {
         let text = entry("t").to_string();
         format!("{text}{}", " ".repeat(bytes - text.len()))
@@ -278,7 +278,7 @@ async fn the_mcp_door_shows_and_takes_only_tools_that_take_mcp() {
     }
     assert_eq!(node.call("DELETE", "/v1/mcp/tools?tool_id=m", &[], "").await.status, 204);
     assert_eq!(node.call("DELETE", "/v1/mcp/tools/d", &[], "").await.status, 204);
-    // A tool that stops taking MCP leaves that list.
+    // A tool that no longer supports MCP leaves that list.
     assert_eq!(node.put("/v1/tools/h", &takes("h", json!(["mcp"]))).await.status, 200);
     assert_eq!(ids(&node.get("/v1/mcp/tools").await), ["h"]);
     assert_eq!(node.put("/v1/tools/h", &takes("h", json!(["http"]))).await.status, 200);
@@ -295,7 +295,7 @@ async fn nobody_weakens_the_tool_of_another() {
     assert_eq!(record["registered_by"], "wimse://trust.example/ns/agents/sa/toolsmith");
 
     let weaker = with(&whole("sql"), &json!({"required_capabilities": [], "requires_execution": false}));
-    // The gateway may manage tools as well, and this one is not its own.
+    // The gateway may manage tools as well, but does not own this one.
     node.put("/v1/tools/sql", &weaker).await.is_refused(403, "access_denied", "belongs to another caller");
     for path in ["/v1/tools", "/v1/mcp/tools"] {
         node.post(path, &weaker).await.is_refused(409, "invalid_request", "other content");
@@ -304,20 +304,20 @@ async fn nobody_weakens_the_tool_of_another() {
         let answer = node.call("DELETE", path, &[], "").await;
         answer.is_refused(403, "access_denied", "belongs to another caller");
     }
-    // Nor is it told in which state the tool is.
+    // Nor does it learn the state of the tool.
     let answer = put_if(&node, "/v1/tools/sql", ("if-match", "\"9.9\""), &weaker).await;
     answer.is_refused(403, "access_denied", "belongs to another caller");
-    // Not by saying who it is, either.
+    // A stated owner does not help either.
     let lie = with(&weaker, &json!({"registered_by": "spiffe://trust.example/gateway"}));
     node.put("/v1/tools/sql", &lie).await.is_refused(403, "access_denied", "belongs to another caller");
     let other = Holder::of(&node, "toolsmith2").await;
     let answer = other.call(&node, "PUT", "/v1/tools/sql", &weaker).await;
     answer.is_refused(403, "access_denied", "belongs to another caller");
     assert_eq!(owner.call(&node, "GET", "/v1/tools/sql", &json!({})).await.json(), record);
-    // What changes nothing is nobody's harm.
+    // A write that changes nothing is accepted from any manager.
     assert_eq!(node.post("/v1/tools", &whole("sql")).await.status, 200);
 
-    // An operator is who also has `cluster.admin`; who owns the tool does not change.
+    // Operators also have `cluster.admin`. The owner of the tool does not change.
     let curator = Holder::of(&node, "curator").await;
     let replaced = curator.call(&node, "PUT", "/v1/tools/sql", &weaker).await;
     assert_eq!(replaced.status, 200, "{}", replaced.body);
@@ -365,7 +365,7 @@ async fn a_condition_holds_or_nothing_changes() {
     put_if(&node, path, ("if-match", &one), &named("three")).await.is_refused(412, "invalid_request", failed);
     assert_eq!(put_if(&node, path, ("if-match", "*"), &named("three")).await.status, 200);
 
-    // Registered anew, it is another tool: what was known of the first does not open it.
+    // After a new registration it is another tool: ETags of the first do not match.
     let three = etag(&node.get(path).await);
     assert_eq!(node.call("DELETE", path, &[("if-match", &three)], "").await.status, 204);
     registered(&node, &entry("t")).await;
@@ -386,7 +386,7 @@ async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
         for condition in ["*", &one, &format!("\"9.9\", {one}")] {
             assert_eq!(node.call("GET", path, &[("if-match", condition)], "").await.status, 200);
         }
-        // RFC 9110 §13.2.2: `If-Match` comes first.
+        // RFC 9110 §13.2.2: `If-Match` is evaluated first.
         for condition in ["\"9.9\"", &format!("W/{one}")] {
             let conditions = [("if-match", condition), ("if-none-match", one.as_str())];
             let answer = node.call("GET", path, &conditions, "").await;
@@ -448,7 +448,7 @@ async fn retried_write_has_the_same_outcome() {
     assert_eq!(gone.status, 204);
     assert_eq!(send(&node, "DELETE", "/v1/tools/t", "k3", &json!({})).await.status, 204);
     send(&node, "DELETE", "/v1/tools/t", "k4", &json!({})).await.is_refused(404, "not_found", "no tool");
-    // What was refused may be tried again.
+    // A refused request may be repeated.
     assert_eq!(node.put("/v1/tools/t", &entry("t")).await.status, 201);
     assert_eq!(send(&node, "DELETE", "/v1/tools/t", "k4", &json!({})).await.status, 204);
 }
@@ -466,7 +466,7 @@ async fn tools_survive_a_restart() {
     assert!(metrics.lines().any(|line| line == "svc_tools 2"), "{metrics}");
 }
 
-/// What people, and those who mean harm, call things.
+/// Hostile and unusual names.
 const NAMES: [&str; 12] = [
     "\u{202e}gnp.exe",
     "\u{5d0}\u{5d1}\u{5d2}",
@@ -482,7 +482,7 @@ const NAMES: [&str; 12] = [
     ">; rel=\"next\", <",
 ];
 
-/// Every character that an id may have and a URL may not as it is.
+/// Every character that is allowed in an id and not in a URL.
 const ODD: &str = "<>\"`{}|^~!*'()\\[]@:;,&=+$-._A0z";
 
 #[tokio::test]
@@ -527,7 +527,7 @@ async fn ten_thousand_tools_with_hostile_names_are_listed_once_each() {
     assert!(listed.is_sorted());
     assert_eq!(ids(&node.get("/v1/tools").await).len(), 100, "by default");
 
-    // Each can be named in a URL, and is found by what `Location` says.
+    // Each has a URL, and is found at its `Location`.
     for (at, entry) in entries.iter().enumerate().take(odd.len()) {
         let changed = with(entry, &json!({"tool_id": format!("{}{at}", odd[at])}));
         let created = registered(&node, &changed).await;
@@ -538,7 +538,7 @@ async fn ten_thousand_tools_with_hostile_names_are_listed_once_each() {
     }
 }
 
-/// Every page from `path` on, by the links alone.
+/// Every page from `path` on, by its links alone.
 async fn pages(node: &Node, path: &str) -> Vec<(String, String)> {
     let mut rows = Vec::new();
     let mut next = Some(path.to_owned());
@@ -575,7 +575,7 @@ async fn a_page_is_asked_for_by_rules() {
     let page = node.get("/v1/mcp/tools?limit=2").await;
     assert_eq!(ids(&page), ["a", "b"]);
     let link = page.header("link").expect("more").to_owned();
-    // What is deregistered meanwhile does not hide what is behind it.
+    // A tool that is deregistered meanwhile does not hide those after it.
     assert_eq!(node.call("DELETE", "/v1/tools/b", &[], "").await.status, 204);
     let next = link.trim_start_matches('<').split('>').next().expect("a target");
     let last = node.get(next).await;
@@ -586,7 +586,8 @@ async fn a_page_is_asked_for_by_rules() {
     assert!(head.header("link").is_some());
 }
 
-/// A tool that was replaced or removed went on allowing calls on other nodes for up to a second after the answer.
+/// Regression: a replaced or removed tool still allowed calls on other nodes for up to a second after the
+/// answer.
 #[tokio::test]
 async fn removals_and_replacements_wait_for_every_member() {
     let node = Node::start().await;
@@ -599,7 +600,7 @@ async fn removals_and_replacements_wait_for_every_member() {
     assert_eq!(confirmed(), before, "a creation waits for nobody");
     for (number, (method, path, body, status)) in [
         ("PUT", "/v1/tools/t", other.to_string(), 200),
-        // The same once more: the first may have been answered 503.
+        // Repeated, because the first may have been answered 503.
         ("PUT", "/v1/tools/t", other.to_string(), 200),
         ("PUT", "/v1/tools/u", with(&entry("u"), &json!({"name": "another"})).to_string(), 200),
         ("DELETE", "/v1/tools/t", String::new(), 204),

@@ -1,4 +1,4 @@
-//! `POST /v1/mcp/verify`: verdicts on tokens that were presented to tools (contract §5).
+//! `POST /v1/mcp/verify`: verdicts on tokens presented to tools (contract §5).
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn hash(bytes: &[u8]) -> String {
     encode(digest::digest(&digest::SHA256, bytes))
 }
 
-/// A tool that asks for everything it can.
+/// A tool with every requirement.
 fn whole() -> Value {
     json!({
         "tool_id": "sql", "name": "SQL", "resource_uri": TOOL,
@@ -39,7 +39,7 @@ fn whole() -> Value {
     })
 }
 
-/// A tool that asks for nothing.
+/// A tool without requirements.
 fn bare() -> Value {
     json!({"tool_id": "bare", "name": "takes anything"})
 }
@@ -49,14 +49,14 @@ async fn register(node: &Node, entry: &Value) {
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
-/// A node with a tool that asks for everything.
+/// A node with the tool of every requirement.
 async fn with_sql() -> Node {
     let node = Node::start().await;
     register(&node, &whole()).await;
     node
 }
 
-/// A token for one call of the tool `sql`, for the service account `demo:reporter`.
+/// An execution-scoped token for the tool `sql`, for the service account `demo:reporter`.
 async fn bound(node: &Node, changes: &Value) -> Minted {
     let claims = with(
         &node.cluster.service_account("demo", "reporter"),
@@ -67,7 +67,7 @@ async fn bound(node: &Node, changes: &Value) -> Minted {
     node.granted(&with(&with(&request, &json!({"execution_scope": scope})), changes)).await
 }
 
-/// The same for any call.
+/// The same without an execution scope.
 async fn plain(node: &Node, changes: &Value) -> Minted {
     bound(node, &with(&json!({"execution_scope": null}), changes)).await
 }
@@ -90,14 +90,14 @@ fn passes(answer: &Answer) {
     assert_eq!(answer.json()["verified"], true);
 }
 
-/// The answer of a failed check: its name at the head of the text, and alone.
+/// Asserts a failed check, named alone at the head of the text.
 #[track_caller]
 fn fails(answer: &Answer, check: &str, reason: &str) {
     answer.is_refused(403, "access_denied", reason);
     assert_eq!(answer.json()["check"], check, "{}", answer.body);
     let text = answer.refusal().2;
     assert_eq!(text, format!("{check}: {reason}"));
-    // It is not the caller who is refused.
+    // The tool server itself is not refused.
     assert_eq!(answer.header("www-authenticate"), None);
 }
 
@@ -144,7 +144,7 @@ async fn what_a_tool_does_not_ask_for_is_skipped_and_said_so() {
         let result = if at < 3 { "pass" } else { "skip" };
         assert_eq!(answer.json()["checks"][at], json!({"check": check, "result": result}));
     }
-    // A token for any call is good for any number of them.
+    // A token without an execution scope passes any number of times.
     passes(&verify(&node, &json!({"tool_id": "bare", "token": minted.token})).await);
 }
 
@@ -184,7 +184,7 @@ async fn every_member_is_checked_and_named() {
     node.call("POST", "/v1/mcp/verify", &form, "tool_id=sql").await.is_refused(415, "invalid_request", "");
     let huge = with(&good, &json!({"x": "x".repeat(300_000)}));
     verify(&node, &huge).await.is_refused(413, "invalid_request", "");
-    // None of it spent the token; a member that is not known is ignored, padding is tolerated.
+    // None of it used the token. Unknown fields are ignored, and padding is tolerated.
     let padded = json!({"request_body_hash": format!("{}=", hash(BODY)), "x": 1});
     passes(&verify(&node, &with(&good, &padded)).await);
 }
@@ -246,7 +246,7 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
         assert_eq!(newest["request_id"], answer.json()["request_id"]);
         assert_eq!((&newest["action"], &newest["decision"]), (&json!("verify"), &json!("deny")));
         assert_eq!((&newest["check"], &newest["notes"]), (&json!(check), &json!(reason)));
-        // Nobody is accused by what no good signature says.
+        // Without a valid signature no subject is recorded.
         let subject = (*check != "token").then(|| json!(REPORTER));
         assert_eq!(newest.get("subject"), subject.as_ref(), "{newest}");
         let page = node.get("/metrics").await.body;
@@ -262,7 +262,7 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
     for line in [
         r#"svc_verify_total{result="allow"} 2"#,
         r#"svc_verify_total{result="deny"} 9"#,
-        // Two passed, and eight others were good tokens.
+        // Two passed, and eight others were valid tokens.
         r#"svc_verify_checks_total{check="token",result="pass"} 10"#,
         r#"svc_verify_checks_total{check="target",result="pass"} 2"#,
     ] {
@@ -278,7 +278,7 @@ async fn of_200_at_once_with_one_token_exactly_one_passes() {
     let requests = [asking(&minted.token), asking(&malleate(&minted.token))];
     let ask = async |at: usize| loop {
         let answer = verify(&node, &requests[at % 2]).await;
-        // Refused for overload, before anybody looked at it.
+        // Refused for overload, before verification.
         if answer.status != 503 {
             return answer;
         }
@@ -316,7 +316,7 @@ async fn a_retry_with_its_key_passes_again_and_no_other_request_does() {
     node.restart().await;
     passes(&verify_with_key(&node, &request, "attempt-1").await);
     fails(&verify(&node, &request).await, "revocation", "token already used");
-    // A retry checks everything again.
+    // A retry repeats every check.
     let replaced = with(&whole(), &json!({"protocols": ["http"]}));
     assert_eq!(node.put("/v1/tools/sql", &replaced).await.status, 200);
     let answer = verify_with_key(&node, &request, "attempt-1").await;
@@ -337,7 +337,7 @@ async fn a_verification_that_is_refused_spends_nothing() {
     }
     let missing = with(&asking(&token), &json!({"request_body_hash": null}));
     fails(&verify(&node, &missing).await, "inp_hash", "request_body_hash missing");
-    // The key is free too: nothing came of it.
+    // The idempotency key is free too.
     passes(&verify_with_key(&node, &asking(&token), "attempt").await);
 }
 
@@ -383,7 +383,7 @@ async fn tool_refuses_tokens_for_us_and_from_foreign_issuers() {
     let ours = node.own_token("agents", "orchestrator").await.token;
     let answer = verify(&node, &json!({"tool_id": "bare", "token": ours})).await;
     fails(&answer, "audience", "token is meant for the fabric itself");
-    // A credential that an exchange would take is not yet a token.
+    // A credential that an exchange would accept is no token for a tool.
     let foreign = node.cluster.reporter();
     let answer = verify(&node, &json!({"tool_id": "bare", "token": foreign})).await;
     fails(&answer, "token", "signing key unknown");
@@ -439,7 +439,7 @@ async fn bound_token_passes_with_the_clients_certificate() {
     let digest = super::bound_tokens::digest_of(&node.certificates().callers[0].1);
     let minted = plain(&node, &json!({"req_cnf": {"x5t#S256": digest}})).await;
     assert_eq!(minted.claims["cnf"]["x5t#S256"], digest);
-    // Asked over a connection with that very certificate, which is the tool server's and proves nothing.
+    // Over a connection with that certificate, which belongs to the tool server and proves nothing.
     let request = json!({"tool_id": "bare", "token": minted.token});
     let elsewhere = "token is bound to another certificate than cnf names";
     fails(&verify(&node, &request).await, "token", elsewhere);
@@ -472,7 +472,7 @@ async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     node.start_again().await;
     let answer = verify(&node, &request).await;
     answer.is_refused(503, "server_error", "this node has not applied the log");
-    // It comes to that index while the request waits, or before the next one does.
+    // The index is applied while the request waits, or before the next one.
     spend(&node, 100).await;
     passes(&verify(&node, &request).await);
 }
