@@ -60,9 +60,18 @@ test: checkout ## run every test, with the Python oracles
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(TEST_PROFILE)
 
+.PHONY: docs
+docs: ## build the documentation as a book with search, without network, and check its links
+	@scripts/install.sh docs
+	@mdbook build --dest-dir "$(CACHE)/book"
+	@scripts/links.py --book "$(CACHE)/book"
+	@echo "The book is at $(CACHE)/book/index.html"
+
 .PHONY: lint
-lint: checkout ## check format, lints and dependencies; changes nothing
+lint: checkout ## check format, lints, dependencies and links of documents; changes nothing
 	@scripts/install.sh lint
+	@scripts/links.py
+	@scripts/reference.py configuration --check
 	@cargo fmt --all --check
 	@cargo clippy --workspace $(PROFILE) --all-targets -- -D warnings
 	@scripts/deny.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint] [containers]`.
+# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint] [docs] [containers]`.
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
 #   test    build, cargo-nextest, openssl, Python with the independent libraries
-#   lint    build, rustfmt and clippy, cargo-deny
+#   lint    build, rustfmt and clippy, cargo-deny, Python for the links of documents
+#   docs    build, mdBook, Python
 #   containers  Docker and docker-compose, where there are none
 #
 # Runs as root or with sudo, asks nothing, and says what to do where it cannot help. A second run
@@ -16,6 +17,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 # Pinned, so that a build of today's checkout means the same next year.
 nextest_version=0.9.143
 deny_version=0.20.2
+mdbook_version=0.5.4
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 
 say() { printf '%s\n' "$*" >&2; }
@@ -37,7 +39,7 @@ has_libclang() {
 # Debian splits the module: `import venv` succeeds where making one fails.
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
-missing_packages() { # what is wanted: build | test | lint | containers
+missing_packages() { # what is wanted: build | test | lint | docs | containers
   has c++ && has cc || echo build-essential
   has make || echo make
   has pkg-config || echo pkg-config
@@ -46,7 +48,8 @@ missing_packages() { # what is wanted: build | test | lint | containers
   [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || echo ca-certificates
   has_libclang || echo libclang-dev
   if [[ " $* " == *" test "* ]] && ! has_venv; then echo python3 python3-venv; fi
-  # docs/certificates.md is run by a test.
+  if [[ " $* " == *" lint "* || " $* " == *" docs "* ]] && ! has python3; then echo python3; fi
+  # docs/guide/certificates.md is run by a test.
   if [[ " $* " == *" test "* ]] && ! has openssl; then echo openssl; fi
   # tests/storage_failures.rs makes system calls of a running node fail.
   if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
@@ -113,18 +116,23 @@ install_lints() {
   done
 }
 
-install_cargo_tool() { # name, version
-  cargo "${1#cargo-}" --version >/dev/null 2>&1 && return 0
-  say "installing $1 $2 (some minutes, once)"
+install_cargo_tool() { # name, version, options of cargo install
+  local name=$1 version=$2
+  shift 2
+  if has "$name"; then return 0; fi
+  say "installing $name $version (some minutes, once)"
   # Its own temporary build folder: the product's must not fill with tools.
-  env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$2" "$1" >&2
+  env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$version" "$@" "$name" >&2
 }
 
 # --- what was asked for ------------------------------------------------------------------------
 
 [ $# -gt 0 ] || set -- build
 for wanted in "$@"; do
-  case "$wanted" in build | test | lint | containers) ;; *) fail "unknown: $wanted (build, test, lint or containers)" ;; esac
+  case "$wanted" in
+    build | test | lint | docs | containers) ;;
+    *) fail "unknown: $wanted (build, test, lint, docs or containers)" ;;
+  esac
 done
 
 install_packages "$@"
@@ -139,5 +147,7 @@ for wanted in "$@"; do
       install_lints
       install_cargo_tool cargo-deny "$deny_version"
       ;;
+    # The book is read from files: no server, no file watcher.
+    docs) install_cargo_tool mdbook "$mdbook_version" --no-default-features --features search ;;
   esac
 done
