@@ -1,7 +1,7 @@
 # Who may exchange which credential for which token.
 #
 # The question is `input`, the tables are `data.exchange`, the answer is `decision`; all three are
-# described in docs/policy.md. Edit the tables first: most changes need no change here.
+# described in docs/guide/policy.md. Edit the tables first: most changes need no change here.
 #
 # Denied unless every rule below has nothing to say against it.
 package svc.exchange

@@ -1,7 +1,7 @@
 # Who may have which agent issued an identity.
 #
 # The question is `input`, the tables are `data.identity`, the answer is `decision`; all three are
-# described in docs/policy.md. Edit the tables first: most changes need no change here. Without this
+# described in docs/guide/policy.md. Edit the tables first: most changes need no change here. Without this
 # file no agent has an identity.
 #
 # Denied unless every rule below has nothing to say against it. A renewal asks again, for what the

@@ -1,7 +1,7 @@
 # Which security event tokens are accepted, and what their events do.
 #
 # The question is `input`, the tables are `data.signals`, the answer is `decision`; all three are
-# described in docs/policy.md. Edit the tables first: most changes need no change here. Without this
+# described in docs/guide/policy.md. Edit the tables first: most changes need no change here. Without this
 # file no signal is accepted.
 #
 # Denied unless every rule below has nothing to say against it. Whether the issuer may speak for the

@@ -77,7 +77,7 @@ fn write(
     writeln!(
         out,
         "Certificates of {}, for development only: the key that signs them lies beside them.\n\
-         Production brings its own, as docs/certificates.md says.\n",
+         Production brings its own, as docs/guide/certificates.md says.\n",
         request.trust_domain
     )?;
     let peers = made.peers.iter().map(|(_, pair)| pair);
@@ -219,7 +219,10 @@ mod tests {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         let first = said(&arguments(&directory));
-        assert!(first.contains("for development only") && first.contains("docs/certificates.md"), "{first}");
+        assert!(
+            first.contains("for development only") && first.contains("docs/guide/certificates.md"),
+            "{first}"
+        );
         assert_eq!((first.matches("\nmade  ").count(), first.matches("\nkept  ").count()), (8, 0), "{first}");
         let config = first.split_once("[listen]").expect("configuration").1;
         let config = config.split_once("To call it").expect("a call").0;

@@ -2,7 +2,7 @@
 //! of credentials.
 //!
 //! For development only: the CA's key lies beside what it signed. What production does instead is in
-//! `docs/certificates.md`. Nothing here is used by a node; it only reads what this makes.
+//! `docs/guide/certificates.md`. Nothing here is used by a node; it only reads what this makes.
 
 mod files;
 mod issuer;

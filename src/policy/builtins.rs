@@ -10,7 +10,7 @@ use regorus::unstable::{BUILTINS, TokenKind};
 use super::tokens::{self, Token};
 use super::{Error, Source};
 
-/// Allowed builtins. `docs/policy.md` shows the list to policy authors.
+/// Allowed builtins. `docs/guide/policy.md` shows the list to policy authors.
 const ALLOWED: &[&str] = &[
     "__builtin_sets.intersection", // what `&` and `|` compile to
     "__builtin_sets.union",
@@ -111,7 +111,8 @@ const ALLOWED: &[&str] = &[
 const LEFT_OUT: &[&str] =
     &["crypto.", "graph.", "graphql.", "http.", "io.jwt.", "net.", "opa.", "rego.", "uuid."];
 
-const NOT_ALLOWED: &str = "only pure builtins of bounded cost may be called (docs/policy.md lists them)";
+const NOT_ALLOWED: &str =
+    "only pure builtins of bounded cost may be called (docs/guide/policy.md lists them)";
 const WIDTH: &str = "its format must be written in place and use only %s, %d, %v and %%, without width";
 const BY_BRACKETS: &str = "functions are called by their plain names";
 

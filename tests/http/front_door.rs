@@ -1,4 +1,4 @@
-//! The README's section on TLS: every command is run in order in an empty directory. Also the checks of
+//! The guide's sections on TLS and streams: every command is run in order in an empty directory. Also the checks of
 //! `make` before a build.
 
 use std::fs::File;
@@ -23,10 +23,10 @@ impl Drop for Running {
 }
 
 /// The code blocks of a section by the begin of its title: language and text.
-fn section(title: &str) -> Vec<(String, String)> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).expect("README");
-    let (_, section) = readme.split_once(&format!("\n## {title}")).expect("the section");
+fn section(page: &str, title: &str) -> Vec<(String, String)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide").join(page);
+    let page = std::fs::read_to_string(page).expect("page");
+    let (_, section) = page.split_once(&format!("\n## {title}")).expect("the section");
     let (section, _) = section.split_once("\n## ").expect("its end");
     let blocks = section.split("\n```").skip(1).step_by(2);
     let read = |block: &str| block.split_once('\n').map(|(language, text)| (language.into(), text.into()));
@@ -52,12 +52,12 @@ fn shell(directory: &Path, commands: &str) -> Command {
 }
 
 #[test]
-fn the_commands_for_tls_in_the_readme_work_in_order() {
+fn guide_commands_for_tls_work_in_order() {
     let directory = tempfile::tempdir().expect("directory");
     let at = directory.path();
     let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
     std::os::unix::fs::symlink(policies, at.join("policies")).expect("policies");
-    let blocks = on_free_ports(section("With TLS"));
+    let blocks = on_free_ports(section("tutorial.md", "With TLS"));
     let languages: Vec<_> = blocks.iter().map(|(language, _)| language.as_str()).collect();
     assert_eq!(languages, ["sh", "toml", "sh", "sh"]);
     let run = |commands: &str| {
@@ -89,11 +89,11 @@ fn the_commands_for_tls_in_the_readme_work_in_order() {
 
 /// Regression: two commands had never been run. The stream had no audience, and the body no media type.
 #[tokio::test]
-async fn the_commands_for_streams_in_the_readme_work_in_order() {
+async fn guide_commands_for_streams_work_in_order() {
     let node = Node::start().await;
     let directory = tempfile::tempdir().expect("directory");
     let mut stream_id = "none".to_owned();
-    let (_, commands) = section("Telling others").remove(0);
+    let (_, commands) = section("streams.md", "Try it").remove(0);
     for line in commands.lines() {
         let (command, _) = line.split_once("  #").unwrap_or((line, ""));
         let command =

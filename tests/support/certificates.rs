@@ -11,9 +11,9 @@ use trust_fabric::pki;
 
 use super::TRUST_DOMAIN;
 
-/// The code blocks of `docs/certificates.md` in this language, in order.
+/// The code blocks of `docs/guide/certificates.md` in this language, in order.
 pub fn blocks_of_the_page(language: &str) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/certificates.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/certificates.md");
     let page = fs::read_to_string(page).expect("read the page");
     let fence = format!("```{language}\n");
     let blocks =
@@ -21,7 +21,7 @@ pub fn blocks_of_the_page(language: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// A directory in which every command of `docs/certificates.md` was run in one shell, in order.
+/// A directory in which every command of `docs/guide/certificates.md` was run in one shell, in order.
 pub fn documented() -> TempDir {
     let directory = tempfile::tempdir().expect("directory");
     let commands = blocks_of_the_page("sh").concat();
@@ -31,7 +31,7 @@ pub fn documented() -> TempDir {
         .output()
         .expect("run a shell");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docs/certificates.md does not work (is openssl there?):\n{said}");
+    assert!(output.status.success(), "docs/guide/certificates.md does not work (is openssl there?):\n{said}");
     directory
 }
 
