@@ -35,7 +35,7 @@ from nodes import say, until  # noqa: E402
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trust-fabric"
 SUSPECT = f"spiffe://{TRUST_DOMAIN}/suspect"
 CAEP = "https://schemas.openid.net/secevent/caep/event-type"
-# A round that takes longer is ended and counted as not judged.
+# A longer round is ended and counts as not judged.
 ROUND_MAX_SECS = 300
 # A member that is gone or does not write is replaced as leader within this time.
 NEW_LEADER_MAX_SECS = 3
@@ -490,7 +490,7 @@ def set_back(cluster, result, variant):
 
 
 def observe(cluster, member, ledger, result, variant, starts):
-    """Starts a set-back member several times. What is accepted meanwhile, how often it ended, whether it was ready."""
+    """Starts a set-back member several times; counts acceptances of revoked tokens, exits and readiness."""
     seen = {"accepted": [], "exits": 0, "ready": False, "first": None}
     others = [node for node in cluster.nodes if node != member.id and cluster.nodes[node].is_running()]
     for _ in range(starts):
@@ -618,7 +618,7 @@ def lone_start(cluster, result, _variant):
 
 
 def reason_of(node):
-    """What /readyz or the detailed health on admin.sock states to be missing."""
+    """Missing conditions by /readyz or by the detailed health on admin.sock."""
     answer = node.get("/readyz")
     try:
         missing = json.loads(answer[1]).get("missing") if answer else None

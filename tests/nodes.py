@@ -1,4 +1,4 @@
-"""Calls nodes of a cluster over HTTPS. Shared by three_nodes.py and faults.py; needs nothing but Python."""
+"""Calls nodes of a cluster over HTTPS. Shared by three_nodes.py and faults.py; needs only Python."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TRUST_DOMAIN = "dev.trust-fabric.local"
 TOOL = f"https://tools.{TRUST_DOMAIN}/sql-query"
-# For the start of images, the election of a leader and the catching up of a node.
+# Covers the start of images, an election and the catch-up of a node.
 PATIENCE_SECS = 90
 
 
@@ -43,7 +43,7 @@ def say(text):
 
 
 class Client:
-    """Calls nodes as the caller whose certificate it has."""
+    """A client with the certificate of one caller."""
 
     def __init__(self, pki, caller, ports):
         self.ports = ports

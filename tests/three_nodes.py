@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Three nodes, and what must hold of them: all healthy, an exchange on each, a tool that is registered on one and
-verified on another and found on a third at once; what is revoked on one refused on all; an Idempotency-Key known to all;
-then the leader is killed, and all of it holds on the others, also of what was written under it; it is started again, and
-holds on all.
+"""Checks a cluster of three nodes: all are healthy; each answers an exchange; a tool registered on one is at once
+verified on another and listed on the third; a token revoked on one is refused on all; all know an Idempotency-Key. Then
+the leader is killed, and all of it holds on the other two, also for earlier writes. Then it restarts, and all of it holds
+on all three.
 
-    tests/three_nodes.py compose     the containers of docker-compose.yml, from images that are there (make image)
+    tests/three_nodes.py compose     the containers of docker-compose.yml, from existing images (make image)
     tests/three_nodes.py processes   the processes of scripts/cluster.sh
 
-Prints what it sees. Needs nothing but Python. What it started is stopped and removed, its data too.
+Prints its observations. Needs only Python. Stops and removes the nodes and their data at the end.
 """
 
 import json
@@ -24,13 +24,13 @@ from pathlib import Path
 
 from nodes import ROOT, Client, exchange, leader, run, say, tool, until, verify
 
-# Of the nodes 1, 2 and 3, on this machine.
+# Ports of the nodes 1, 2 and 3 on this machine.
 PORTS = {1: 8694, 2: 8704, 3: 8714}
 PROMETHEUS = "http://127.0.0.1:9090"
 
 
 class Compose:
-    """The containers of docker-compose.yml, in a project of their own."""
+    """The containers of docker-compose.yml, in a separate project."""
 
     def __init__(self, scratch):
         has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
@@ -87,7 +87,7 @@ class Compose:
 
 
 class Processes:
-    """The processes of scripts/cluster.sh, in a directory of their own."""
+    """The processes of scripts/cluster.sh, in a separate directory."""
 
     def __init__(self, scratch):
         self.directory = scratch / "cluster"
@@ -133,10 +133,10 @@ class Processes:
 
 
 def register(client, node, tool_id):
-    """With a key by which every other node knows that it was done, also of a leader before. When that was."""
+    """Writes with an Idempotency-Key that every other node knows, also under a later leader; the time of the write."""
     answers = [(node, *client.call(node, "POST", "/v1/tools", tool(tool_id), f"register-{tool_id}"))]
     index = client.index
-    # Found at once: by whoever asks the leader, and by whoever names the index of the write.
+    # Visible at once: by a linearizable read, and by a read at the index of the write.
     for other in client.nodes:
         for min_index in (None, index):
             status, answer = client.call(other, "GET", f"/v1/tools/{tool_id}", min_index=min_index)
@@ -151,7 +151,7 @@ def register(client, node, tool_id):
 
 
 def revoked_on_all(cluster, client, operator, nodes, account):
-    """What an operator revokes on the last node is refused by every one from then on."""
+    """Every node refuses what an operator revoked on the last node."""
     credential = cluster.credential(nodes[0], f"demo/{account}")
     tokens = [exchange(client, node, credential) for node in nodes]
     for node in nodes:
@@ -169,7 +169,7 @@ def revoked_on_all(cluster, client, operator, nodes, account):
 
 
 def holds_on(cluster, client, nodes, tool_id, tools_before=()):
-    """An exchange on each; a tool registered on the first, verified on each with the token of the next."""
+    """An exchange on each node; a tool registered on the first and verified on each with the token of the next."""
     credential = cluster.credential(nodes[0])
     tokens = {node: exchange(client, node, credential) for node in nodes}
     registered_at = register(client, nodes[0], tool_id)
@@ -231,7 +231,7 @@ def main():
         logs = cluster.stop()
         shutil.rmtree(scratch)
         if not passed:
-            # Who asks for health is this check.
+            # This check itself requests health.
             say("\n".join([line for line in logs.splitlines() if "/v1/sys/health" not in line][-100:]))
     say("all of it held")
 

@@ -1,6 +1,6 @@
-"""A cluster of processes on free ports of loopback whose clocks, disks and directories can be made to fail one by one.
+"""A cluster of processes on free loopback ports, with faults of single clocks, disks and directories.
 
-Every process is killed when the run ends, however it ends: by close(), at exit, and by the kernel if the run was killed.
+Every process is killed at the end of the run: by close(), at exit, or by the kernel if the run was killed.
 """
 
 import atexit
@@ -61,7 +61,7 @@ def free_port():
 
 
 def die_with_parent():
-    """Runs in the child: SIGKILL when the process that started it ends."""
+    """Runs in the child: SIGKILL when its parent ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -376,7 +376,7 @@ ca = "{self.pki}/ca.pem"
             "workload", node, "POST", "/v1/exchange/token", exchange_request(credential), timeout_secs=timeout_secs)
 
     def token(self, node, credential, patience_secs=30):
-        """A token, however often it has to be requested."""
+        """A token, with retries."""
         minted = []
 
         def is_minted():
@@ -412,7 +412,7 @@ ca = "{self.pki}/ca.pem"
         return until("a revocation", lambda: any(self.revoke(node, account) for node in nodes), patience_secs)
 
     def send_signal(self, node, jti, subject_id, event, claims=None, **changes):
-        """Sends an unsigned SET of the trusted transmitter. `changes` replace members; None removes one."""
+        """Sends an unsigned SET of the trusted transmitter. `changes` replace fields; None removes one."""
         body = {
             "iss": SIGNAL_ISSUER,
             "jti": jti,
@@ -426,7 +426,7 @@ ca = "{self.pki}/ca.pem"
 
 
 class Ledger:
-    """Acknowledged writes: registered tools, and revoked accounts with the credential and the token of each."""
+    """Acknowledged writes: registered tools, and revoked accounts with their credentials and tokens."""
 
     def __init__(self, cluster, name):
         self.cluster, self.name = cluster, name
@@ -446,7 +446,7 @@ class Ledger:
         return prepared
 
     def write(self, nodes, tools, prepared):
-        """Registers tools and revokes the prepared accounts on `nodes`; what is acknowledged is noted."""
+        """Registers tools and revokes the prepared accounts on `nodes`; records what is acknowledged."""
         nodes = list(nodes)
         for number in range(tools):
             tool_id = f"{self.name}-{self.cluster.account('tool')}"
@@ -457,7 +457,7 @@ class Ledger:
             self.revoked.append(one)
 
     def accepted(self, node):
-        """Violations: what is accepted on a node although its revocation was acknowledged."""
+        """Violations: credentials that a node accepts although their revocation was acknowledged."""
         def exchanged(one):
             if self.cluster.exchange(node, one[1], timeout_secs=4)[0] == 200:
                 return f"node {node} exchanged the revoked credential of {one[0]}"
@@ -472,7 +472,7 @@ class Ledger:
         return [found for found in (one.result() for one in asked) if found]
 
     def lost(self, nodes):
-        """Violations: what was acknowledged and is not there."""
+        """Violations: acknowledged writes that are missing."""
         found = []
         for node in nodes:
             missing = []

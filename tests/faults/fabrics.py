@@ -1,7 +1,7 @@
 """Two fabrics of one node each, which are receiver and transmitter of each other and push over mutual TLS.
 
-The first revokes subjects of both trust domains at the second's word; the second takes the first's word only for the
-first's own trust domain. Both take the word of one transmitter for a third trust domain as well.
+The second has authority over both trust domains at the first; the first has authority only over its own trust domain at
+the second. One transmitter has authority over a third trust domain at both.
 """
 
 import re
@@ -49,7 +49,7 @@ class Side:
     def configure(self, other, trust_domains):
         """`other` may push to this fabric, and revoke the subjects of these trust domains."""
         pki = self.cluster.pki
-        # The transmitter of the cluster speaks for all three.
+        # The transmitter of the cluster has authority over all three.
         self.cluster.fabric.settings = f"""[[signals]]
 issuer = "{other.issuer}"
 keys_url = "http://127.0.0.1:{other.node.http}/v1/identity/jwks"
@@ -78,7 +78,7 @@ capabilities = ["signals.send"]
         self.node.config.write_text(f'{head}issuer = "https://events.example"\n{tail}')
 
     def subscribe(self, other):
-        """`other` is told of the events of this fabric."""
+        """Creates a stream from this fabric to `other`."""
         status, answer = self.cluster.attempt("receiver", 1, "POST", "/v1/signals/stream", {
             "iss": self.issuer, "aud": other.issuer, "events_requested": [REVOKED, BLOCKED],
             "delivery": {"method": "urn:ietf:rfc:8935", "endpoint_url": f"{other.issuer}/v1/signals/events"}})
@@ -103,7 +103,7 @@ capabilities = ["signals.send"]
 
 
 def two_fabrics(scratch, program, library, result):
-    """Nothing pauses, nothing echoes, and what one may revoke at the other is revoked there."""
+    """Nothing pauses, nothing echoes, and each fabric applies the revocations for which the other has authority."""
     directory = scratch / f"fabrics-{result.number}"
     directory.mkdir()
     west, east = (Side(name, directory, program, library) for name in ("west", "east"))
@@ -153,7 +153,7 @@ def exchange_signals(west, east, result):
         result.figure(f"received by {side.name}", sum(count.values()))
         for name, value in count.items():
             result.figure(f"{name} by {side.name}", value)
-        # Its own transmitter's, and each that it may accept of the other once.
+        # Those of its own transmitter, and once each accepted one of the other fabric.
         expected = sent // 2 + len(accepted[side.name])
         result.check(count.get("accepted") == expected, f"{side.name} accepted {count}, not {expected}")
         status = side.status()

@@ -6,7 +6,7 @@ Reads one JSON object from stdin:
   routes              a list of {"method", "path", "body"}; body is JSON, or null for none
 
 Prints a list in the same order of {"method", "path", "with", "without"}: the status of each answer,
-or the name of the error where there was none.
+or the name of the exception if there was none.
 """
 
 import json
@@ -19,7 +19,7 @@ TIMEOUT_SECS = 20
 
 def status(session: requests.Session, url: str, route: dict) -> int | str:
     try:
-        # Only the head is waited for: a stream of events has no end.
+        # Only the head: an event stream has no end.
         with session.request(
             route["method"],
             url,
@@ -35,7 +35,7 @@ def status(session: requests.Session, url: str, route: dict) -> int | str:
 
 def session(order: dict, with_certificate: bool) -> requests.Session:
     made = requests.Session()
-    # Neither a proxy nor another CA from the environment.
+    # Ignore proxies and CAs of the environment.
     made.trust_env = False
     made.verify = order["ca"]
     made.cert = (order["cert"], order["key"]) if with_certificate else None

@@ -1,11 +1,11 @@
-"""Asks a second Rego engine (rego-cpp, through regopy) the questions of the policy vectors.
+"""Evaluates the policy vectors with a second Rego engine (rego-cpp, through regopy).
 
 Usage: check_policy.py POLICIES VECTORS...
        POLICIES  directory with the policies and data.json
        VECTORS   <point>.json: a list of {"name", "input", "expected"} for data.svc.<point>.decision,
-                 which <point>.rego answers
+                 defined in <point>.rego
 
-Exits with 0 if every answer is the expected one; prints each that is not.
+Exits with 0 if every output is the expected one; prints each that is not.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs the vectors of the nine checks with another implementation, written from their README alone.
+"""An independent implementation of the nine checks, written from the README of their vectors alone.
 
 Usage: check_vectors.py MANIFEST
 
@@ -23,7 +23,7 @@ WORD = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}$")
 
 
 class Fails(Exception):
-    """The check that is being made fails."""
+    """The current check fails."""
 
 
 def need(condition):
@@ -184,7 +184,7 @@ def radius(value):
 
 
 def lies_within(known, value, limit):
-    """By the path of the name, or by what is known to contain it or a thing on its path."""
+    """Whether a radius contains another: by its path, or by the parent map for it or for a prefix of its path."""
     order, (kind, name) = known["order"], value
     if order.index(kind) >= order.index(limit[0]):
         return value == limit
@@ -210,7 +210,7 @@ def blast_radius(known, value, limit):
 
 
 def remaining(manifest, case, tool, token):
-    """Checks 2 to 9: a name and either None, to be skipped, or what must hold."""
+    """Checks 2 to 9: a name, and None to skip the check or its condition."""
     claims = token.claims
     executes = tool["requires_execution"]
     uri, limit = tool.get("resource_uri"), tool.get("max_blast_radius")

@@ -1,6 +1,6 @@
-"""What a client of the mcp SDK makes of a refusal, with the SDK's own code.
+"""Discovery by a client of the mcp SDK after a refusal, with the SDK's own code.
 
-Reads {"url"} from standard input; writes what was found.
+Reads {"url"} from standard input and prints the result.
 """
 
 import asyncio

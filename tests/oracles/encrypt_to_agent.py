@@ -1,7 +1,7 @@
-"""Plays both sides of an encrypted message with joserfc, which knows nothing of our code.
+"""Both sides of an encrypted message, with joserfc.
 
 Reads one JSON object from stdin, with one of:
-  {"make": true}                         makes an agent's keys, one of each kind:
+  {"make": true}                         generates an agent's keys, one of each kind:
                                          {"private": [jwk, ...], "public": [jwk, ...]}
   {"encrypt": jwk set, "text": text}     encrypts to every key of the set, as its `alg` says:
                                          {"messages": {kid: compact JWE, ...}}
@@ -15,7 +15,7 @@ import sys
 from joserfc import jwe
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-# `alg` of each kind of key, and how one is made.
+# `alg` and generator of each kind of key.
 KINDS = [
     ("ECDH-ES", lambda: ECKey.generate_key("P-256")),
     ("ECDH-ES+A128KW", lambda: ECKey.generate_key("P-384")),
@@ -45,7 +45,7 @@ def encrypt(jwks: dict, text: str) -> dict:
 
 
 def decrypt(messages: dict, private: list) -> dict:
-    # By its own name for each key: the thumbprint, which it has computed itself.
+    # Keyed by the thumbprint that joserfc computed.
     keys = KeySet.import_key_set({"keys": private})
     texts = {}
     for kid, message in messages.items():

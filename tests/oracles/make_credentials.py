@@ -1,4 +1,4 @@
-"""Makes source credentials with PyJWT, so that our verifiers meet input that our code did not write.
+"""Creates source credentials with PyJWT, as input that our own code did not write.
 
 Reads one JSON object from stdin:
   issuer        of the Kubernetes tokens, also the base of the discovery document's `jwks_uri`
@@ -10,7 +10,7 @@ Reads one JSON object from stdin:
 Prints one JSON object:
   discovery, jwks   as an API server publishes them
   credentials       [{name, alg, kid, token}]: service-account tokens, one RS256 and one ES256
-  refused           [{name, token}]: the same with one fault each, for a verifier to refuse
+  refused           [{name, token}]: the same with one fault each, to be refused
   spiffe_bundle     trust bundle with jwt-svid keys and one x509-svid authority
   svids             [{name, alg, kid, spiffe_id, token}]: JWT-SVIDs, one RS256 and one ES256
 """
@@ -88,7 +88,7 @@ def without(claims: dict, name: str) -> dict:
 
 
 def by_hand(header: dict, claims: dict, secret: bytes | None) -> str:
-    """A token that PyJWT rightly declines to make: unsigned, or signed with HMAC over a public key."""
+    """A token that PyJWT refuses to create: unsigned, or signed with HMAC over a public key."""
     text = ".".join(base64url(json.dumps(part).encode()) for part in (header, claims))
     return text + "." + (base64url(hmac.digest(secret, text.encode(), "sha256")) if secret else "")
 
@@ -114,7 +114,7 @@ def refused(key: Key, order: dict) -> list[dict]:
 
 
 def x509_authority(trust_domain: str, now: int) -> dict:
-    """The entry for X.509-SVIDs that every real bundle holds and a JWT verifier must pass over."""
+    """The entry for X.509-SVIDs that every real bundle has and a JWT verifier must skip."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain)])
     begin = datetime.fromtimestamp(now, timezone.utc)

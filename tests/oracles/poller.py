@@ -1,19 +1,19 @@
-"""A receiver of security events that polls (RFC 8936): joserfc judges every token, and none of our code reads one.
+"""A polling SSF receiver (RFC 8936) that verifies every SET with joserfc.
 
 Reads one JSON object from stdin:
   base        http://host:port
   stream_id   the stream, which is polled
-  iss, aud    what every token must say
-  mode        what the receiver does with what it is given:
+  iss, aud    required claims of every SET
+  mode        behaviour of the receiver:
                 all      acknowledges each answer with its next poll
-                half     acknowledges every second token of an answer only
-                wrong    acknowledges what is nobody's for some rounds, and must be given the same again; then all
-                errors   refuses every second token with setErrs and acknowledges the others
-                two      two receivers at once, each of which acknowledges what it is given
+                half     acknowledges only every second SET of an answer
+                wrong    acknowledges unknown jtis for some rounds and must receive the same SETs again; then all
+                errors   rejects every second SET with setErrs and acknowledges the others
+                two      two concurrent receivers that acknowledge what they receive
   page        maxEvents
 
-Polls until there is nothing more, and prints {"received": [claims in the order of their first receipt], "times": {jti: how
-often it was given}, "faults": [what no token and no answer may be]}.
+Polls until the stream is empty and prints {"received": [claims in the order of their first receipt],
+"times": {jti: number of receipts}, "faults": [violations by a SET or an answer]}.
 """
 
 import json
@@ -45,7 +45,7 @@ class Receiver:
             self.faults.append(fault)
 
     def poll(self, **members: object) -> dict[str, str]:
-        """What one poll is given: tokens by jti, in order."""
+        """SETs of one poll by jti, in order."""
         url = f"{self.order['base']}/v1/signals/poll/{self.order['stream_id']}"
         asked = {"returnImmediately": True, "maxEvents": self.order["page"], **members}
         answer = self.http.post(url, json=asked, timeout=TIMEOUT_SECS, allow_redirects=False)

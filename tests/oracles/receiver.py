@@ -1,10 +1,9 @@
-"""A receiver of pushed security events (RFC 8935): judges each with joserfc, so that our transmitter meets a peer
-that it did not make.
+"""A push receiver (RFC 8935) that verifies every SET with joserfc.
 
-Its one argument, if there is one, is the port to listen on. Reads one JSON object a line from stdin, until it ends:
-  jwks     the keys to verify with; kept
-  iss, aud what tokens must say; kept
-  mode     what to answer from now on; the one it starts with is "202"
+Usage: receiver.py [PORT]. Reads one JSON object per line from stdin until its end:
+  jwks     verification keys; retained
+  iss, aud required claims; retained
+  mode     answer from now on; initially "202"
              "202", "200", "204", "401", "403", "404", "429", "500", "503"   that status
              "400"         400 with {"err", "description"}; "bare 400" without
              "slow"        202, when another mode is set
@@ -14,10 +13,10 @@ Its one argument, if there is one, is the port to listen on. Reads one JSON obje
              "hang up"     closes the connection without an answer
   retry_after   seconds for the header of that name; only with this mode
   err, description   of mode "400"
-  only     a path: the mode holds for it alone, the others stay as they are
-Answers with {"ready": true} when it holds.
+  only     a path: the mode applies to it alone
+Answers {"ready": true} when the order is in effect.
 
-Prints {"port": n} when it listens, and then one line for each push, when it is judged and before it is answered:
+Prints {"port": n} when it listens, and then one line per push, after its verification and before its answer:
   {"path", "mode", "claims", "header"} or {"path", "mode", "refused": reason}
 """
 
@@ -35,7 +34,7 @@ LARGE = 10 * 1024 * 1024
 
 
 class Receiver:
-    """What it was told, shared by all connections."""
+    """Orders, shared by all connections."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -120,7 +119,7 @@ def handler(receiver: Receiver):
             try:
                 self.act(order, mode)
             except OSError:
-                # The transmitter has had enough.
+                # The transmitter closed the connection.
                 self.close_connection = True
 
         def act(self, order: dict, mode: str) -> None:

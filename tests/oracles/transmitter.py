@@ -1,11 +1,11 @@
-"""An issuer of security events: signs them with joserfc, so that our receiver meets tokens it did not make.
+"""A signal issuer that signs SETs with joserfc.
 
-Makes its keys when it starts, one RS256 of 2048 bits and one ES256, and prints {"jwks": {"keys": [...]}}.
+Generates its keys at the start, one RS256 of 2048 bits and one ES256, and prints {"jwks": {"keys": [...]}}.
 
-Then reads one JSON object a line from stdin, until it ends:
+Then reads one JSON object per line from stdin until its end:
   set      the claims, signed as they are
   alg      RS256 or ES256; optional: RS256, which the CAEP interoperability profile demands
-  header   optional: members of the header to set; those that are null are left out
+  header   optional: header parameters to set; null removes one
 
 Prints one line for each: {"token": ...}, or {"refused": reason} if joserfc declines to sign it.
 """

@@ -1,12 +1,12 @@
-"""Checks an exported audit with nothing but hashlib and json: that the format asks for no code of ours.
+"""Verifies an exported audit with hashlib and json alone: the format needs no code of ours.
 
-Usage: verify_audit.py FILE   what `trust-fabric audit export` wrote
+Usage: verify_audit.py FILE   output of `trust-fabric audit export`
 
 A line is a block (oldest first) or an entry (newest first). `hash` of an entry is base64url SHA-256 of its
-RFC 8785 form without that member; `hash` of a block the same, with the hash of each entry in its place.
-All members of an entry are strings, so Python's own writer with sorted names makes that form.
+RFC 8785 form without that field; `hash` of a block the same, with the hash of each entry in place of the entry.
+All fields of an entry are strings, so that Python's own encoder with sorted names produces this form.
 
-Prints a JSON object with the counts, or with the line and what is wrong; exits with 0 if all holds.
+Prints a JSON object with the counts, or with the first faulty line and its fault; exits with 0 if there is none.
 """
 
 import base64

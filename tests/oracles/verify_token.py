@@ -1,9 +1,9 @@
-"""Verifies one of our tokens with PyJWT and with joserfc, which know nothing of our code.
+"""Verifies a minted token with PyJWT and with joserfc.
 
 Reads one JSON object from stdin:
   token               the compact token
-  jwks or jwks_url    the key set itself, or where PyJWT shall fetch it
-  issuer, audience    which it must carry
+  jwks or jwks_url    the key set itself, or its URL, from which PyJWT fetches it
+  issuer, audience    required claims
   typ, algorithms     optional: at+jwt, ["ES256"]
 
 Prints {"header": {...}, "claims": {...}} when both libraries accept it and read the same claims.
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-# The key set is on loopback: a proxy from the environment must not stand between.
+# The JWK Set is on loopback: ignore proxies of the environment.
 os.environ["no_proxy"] = "*"
 
 import jwt
@@ -55,14 +55,14 @@ def main() -> int:
     for name, verify in (("pyjwt", with_pyjwt), ("joserfc", with_joserfc)):
         try:
             claims[name] = verify(order, algorithms)
-        # Whatever a library raises is its refusal; the test wants to read it.
+        # Any exception is a refusal, and the test reads it.
         except Exception as reason:
             refused[name] = f"{type(reason).__name__}: {reason}"
     try:
         header = jwt.get_unverified_header(order["token"])
     except jwt.PyJWTError:
         header = {}
-    # RFC 9068 §4: the resource server checks `typ`; neither library does it by itself.
+    # RFC 9068 §4: the resource server checks `typ`; neither library does.
     if header.get("typ") != order.get("typ", "at+jwt"):
         refused["pyjwt"] = refused["pyjwt"] or f"typ is {header.get('typ')}"
     if any(refused.values()) or claims["pyjwt"] != claims["joserfc"]:

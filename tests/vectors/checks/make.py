@@ -1,9 +1,9 @@
-"""Makes manifest.json: tokens, tools and what a verifier must answer, for the nine checks of a call.
+"""Writes manifest.json: tokens, tools and expected verdicts for the nine checks of a tool call.
 
 Usage: make.py          writes manifest.json beside this file
        make.py --check  exits with 1 if manifest.json is not what would be written
 
-Private keys are fixed and signatures deterministic (RFC 6979), so the same text comes out every time.
+Private keys are fixed and signatures deterministic (RFC 6979), so that the output is always the same.
 """
 
 import base64
@@ -174,19 +174,19 @@ EXEC = ("exec_act", "inp_hash", "target")
 
 
 def full(name, token, expected="pass", reason=None, **request):
-    """Against the tool that asks for everything, with the body that the token is for."""
+    """Against the tool with every requirement, with the body that the token is bound to."""
     request.setdefault("request_body_hash", BODY)
     case(name, token, "full", expected, reason, **request)
 
 
 def ordinary(name, token, expected="pass", reason=None, **request):
-    """A token for any call, against a tool that takes those."""
+    """A token without an execution scope, against a tool that accepts it."""
     case(name, token, "plain", expected, reason, skipped=EXEC, **request)
 
 
 revoke("token", ISS, "revoked")
 
-# How each check fails alone: what is changed in the token, in the request, and by whom it is signed.
+# Makes each check fail alone: changes to the token and to the request, and the signing key.
 WRONG = {
     "token": ({}, {}, FOREIGN, "signature invalid"),
     "revocation": ({"jti": "revoked"}, {}, KEY, "token revoked"),
@@ -237,7 +237,7 @@ def skips():
     wrong = bound(exec_act="DELETE", target="https://elsewhere.example")
     case("what an execution scope says is not looked at by a tool that requires none, but for the body",
          wrong, "lists-not-required", skipped=["exec_act", "target"], request_body_hash=BODY)
-    # What is skipped is skipped also when a later check fails.
+    # A skipped check is skipped also when a later check fails.
     case("a failure after skipped checks", bound(target="https://x.example"), "without-resource-uri", "target",
          "target not allowed", skipped=["audience"], request_body_hash=BODY)
 
@@ -351,7 +351,7 @@ def times():
     def refused(name, token, reason, check=ordinary):
         check(name, token, "token", reason)
 
-    # Five seconds for clocks that disagree; none for a token that is good for one call.
+    # Five seconds for clocks that disagree; none for an execution-scoped token.
     ordinary("exp was 4 s ago", plain(exp=NOW - 4))
     refused("exp was 5 s ago", plain(exp=NOW - 5), "token expired")
     full("one call: exp in 1 s", bound(exp=NOW + 1))
@@ -369,7 +369,7 @@ def times():
     refused("iat 24 h ago", plain(iat=NOW - 86_400, nbf=NOW - 86_400), "token expired")
     refused("exp before iat", plain(iat=NOW + 3, exp=NOW + 2), "token claim exp is malformed")
     ordinary("its chain has ended, which ends exchanges and not calls", plain(root_exp=NOW - 1))
-    # Any one claim of an execution scope makes it a token for one call.
+    # Any one claim of an execution scope makes the token execution-scoped.
     for name, value in [("htm", "POST"), ("htu", TOOL), ("nonce", "n"), ("exec_act", "POST"), ("target", TOOL)]:
         case(f"only {name}, exp is now", plain(exp=NOW, **{name: value}), "plain", "token", "token expired")
 
@@ -420,11 +420,11 @@ def check_2():
             plain(lineage=[*CLAIMS["lineage"], digest("email", "https://idp.example", "alice@example.com")]))
     ordinary("sub begins with a revoked one", plain(sub=f"{revoked_sub}-not"))
     ordinary("jti of another issuer is revoked", plain(jti="revoked-elsewhere"))
-    # Within one life of the log, indexes decide and clocks do not.
+    # Within one incarnation of the cluster, log indexes decide and clocks do not.
     client = {"client_id": "revoked-client"}
     refused("issued one entry before the revocation", plain(**client, idx=f"{HERE}-99", iat=NOW - 10))
     ordinary("issued at the revocation's entry", plain(**client, idx=f"{HERE}-100", iat=NOW - 200, nbf=NOW - 200))
-    # Of another life only the time is known: 7 s for clocks that disagree.
+    # Of another incarnation only the time is known: 7 s for clocks that disagree.
     refused("of another log, issued 7 s after", plain(**client, idx=f"{ELSEWHERE}-500", iat=NOW - 93, nbf=NOW - 93))
     ordinary("of another log, issued 8 s after", plain(**client, idx=f"{ELSEWHERE}-1", iat=NOW - 92, nbf=NOW - 92))
     # A retried exchange mints the same jti at a later index: one token, revoked at every index.
