@@ -1,5 +1,5 @@
-//! A limit on the processor time of processes, by a control group: version 2 where its controller `cpu` may be
-//! used, else version 1. Needs root.
+//! A limit on the processor time of processes, with a control group: version 2 if its controller `cpu` is
+//! available, else version 1. Needs root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use anyhow::{Context as _, Result, bail};
 
 const PERIOD_MICROS: u64 = 100_000;
 
-/// A control group of its own; gone when dropped.
+/// A control group, removed when dropped.
 pub struct Cap {
     group: PathBuf,
     parent: PathBuf,
 }
 
 impl Cap {
-    /// At most so many thousandths of one core for these processes together.
+    /// Limits these processes together to so many thousandths of one core.
     pub fn new(name: &str, thousandths: u64, pids: &[u32]) -> Result<Self> {
         let quota = PERIOD_MICROS * thousandths / 1000;
         let name = format!("trust-fabric-bench-{}-{name}", std::process::id());
@@ -51,7 +51,7 @@ impl Drop for Cap {
     fn drop(&mut self) {
         let processes = fs::read_to_string(self.group.join("cgroup.procs")).unwrap_or_default();
         for pid in processes.lines() {
-            // One that has ended meanwhile is nowhere.
+            // The process may have exited.
             drop(fs::write(self.parent.join("cgroup.procs"), pid));
         }
         drop(fs::remove_dir(&self.group));

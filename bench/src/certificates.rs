@@ -1,4 +1,4 @@
-//! The client certificates of the bench: what `trust-fabric pki` made, and those that must not pass.
+//! Client certificates of the bench: those of `trust-fabric pki`, and invalid ones.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,6 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// The trust domain of the node and its callers.
 pub const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 
 /// A client certificate with its chain, and its key.
@@ -27,7 +26,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `<name>.pem` and `<name>-key.pem` in `directory`.
+    /// Reads `<name>.pem` and `<name>-key.pem` in `directory`.
     pub fn read(directory: &Path, name: &str) -> Result<Self> {
         let (certificate, key) =
             (directory.join(format!("{name}.pem")), directory.join(format!("{name}-key.pem")));
@@ -44,7 +43,7 @@ impl Identity {
     }
 }
 
-/// TLS towards the node: trusts `ca.pem` in `directory`, presents `identity`, offers `protocol`.
+/// TLS to the node: trusts `ca.pem` in `directory`, presents `identity`, offers `protocol`.
 pub fn client(directory: &Path, identity: Option<&Identity>, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(directory.join("ca.pem"))?)?;
@@ -60,7 +59,7 @@ pub fn client(directory: &Path, identity: Option<&Identity>, protocol: &[u8]) ->
     Ok(Arc::new(config))
 }
 
-/// The certificate by which node `id` speaks to its peers, and its key: `<name>.pem` and `<name>-key.pem`.
+/// The peer certificate of node `id` and its key: `<name>.pem` and `<name>-key.pem`.
 pub fn write_peer(directory: &Path, name: &str, id: u64) -> Result<()> {
     let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
     let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(directory.join("ca.pem"))?, ca_key)?;
@@ -73,15 +72,15 @@ pub fn write_peer(directory: &Path, name: &str, id: u64) -> Result<()> {
     Ok(fs::write(directory.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?)
 }
 
-/// A file that only its owner reads.
+/// Writes a file with mode 0600.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     Ok(options.open(path).and_then(|mut file| file.write_all(text.as_bytes()))?)
 }
 
-/// A sample of certificates that must not pass, each with what is wrong with it. The node's tests
-/// hold the whole matrix; this one shows that the running program is wired to it.
+/// A sample of invalid certificates, each with its fault. The tests of the node have the whole matrix; this
+/// sample shows that the running program uses it.
 pub fn bad(directory: &Path) -> Result<Vec<(&'static str, Identity)>> {
     let operator = format!("spiffe://{TRUST_DOMAIN}/operator");
     let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
@@ -96,7 +95,7 @@ pub fn bad(directory: &Path) -> Result<Vec<(&'static str, Identity)>> {
     let key = KeyPair::generate()?;
     rows.push(("self-signed", Identity::made(&leaf(&[&operator])?.self_signed(&key)?, &key)));
 
-    // The names of the real one, so that nothing but the signature tells them apart.
+    // Only the signature differs from the real CA.
     let other = Issuer::from_ca_cert_pem(&ca_text, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
     rows.push(("of another CA", Identity::made(&leaf(&[&operator])?.signed_by(&key, &other)?, &key)));
@@ -128,7 +127,7 @@ pub fn bad(directory: &Path) -> Result<Vec<(&'static str, Identity)>> {
     Ok(rows)
 }
 
-/// A certificate that is right in everything, with these URIs.
+/// A certificate that is valid except for these URIs.
 fn leaf(uris: &[&str]) -> Result<CertificateParams> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! What the benches of single promises ask of a cluster: tokens, revocations, verifications.
+//! Client operations of the benches: tokens, revocations, verifications.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,28 +14,26 @@ use crate::registry::{body_hash, write_verification};
 use crate::settings::SIGNAL_ISSUER;
 use crate::wire::{self, Answer, Target};
 
-/// Longest wait for one answer; then the next node is asked.
+/// Maximum wait for one answer; then the next node is tried.
 const TRY_MAX: Duration = Duration::from_secs(5);
-/// Longest wait until any node answers well.
+/// Maximum wait for a success of any node.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most nonces that are tried for one token.
+/// Maximum nonces tried per token.
 const NONCES_MAX: u32 = 5;
-/// Time before all nodes are asked again.
+/// Pause before all nodes are tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Clients of all nodes.
 pub struct Client {
-    /// Those who may verify and register tools, at each node.
+    /// A caller that may verify and register tools, at each node.
     pub gateway: Vec<Target>,
     workload: Vec<Target>,
     transmitter: Vec<Target>,
     issuer: Arc<Issuer>,
-    /// What makes the names of this run its own.
+    /// Makes the names of this run unique.
     run: String,
 }
 
 impl Client {
-    /// Of these nodes.
     pub fn new(members: &Members) -> Result<Self> {
         Ok(Self {
             gateway: members.targets("gateway")?,
@@ -46,7 +44,7 @@ impl Client {
         })
     }
 
-    /// The tool of this run; with `execution`, one that wants a token for each call.
+    /// Registers the tool of this run; with `execution` it requires execution-scoped tokens.
     pub async fn register(&self, execution: bool) -> Result<()> {
         let mut entry = json!({
             "tool_id": self.tool(),
@@ -67,7 +65,7 @@ impl Client {
         format!("run-{}", self.run)
     }
 
-    /// A workload of its own for each number.
+    /// The workload of this number.
     pub fn account(&self, number: u64) -> String {
         format!("u{}-{number}", self.run)
     }
@@ -77,8 +75,8 @@ impl Client {
         minted(&self.exchanged(account, number, None, &[200]).await?)
     }
 
-    /// A token of a workload for one request. A nonce is spent even if the answer is lost with the node that gave
-    /// it: then another is taken.
+    /// An execution-scoped token of a workload. A nonce is used even if the answer is lost with its node; the
+    /// next try takes another.
     pub async fn execution_token(&self, account: &str, number: u64) -> Result<String> {
         let mut refused = String::new();
         for attempt in 0..NONCES_MAX {
@@ -115,7 +113,7 @@ impl Client {
         self.until(&self.workload, &request, good).await
     }
 
-    /// Revokes a workload by a signal to one of `nodes`; returns when that is acknowledged.
+    /// Revokes a workload by a signal to one of `nodes` and waits for the acknowledgement.
     pub async fn revoke(&self, account: &str, nodes: &[usize]) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let body = json!({
@@ -132,7 +130,7 @@ impl Client {
         self.until(&targets, &request, &[202]).await.map(drop)
     }
 
-    /// A verification, each number with another body hash; with `key`, one that may be sent again.
+    /// A verification whose body hash depends on the number; with `key`, one that may be retried.
     pub fn verification(&self, token: &str, number: u64, key: Option<&str>) -> Vec<u8> {
         let mut request = Vec::new();
         write_verification(&mut request, "localhost", &self.tool(), token, number);
@@ -145,13 +143,13 @@ impl Client {
         request
     }
 
-    /// What one node says of a verification: accepted, refused, or nothing yet.
+    /// Verdict of one node: accepted, refused, or `None`.
     pub async fn verdict(&self, node: usize, request: &[u8]) -> Option<bool> {
         let target = self.gateway.get(node)?;
         verdict(&timeout(TRY_MAX, once(target, request)).await.ok()?.ok()?)
     }
 
-    /// The same, asked again until it is told.
+    /// The same with retries until there is a verdict.
     pub async fn verdict_in_the_end(&self, node: usize, request: &[u8]) -> Result<bool> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -194,7 +192,7 @@ async fn once(target: &Target, request: &[u8]) -> std::io::Result<Answer> {
     target.connect().await?.ask(request).await
 }
 
-/// What an answer to a verification says; none if it neither accepts the token nor calls it revoked or used.
+/// Verdict of an answer; `None` if it neither accepts the token nor reports it as revoked or used.
 pub fn verdict(answer: &Answer) -> Option<bool> {
     match answer.status {
         200 => Some(true),

@@ -1,4 +1,4 @@
-//! `bench connections`: thousands of connections that do nothing, and what they cost.
+//! `bench connections`: thousands of idle connections and their cost.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Start};
 use crate::report::{Report, mib, ms};
 use crate::wire::Target;
 
-/// How long the good client is watched before each flood.
+/// Measurement of the well-behaved client before each flood.
 const BEFORE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Runs the floods: `plain` connections idle and half-open, `stalled` TLS handshakes.

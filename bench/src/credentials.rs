@@ -1,5 +1,5 @@
-//! The issuer that the node under test believes, and the tokens of it: good ones in any number, and
-//! bad ones of every kind.
+//! The issuer that the node under test trusts, and its tokens: any number of valid ones, and invalid ones of
+//! every kind.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use crate::certificates::write_private;
 
-/// `iss` of the credentials: the issuer that the repository's policy knows.
+/// `iss` of the credentials: the issuer in the shipped policy.
 pub const ISSUER: &str = "http://127.0.0.1:8698";
-/// `iss` of the fabric in the same policy.
+/// `iss` of the node in the shipped policy.
 pub const FABRIC: &str = "http://127.0.0.1:8693";
-/// A service that the policy lets `demo:reporter` call.
+/// A service that `demo:reporter` may call by the shipped policy.
 pub const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
 
 /// A private key of an issuer.
@@ -27,12 +27,12 @@ pub struct Issuer {
     key: EcdsaKeyPair,
     kid: &'static str,
     header: String,
-    /// When the credentials were issued, Unix seconds.
+    /// Unix seconds.
     issued_at_secs: u64,
 }
 
 impl Issuer {
-    /// With a new P-256 key.
+    /// Generates a P-256 key.
     pub fn new(kid: &'static str) -> Result<Self> {
         let key =
             EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
@@ -45,7 +45,7 @@ impl Issuer {
         Ok(Self { key, kid, header, issued_at_secs })
     }
 
-    /// With the P-256 key in the PEM file at `path`, which is made if it is not there.
+    /// Uses the P-256 key in the PEM file at `path`, which is created if missing.
     pub fn kept(kid: &'static str, path: &Path) -> Result<Self> {
         if !path.exists() {
             write_private(path, &rcgen::KeyPair::generate()?.serialize_pem())?;
@@ -63,8 +63,8 @@ impl Issuer {
             "x": encode(x), "y": encode(y)}]})
     }
 
-    /// What a Kubernetes API server says of `demo:reporter`; the number makes it unique, and its
-    /// length is the same for all numbers.
+    /// Claims of `demo:reporter` as a Kubernetes API server writes them. The number makes them unique, and
+    /// their length is constant.
     pub fn claims(&self, number: u64) -> Value {
         json!({
             "iss": ISSUER,
@@ -81,7 +81,6 @@ impl Issuer {
         })
     }
 
-    /// A token of these claims.
     pub fn sign(&self, claims: &Value) -> Result<String> {
         let mut token = format!("{}.{}", self.header, encode(claims.to_string()));
         let signature =
@@ -91,12 +90,12 @@ impl Issuer {
         Ok(token)
     }
 
-    /// A credential that no other call with another number makes.
+    /// A credential that is unique for the number.
     pub fn credential(&self, number: u64) -> Result<String> {
         self.sign(&self.claims(number))
     }
 
-    /// A credential of the service account `demo:<account>` from now on; the number makes it unique.
+    /// A credential of the service account `demo:<account>`, issued now; the number makes it unique.
     pub fn credential_of(&self, account: &str, number: u64) -> Result<String> {
         let mut claims = self.claims(number);
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
@@ -106,8 +105,7 @@ impl Issuer {
         self.sign(&claims)
     }
 
-    /// Tokens that are no bearer for the fabric, each with what is wrong with it. `minted` is a token
-    /// of the fabric for another audience.
+    /// Invalid bearer tokens, each with its fault. `minted` is a token of the node for another audience.
     pub fn bad_bearers(&self, minted: &str) -> Result<Vec<(&'static str, String)>> {
         let with = |member: &str, value: Value| {
             let mut claims = self.claims(1);
@@ -142,13 +140,13 @@ pub fn exchange(token: &str) -> String {
     format!("{}{token}{}", BODY[0], BODY[1])
 }
 
-/// An exchange's body before and after its subject token.
+/// The body of an exchange before and after its subject token.
 pub const BODY: [&str; 2] = [
     r#"{"grant_type":"urn:ietf:params:oauth:grant-type:token-exchange","subject_token_type":"urn:ietf:params:oauth:token-type:jwt","audience":"https://tools.dev.trust-fabric.local/sql-query","subject_token":""#,
     r#""}"#,
 ];
 
-/// Exchange requests that differ only in their token, in one piece of memory.
+/// Exchange requests that differ only in their token, in one buffer.
 pub struct Prepared {
     head: Vec<u8>,
     tokens: Vec<u8>,
@@ -156,7 +154,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// `count` of them, numbered from `first`, for `host`.
+    /// Prepares `count` of them, numbered from `first`, for `host`.
     pub fn new(issuer: &Issuer, host: &str, first: u64, count: usize) -> Result<Self> {
         let token_bytes = issuer.credential(first)?.len();
         let length = BODY[0].len() + token_bytes + BODY[1].len();
@@ -171,12 +169,11 @@ impl Prepared {
         Ok(Self { head: head.into_bytes(), tokens, token_bytes })
     }
 
-    /// How many there are.
     pub fn count(&self) -> u64 {
         (self.tokens.len() / self.token_bytes) as u64
     }
 
-    /// Writes request `number` into `request`; the numbers wrap around.
+    /// Writes request `number` into `request`; numbers wrap around.
     pub fn write(&self, number: u64, request: &mut Vec<u8>) {
         let index = usize::try_from(number % self.count()).unwrap_or_default() * self.token_bytes;
         request.clear();

@@ -1,4 +1,4 @@
-//! Three members of etcd on loopback, asked through their JSON gateway: what writes are measured beside.
+//! Three members of etcd on loopback, called through their JSON gateway, as a baseline for writes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use tokio::time::sleep;
 use crate::members::free_addresses;
 use crate::wire::{self, Target};
 
-/// Longest wait until a first write succeeds.
+/// Maximum wait for the first successful write.
 const READY_MAX: Duration = Duration::from_secs(30);
 const MEMBERS: usize = 3;
 
-/// A running cluster; killed when dropped.
+/// A running cluster, killed when dropped.
 pub struct Etcd {
     children: Vec<Child>,
-    /// The plain HTTP of each member.
+    /// The HTTP listener of each member.
     pub targets: Vec<Target>,
 }
 
 impl Etcd {
-    /// Starts `program` three times on empty directories below `dir`, with its own settings for everything:
-    /// each commit is synced before it is acknowledged.
+    /// Starts `program` three times on empty directories below `dir` with its default settings: each commit
+    /// is synced before it is acknowledged.
     pub async fn start(program: &Path, dir: &Path) -> Result<Self> {
         let place = dir.join("etcd");
         if place.exists() {
@@ -42,7 +42,7 @@ impl Etcd {
         let mut etcd = Self { children: Vec::new(), targets: Vec::new() };
         for (number, (client, peer)) in clients.iter().zip(peers).enumerate() {
             let log = fs::File::create(place.join(format!("m{number}.log")))?;
-            // With `setpriv` the kernel kills it when the bench is gone, however that happened.
+            // With `setpriv` the kernel kills the process when the bench ends in any way.
             let mut command = Command::new("setpriv");
             command
                 .args(["--pdeathsig", "KILL"])
@@ -69,7 +69,6 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// The processes.
     pub fn pids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }

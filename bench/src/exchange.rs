@@ -1,7 +1,7 @@
-//! `bench exchange`: how fast exchanges are, beside what they cannot be faster than.
+//! `bench exchange`: throughput of exchanges beside its ceiling.
 //!
-//! The ceiling is made of two costs measured in the same minute on the same machine: one ES256
-//! verification and one signature, and an answer over the same listener that does no work.
+//! The ceiling has two costs, measured in the same minute on the same machine: one ES256 verification and one
+//! signature, and an answer of the same listener without a handler.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +20,14 @@ use crate::report::{Report, ms};
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
-/// How long each measurement takes.
+/// Duration of each measurement.
 const STEP: Duration = Duration::from_secs(2);
-/// Connections of each measurement.
 const CONNECTIONS: usize = 32;
-/// The part of the peak at which latency is measured.
+/// Fraction of the peak at which latency is measured.
 const LATENCY_LOAD: f64 = 0.7;
-/// More exchanges in a second than one core has ever done.
+/// Upper bound of exchanges per second and core.
 const PER_SEC_MAX: usize = 30_000;
 
-/// Measures and prints.
 pub async fn run(start: &Start, load: Load) -> Result<bool> {
     let node = start.node(Some(load.cores.node_core)).await?;
     drop(node.mint().await?);
@@ -109,7 +107,7 @@ fn write_row(report: &mut Report, name: &str, measured: &[f64; 7]) {
     ]);
 }
 
-/// Verifications and signatures, one of each, that this core does in a second.
+/// Pairs of a verification and a signature per second on this core.
 fn crypto_per_sec() -> Result<f64> {
     const TURN: u64 = 100;
     let random = SystemRandom::new();

@@ -1,7 +1,7 @@
-//! `bench feed`: many readers of the live feed, half of which never read: what they cost, and how soon the others
-//! are told; and readers that are cut off and come back, which must miss nothing and hear nothing twice.
+//! `bench feed`: many subscribers of the live feed, half of which never read: their cost, and the delay of
+//! the others; and subscribers that disconnect and resume, which must have no gap and no duplicate.
 //!
-//! In development mode, where readers need no certificates of their own: with TLS one identity has five readers.
+//! In development mode, where subscribers need no certificates: with TLS one identity may have five.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -20,25 +20,24 @@ use crate::overload::Cores;
 use crate::report::{Report, mib, ms};
 use crate::wire::{self, Target};
 
-/// Connections over which tools are registered.
+/// Connections for tool registrations.
 const WRITERS: u32 = 16;
-/// Readers beside which the others are compared.
+/// Subscribers of the comparison.
 const FEW: usize = 10;
-/// Readers that are cut off again and again, and how many events each reads before.
+/// Subscribers that disconnect and resume, and how many events each reads before.
 const RETURNING: usize = 50;
 const READ_BEFORE_CUT: u32 = 37;
-/// Room for what a stalled reader does not read, so that it is full soon.
+/// Receive buffer of a stalled subscriber, small so that it fills soon.
 const STALLED_BUFFER_BYTES: u32 = 4096;
-/// Longest wait for the last events once the last write is answered.
+/// Maximum wait for the last events after the last write.
 const LAST_EVENTS_MAX: Duration = Duration::from_secs(30);
 
-/// How many, and how fast.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Size {
-    /// Readers, half of which never read
+    /// Subscribers, half of which never read
     #[arg(long, default_value_t = 1_000)]
     readers: usize,
-    /// Tools registered in a second, each of which is an event
+    /// Tool registrations per second, each of which is an event
     #[arg(long, default_value_t = 100)]
     rate: u32,
     /// Seconds of each measurement
@@ -46,7 +45,7 @@ pub struct Size {
     seconds: u32,
 }
 
-/// What readers heard of one measurement.
+/// Events received in one measurement.
 struct Heard {
     /// From the answer of the write to the event, in microseconds; 0 if the event came first.
     latency: Histogram<u64>,
@@ -54,7 +53,6 @@ struct Heard {
     repeated: u64,
 }
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let node = Start { plain: true, ..start.clone() }.node(Some(cores.node_core)).await?;
     let mut report = Report::new("Live feed");
@@ -136,7 +134,7 @@ async fn measure(
     Ok(())
 }
 
-/// Readers that close their connection in the middle of the feed and come back with the last id they had.
+/// Subscribers that disconnect in the middle of the feed and resume from their last id.
 async fn returning(report: &mut Report, node: &Node, size: Size) -> Result<()> {
     const NAME: &str = "back";
     let events = size.rate * size.seconds;
@@ -181,13 +179,13 @@ async fn returning(report: &mut Report, node: &Node, size: Size) -> Result<()> {
     Ok(())
 }
 
-/// A write that was answered.
+/// An answered write.
 struct Written {
     answered: Instant,
     took: Duration,
 }
 
-/// Registers tools at the rate, in open loop; when each was answered, by its number.
+/// Registers tools at the rate, in open loop. Returns the time of each answer by number.
 async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> {
     let begun = Instant::now();
     let mut writers = JoinSet::new();
@@ -219,7 +217,7 @@ async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> 
     Ok(all.into_iter().map(|(_, written)| written).collect())
 }
 
-/// Asks for tools, from behind an id on if one is given, and waits for the head of the answer.
+/// Subscribes to tools, optionally after an id, and waits for the head of the answer.
 async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Result<TcpStream> {
     let mut stream = target.connect_tcp_with(buffer).await?;
     let more = last_id.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
@@ -235,7 +233,7 @@ async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Re
     Ok(stream)
 }
 
-/// The feed line by line; lengths of chunks between events are lines that mean nothing.
+/// Lines of the feed. Chunk lengths between events are lines that are ignored.
 struct Lines {
     stream: TcpStream,
     read: Vec<u8>,
@@ -247,7 +245,7 @@ impl Lines {
         Self { stream, read: Vec::with_capacity(32 * 1024), last_id: None }
     }
 
-    /// The next event: the number of the tool, if it is one of this measurement.
+    /// The next event: the number of its tool, if it belongs to this measurement.
     async fn next(&mut self, name: &str) -> io::Result<Option<u32>> {
         loop {
             while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -265,7 +263,7 @@ impl Lines {
         }
     }
 
-    /// When each event came, until all have, or for a while after the last write.
+    /// Time of each event, until all arrived or for a while after the last write.
     async fn arrivals(
         mut self,
         name: &str,
@@ -282,7 +280,7 @@ impl Lines {
             tokio::select! {
                 number = self.next(name) => match number {
                     Ok(number) => arrivals.extend(number.map(|number| (number, Instant::now()))),
-                    // Cut off: what it did not hear is missed.
+                    // Disconnected: later events count as missed.
                     Err(_) => break,
                 },
                 () = &mut too_late => break,

@@ -1,4 +1,4 @@
-//! The caller who does nothing wrong, and who must not notice what others do.
+//! The well-behaved client, which attacks must not affect.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,12 +11,11 @@ use crate::load::{Schedule, Tally, Worker, Write};
 use crate::node::Node;
 use crate::{credentials, wire};
 
-/// Its connections.
 const CONNECTIONS: usize = 8;
-/// Longest that it goes on.
+/// Maximum duration.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
 
-/// Exchanges in open loop, each with a new credential, on a thread of its own.
+/// Exchanges in open loop, each with a new credential, on its own thread.
 pub struct GoodClient {
     seen: Arc<Mutex<Window>>,
     schedule: Arc<Schedule>,
@@ -29,7 +28,7 @@ struct Window {
 }
 
 impl GoodClient {
-    /// Starts with `rate` exchanges in a second, as the caller `steady`.
+    /// Starts with `rate` exchanges per second, as the caller `steady`.
     pub fn start(node: &Node, rate: f64) -> Result<Self> {
         let target = node.target("steady")?;
         let seen = Arc::new(Mutex::new(Window { tally: Tally::new(), begun: Instant::now() }));
@@ -37,7 +36,7 @@ impl GoodClient {
         let write: Write = {
             let (issuer, host) = (Arc::clone(&node.issuer), target.host.clone());
             Arc::new(move |number, request| {
-                // A token that could not be made is a request that is answered 400, and seen as such.
+                // A token that could not be signed becomes a request that is answered 400.
                 let token = issuer.credential((1 << 40) + number).unwrap_or_default();
                 let body = credentials::exchange(&token);
                 *request = wire::request_with("POST", "/v1/exchange/token", &host, "", body.as_bytes());
@@ -70,7 +69,7 @@ impl GoodClient {
         Ok(Self { seen, schedule, threads: vec![pacemaker, client] })
     }
 
-    /// What it saw since this was last asked.
+    /// Records since the last call.
     pub fn take(&self) -> Tally {
         let fresh = Window { tally: Tally::new(), begun: Instant::now() };
         let mut window = std::mem::replace(&mut *lock(&self.seen), fresh);
@@ -78,7 +77,7 @@ impl GoodClient {
         window.tally
     }
 
-    /// What it sees while nothing else happens.
+    /// Records while nothing else happens.
     pub async fn alone(&self, duration: Duration) -> Tally {
         drop(self.take());
         tokio::time::sleep(duration).await;

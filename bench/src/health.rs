@@ -1,4 +1,4 @@
-//! What the nodes say of themselves, asked again and again: who leads, and who is ready.
+//! Polls the health of the nodes: leader and readiness.
 
 use std::time::{Duration, Instant};
 
@@ -11,30 +11,30 @@ use tokio::time::{sleep, timeout};
 use crate::members::Members;
 use crate::wire::{self, Connection, Target};
 
-/// Longest wait for a cluster that has just begun: the signing keys of its nodes are published for ten minutes
-/// before they may sign.
+/// Maximum wait for a new cluster: the signing keys of its nodes are published for ten minutes before they
+/// may sign.
 const FOUNDED_MAX: Duration = Duration::from_secs(780);
 
-/// Time between two questions to one node.
+/// Poll interval per node.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest wait for an answer; a node that takes longer is not there.
+/// Maximum wait for an answer; a slower node counts as absent.
 const ANSWER_MAX: Duration = Duration::from_millis(400);
 
-/// What one node says.
+/// Health of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// The number of the leader that it knows.
+    /// The id of the leader that it knows.
     pub leader: Option<u64>,
-    /// Whether it can do all of its work.
+    /// Whether it is ready.
     pub is_well: bool,
 }
 
-/// What all nodes say; `None` of one that does not answer.
+/// Health of all nodes; `None` for a node without an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View(pub Vec<Option<Said>>);
 
 impl View {
-    /// The place of the leader: a node that says it leads, and that most nodes say leads.
+    /// Index of the leader: a node that reports that it leads, and that most nodes name.
     pub fn leader(&self) -> Option<usize> {
         (0..self.0.len()).find(|node| {
             let of = |said: &Option<Said>| said.and_then(|said| said.leader) == Some(*node as u64 + 1);
@@ -42,7 +42,7 @@ impl View {
         })
     }
 
-    /// Whether every node is well and knows this leader.
+    /// Whether every node is ready and names this leader.
     pub fn is_well(&self) -> bool {
         self.leader().is_some_and(|leader| {
             self.0
@@ -52,14 +52,14 @@ impl View {
     }
 }
 
-/// Asks all nodes until it is dropped.
+/// Polls all nodes until it is dropped.
 pub struct Health {
     view: watch::Receiver<View>,
     _asking: JoinSet<()>,
 }
 
 impl Health {
-    /// Of these nodes, as somebody whom they tell who leads.
+    /// Polls as a caller that may see the details.
     pub fn watch(targets: Vec<Target>) -> Self {
         let (sender, view) = watch::channel(View(vec![None; targets.len()]));
         let mut asking = JoinSet::new();
@@ -77,7 +77,7 @@ impl Health {
         Self { view, _asking: asking }
     }
 
-    /// Of all nodes, when all are well.
+    /// Waits until all nodes are ready.
     pub async fn of(members: &Members) -> Result<Self> {
         let health = Self::watch(members.targets("operator")?);
         eprintln!("waiting until all nodes are well: up to eleven minutes for a new cluster of several");
@@ -85,17 +85,17 @@ impl Health {
         Ok(health)
     }
 
-    /// What they said last.
+    /// The latest view.
     pub fn now(&self) -> View {
         self.view.borrow().clone()
     }
 
-    /// Told whenever it changes.
+    /// Notifies on each change.
     pub fn changes(&self) -> watch::Receiver<View> {
         self.view.clone()
     }
 
-    /// Waits until `is_so`, at most so long; how long it took.
+    /// Waits until `is_so`, up to a maximum. Returns the waiting time.
     pub async fn until(
         &self,
         what: &str,
@@ -113,7 +113,7 @@ impl Health {
 }
 
 async fn ask(target: &Target, kept: &mut Option<Connection>) -> Option<Said> {
-    // Taken out: one whose question was given up is lost with it.
+    // Taken out, so that an abandoned request drops its connection.
     let mut connection = match kept.take() {
         Some(connection) => connection,
         None => target.connect().await.ok()?,

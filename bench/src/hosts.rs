@@ -1,9 +1,9 @@
-//! Hosts for nodes under test: each node in a network namespace of its own, so that it can be cut off from its
-//! peers and still be reached by clients. Needs root and `ip` (iproute2).
+//! Hosts for nodes under test: each node in its own network namespace, so that it can be partitioned from the
+//! other nodes and still be reached by clients. Needs root and `ip` (iproute2).
 //!
 //! Each host has two cables: one to the clients' bridge, which has an address of this machine, and one to the
-//! peers' bridge. A host is cut off by pulling the second: its packets go nowhere, in both directions, and
-//! nobody is told, as with a switch that has failed.
+//! peers' bridge. To partition a host, the second is pulled: packets are dropped in both directions without
+//! an error, as with a failed switch.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
@@ -14,20 +14,21 @@ use crate::members::command;
 
 const CLIENTS: &str = "tfb-clients";
 const PEERS: &str = "tfb-peers";
-/// 10.213.0.N is where clients reach host N, 10.213.1.N where its peers do.
+/// Clients reach host N at 10.213.0.N, other nodes at 10.213.1.N.
 const NETWORK: [u8; 2] = [10, 213];
-/// This machine, among the clients.
+/// This machine in the clients' network.
 const OURS: u8 = 254;
 
-/// The hosts, which are removed when this is dropped. One bench at a time on a machine has them.
+/// The hosts, removed when dropped. A machine can have one bench with hosts at a time.
 pub struct Hosts {
     count: u8,
 }
 
 impl Hosts {
-    /// Makes so many. What a bench that was killed has left is removed first.
+    /// Creates so many, after removing those of a killed bench.
     ///
     /// # Errors
+    ///
     /// If this is not root, or `ip` is missing or fails.
     pub fn make(count: u8) -> Result<Self> {
         let hosts = Self { count };
@@ -58,17 +59,17 @@ impl Hosts {
         Ok(())
     }
 
-    /// Where clients reach it.
+    /// Address for clients.
     pub fn for_clients(number: u8) -> IpAddr {
         address(0, number).into()
     }
 
-    /// Where its peers reach it.
+    /// Address for other nodes.
     pub fn for_peers(number: u8) -> IpAddr {
         address(1, number).into()
     }
 
-    /// Pulls the cable to its peers.
+    /// Pulls the cable to the other nodes.
     pub fn cut(number: u8) -> Result<()> {
         ip(&["link", "set", &cable(PEERS, number), "nomaster"])
     }
@@ -78,12 +79,12 @@ impl Hosts {
         ip(&["link", "set", &cable(PEERS, number), "master", PEERS])
     }
 
-    /// What runs a program there, in the same process.
+    /// Command prefix that runs a program there, in the same process.
     pub fn runs_in(number: u8) -> [String; 4] {
         ["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), name(number)]
     }
 
-    /// A cable ends with the host that it leads to.
+    /// A cable ends with its host.
     fn remove(&self) {
         let quietly = |arguments: &[&str]| {
             let mut command = Command::new("ip");
@@ -112,7 +113,7 @@ fn name(number: u8) -> String {
     format!("tfb-{number}")
 }
 
-/// At most 15 characters, as the kernel wants it.
+/// At most 15 characters, the limit of the kernel.
 fn cable(bridge: &str, number: u8) -> String {
     format!("{bridge}-{number}")
 }

@@ -1,8 +1,8 @@
-//! Load and its measurement: open loop (a schedule that does not wait for answers) and closed loop
-//! (as fast as the answers come).
+//! Load and its measurement: open loop (a schedule that does not wait for answers) and closed loop (as fast
+//! as the answers come).
 //!
-//! Open loop counts latency from the time a request *should* have been sent, so that a node that
-//! stalls is charged for everyone who had to wait.
+//! Open loop counts latency from the due time of a request, so that a stall of the node counts for every
+//! request that had to wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,37 +17,34 @@ use tokio::time::timeout;
 
 use crate::wire::{self, ANSWER_MAX, Connection, Target};
 
-/// Longest latency that is told apart.
+/// Maximum recorded latency.
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
-/// What is due and was not sent this long after the end of the schedule is not sent at all.
+/// A request that is later than this after the end of the schedule is not sent.
 const LATE_MAX: Duration = Duration::from_millis(100);
-/// Longest pause of the pacemaker.
+/// Maximum pause of the pacemaker.
 const PACE_PAUSE: Duration = Duration::from_micros(500);
 
-/// Writes request number n into a buffer.
+/// Writes request n into a buffer.
 pub type Write = Arc<dyn Fn(u64, &mut Vec<u8>) + Send + Sync>;
 
 /// Latencies in microseconds per status; 0 is no answer.
 pub type Latencies = BTreeMap<u16, Histogram<u64>>;
 
-/// What became of requests.
+/// Results of requests.
 #[derive(Clone)]
 pub struct Tally {
-    /// Counted from the time each was due.
+    /// Counted from the due time.
     pub since_due: Latencies,
-    /// Counted from the time each was sent.
+    /// Counted from the time of sending.
     pub since_sent: Latencies,
-    /// How long it took.
     pub elapsed: Duration,
 }
 
 impl Tally {
-    /// Nothing yet.
     pub fn new() -> Self {
         Self { since_due: BTreeMap::new(), since_sent: BTreeMap::new(), elapsed: Duration::ZERO }
     }
 
-    /// Counts one request.
     pub fn record(&mut self, status: u16, due: Instant, sent: Instant) {
         let now = Instant::now();
         for (kind, since) in [(&mut self.since_due, due), (&mut self.since_sent, sent)] {
@@ -56,34 +53,32 @@ impl Tally {
         }
     }
 
-    /// Adds what another counted.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in
             [(&mut self.since_due, &other.since_due), (&mut self.since_sent, &other.since_sent)]
         {
             for (status, latencies) in theirs {
-                // Of one range and precision, they always add.
+                // Same range and precision: they always add.
                 let _ = mine.entry(*status).or_insert_with(histogram).add(latencies);
             }
         }
     }
 
-    /// How many were answered like this.
+    /// Answers with this status.
     pub fn count(&self, status: u16) -> u64 {
         self.since_due.get(&status).map_or(0, Histogram::len)
     }
 
-    /// How many there were.
     pub fn total(&self) -> u64 {
         self.since_due.values().map(Histogram::len).sum()
     }
 
-    /// Answers of this status in a second.
+    /// Answers of this status per second.
     pub fn per_sec(&self, status: u16) -> f64 {
         as_f64(self.count(status)) / self.elapsed.as_secs_f64()
     }
 
-    /// Answers that are server errors other than "not now".
+    /// Answers with server errors except 503.
     pub fn server_errors(&self) -> u64 {
         self.since_due
             .iter()
@@ -92,7 +87,7 @@ impl Tally {
             .sum()
     }
 
-    /// Every status with its number, for people.
+    /// Every status with its number.
     pub fn statuses(&self) -> String {
         let name = |status: &u16| if *status == 0 { "no answer".to_owned() } else { status.to_string() };
         let counts: Vec<_> =
@@ -101,12 +96,12 @@ impl Tally {
     }
 }
 
-/// A server error that is not the orderly 503.
+/// A server error except 503.
 pub fn is_server_error(status: u16) -> bool {
     status >= 500 && status != 503
 }
 
-/// The quantile in milliseconds; 0 for nothing.
+/// The quantile in milliseconds; 0 for none.
 pub fn quantile_ms(latencies: Option<&Histogram<u64>>, quantile: f64) -> f64 {
     latencies.map_or(0.0, |latencies| as_f64(latencies.value_at_quantile(quantile)) / 1000.0)
 }
@@ -120,14 +115,14 @@ pub fn as_f64(count: u64) -> f64 {
 /// The status of [`bare`] requests.
 pub const BARE_STATUS: u16 = 404;
 
-/// Requests for which no handler runs: what HTTP itself costs, with all that surrounds a handler. Health
-/// would be as cheap, but may be asked for only so often.
+/// Requests for which no handler runs: the cost of HTTP and middleware. Health would be as cheap, but its
+/// rate is limited.
 pub fn bare(host: &str) -> Write {
     let bytes = wire::request("GET", "/nothing", host, "");
     Arc::new(move |_, request| request.clone_from(&bytes))
 }
 
-/// `connections` ask as fast as they are answered, for `duration`.
+/// Sends requests over `connections` as fast as they are answered, for `duration`.
 pub async fn closed_loop(
     target: &Target,
     write: &Write,
@@ -151,8 +146,8 @@ pub async fn closed_loop(
     gather(workers, begun).await
 }
 
-/// `rate` requests in a second for `duration` over at most `connections`, whatever the answers. What
-/// was due while every connection waited for an answer, until the end, is not sent and not counted.
+/// Sends `rate` requests per second for `duration` over at most `connections`. Requests that are still due at
+/// the end because every connection waited are neither sent nor counted.
 pub async fn open_loop(
     target: &Target,
     write: &Write,
@@ -211,7 +206,7 @@ pub async fn open(target: &Target, connections: usize) -> Result<Vec<Connection>
     Ok(opened)
 }
 
-/// When each request is due.
+/// Due times of requests.
 pub struct Schedule {
     begun: Instant,
     duration: Duration,
@@ -223,7 +218,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// `rate` in a second, for `duration`, from now on.
+    /// `rate` per second, for `duration`, from now on.
     pub fn new(rate: f64, duration: Duration) -> Self {
         let interval = Duration::from_secs_f64(1.0 / rate.max(0.001));
         let count = u64::try_from(duration.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u64::MAX);
@@ -238,7 +233,8 @@ impl Schedule {
         }
     }
 
-    /// Lets requests go when they are due. A thread of its own, because the runtime's timer is coarse.
+    /// Releases requests at their due time. Runs on its own thread, because the timer of the runtime is
+    /// coarse.
     pub fn keep(&self) {
         let mut released = 0;
         while released < self.count && !self.stopped.load(Ordering::Relaxed) {
@@ -251,19 +247,19 @@ impl Schedule {
         self.due.close();
     }
 
-    /// Nothing is due any more.
+    /// Ends the schedule.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.due.close();
     }
 
-    /// The next request and when it is due; waits until then. `None` after the last one.
+    /// Waits for the next request. Returns its number and due time, `None` after the last one.
     pub async fn next(&self) -> Option<(u64, Instant)> {
         let over = self.begun.elapsed() > self.duration + LATE_MAX;
         if over || self.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        // After the schedule is closed, what was due and not taken yet is taken without a permit.
+        // After the schedule is closed, due requests are taken without a permit.
         if let Ok(permit) = self.due.acquire().await {
             permit.forget();
         }
@@ -273,23 +269,22 @@ impl Schedule {
     }
 }
 
-/// Asks on one connection after the other.
+/// Sends requests on one connection after the other.
 pub struct Worker {
     target: Target,
     connection: Option<Connection>,
     write: Write,
     request: Vec<u8>,
-    /// What became of its requests.
     pub tally: Tally,
 }
 
 impl Worker {
-    /// With a connection, or opening one when it is needed.
+    /// Opens a connection if it has none.
     pub fn new(target: Target, connection: Option<Connection>, write: Write) -> Self {
         Self { target, connection, write, request: Vec::new(), tally: Tally::new() }
     }
 
-    /// Asks and counts; a lost connection is opened again for the next request.
+    /// Sends a request and records it; a lost connection is replaced for the next one.
     pub async fn ask(&mut self, number: u64, due: Option<Instant>) {
         (self.write)(number, &mut self.request);
         let sent = Instant::now();
@@ -310,7 +305,7 @@ impl Worker {
 }
 
 fn histogram() -> Histogram<u64> {
-    // Two digits are enough for people; the bounds are constants.
+    // Two digits suffice; the bounds are constants.
     Histogram::new_with_bounds(1, LATENCY_MAX_MICROS, 2).unwrap_or_else(|_| unreachable!("constant bounds"))
 }
 

@@ -1,7 +1,7 @@
 //! Attacks, floods, overload and speed of a Trust Fabric node, measured over the wire.
 //!
-//! Prints Markdown for a person to judge. Ends with 1 if something was accepted that must not be, or
-//! answered with a server error other than 503; no time or size fails the run by itself.
+//! Prints Markdown. Exits with 1 if a request was accepted that must not be, or answered with a server error
+//! except 503. No duration or size fails a run by itself.
 
 mod attacks;
 mod cap;
@@ -50,9 +50,9 @@ use node::Start;
 use overload::{Cores, Load};
 use tools::Size;
 
-/// Descriptors that the largest flood needs, on both sides.
+/// File descriptors of the largest flood, on both sides.
 const DESCRIPTORS: u64 = 30_000;
-/// Attackers give way to the good client and the node: on a real attack they have other machines.
+/// Attackers yield to the client and the node: in a real attack they have other machines.
 const ATTACKER_NICENESS: i32 = 10;
 
 /// Attacks, floods, overload and speed of a Trust Fabric node.
@@ -64,18 +64,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Every attack, one after the other, while a good client goes on
+    /// Every attack, one after the other, beside a well-behaved client
     Attacks {
         #[command(flatten)]
         start: Start,
-        /// Only attacks whose name holds this text
+        /// Only attacks whose name contains this text
         #[arg(long)]
         only: Option<String>,
-        /// Exchanges of the good client in a second
+        /// Exchanges of the well-behaved client per second
         #[arg(long, default_value_t = 200.0)]
         rate: f64,
     },
-    /// Thousands of connections that do nothing
+    /// Thousands of idle connections
     Connections {
         #[command(flatten)]
         start: Start,
@@ -85,7 +85,7 @@ enum Command {
         /// TLS handshakes that stall
         #[arg(long, default_value_t = 2_000)]
         stalled: usize,
-        /// Exchanges of the good client in a second
+        /// Exchanges of the well-behaved client per second
         #[arg(long, default_value_t = 200.0)]
         rate: f64,
     },
@@ -96,7 +96,7 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// Exchanges in a second, and their latency
+    /// Exchanges per second, and their latency
     Exchange {
         #[command(flatten)]
         start: Start,
@@ -121,7 +121,7 @@ enum Command {
         #[command(flatten)]
         size: revocations::Size,
     },
-    /// How long a signal takes until it is acknowledged, beside the disk's own sync
+    /// Time until a signal is acknowledged, beside a sync of the disk
     Signals {
         #[command(flatten)]
         start: Start,
@@ -130,11 +130,12 @@ enum Command {
         /// Seconds of each measurement
         #[arg(long, default_value_t = 5)]
         seconds: u64,
-        /// Signals in a second
+        /// Signals per second
         #[arg(long, default_value_t = 100.0)]
         rate: f64,
     },
-    /// Many readers of the live feed, half of which never read; and readers that are cut off and come back
+    /// Many subscribers of the live feed, half of which never read; and subscribers that disconnect and
+    /// resume
     Feed {
         #[command(flatten)]
         start: Start,
@@ -143,7 +144,7 @@ enum Command {
         #[command(flatten)]
         size: feed::Size,
     },
-    /// Pushes to a receiver that was down, and another stream meanwhile; and a kill in the middle
+    /// Pushes to a receiver that was down, beside another stream; and a kill in the middle
     Streams {
         #[command(flatten)]
         start: Start,
@@ -152,7 +153,7 @@ enum Command {
         #[command(flatten)]
         size: streams::Size,
     },
-    /// Verifications in a second, their latency, and what auditing them costs
+    /// Verifications per second, their latency, and the cost of auditing them
     Verify {
         #[command(flatten)]
         start: Start,
@@ -162,53 +163,53 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         seconds: u64,
     },
-    /// A fixed load on a cluster while its leader is killed, paused or cut off again and again: gaps, lost writes, stale
-    /// accepts
+    /// A fixed load on a cluster while its leader is repeatedly killed, paused or partitioned: gaps, lost
+    /// writes, stale accepts
     ///
-    /// The gap of a fault, for one kind of request, is the longest time without a good answer between the last
-    /// one before the fault and the next fault, or the end: what a client sees that sends without pause and
-    /// takes the next node at once. The longest wait is that of one request, from when it was due, over all its
-    /// tries. An acknowledged write is lost if it is not on every node at the end with its content. An accept is
-    /// stale if the verification began, on any node, after the 202 of the revocation of its subject. Unknown
-    /// outcomes (503 that says so) are counted apart. Ends with 1 if a write is lost, an accept is stale or an
-    /// answer is neither good nor an orderly 503 or 429.
+    /// The gap of a fault, for one kind of request, is the longest time without a good answer from the last
+    /// one before the fault to the next fault, or to the end: it affects a client that sends without pause
+    /// and tries the next node at once. The longest wait is that of one request, from its due time, over all
+    /// its tries. An acknowledged write is lost if a node does not have it with its content at the end. An
+    /// accept is stale if the verification began, on any node, after the 202 of the revocation of its
+    /// subject. Unknown outcomes (503 that states so) are counted apart. Exits with 1 if a write is lost, an
+    /// accept is stale, or an answer is neither good nor an orderly 503 or 429.
     Failover {
         #[command(flatten)]
         place: members::Place,
         #[command(flatten)]
         plan: failover::Plan,
     },
-    /// A leader that sleeps through a revocation, or is cut off from its peers, with verifications in its
-    /// sockets: none that began after the 202 may be accepted
+    /// A leader that sleeps through a revocation, or is partitioned from the other nodes, with verifications
+    /// in its sockets: none that began after the 202 may be accepted
     Resume {
         #[command(flatten)]
         place: members::Place,
         #[command(flatten)]
         plan: resume::Plan,
     },
-    /// All nodes killed right after the 202 of a revocation, which must still hold
+    /// All nodes killed right after the 202 of a revocation, which must still apply
     Together {
         #[command(flatten)]
         place: members::Place,
         #[command(flatten)]
         plan: together::Plan,
     },
-    /// One execution token presented to all nodes at once, while the leader is killed now and then: exactly one
-    /// accepts it
+    /// One execution-scoped token presented to all nodes at once, while the leader is killed now and then:
+    /// exactly one accepts it
     Race {
         #[command(flatten)]
         place: members::Place,
         #[command(flatten)]
         plan: race::Plan,
     },
-    /// Durable writes in a second at 1, 64 and 1024 clients, beside three members of etcd, in turns
+    /// Durable writes per second at 1, 64 and 1024 clients, beside three members of etcd, in turns
     Writes {
         #[command(flatten)]
         place: members::Place,
         #[command(flatten)]
         plan: writes::Plan,
     },
-    /// Exchanges in a second at one, two and three nodes, each capped at a part of a core; as root
+    /// Exchanges per second at one, two and three nodes, each capped at a part of a core; needs root
     Scaling {
         #[command(flatten)]
         place: members::Place,
@@ -267,12 +268,12 @@ fn run(command: &Command) -> Result<bool> {
     }
 }
 
-/// On one thread, wherever there is room: the nodes share the machine.
+/// One thread on any core: the nodes share the machine.
 fn clients() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Gives up at SIGINT and SIGTERM, so that what was started is stopped.
+/// Ends at SIGINT and SIGTERM, so that started processes are stopped.
 async fn uninterrupted(measuring: impl Future<Output = Result<bool>>) -> Result<bool> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -288,7 +289,7 @@ fn raise_descriptors() -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     let wanted = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
     let most = now.maximum.unwrap_or(DESCRIPTORS);
-    // Only root may raise the hard limit; what it allows is tried otherwise.
+    // Only root may raise the hard limit; else up to that limit.
     if most < DESCRIPTORS && setrlimit(Resource::Nofile, wanted(DESCRIPTORS)).is_ok() {
         return Ok(());
     }
@@ -296,14 +297,14 @@ fn raise_descriptors() -> Result<()> {
 }
 
 fn attackers() -> Result<Runtime> {
-    // Where that is not allowed, they do not.
+    // Without the right to, they do not yield.
     let yielding = || {
         let _ = setpriority_process(None, ATTACKER_NICENESS);
     };
     Ok(Builder::new_multi_thread().worker_threads(2).on_thread_start(yielding).enable_all().build()?)
 }
 
-/// On one core, and one thread: a generator that moves about measures itself.
+/// One thread on one core: a generator that migrates measures itself.
 fn generator(cores: Cores) -> Result<Runtime> {
     let mut one = CpuSet::new();
     one.set(cores.generator_core);

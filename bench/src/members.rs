@@ -1,8 +1,8 @@
-//! The nodes of a cluster under test: processes that the bench starts and kills, or containers of Docker
-//! that somebody else has started.
+//! The nodes of a cluster under test: processes that the bench starts and kills, or existing containers of
+//! Docker.
 //!
-//! The processes end with the bench, however it ends: each is killed when the bench is done with it, and by
-//! the kernel if the bench itself was killed.
+//! The processes end with the bench: it kills each when it is done, and the kernel kills them if the bench
+//! was killed.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -20,52 +20,53 @@ use crate::node::make_certificates;
 use crate::settings::{Membership, Settings, peer_name};
 use crate::wire::Target;
 
-/// Ports for listeners: below those that the kernel gives to connections, or a node that is down could find
-/// its own taken, or a peer that looks for it meet itself.
+/// Ports for listeners, below those of outgoing connections: otherwise the port of a stopped node could be
+/// taken, or a connection to it could reach itself.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// Which nodes, and where they are.
+/// The nodes and their addresses.
 #[derive(clap::Args, Clone)]
 pub struct Place {
-    /// The trust-fabric program: nodes of it are started on loopback
+    /// The trust-fabric program; its nodes are started on loopback
     #[arg(long, required_unless_present = "compose")]
     pub program: Option<PathBuf>,
-    /// A running container instead, as CONTAINER=https://ADDRESS:PORT; once for each node, by their ids
+    /// A running container instead, as CONTAINER=https://ADDRESS:PORT; once per node, ordered by id
     #[arg(long, value_name = "CONTAINER=URL", conflicts_with = "program")]
     pub compose: Vec<String>,
     /// The program that kills, pauses and starts containers
     #[arg(long, default_value = "docker")]
     pub docker: PathBuf,
-    /// A directory for certificates, configuration, data and logs; made if it is not there. With --compose it
-    /// holds pki/ (ca.pem; operator, gateway, workload, transmitter with .pem and -key.pem) and issuer.pem
+    /// A directory for certificates, configuration, data and logs; created if missing. With --compose it
+    /// contains pki/ (ca.pem; operator, gateway, workload, transmitter with .pem and -key.pem) and issuer.pem
     #[arg(long)]
     pub dir: PathBuf,
-    /// The policy that a new cluster starts with
+    /// The policy of a new cluster
     #[arg(long, default_value = "policies")]
     pub policies: PathBuf,
-    /// How many nodes are started
+    /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
     pub nodes: u64,
-    /// Start the nodes on the data that an earlier bench has left in --dir. The signing keys of a new cluster are
+    /// Start the nodes on the data of an earlier bench in --dir. The signing keys of a new cluster are
     /// published for ten minutes before all nodes may sign; an old one is ready at once
     #[arg(long)]
     pub keep: bool,
-    /// Milliseconds between two heartbeats of a leader that the bench starts
+    /// Milliseconds between two heartbeats of the leader
     #[arg(long, default_value_t = 50)]
     pub heartbeat: u64,
-    /// Start each node in a network namespace of its own, where it can be cut off from its peers; as root
+    /// Start each node in its own network namespace, where it can be partitioned from the other nodes; needs
+    /// root
     #[arg(long, requires = "program", conflicts_with = "keep")]
     pub hosts: bool,
 }
 
-/// A cluster; what the bench has started of it is killed when this is dropped.
+/// A cluster. Its started processes are killed when this is dropped.
 pub struct Members {
     nodes: Vec<Member>,
     pki: PathBuf,
     docker: PathBuf,
-    /// The issuer that they believe.
+    /// The issuer that they trust.
     pub issuer: Arc<Issuer>,
-    /// Kept until the nodes are gone.
+    /// Removed after the nodes.
     hosts: Option<Hosts>,
 }
 
@@ -83,7 +84,7 @@ enum Process {
 struct Local {
     program: PathBuf,
     place: PathBuf,
-    /// The number of its host, if it is not on this machine's.
+    /// The number of its host; `None` for this machine.
     host: Option<u8>,
     child: Option<Child>,
 }
@@ -135,7 +136,7 @@ impl Place {
                 fs::remove_dir_all(place.join("data"))?;
             }
             fs::create_dir_all(&place)?;
-            // One node alone is no cluster: nobody else has to reach it.
+            // A single node needs no peer listener.
             let membership = (self.nodes > 1).then(|| Membership {
                 id,
                 members: peers.clone(),
@@ -154,7 +155,7 @@ impl Place {
                 member: membership,
             };
             fs::write(place.join("node.toml"), settings.text())?;
-            // What earlier runs wrote there is not of this one.
+            // Drops the log of earlier runs.
             fs::write(place.join("node.log"), "")?;
             let host = self.hosts.then(|| u8::try_from(id)).transpose()?;
             let mut local = Local { program: program.to_owned(), place, host, child: None };
@@ -164,7 +165,7 @@ impl Place {
         Ok(())
     }
 
-    /// Where each node is to listen.
+    /// Addresses for each node.
     fn listeners(&self) -> Result<Vec<Listeners>> {
         if self.hosts {
             let of = |id| {
@@ -186,7 +187,7 @@ impl Place {
     }
 }
 
-/// Where one node listens.
+/// Addresses of one node.
 struct Listeners {
     peers: SocketAddr,
     http: SocketAddr,
@@ -217,12 +218,11 @@ impl Members {
         Ok(())
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The listeners of all, as the caller `name` reaches them.
+    /// The TLS listeners of all nodes, for the caller `name`.
     pub fn targets(&self, name: &str) -> Result<Vec<Target>> {
         let identity = Identity::read(&self.pki, name)?;
         let tls = certificates::client(&self.pki, Some(&identity), b"http/1.1")?;
@@ -233,27 +233,27 @@ impl Members {
             .collect())
     }
 
-    /// Kills a node; does not wait until it is gone.
+    /// Kills a node without waiting for its exit.
     pub fn kill(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::KILL, "KILL")
     }
 
-    /// Stops a node where it stands.
+    /// Pauses a node (SIGSTOP).
     pub fn pause(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::STOP, "STOP")
     }
 
-    /// Lets a stopped node go on.
+    /// Resumes a paused node.
     pub fn wake(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::CONT, "CONT")
     }
 
-    /// Cuts a node off from its peers; clients still reach it.
+    /// Partitions a node from the other nodes; clients still reach it.
     pub fn cut(&self, node: usize) -> Result<()> {
         Hosts::cut(self.host(node)?)
     }
 
-    /// Joins a node to its peers again.
+    /// Ends the partition.
     pub fn join(&self, node: usize) -> Result<()> {
         Hosts::join(self.host(node)?)
     }
@@ -275,7 +275,7 @@ impl Members {
         }
     }
 
-    /// Starts a killed node again, on the data that it has left.
+    /// Restarts a killed node on its data.
     pub fn start(&mut self, node: usize) -> Result<()> {
         let docker = self.docker.clone();
         match &mut self.node(node)?.process {
@@ -284,7 +284,7 @@ impl Members {
         }
     }
 
-    /// The process of a node that the bench has started.
+    /// The process of a started node.
     pub fn pid(&self, node: usize) -> Result<u32> {
         match self.nodes.get(node).map(|member| &member.process) {
             Some(Process::Local(Local { child: Some(child), .. })) => Ok(child.id()),
@@ -292,7 +292,7 @@ impl Members {
         }
     }
 
-    /// Fails if a process has ended that nobody has killed.
+    /// Fails if a process has exited that the bench did not kill.
     pub fn still_run(&mut self) -> Result<()> {
         for node in &mut self.nodes {
             if let Process::Local(Local { child: Some(child), place, .. }) = &mut node.process
@@ -312,7 +312,7 @@ impl Members {
 impl Local {
     fn start(&mut self) -> Result<()> {
         self.end();
-        // With `setpriv` the kernel kills it when the bench is gone, however that happened.
+        // With `setpriv` the kernel kills the process when the bench ends in any way.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
         if let Some(host) = self.host {
@@ -355,7 +355,7 @@ fn container(service: &str) -> Result<(String, SocketAddr)> {
     Ok((name.to_owned(), address))
 }
 
-/// Runs a command; what it says of its failure is in the error.
+/// Runs a command; the error contains its output.
 pub fn command(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
@@ -364,10 +364,10 @@ pub fn command(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Addresses on loopback that nobody listens on now, each another one.
+/// Distinct free addresses on loopback.
 pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     let width = PORTS.end - PORTS.start;
-    // Where two benches run at once, they begin at different places.
+    // Concurrent benches start at different ports.
     let first = u16::try_from(std::process::id() % u32::from(width))?;
     let found: Vec<_> = (0..width)
         .map(|step| SocketAddr::from(([127, 0, 0, 1], PORTS.start + (first + step) % width)))

@@ -1,4 +1,4 @@
-//! The node under test: its directory, its configuration, its process and what that process uses.
+//! The node under test: its directory, configuration, process and resource usage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,37 +17,37 @@ use crate::credentials::Issuer;
 use crate::settings::{CALLERS, Settings};
 use crate::wire::{self, Answer, Target};
 
-/// Longest wait for the node to become ready.
+/// Maximum wait for the node to become ready.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// Time between two looks at whether it is.
+/// Interval of the readiness poll.
 const READY_PAUSE: Duration = Duration::from_millis(50);
-/// Clock ticks in one second of `/proc`: `USER_HZ` of every Linux.
+/// Clock ticks per second of `/proc`: `USER_HZ` of every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
-/// A node has nothing to do after so many seconds in a row, in each of which it used less than this.
+/// A node is idle after so many consecutive seconds below this usage.
 const QUIET_SECS: u32 = 3;
 const QUIET_CPU_SECS: f64 = 0.05;
-/// Longest wait for that.
+/// Maximum wait for that.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
-/// What threads have used.
+/// Usage of threads.
 #[derive(Clone, Copy, Default)]
 pub struct Used {
     /// Processor time.
     pub cpu_secs: f64,
-    /// Bytes that were given to `write` and its like.
+    /// Bytes passed to `write` and similar calls.
     pub written_bytes: u64,
 }
 
-/// How to start a node.
+/// Options of a node.
 #[derive(clap::Args, Clone)]
 pub struct Start {
     /// The trust-fabric program
     #[arg(long)]
     pub program: PathBuf,
-    /// A directory for configuration, certificates, data and log; made if it is not there
+    /// A directory for configuration, certificates, data and log; created if missing
     #[arg(long)]
     pub dir: PathBuf,
-    /// The policy that a new node starts with
+    /// The policy of a new node
     #[arg(long, default_value = "policies")]
     pub policies: PathBuf,
     /// Development mode: no TLS, everything on the plain listener
@@ -58,21 +58,20 @@ pub struct Start {
     pub output: Option<PathBuf>,
 }
 
-/// A running node; killed when dropped.
+/// A running node, killed when dropped.
 pub struct Node {
     child: Child,
     place: PathBuf,
     /// The plain listener.
     pub http: Target,
-    /// The TLS listener as it is reached without a certificate; `None` in development mode.
+    /// The TLS listener without a client certificate; `None` in development mode.
     pub https: Option<Target>,
-    /// The issuer that it believes.
+    /// The issuer that it trusts.
     pub issuer: Arc<Issuer>,
 }
 
 impl Start {
-    /// Starts a node on an empty data directory, on `core` alone if one is named, and waits until it
-    /// is ready.
+    /// Starts a node on an empty data directory, optionally on one core alone, and waits until it is ready.
     pub async fn node(&self, core: Option<usize>) -> Result<Node> {
         match fs::remove_dir_all(self.dir.join("data")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
@@ -80,7 +79,7 @@ impl Start {
         }
     }
 
-    /// The same on the data directory that an earlier one has left.
+    /// The same on the data directory of an earlier node.
     pub async fn node_again(&self, core: Option<usize>) -> Result<Node> {
         fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
         let place = self.dir.canonicalize()?;
@@ -126,12 +125,12 @@ impl Start {
 }
 
 impl Node {
-    /// Where the certificates are.
+    /// Directory of the certificates.
     pub fn pki(&self) -> PathBuf {
         self.place.join("pki")
     }
 
-    /// The listener for callers, as `name` of [`CALLERS`] reaches it.
+    /// The listener for callers, with the certificate `name` of [`CALLERS`].
     pub fn target(&self, name: &str) -> Result<Target> {
         match &self.https {
             None => Ok(self.http.clone()),
@@ -143,13 +142,13 @@ impl Node {
         }
     }
 
-    /// Both listeners without a certificate, each with its name.
+    /// Both listeners without a certificate, with their names.
     pub fn anonymous(&self) -> Vec<(&'static str, Target)> {
         let tls = self.https.iter().map(|target| ("tls", target.clone()));
         [("plain", self.http.clone())].into_iter().chain(tls).collect()
     }
 
-    /// Resident memory now and at its highest, in KiB.
+    /// Current and peak resident memory, in KiB.
     pub fn memory_kib(&self) -> Result<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let field = |name: &str| -> Result<u64> {
@@ -159,17 +158,16 @@ impl Node {
         Ok((field("VmRSS")?, field("VmHWM")?))
     }
 
-    /// Makes the present memory the highest.
+    /// Resets the peak to the current memory.
     pub fn forget_peak(&self) {
         drop(fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5"));
     }
 
-    /// Processor time that it has used.
     pub fn cpu_secs(&self) -> Result<f64> {
         cpu_secs(&self.child.id().to_string())
     }
 
-    /// Fails if the process has ended.
+    /// Fails if the process has exited.
     pub fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -177,7 +175,7 @@ impl Node {
         }
     }
 
-    /// A minted token, which proves that a good exchange works at all.
+    /// A minted token, which shows that a valid exchange works.
     pub async fn mint(&self) -> Result<String> {
         let target = self.target("workload")?;
         let body = crate::credentials::exchange(&self.issuer.credential(0)?);
@@ -191,7 +189,7 @@ impl Node {
         Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
     }
 
-    /// Minted tokens, each another one, over several connections.
+    /// Distinct minted tokens, over several connections.
     pub async fn tokens(&self, count: usize) -> Result<Vec<String>> {
         const CONNECTIONS: usize = 8;
         let target = self.target("workload")?;
@@ -218,12 +216,12 @@ impl Node {
         Ok(tokens)
     }
 
-    /// What its threads have used until now, by their names; those of one name together.
+    /// Usage of its threads so far, by name.
     pub fn threads(&self) -> Result<BTreeMap<String, Used>> {
         let mut threads = BTreeMap::<String, Used>::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
-            // One that has ended meanwhile is left out.
+            // The thread may have exited.
             let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
             let Ok(cpu_secs) = cpu_secs_in(&task) else { continue };
             let io = fs::read_to_string(task.join("io")).unwrap_or_default();
@@ -240,7 +238,7 @@ impl Node {
         bytes_below(&self.place.join("data"))
     }
 
-    /// Waits until it has nothing more to do by itself; how long that took.
+    /// Waits until it is idle. Returns the waiting time.
     pub async fn until_quiet(&self) -> Result<Duration> {
         let begun = Instant::now();
         let mut quiet = 0;
@@ -275,15 +273,15 @@ impl Drop for Node {
     }
 }
 
-/// Processor time that a process (`self` or a number) has used.
+/// Processor time of a process (`self` or a number).
 pub fn cpu_secs(process: &str) -> Result<f64> {
     cpu_secs_in(&Path::new("/proc").join(process))
 }
 
-/// The same of a directory of `/proc`, a process's or a thread's.
+/// The same of a directory of `/proc`, of a process or a thread.
 fn cpu_secs_in(directory: &Path) -> Result<f64> {
     let stat = fs::read_to_string(directory.join("stat"))?;
-    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+    // The name, in parentheses, may contain spaces; user and system time are fields 14 and 15.
     let after_name = stat.rsplit_once(") ").context("stat")?.1;
     let mut fields = after_name.split(' ').skip(11);
     let mut next = || -> Result<f64> { Ok(fields.next().context("stat")?.parse()?) };
@@ -294,14 +292,14 @@ fn bytes_below(directory: &Path) -> Result<u64> {
     let mut bytes = 0;
     for item in fs::read_dir(directory)? {
         let item = item?;
-        // What is removed meanwhile has no size.
+        // The file may have been removed.
         let Ok(metadata) = item.metadata() else { continue };
         bytes += if metadata.is_dir() { bytes_below(&item.path())? } else { metadata.len() };
     }
     Ok(bytes)
 }
 
-/// A CA, the certificate of nodes and those of the callers.
+/// Creates a CA, the certificate of nodes and those of the callers.
 pub fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(TRUST_DOMAIN);
@@ -315,7 +313,7 @@ pub fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An address on loopback that nobody listens on now.
+/// A free address on loopback.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! `bench overload`: what a node still does when five times as much is asked as it can do.
+//! `bench overload`: goodput of a node that is offered five times its capacity.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,35 +11,33 @@ use crate::load::{self, Latencies, Tally, Write, as_f64, quantile_ms};
 use crate::node::{Start, cpu_secs};
 use crate::report::{Report, ms};
 
-/// How long each step of the search for the capacity takes.
+/// Duration of each step of the search for the capacity.
 const STEP: Duration = Duration::from_secs(3);
 /// Connections of the steps.
 const STEPS: [usize; 4] = [8, 32, 64, 128];
-/// More exchanges in a second than one core has ever done.
+/// Upper bound of exchanges per second and core.
 const PER_SEC_MAX: usize = 30_000;
-/// Refusals should be told within this time.
+/// Target latency of refusals.
 const REFUSAL_MS_MAX: f64 = 50.0;
-/// Goodput should not fall below this part of the peak.
+/// Target goodput as a fraction of the peak.
 const GOODPUT_MIN: f64 = 0.8;
 
-/// What is asked, for how long and over how many connections.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Load {
-    /// How many times the capacity is offered
+    /// Multiple of the capacity that is offered
     #[arg(long, default_value_t = 5.0)]
     pub factor: f64,
-    /// For how many seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
-    /// Over how many connections
+    /// Number of connections
     #[arg(long, default_value_t = 400)]
     pub connections: usize,
-    /// Who runs where.
     #[command(flatten)]
     pub cores: Cores,
 }
 
-/// Who runs where.
+/// Cores of the node and the generator.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Cores {
     /// The core of the node
@@ -99,7 +97,7 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
 }
 
 fn write_result(report: &mut Report, tally: &Tally, capacity: f64, rate: f64, duration: Duration) {
-    // What was answered after the last request was due is no throughput under load.
+    // Answers after the last due time are no throughput under load.
     let goodput = as_f64(tally.count(200)) / tally.elapsed.max(duration).as_secs_f64();
     let ratio = goodput / capacity.max(1.0);
     let refused = [429, 503];
@@ -139,7 +137,7 @@ fn together(latencies: &Latencies, statuses: &[u16]) -> Option<Histogram<u64>> {
     let mut seen = statuses.iter().filter_map(|status| latencies.get(status));
     let mut all = seen.next()?.clone();
     for more in seen {
-        // Of one range and precision, they always add.
+        // Same range and precision: they always add.
         let _ = all.add(more);
     }
     Some(all)

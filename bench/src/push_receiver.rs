@@ -1,5 +1,5 @@
-//! A receiver of pushes that takes everything and remembers what came: which event under which `jti`, when, and
-//! whether in the order of its subject.
+//! A push receiver that accepts everything and records arrivals: event, `jti`, time, and order within the
+//! subject.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,21 +17,20 @@ use tokio::task::JoinSet;
 use crate::wire;
 
 const TAKEN: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
-/// Connections that wait to be accepted.
+/// Size of the accept queue.
 const BACKLOG: u32 = 128;
 
-/// Where a receiver will listen; nobody does yet.
+/// Reserved address of a future receiver.
 pub struct Place(SocketAddr);
 
 /// Listens until it is dropped.
 pub struct Receiver {
-    /// Where.
     pub url: String,
     seen: Seen,
     _listening: JoinSet<()>,
 }
 
-/// What came. Clones see the same.
+/// Arrivals. Clones share them.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<Mutex<Arrivals>>);
 
@@ -39,7 +38,7 @@ pub struct Seen(Arc<Mutex<Arrivals>>);
 struct Arrivals {
     /// By `txn` and type.
     events: HashMap<(String, String), Arrival>,
-    /// The place in the log of the latest event of each subject.
+    /// Log position of the latest event of each subject.
     latest: HashMap<String, (u64, u64)>,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -54,20 +53,18 @@ struct Arrival {
 }
 
 impl Place {
-    /// A port that nobody listens on.
+    /// Reserves a port.
     pub fn reserve() -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(Self(listener.local_addr()?))
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}/events", self.0)
     }
 }
 
 impl Receiver {
-    /// Begins to listen.
     pub fn start(place: &Place) -> Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -85,7 +82,6 @@ impl Receiver {
         Ok(Self { url: place.url(), seen, _listening: listening })
     }
 
-    /// What came.
     pub fn seen(&self) -> Seen {
         self.seen.clone()
     }
@@ -95,7 +91,7 @@ async fn serve(mut stream: TcpStream, seen: Seen) {
     let mut read = Vec::with_capacity(4096);
     loop {
         let Some((head, end)) = request(&read) else {
-            // A node that is killed closes its connections.
+            // A killed node closes its connections.
             if stream.read_buf(&mut read).await.unwrap_or_default() == 0 {
                 return;
             }
@@ -111,7 +107,7 @@ async fn serve(mut stream: TcpStream, seen: Seen) {
     }
 }
 
-/// Where the body of the first request begins and ends, if all of it is there.
+/// Bounds of the first request's body, if it is complete.
 fn request(bytes: &[u8]) -> Option<(usize, usize)> {
     let head = wire::find(bytes, b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;
@@ -123,7 +119,7 @@ fn request(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 impl Seen {
-    /// Remembers a token. Its signature is not looked at: that is what tests are for.
+    /// Records a SET without verifying its signature, which is left to the tests.
     fn take(&self, token: &[u8]) -> Result<()> {
         let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
         let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
@@ -152,33 +148,33 @@ impl Seen {
         Ok(())
     }
 
-    /// When an event arrived first.
+    /// Time of the first arrival of an event.
     pub fn arrival(&self, txn: &str, event_type: &str) -> Option<Instant> {
         let key = (txn.to_owned(), event_type.to_owned());
         self.arrivals().events.get(&key).map(|arrival| arrival.at)
     }
 
-    /// How many different events have arrived.
+    /// Number of distinct events.
     pub fn events(&self) -> u64 {
         self.arrivals().events.len() as u64
     }
 
-    /// How often an event came again under its `jti`.
+    /// Arrivals of a known event under its `jti`.
     pub fn repeats(&self) -> u64 {
         self.arrivals().repeats
     }
 
-    /// How often one came under another.
+    /// Arrivals of a known event under another `jti`.
     pub fn renamed(&self) -> u64 {
         self.arrivals().renamed
     }
 
-    /// How many came behind a later one of their subject.
+    /// Arrivals after a later event of the same subject.
     pub fn out_of_order(&self) -> u64 {
         self.arrivals().out_of_order
     }
 
-    /// From the first arrival to the last.
+    /// Time from the first to the last arrival.
     pub fn took(&self) -> Duration {
         let arrivals = self.arrivals();
         let took = arrivals.first.zip(arrivals.last).map(|(first, last)| last - first);

@@ -1,8 +1,8 @@
-//! `bench race`: one execution token is presented to all nodes at once; exactly one may accept it.
+//! `bench race`: one execution-scoped token is presented to all nodes at once; exactly one may accept it.
 //!
-//! Who presents it at a node that does not answer, as it was killed, presents it at the next one with the same
-//! `Idempotency-Key`: that is the same presentation, and its answer is the same. So each round has as many
-//! presentations as nodes, each with one answer, of which exactly one is an acceptance.
+//! A presentation to a node that was killed is retried at the next one with the same `Idempotency-Key`: it is
+//! the same presentation and has the same answer. So each round has as many presentations as nodes, each with
+//! one answer, of which exactly one accepts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,19 +18,18 @@ use crate::health::{Health, View};
 use crate::members::{Members, Place};
 use crate::report::Report;
 
-/// Longest wait until another node leads, and until all are well again.
+/// Maximum wait for another leader, and for all nodes to be ready again.
 const WELL_MAX: Duration = Duration::from_secs(90);
-/// Longest time that one presentation is tried.
+/// Maximum time for one presentation.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
-    /// Rounds, each with a token of its own
+    /// Rounds, each with its own token
     #[arg(long, default_value_t = 10_000)]
     rounds: u64,
-    /// Rounds that run at once
+    /// Concurrent rounds
     #[arg(long, default_value_t = 8)]
     at_once: u64,
     /// Seconds between two kills of the leader; 0: never
@@ -41,12 +40,12 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-/// How rounds have ended.
+/// Counts of round results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ends {
     /// Exactly one acceptance.
     once: u64,
-    /// None, though every presentation was answered.
+    /// None, although every presentation was answered.
     never: u64,
     /// More than one.
     more: u64,
@@ -66,7 +65,6 @@ impl Ends {
     }
 }
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
@@ -127,7 +125,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// What the presentations of one token are answered.
+/// Answers to the presentations of one token.
 async fn one(client: &Arc<Client>, number: u64) -> Result<Vec<Option<bool>>> {
     let account = client.account(0);
     let token = client.execution_token(&account, number).await?;
@@ -159,7 +157,7 @@ async fn one(client: &Arc<Client>, number: u64) -> Result<Vec<Option<bool>>> {
     Ok(verdicts)
 }
 
-/// Kills the leader again and again; never ends by itself but with an error.
+/// Kills the leader repeatedly; ends only with an error.
 async fn kill(every_secs: f64, members: &mut Members, health: &Health, kills: &mut u64) -> Result<()> {
     if every_secs <= 0.0 {
         return std::future::pending().await;

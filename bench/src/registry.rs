@@ -1,7 +1,7 @@
-//! Made-up tools: how they are registered, and requests about one of them at random.
+//! Synthetic tools: their registration, and requests about random ones.
 //!
-//! Tool number n has the id `tool-<16 hexadecimal digits>` that is a bijection of n: those registered first
-//! lie everywhere among those registered later, as they would where people choose names.
+//! Tool n has the id `tool-<16 hexadecimal digits>`, a bijection of n: earlier tools lie everywhere among
+//! later ones, as with names that people choose.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::credentials::AUDIENCE;
 use crate::load::{self, Write, as_f64};
 use crate::wire::{self, ANSWER_MAX, Connection, Target};
 
-/// Connections that register.
+/// Connections for registrations.
 const CONNECTIONS: usize = 96;
-/// Time before a request that was answered "not now" is sent again.
+/// Pause before a request that was answered 503 is retried.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Requests that are not answered as they should be before registering is given up.
+/// Maximum failed tries of a registration.
 const TRIES_MAX: u32 = 200;
-/// How often progress is told.
+/// Registrations between two progress messages.
 const PROGRESS_EVERY: u64 = 50_000;
 
 /// The id of a tool. All have the same length.
@@ -32,7 +32,7 @@ pub fn tool_id(number: u64) -> String {
     format!("tool-{:016x}", mixed(number))
 }
 
-/// `SplitMix64`: a bijection whose values look like random ones.
+/// `SplitMix64`: a bijection whose values look random.
 fn mixed(number: u64) -> u64 {
     let mut value = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,7 +40,7 @@ fn mixed(number: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The entry of a tool, with every member that one usually has.
+/// The entry of a tool, with every usual field.
 fn entry(number: u64) -> String {
     format!(
         r#"{{"tool_id":"{}","name":"Reports of shard {number}","resource_uri":"{AUDIENCE}","required_capabilities":["db.read"],"max_blast_radius":"namespace:demo","protocols":["mcp","http"],"version":"1.4.{number}","description":"Answers a question in SQL over the tables of shard {number}, with at most a thousand rows, for reports and for whoever asks on behalf of somebody that may read them."}}"#,
@@ -48,7 +48,7 @@ fn entry(number: u64) -> String {
     )
 }
 
-/// Registers the tools from number `from` to before `to`; how long it took.
+/// Registers the tools `from..to`. Returns the duration.
 pub async fn register(target: &Target, from: u64, to: u64) -> Result<Duration> {
     let next = Arc::new(AtomicU64::new(from));
     let mut workers = JoinSet::<Result<()>>::new();
@@ -76,7 +76,7 @@ pub async fn register(target: &Target, from: u64, to: u64) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Until it is there. A request whose answer was lost is sent again: the same entry changes nothing.
+/// Retries until it is registered: the same entry changes nothing.
 async fn register_one(target: &Target, connection: &mut Option<Connection>, number: u64) -> Result<()> {
     let body = entry(number);
     let request = wire::request_with("POST", "/v1/tools", &target.host, "", body.as_bytes());
@@ -100,19 +100,19 @@ async fn register_one(target: &Target, connection: &mut Option<Connection>, numb
     bail!("a tool could not be registered")
 }
 
-/// Draws tools; no two draws of one bench are the same number in the sequence.
+/// Draws tools; no two draws of one bench have the same sequence number.
 #[derive(Clone, Default)]
 pub struct Draws(Arc<AtomicU64>);
 
 impl Draws {
-    /// The place of this draw among all, and a number below `tools`.
+    /// Sequence number of this draw, and a number below `tools`.
     fn next(&self, tools: u64) -> (u64, u64) {
         let place = self.0.fetch_add(1, Ordering::Relaxed);
         (place, mixed(place ^ 0x5bd1_e995_0000_0000) % tools.max(1))
     }
 }
 
-/// Verifications: one of `tokens` for one of the tools, each with another body hash.
+/// Verifications of one of `tokens` for one of the tools, each with another body hash.
 pub fn verify(draws: &Draws, host: &str, tools: u64, tokens: Arc<Vec<String>>) -> Write {
     let (draws, host) = (draws.clone(), host.to_owned());
     Arc::new(move |_, request| {
@@ -121,7 +121,7 @@ pub fn verify(draws: &Draws, host: &str, tools: u64, tokens: Arc<Vec<String>>) -
     })
 }
 
-/// The same about a tool that is not there: the token is checked, and nothing is audited.
+/// The same for an unknown tool: the token is verified, and nothing is audited.
 pub fn verify_unknown(draws: &Draws, host: &str, tools: u64, tokens: Arc<Vec<String>>) -> Write {
     let (draws, host) = (draws.clone(), host.to_owned());
     Arc::new(move |_, request| {
@@ -140,7 +140,7 @@ pub fn get(draws: &Draws, host: &str, tools: u64) -> Write {
     })
 }
 
-/// Pages of a hundred tools behind one of them.
+/// Pages of a hundred tools after one of them.
 pub fn list(draws: &Draws, host: &str, tools: u64) -> Write {
     let (draws, host) = (draws.clone(), host.to_owned());
     Arc::new(move |_, request| {
@@ -155,7 +155,7 @@ fn token(tokens: &[String], place: u64) -> &str {
     usize::try_from(index).ok().and_then(|index| tokens.get(index)).map_or("", String::as_str)
 }
 
-/// The hash of a body that nobody has, another one at each place.
+/// A hash that no body has, unique for the number.
 pub fn body_hash(place: u64) -> String {
     let mut hash = [0; 32];
     for (number, part) in (0..).zip(hash.chunks_exact_mut(8)) {
@@ -164,7 +164,7 @@ pub fn body_hash(place: u64) -> String {
     URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// A verification whose body hash is that of no other place.
+/// A verification with such a body hash.
 pub fn write_verification(request: &mut Vec<u8>, host: &str, tool_id: &str, token: &str, place: u64) {
     let mut body = String::with_capacity(token.len() + 160);
     let hash = body_hash(place);

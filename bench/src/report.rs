@@ -1,4 +1,4 @@
-//! Markdown on standard output and, if asked for, in a file.
+//! Markdown on standard output and optionally in a file.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Under this title.
     pub fn new(title: &str) -> Self {
         let mut report = Self::default();
         report.line(&format!("# {title}\n"));
         report
     }
 
-    /// One line.
     pub fn line(&mut self, line: &str) {
         println!("{line}");
         self.text.push_str(line);
@@ -48,12 +46,12 @@ impl Report {
         self.line(&line);
     }
 
-    /// Something that must not be.
+    /// Counts violations.
     pub fn fail(&mut self, count: u64) {
         self.failures += count;
     }
 
-    /// Writes the file; whether nothing failed.
+    /// Writes the file. Returns whether there was no violation.
     pub fn finish(self, output: Option<&Path>) -> Result<bool> {
         if let Some(path) = output {
             fs::write(path, &self.text).with_context(|| path.display().to_string())?;
@@ -62,12 +60,12 @@ impl Report {
     }
 }
 
-/// Mebibytes, one digit after the point.
+/// Mebibytes with one decimal.
 pub fn mib(kib: u64) -> String {
     format!("{:.1}", crate::load::as_f64(kib) / 1024.0)
 }
 
-/// Milliseconds, two digits after the point.
+/// Milliseconds with two decimals.
 pub fn ms(millis: f64) -> String {
     format!("{millis:.2}")
 }

@@ -1,13 +1,13 @@
-//! `bench resume`: a leader that slept through a revocation, or was cut off, with verifications waiting in its
+//! `bench resume`: a leader that slept through a revocation, or was partitioned, with verifications in its
 //! sockets.
 //!
-//! Each round: connections to the leader are opened; it is stopped (SIGSTOP); half of the connections get a
-//! verification of one workload's token, into the socket of the sleeping process; another node leads; the
-//! workload is revoked there; when that is acknowledged, the other half get theirs; the old leader goes on
-//! (SIGCONT) and answers all of them, and new ones that come at once. Whatever began after the acknowledgement
-//! must not be accepted. What began before it may be.
+//! Each round opens connections to the leader and stops it (SIGSTOP). Half of the connections get a
+//! verification of one workload's token into the sockets of the sleeping process. Another node leads, the
+//! workload is revoked there, and after the acknowledgement the other half get theirs. The old leader resumes
+//! (SIGCONT) and answers all of them and new ones. A verification that began after the acknowledgement must
+//! not be accepted; one that began before may be.
 //!
-//! With `--fault cut` the leader does not sleep: it is cut off from its peers while clients still reach it.
+//! With `--fault cut` the leader is partitioned from the other nodes instead, while clients still reach it.
 
 use std::time::Duration;
 
@@ -23,17 +23,17 @@ use crate::members::{Members, Place};
 use crate::report::Report;
 use crate::wire::Connection;
 
-/// Longest wait for another leader, and for the old one to come back.
+/// Maximum wait for another leader, and for the old one to return.
 const LEADER_MAX: Duration = Duration::from_secs(90);
-/// Longest wait for what was queued.
+/// Maximum wait for queued answers.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// What keeps the leader from hearing of the revocation.
+/// Fault that hides the revocation from the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
     /// SIGSTOP, and SIGCONT later
     Pause,
-    /// Cut off from its peers while clients still reach it, and joined again; needs --hosts
+    /// Network partition from the other nodes while clients still reach it; needs --hosts
     Cut,
 }
 
@@ -53,10 +53,9 @@ impl What {
     }
 }
 
-/// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
-    /// What is done to the leader
+    /// Fault of the leader
     #[arg(long, value_enum, default_value_t = What::Pause)]
     fault: What,
     /// Rounds
@@ -70,7 +69,7 @@ pub struct Plan {
     output: Option<std::path::PathBuf>,
 }
 
-/// What was said of verifications.
+/// Counts of verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Verdicts {
     accepted: u64,
@@ -99,10 +98,9 @@ impl Verdicts {
     }
 }
 
-/// Verifications that began before the 202, after it while the leader slept, and when it was awake again.
+/// Verifications that began before the 202, after it during the fault, and after the fault.
 type Round = [Verdicts; 3];
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
@@ -141,7 +139,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// What must be none.
+/// Violations of a round.
 fn stale(round: &Round) -> u64 {
     round[1].accepted + round[2].accepted
 }
@@ -180,12 +178,12 @@ async fn one(
     for connection in &mut after {
         connection.send(&next()).await?;
     }
-    // Who is cut off must answer for itself; who sleeps can only be asked when it wakes up.
+    // A partitioned node must answer now; a sleeping one answers later.
     let early =
         if plan.fault == What::Cut { answers(std::mem::take(&mut after)).await } else { Verdicts::default() };
     plan.fault.end(members, old)?;
     if others.is_empty() {
-        // One node alone: what was queued comes before the revocation.
+        // A single node: the queue comes before the revocation.
         client.revoke(&account, &[old]).await?;
         before.append(&mut after);
     }
@@ -202,7 +200,7 @@ async fn one(
     Ok(round)
 }
 
-/// What comes back on these connections.
+/// Verdicts that arrive on these connections.
 async fn answers(connections: Vec<Connection>) -> Verdicts {
     let mut reading = JoinSet::new();
     for mut connection in connections {

@@ -1,8 +1,8 @@
-//! `bench revocations`: what an index of many revocations costs, beside an empty one: memory, the start of a
+//! `bench revocations`: the cost of an index of many revocations beside an empty one: memory, start of a
 //! node, and verifications.
 //!
-//! Two nodes of the same program; their measurements take turns. The revocations come as signals do, each
-//! with as many subjects as one may have; an operator lets their issuer go beyond its quota.
+//! Two nodes of the same program are measured in turns. The revocations come as signals with the maximum of
+//! subjects each; an operator raises the quota of their issuer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,25 +25,23 @@ use crate::wire::{self, ANSWER_MAX, Connection, Target};
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
-/// Connections of each measurement, and those that bring signals.
+/// Connections of each measurement, and of the signals.
 const CONNECTIONS: usize = 32;
 const SENDERS: usize = 96;
-/// Subjects of one signal.
+/// Subjects per signal.
 const SUBJECTS: u64 = 16;
-/// Tools that are called.
 const TOOLS: u64 = 1000;
-/// Different tokens that are verified.
+/// Distinct tokens.
 const TOKENS: usize = 64;
-/// The part of the lower of both peaks at which latency is measured.
+/// Fraction of the lower peak at which latency is measured.
 const LATENCY_LOAD: f64 = 0.5;
-/// Time before a signal that was answered "not now" is sent again.
+/// Pause before a signal that was answered 503 is retried.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Tries for one signal.
+/// Maximum tries per signal.
 const TRIES_MAX: u32 = 2000;
-/// How often progress is told.
+/// Revocations between two progress messages.
 const PROGRESS_EVERY: u64 = 50_000;
 
-/// How many revocations, and how long.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Size {
     /// Revocations in the index
@@ -61,7 +59,6 @@ struct Side {
     draws: Draws,
 }
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let mut report = Report::new("Revocations");
     report.line("Two nodes share one core and take turns, the generator has another.\n");
@@ -89,7 +86,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     );
     drop((first, filled));
 
-    // Killed, and started again on what they left.
+    // Killed and restarted on their data.
     let (first, first_took) = start_timed(&empty, core, true).await?;
     let (filled, filled_took) = start_timed(&full, core, true).await?;
     let secs = |took: Duration| format!("{:.1}", took.as_secs_f64());
@@ -159,7 +156,7 @@ impl Side {
     }
 }
 
-/// Revokes so many subjects; how long it took.
+/// Revokes so many subjects. Returns the duration.
 async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
     allow(&node.target("operator")?, revocations).await?;
     let target = node.target("transmitter")?;
@@ -192,7 +189,7 @@ async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// As an operator does: the quota is there against just this.
+/// Raises the quota as an operator.
 async fn allow(target: &Target, more: u64) -> Result<()> {
     let body = json!({"issuer": SIGNAL_ISSUER, "more": more}).to_string();
     let request = wire::request_with("POST", "/v1/sys/signals/allowance", &target.host, "", body.as_bytes());
@@ -203,7 +200,7 @@ async fn allow(target: &Target, more: u64) -> Result<()> {
     Ok(())
 }
 
-/// Until it is acknowledged. One whose answer was lost is sent again: it counts once.
+/// Retries until it is acknowledged: a duplicate counts once.
 pub async fn send(target: &Target, connection: &mut Option<Connection>, request: &[u8]) -> Result<()> {
     for _ in 0..TRIES_MAX {
         let mut open = match connection.take() {

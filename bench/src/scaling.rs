@@ -1,5 +1,5 @@
-//! `bench scaling`: exchanges in a second at one, two and three nodes of one cluster, each of which may use a
-//! part of one core only, so that the machine has room for all and for the generator.
+//! `bench scaling`: exchanges per second at one, two and three nodes of one cluster. Each node may use only a
+//! part of one core, so that the machine has capacity for all and for the generator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,16 +18,15 @@ use crate::report::{Report, ms};
 use crate::window::middle;
 use crate::wire::Target;
 
-/// More exchanges in a second than one capped node has ever done.
+/// Upper bound of exchanges per second and capped node.
 const PER_SEC_MAX: u64 = 6000;
 
-/// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
-    /// Thousandths of one core that each node may use
+    /// Thousandths of one core per node
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(10..=10_000))]
     cap: u64,
-    /// Connections to each node
+    /// Connections per node
     #[arg(long, default_value_t = 16)]
     connections: usize,
     /// Seconds of each measurement
@@ -41,7 +40,6 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let members = place.members()?;
     let health = Health::of(&members).await?;
@@ -69,10 +67,10 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
         "other answers",
     ]);
     let mut load = Load { members: &members, targets: members.targets("workload")?, plan, first: 1 << 33 };
-    // What a node does once, it has done then.
+    // Warm-up.
     load.exchange(members.count()).await?;
     let mut rates = vec![Vec::new(); members.count()];
-    // In turns: whatever else the machine does is felt by all alike.
+    // In turns, so that other load on the machine affects all alike.
     for round in 1..=plan.rounds {
         for asked in 1..=members.count() {
             let before = cpu_secs("self")?;
@@ -106,7 +104,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// Exchanges, each with a credential of its own.
+/// Exchanges with distinct credentials.
 struct Load<'m> {
     members: &'m Members,
     targets: Vec<Target>,
@@ -116,7 +114,7 @@ struct Load<'m> {
 }
 
 impl Load<'_> {
-    /// At so many nodes at once.
+    /// Exchanges at so many nodes at once.
     async fn exchange(&mut self, asked: usize) -> Result<Tally> {
         let Plan { cap, connections, seconds, .. } = *self.plan;
         let count = PER_SEC_MAX * seconds * cap / 1000;

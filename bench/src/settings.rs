@@ -1,4 +1,4 @@
-//! What the configuration of a node under test says.
+//! Configuration of a node under test.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::certificates::TRUST_DOMAIN;
 use crate::credentials::{FABRIC, ISSUER};
 
-/// Callers that get a certificate and an entry, with their capabilities. `steady` is the good client.
+/// Callers with a certificate and an entry, and their capabilities. `steady` is the well-behaved client.
 pub const CALLERS: [(&str, &str); 6] = [
     ("operator", r#""cluster.admin", "metrics.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
@@ -16,48 +16,45 @@ pub const CALLERS: [(&str, &str); 6] = [
     (TRANSMITTER, r#""signals.send""#),
     ("receiver", r#""streams.manage", "streams.read""#),
 ];
-/// The caller that brings signals, and in whose name.
+/// The caller that sends signals as their issuer.
 const TRANSMITTER: &str = "transmitter";
 pub const SIGNAL_ISSUER: &str = "https://events.example";
 
-/// Where everything of one node is.
+/// Paths and addresses of one node.
 pub struct Settings<'a> {
-    /// The policy that it starts with.
     pub policies: &'a Path,
-    /// Its certificate and those who may call; `None`: development mode, without TLS.
+    /// Directory of certificates; `None`: development mode, without TLS.
     pub pki: Option<PathBuf>,
-    /// The keys of the issuer that it believes.
+    /// The keys of the issuer that it trusts.
     pub issuer_keys: &'a Path,
-    /// Its data directory.
     pub data: &'a Path,
-    /// The plain listener.
     pub http: SocketAddr,
-    /// The TLS listener; nothing in development mode.
+    /// Unused in development mode.
     pub https: SocketAddr,
-    /// Its place in a cluster, if it is one of several.
+    /// `None` for a single node.
     pub member: Option<Membership>,
 }
 
-/// The place of a node in a cluster.
+/// Membership of a node in a cluster.
 #[derive(Clone)]
 pub struct Membership {
-    /// Its number, from 1.
+    /// Its id, from 1.
     pub id: u64,
-    /// Every member's number and where it listens for the others, this one's too.
+    /// Id and peer address of every member, including this one.
     pub members: Vec<(u64, SocketAddr)>,
-    /// Time between two heartbeats.
+    /// Heartbeat interval.
     pub heartbeat_millis: u64,
 }
 
 impl Settings<'_> {
-    /// As the node reads it.
+    /// The configuration file.
     pub fn text(&self) -> String {
         let mode = if self.pki.is_some() { "production" } else { "development" };
         let (id, https) = (
             self.member.as_ref().map(|member| format!("id = {}\n", member.id)).unwrap_or_default(),
             self.pki.as_ref().map(|_| format!("https = \"{}\"\n", self.https)).unwrap_or_default(),
         );
-        // The rate of one caller is out of the way: what is measured is what lies behind it.
+        // The rate per caller must not limit the measurement.
         format!(
             r#"[node]
 {id}data_dir = "{data}"
@@ -136,7 +133,7 @@ trust_domains = ["{TRUST_DOMAIN}"]
     }
 }
 
-/// What the files of a node's certificate for its peers begin with.
+/// File name prefix of a node's peer certificate.
 pub fn peer_name(id: u64) -> String {
     format!("peer-{id}")
 }

@@ -1,5 +1,5 @@
-//! `bench signals`: how long a signal takes until it is acknowledged, beside what the disk takes for one
-//! sync, in turns; and how signals are written.
+//! `bench signals`: time until a signal is acknowledged, beside the time of a disk sync, in turns; and
+//! requests with signals.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -21,11 +21,10 @@ use crate::wire;
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
-/// Connections.
 const CONNECTIONS: usize = 32;
-/// Syncs that are timed in each round.
+/// Timed syncs per round.
 const SYNCS: usize = 200;
-/// Bytes that each sync brings to the disk: one page.
+/// Bytes per sync: one page.
 const SYNC_BYTES: usize = 4096;
 
 /// The body of a signal that revokes every session of these subjects of its issuer.
@@ -43,12 +42,11 @@ pub fn session_revoked(jti: &str, subjects: impl Iterator<Item = String>) -> Str
     set.to_string()
 }
 
-/// The request that brings it.
+/// The request with this signal.
 pub fn request(host: &str, body: &str) -> Vec<u8> {
     wire::request_with("POST", "/v1/signals/events", host, "", body.as_bytes())
 }
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, seconds: u64, rate: f64) -> Result<bool> {
     let node = start.node(Some(cores.node_core)).await?;
     let target = node.target("transmitter")?;
@@ -94,7 +92,7 @@ fn write_row(report: &mut Report, name: &str, windows: &[Window], syncs: &[[f64;
     ]);
 }
 
-/// The median and the 99th percentile of a sync of one page in `directory`, in milliseconds.
+/// Median and 99th percentile of a sync of one page in `directory`, in milliseconds.
 fn sync_times(directory: &Path) -> Result<[f64; 2]> {
     let path = directory.join("sync-probe");
     let mut file = File::create(&path)?;

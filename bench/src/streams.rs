@@ -1,6 +1,6 @@
-//! `bench streams`: pushes to a receiver that was down, and what that does to another stream: each event at least
-//! once and in order, how fast it catches up, and what a kill in the middle loses. Beside it a receiver that polls
-//! and never acknowledges.
+//! `bench streams`: pushes to a receiver that was down, and their effect on another stream: each event at
+//! least once and in order, the speed of the catch-up, and the losses of a kill in the middle. Beside them a
+//! receiver that polls and never acknowledges.
 //!
 //! The receivers are in this process and answer 202 to everything.
 
@@ -27,29 +27,28 @@ use crate::settings::SIGNAL_ISSUER;
 use crate::signals;
 use crate::wire::{self, Target};
 
-/// Events of the stream that was down: those of one signal, which revoke nothing.
+/// Events of the stream that was down: two per signal, which revoke nothing.
 const HELD: [&str; 2] = [
     "https://schemas.openid.net/secevent/caep/event-type/session-established",
     "https://schemas.openid.net/secevent/caep/event-type/session-presented",
 ];
 /// The event of the other stream.
 const QUICK: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
-/// Whom the events are about.
+/// Number of subjects.
 const SUBJECTS: u64 = 1000;
-/// Connections that bring signals.
+/// Connections that send signals.
 const SENDERS: usize = 16;
-/// Signals of the other stream in a second.
+/// Signals of the other stream per second.
 const QUICK_RATE: u64 = 50;
-/// Seconds of what is signed to see what a core can.
+/// Duration of the measurement of signatures.
 const SIGN_TIME: Duration = Duration::from_secs(2);
-/// Longest wait for something to arrive: a receiver that was down is left alone for up to five minutes.
+/// Maximum wait for arrivals: the backoff of a receiver that was down is up to five minutes.
 const ARRIVAL_MAX: Duration = Duration::from_secs(600);
-/// Time between two looks at what has arrived.
+/// Interval of the checks for arrivals.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// Times that the poller asks which never acknowledges.
+/// Polls that never acknowledge.
 const POLLS: usize = 100;
 
-/// How many events, and how long.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Size {
     /// Events to the receiver that is down for the first half
@@ -60,7 +59,6 @@ pub struct Size {
     seconds: u64,
 }
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let mut node = start.node(Some(cores.node_core)).await?;
     let mut report = Report::new("Streams");
@@ -126,7 +124,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
         + seen.out_of_order()
         + size.events.saturating_sub(seen.events());
 
-    // What waits is delivered until the node is killed in the middle.
+    // The backlog is delivered until the node is killed in the middle.
     let more = size.events / 5;
     set_status(&node, &held_id, "paused").await?;
     bring(&node, signals..signals + more / HELD.len() as u64).await?;
@@ -138,7 +136,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let node = start.node_again(Some(cores.node_core)).await?;
     let all = size.events + more / HELD.len() as u64 * HELD.len() as u64;
     seen.until(all).await?;
-    // Repetitions come first; behind the last event there is nothing more to come.
+    // Retries come first; nothing follows the last event.
     let lost = all.saturating_sub(seen.events());
     row("killed after, of", format!("{} of {}", before - size.events, all - size.events));
     row("lost", lost.to_string());
@@ -159,7 +157,7 @@ fn both(latencies: &[f64]) -> String {
     format!("{}, {} ({})", ms(at(50)), ms(at(99)), sorted.len())
 }
 
-/// What one core can sign with a key of 2048 bits.
+/// Signatures per second of one core with a key of 2048 bits.
 fn signatures_per_sec() -> Result<f64> {
     let key = KeyPair::generate(KeySize::Rsa2048).context("an RSA key")?;
     let (random, mut signature) = (SystemRandom::new(), vec![0; key.public_modulus_len()]);
@@ -172,7 +170,7 @@ fn signatures_per_sec() -> Result<f64> {
     Ok(as_f64(signed) / begun.elapsed().as_secs_f64())
 }
 
-/// A stream that is pushed there; its id.
+/// Creates a push stream. Returns its id.
 async fn create(node: &Node, url: &str, events: &[&str]) -> Result<String> {
     let target = node.target("receiver")?;
     let body = json!({
@@ -182,7 +180,7 @@ async fn create(node: &Node, url: &str, events: &[&str]) -> Result<String> {
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
-/// A stream that is polled; its id.
+/// Creates a poll stream. Returns its id.
 async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
     let body = json!({
         "iss": FABRIC, "aud": "https://poller.example/", "events_requested": events, "delivery_method": "poll",
@@ -191,7 +189,7 @@ async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
-/// What a poll is answered that acknowledges nothing.
+/// The answer to a poll that acknowledges nothing.
 async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/poll/{stream_id}"));
     let body = json!({"returnImmediately": true}).to_string();
@@ -202,7 +200,7 @@ async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
     Ok(answer.body().to_vec())
 }
 
-/// The status of a stream with its reason, and what a poll of it is answered.
+/// Status and reason of a stream, and the answer to a poll of it.
 async fn standing(node: &Node, stream_id: &str) -> Result<String> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/status?stream_id={stream_id}"));
     let answer = target.ask(&wire::request_with("GET", &path, &target.host, "", b"")).await?;
@@ -247,7 +245,7 @@ async fn bring(node: &Node, numbers: std::ops::Range<u64>) -> Result<()> {
     bring_to(&node.target("transmitter")?, numbers).await
 }
 
-/// Brings these signals of the stream that was down, each until it is acknowledged.
+/// Sends these signals of the stream that was down, each until it is acknowledged.
 async fn bring_to(target: &Target, numbers: std::ops::Range<u64>) -> Result<()> {
     let next = Arc::new(AtomicU64::new(numbers.start));
     let mut senders = JoinSet::<Result<()>>::new();
@@ -271,7 +269,7 @@ async fn bring_to(target: &Target, numbers: std::ops::Range<u64>) -> Result<()> 
     Ok(())
 }
 
-/// From a signal of the other stream to its arrival, in milliseconds.
+/// Time from a signal of the other stream to its arrival, in milliseconds.
 async fn latencies(node: &Node, quick: &Receiver, numbers: std::ops::Range<u64>) -> Result<Vec<f64>> {
     let mut connection = None;
     let (target, mut sent) = (node.target("transmitter")?, Vec::new());
@@ -281,7 +279,7 @@ async fn latencies(node: &Node, quick: &Receiver, numbers: std::ops::Range<u64>)
     arrived(quick, sent).await
 }
 
-/// The same for as long as `work` goes on.
+/// The same for the duration of `work`.
 async fn latencies_while(
     node: &Node,
     quick: &Receiver,
@@ -300,7 +298,7 @@ async fn latencies_while(
     arrived(quick, sent).await
 }
 
-/// The name of the signal, and when it was sent. Waits for the next one's turn.
+/// Waits for the next turn and sends a signal. Returns its name and the time.
 async fn send_quick(
     target: &Target,
     connection: &mut Option<wire::Connection>,
@@ -326,7 +324,7 @@ async fn arrived(quick: &Receiver, sent: Vec<(String, Instant)>) -> Result<Vec<f
 }
 
 impl Seen {
-    /// Waits until so many events have arrived.
+    /// Waits for so many arrivals.
     async fn until(&self, events: u64) -> Result<()> {
         let begun = Instant::now();
         let (mut last, mut since) = (0, begun);

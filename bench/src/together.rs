@@ -1,5 +1,5 @@
-//! `bench together`: all nodes are killed right after a revocation was acknowledged; it must still hold when
-//! they are back.
+//! `bench together`: all nodes are killed right after a revocation was acknowledged; it must still apply
+//! after their restart.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,10 +11,9 @@ use crate::health::{Health, View};
 use crate::members::{Members, Place};
 use crate::report::Report;
 
-/// Longest wait until all nodes are back.
+/// Maximum wait for all nodes.
 const WELL_MAX: Duration = Duration::from_secs(90);
 
-/// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
     /// Rounds
@@ -25,7 +24,6 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
@@ -55,7 +53,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// How many nodes refuse the token when all are back, and how soon after the 202 the last was killed.
+/// Number of nodes that refuse the token after the restart, and the time from the 202 to the last kill.
 async fn one(
     number: u64,
     client: &Client,
@@ -73,7 +71,7 @@ async fn one(
     if !client.verdict_in_the_end(0, &next()).await? {
         bail!("the token is refused before anybody has revoked it");
     }
-    // Each node is the one that acknowledges in its turn.
+    // Nodes take turns in acknowledging.
     let first = usize::try_from(number)? % nodes.len();
     client.revoke(&account, &[first]).await?;
     let acknowledged = Instant::now();
@@ -86,7 +84,7 @@ async fn one(
     for node in &nodes {
         members.start(*node)?;
     }
-    // Asked before they are well too: not one may accept it on the way.
+    // Verified before they are ready too: no node may accept it meanwhile.
     let mut refusals = 0;
     for node in &nodes {
         refusals += usize::from(!client.verdict_in_the_end(*node, &next()).await?);

@@ -1,7 +1,7 @@
-//! `bench tools`: what a registry of many tools costs, beside one of few.
+//! `bench tools`: the cost of a registry of many tools beside one of few.
 //!
-//! Two nodes of the same program, one with each number of tools; their measurements take turns, so that
-//! whatever else the machine does meets both.
+//! Two nodes of the same program, one for each size, are measured in turns, so that other load on the machine
+//! affects both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,12 @@ use crate::wire::Target;
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 3;
-/// Connections of each measurement.
 const CONNECTIONS: usize = 32;
-/// Different tokens that are verified.
+/// Distinct tokens.
 const TOKENS: usize = 64;
-/// The part of the lower of both peaks at which latency is measured.
+/// Fraction of the lower peak at which latency is measured.
 const LATENCY_LOAD: f64 = 0.5;
 
-/// How many tools, and how long.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Size {
     /// Tools of the large registry
@@ -45,7 +43,7 @@ struct Registry {
     target: Target,
     tools: u64,
     draws: Draws,
-    /// Of the node's memory at each stage, and how it came to its tools.
+    /// Memory of the node at each stage, and the course of the registrations.
     told: Vec<(&'static str, String)>,
 }
 
@@ -71,7 +69,6 @@ impl Kind {
 /// The windows of one kind of request at each registry.
 type Windows = [Vec<Window>; 2];
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let mut registries = Vec::new();
     for (name, tools) in [("small", size.small), ("large", size.tools)] {
@@ -124,13 +121,13 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     report.finish(start.output.as_deref())
 }
 
-/// Who is measured first changes from round to round.
+/// The order alternates from round to round.
 const fn turns(round: usize) -> [usize; 2] {
     if round.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
 impl Registry {
-    /// A new node with `tools` tools; its memory is told when it has `small` of them too.
+    /// A new node with `tools` tools. Its memory is reported at `small` tools too.
     async fn filled(start: &Start, core: usize, tools: u64, small: u64) -> Result<Self> {
         let node = start.node(Some(core)).await?;
         drop(node.mint().await?);
@@ -161,7 +158,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Requests of one kind; tokens are minted anew, as they live for minutes.
+    /// Requests of one kind, with new tokens, which live for minutes.
     async fn write(&self, kind: Kind) -> Result<Write> {
         let (draws, host, tools) = (&self.draws, &self.target.host, self.tools);
         Ok(match kind {
@@ -269,7 +266,7 @@ fn write_registries(report: &mut Report, registries: &[Registry]) {
     }
 }
 
-/// How many answers of all windows were not 200.
+/// Number of answers other than 200 in all windows.
 fn others(windows: &[Window]) -> String {
     windows.iter().map(|window| window.tally.total() - window.tally.count(200)).sum::<u64>().to_string()
 }

@@ -1,10 +1,9 @@
-//! `bench verify`: how fast verifications are, beside what they cannot be faster than, and what auditing
-//! them costs.
+//! `bench verify`: throughput of verifications beside its ceiling, and the cost of auditing them.
 //!
-//! The ceiling is made of two costs measured in the same minute on the same machine: the verification of an
-//! ES256 signature, and an answer over the same listener that does no work. The audit cannot be switched off.
-//! Its cost lies between that of the two threads that do nothing else here, and that of a verification beside
-//! one of an unknown tool, which checks the token and is not audited.
+//! The ceiling has two costs, measured in the same minute on the same machine: the verification of an ES256
+//! signature, and an answer of the same listener without a handler. The audit cannot be switched off. Its
+//! cost lies between that of its two threads, which do nothing else here, and the difference to a
+//! verification for an unknown tool, which verifies the token and is not audited.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,22 +24,19 @@ use crate::window::{Window, middle};
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
-/// Connections of each measurement.
 const CONNECTIONS: usize = 256;
-/// Tools.
 const TOOLS: u64 = 1000;
-/// Tokens that are verified again and again.
+/// Tokens that are verified repeatedly.
 const TOKENS: usize = 64;
-/// More verifications of new tokens in a second than one core has ever done.
+/// Upper bound of verifications of new tokens per second and core.
 const PER_SEC_MAX: usize = 10_000;
-/// The part of the peak at which latency is measured.
+/// Fraction of the peak at which latency is measured.
 const LATENCY_LOAD: f64 = 0.5;
 /// The thread that writes audit entries.
 const AUDIT_WRITER: &str = "audit-writer";
-/// The thread that writes the log, in which there is nothing but blocks of the audit here.
+/// The thread that writes the log, which contains only audit blocks here.
 const LOG_WRITER: &str = "log-writer";
 
-/// Columns of a round.
 const COLUMNS: [&str; 12] = [
     "round",
     "verify ES256",
@@ -56,7 +52,6 @@ const COLUMNS: [&str; 12] = [
     "generator busy",
 ];
 
-/// Measures and prints.
 pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
     let duration = Duration::from_secs(seconds);
     let node = start.node(Some(cores.node_core)).await?;
@@ -78,7 +73,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
     for round in 0..ROUNDS {
         let new = Arc::new(node.tokens(PER_SEC_MAX * usize::try_from(seconds)?).await?);
         let few = Arc::new(new.iter().take(TOKENS).cloned().collect::<Vec<_>>());
-        // Each of the new ones once, whatever was drawn before.
+        // Each new token once, independent of earlier draws.
         let each_once = registry::verify(&Draws::default(), host, TOOLS, Arc::clone(&new));
         let again = registry::verify(&draws, host, TOOLS, Arc::clone(&few));
         let unknown = registry::verify_unknown(&draws, host, TOOLS, few);
@@ -138,7 +133,7 @@ fn write_row(report: &mut Report, name: &str, measured: &[f64; 11]) {
     report.row(&cells);
 }
 
-/// What each kind of thread used while tokens that were seen before were verified.
+/// Usage of each kind of thread during verifications of known tokens.
 #[derive(Default)]
 struct Shares {
     cpu_secs: BTreeMap<String, f64>,
@@ -193,7 +188,7 @@ fn write_audit(report: &mut Report, [once, seen, absent]: [f64; 3], shares: &Sha
     ));
 }
 
-/// What was written so far.
+/// Totals so far.
 struct Whole {
     threads: BTreeMap<String, Used>,
     data_bytes: u64,
@@ -219,7 +214,7 @@ impl Whole {
     }
 }
 
-/// ES256 verifications that this core does in a second.
+/// ES256 verifications per second on this core.
 fn verifications_per_sec() -> Result<f64> {
     const TURN: u64 = 100;
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;

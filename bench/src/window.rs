@@ -1,4 +1,4 @@
-//! One measurement of load: what was answered, and what the node and the generator used for it.
+//! One measurement of load: its answers, and the usage of the node and the generator.
 
 use std::time::Duration;
 
@@ -8,16 +8,14 @@ use crate::load::{self, Tally, Write, as_f64, quantile_ms};
 use crate::node::{Node, cpu_secs};
 use crate::wire::Target;
 
-/// Answers that are orderly refusals of a node with too much to do.
+/// Orderly refusals of an overloaded node.
 const NOT_NOW: [u16; 2] = [429, 503];
 
-/// What was measured.
 pub struct Window {
-    /// What was answered.
     pub tally: Tally,
-    /// The status that a request should have.
+    /// The expected status.
     pub expected: u16,
-    /// Requests that were due in a second; 0 in closed loop.
+    /// Requests due per second; 0 in closed loop.
     pub rate: f64,
     /// Processor time of the node.
     pub node_cpu_secs: f64,
@@ -39,7 +37,7 @@ impl Window {
         Self::after(node, tally, (expected, 0.0), before)
     }
 
-    /// Open loop with `rate` in a second over at most `connections` for `duration`; answers should be 200.
+    /// Open loop with `rate` per second over at most `connections` for `duration`. Expects 200.
     pub async fn open(
         (node, target): (&Node, &Target),
         write: &Write,
@@ -50,7 +48,7 @@ impl Window {
         Self::open_expecting((node, target), write, 200, rate, connections, duration).await
     }
 
-    /// The same where answers should have another status.
+    /// The same with another expected status.
     pub async fn open_expecting(
         (node, target): (&Node, &Target),
         write: &Write,
@@ -74,44 +72,44 @@ impl Window {
         Ok(Self { tally, expected, rate, node_cpu_secs, own_cpu_secs })
     }
 
-    /// Expected answers in a second.
+    /// Expected answers per second.
     pub fn per_sec(&self) -> f64 {
         self.tally.per_sec(self.expected)
     }
 
-    /// A quantile of the latency of expected answers since each request was due, in milliseconds.
+    /// A quantile of the latency of expected answers since their due time, in milliseconds.
     pub fn ms(&self, quantile: f64) -> f64 {
         quantile_ms(self.tally.since_due.get(&self.expected), quantile)
     }
 
-    /// Processor time of the node for each request, in microseconds.
+    /// Processor time of the node per request, in microseconds.
     pub fn micros_each(&self) -> f64 {
         1e6 * self.node_cpu_secs / as_f64(self.tally.total().max(1))
     }
 
-    /// How busy the node was, in percent of one core.
+    /// Usage of the node, in percent of one core.
     pub fn node_percent(&self) -> f64 {
         100.0 * self.node_cpu_secs / self.tally.elapsed.as_secs_f64()
     }
 
-    /// How busy the generator was, in percent of one core.
+    /// Usage of the generator, in percent of one core.
     pub fn own_percent(&self) -> f64 {
         100.0 * self.own_cpu_secs / self.tally.elapsed.as_secs_f64()
     }
 
-    /// Answers that are neither what was expected nor an orderly refusal.
+    /// Answers that are neither expected nor an orderly refusal.
     pub fn wrong(&self) -> u64 {
         let refused: u64 = NOT_NOW.into_iter().map(|status| self.tally.count(status)).sum();
         self.tally.total() - self.tally.count(self.expected) - refused
     }
 }
 
-/// The middle one of what `of` says of each window; 0 for none.
+/// The median of `of` over the windows; 0 for none.
 pub fn median(windows: &[Window], of: impl Fn(&Window) -> f64) -> f64 {
     middle(windows.iter().map(of).collect())
 }
 
-/// The middle one; 0 for none.
+/// The median; 0 for none.
 pub fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Connections to a node and the smallest HTTP/1.1 that measures it: request bytes in, status out.
+//! Connections to a node and a minimal HTTP/1.1 for measurements: request bytes in, status out.
 //!
-//! Not a client library: nothing is checked, corrected or retried, because half of what is sent here
-//! is wrong on purpose and the other half must not cost the generator more than it costs the node.
+//! No client library: nothing is checked, corrected or retried, because half of the requests are invalid on
+//! purpose and the others must not cost the generator more than the node.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,40 +15,39 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Longest wait for a connection, its handshake included, in all well-behaved traffic.
+/// Maximum wait for a connection, handshake included, in well-behaved traffic.
 pub const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for one answer in all well-behaved traffic.
+/// Maximum wait for one answer in well-behaved traffic.
 pub const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Longest wait for the answer to a request that may be strange.
+/// Maximum wait for the answer to an attack.
 const STRANGE_ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Largest answer that is read.
+/// Maximum size of an answer.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Connections that share one source address; nodes cap them per address.
+/// Connections per source address; nodes limit them per address.
 const CONNECTIONS_PER_SOURCE: u32 = 100;
 
-/// Bytes both ways, whatever carries them.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A listener of the node and how to reach it.
+/// A listener of the node.
 #[derive(Clone)]
 pub struct Target {
-    /// Where it listens.
     pub address: SocketAddr,
-    /// The `Host` that the node answers to.
+    /// The `Host` that the node accepts.
     pub host: String,
     /// TLS, with or without a client certificate; `None` for the plain listener.
     pub tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl Target {
-    /// Opens TCP; to loopback from an address of its own, shared by at most [`CONNECTIONS_PER_SOURCE`].
+    /// Opens TCP; on loopback from a source address that at most [`CONNECTIONS_PER_SOURCE`] connections
+    /// share.
     pub async fn connect_tcp(&self) -> io::Result<TcpStream> {
         self.connect_tcp_with(None).await
     }
 
-    /// The same with so much room for what is not read, if it is given.
+    /// The same with an optional size of the receive buffer.
     pub async fn connect_tcp_with(&self, receive_buffer: Option<u32>) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         if let Some(bytes) = receive_buffer {
@@ -62,7 +61,7 @@ impl Target {
         Ok(stream)
     }
 
-    /// Opens a connection, TLS included if the listener speaks it.
+    /// Opens a connection, with TLS if configured.
     pub async fn connect(&self) -> io::Result<Connection> {
         let stream = self.connect_tcp().await?;
         let io: Box<dyn Io> = match &self.tls {
@@ -72,7 +71,7 @@ impl Target {
         Ok(Connection::over(io))
     }
 
-    /// Sends `request` on a connection of its own and reads one answer.
+    /// Sends `request` on a new connection and reads one answer.
     pub async fn ask(&self, request: &[u8]) -> io::Result<Answer> {
         let mut connection = self.connect().await?;
         connection.asks_for_heads = request.starts_with(b"HEAD ");
@@ -89,7 +88,7 @@ pub async fn handshake(
     timeout(CONNECT_MAX, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await?
 }
 
-/// The next address of 127.1.0.0/16 to connect from.
+/// The next source address of 127.1.0.0/16.
 fn next_source() -> Ipv4Addr {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let place = OPENED.fetch_add(1, Ordering::Relaxed) / CONNECTIONS_PER_SOURCE;
@@ -97,25 +96,22 @@ fn next_source() -> Ipv4Addr {
     Ipv4Addr::new(127, 1, high, low.max(1))
 }
 
-/// What came back.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Status code.
     pub status: u16,
-    /// Head and body as they were sent.
+    /// Head and body as received.
     pub bytes: Vec<u8>,
-    /// Length of the head, the empty line included.
+    /// Length of the head, with its final empty line.
     pub head: usize,
 }
 
 impl Answer {
-    /// The body.
     pub fn body(&self) -> &[u8] {
         self.bytes.get(self.head..).unwrap_or_default()
     }
 }
 
-/// A connection with what was read and not used yet.
+/// A connection with its read buffer.
 pub struct Connection {
     io: Box<dyn Io>,
     read: Vec<u8>,
@@ -124,29 +120,27 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Over an open stream.
     pub fn over(io: Box<dyn Io>) -> Self {
         Self { io, read: Vec::with_capacity(4096), asks_for_heads: false }
     }
 
-    /// The stream itself; what was read ahead is lost.
+    /// The stream itself, without the read buffer.
     pub fn into_io(self) -> Box<dyn Io> {
         self.io
     }
 
-    /// Writes bytes.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.io.write_all(bytes).await?;
         self.io.flush().await
     }
 
-    /// One request, one answer.
+    /// Sends a request and reads its answer.
     pub async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
         self.send(request).await?;
         self.answer().await
     }
 
-    /// One request, the status of its answer; nothing is copied. `true`: the connection ends here.
+    /// Sends a request and reads the status of its answer without copying. `true`: the connection ends here.
     pub async fn ask_status(&mut self, request: &[u8]) -> io::Result<(u16, bool)> {
         self.send(request).await?;
         let (status, _, end, last) = self.next().await?;
@@ -154,7 +148,6 @@ impl Connection {
         Ok((status, last))
     }
 
-    /// The next answer.
     pub async fn answer(&mut self) -> io::Result<Answer> {
         let (status, head, end, _) = self.next().await?;
         Ok(Answer { status, bytes: self.read.drain(..end).collect(), head })
@@ -177,7 +170,7 @@ impl Connection {
     }
 }
 
-/// The first answer in `bytes`, if all of it is there.
+/// The first answer in `bytes`, if it is complete.
 fn complete_answer(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usize, usize, bool)>> {
     let Some(head) = find(bytes, b"\r\n\r\n").map(|at| at + 4) else { return Ok(None) };
     let status = bytes
@@ -208,7 +201,6 @@ fn complete_answer(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usi
     Ok(end.map(|end| (status, head, end, last)))
 }
 
-/// Where `needle` begins.
 pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }

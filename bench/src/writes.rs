@@ -1,10 +1,11 @@
-//! `bench writes`: durable writes in a second, beside etcd, in turns.
+//! `bench writes`: durable writes per second, beside etcd, in turns.
 //!
-//! Both are three members on this machine with their own settings, which sync every commit on a quorum before
-//! it is acknowledged. Clients are a closed loop over connections that stay open, spread over all members. A
-//! write of ours registers a tool over TLS with client certificates: it is parsed, checked, audited and put
-//! into indexes. A write of etcd puts a value of the same size at a key, over plain HTTP through its JSON
-//! gateway, which is in the same process and costs it some processor time; etcd's own gRPC clients are faster.
+//! Both have three members on this machine with their own settings, and sync every commit on a quorum before
+//! it is acknowledged. Clients are a closed loop over persistent connections, spread over all members. A
+//! write of ours registers a tool over TLS with client certificates: it is parsed, verified, audited and
+//! indexed. A write of etcd puts a value of the same size at a key, over HTTP without TLS through its JSON
+//! gateway, which is in the same process and costs it some processor time; etcd's own gRPC clients are
+//! faster.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use crate::node::cpu_secs;
 use crate::report::{Report, ms};
 use crate::wire::Target;
 
-/// How much.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
     /// Numbers of clients
@@ -46,7 +46,6 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let etcd = if plan.without_etcd { None } else { Some(Etcd::start(&plan.etcd, &place.dir).await?) };
     let members = place.members()?;
@@ -91,12 +90,12 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// The processes that the bench has started.
+/// The started processes.
 fn pids(members: &Members) -> Vec<u32> {
     (0..members.count()).filter_map(|node| members.pid(node).ok()).collect()
 }
 
-/// All clients at once, spread over the targets; and the processor time that was used.
+/// All clients at once, spread over the targets; and the processor time.
 async fn measure(
     targets: &[Target],
     pids: &[u32],

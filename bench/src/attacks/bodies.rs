@@ -1,4 +1,4 @@
-//! Bodies that are larger than they look.
+//! Request bodies that are larger than they look.
 
 use std::io::Write as _;
 
@@ -9,10 +9,10 @@ use flate2::write::GzEncoder;
 use super::{Field, Outcome};
 use crate::wire;
 
-/// What the small body would become.
+/// Size of the decompressed body.
 const INFLATED_BYTES: usize = 1024 * 1024;
 
-/// A megabyte of zeros, compressed, from a caller who may exchange: 415, unread.
+/// A megabyte of zeros, compressed, from a caller that may exchange: refused with 415, unread.
 pub async fn compressed(field: &Field<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

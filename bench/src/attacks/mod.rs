@@ -1,6 +1,6 @@
-//! `bench attacks`: every attack against one node, while a good client goes on.
+//! `bench attacks`: every attack against one node, beside a well-behaved client.
 //!
-//! One file per family. An attack says what it tried and what was wrong; this file measures around it.
+//! One file per family of attacks. An attack reports its tries and violations; this file measures the client.
 
 mod bodies;
 mod callers;
@@ -22,23 +22,23 @@ use crate::node::{Node, Start};
 use crate::report::{Report, mib, ms};
 use routes::Route;
 
-/// How long the good client is watched before each attack.
+/// Measurement of the client before each attack.
 const BEFORE: Duration = Duration::from_secs(3);
-/// A short attack is repeated for this long, so that the good client has time to notice.
+/// A short attack is repeated for this long, so that the client can notice it.
 const DURING_MIN: Duration = Duration::from_secs(3);
-/// And at most this often.
+/// Maximum rounds of one attack.
 const ROUNDS_MAX: usize = 200;
-/// Longest time for one round; after it the attack is given up, and says so.
+/// Maximum time of one round; beyond it the attack is aborted and reported.
 const ROUND_MAX: Duration = Duration::from_secs(120);
-/// Most lines of explanation for one attack.
+/// Maximum notes per attack.
 const NOTES_MAX: usize = 8;
 
-/// What the attacks share.
+/// Shared context of the attacks.
 struct Field<'n> {
     node: &'n Node,
-    /// All routes of the node, as it describes them itself.
+    /// All routes of `/openapi.json`.
     routes: Vec<Route>,
-    /// A token that the node minted, for another audience.
+    /// A token that the node minted for another audience.
     minted: String,
 }
 
@@ -85,7 +85,7 @@ impl Attack {
         }
     }
 
-    /// In development mode there is nobody to tell apart, and no TLS.
+    /// Development mode has neither callers nor TLS.
     fn needs_tls(self) -> bool {
         match self {
             Self::Certificates | Self::Headers | Self::Bearers | Self::Http2(_) => true,
@@ -109,25 +109,25 @@ impl Attack {
     }
 }
 
-/// What an attack did and what came of it.
+/// Result of an attack.
 #[derive(Default)]
 pub struct Outcome {
-    /// Requests, streams, frames or connections, whatever the attack consists of.
+    /// Requests, streams, frames or connections, depending on the attack.
     pub tries: u64,
-    /// What was let through and must not be.
+    /// Answers that accepted an attack.
     pub wrong_accepts: u64,
-    /// Answers 500 and above, other than 503.
+    /// Answers 500 and above, except 503.
     pub server_errors: u64,
-    /// When the node had closed the last connection of the attack.
+    /// Time until the node had closed the last connection of the attack.
     pub closed_within: Option<Duration>,
-    /// Connections that were still open when the attack gave up waiting.
+    /// Connections still open at the end of the wait.
     pub left_open: u64,
-    /// What a person should read.
+    /// Notes for the report.
     pub notes: Vec<String>,
 }
 
 impl Outcome {
-    /// Counts an answer that must be a refusal, of these statuses if all is well (0: none at all).
+    /// Counts an answer that must be a refusal with one of these statuses (0: no answer).
     pub fn must_refuse(&mut self, what: &str, status: u16, expected: &[u16]) {
         self.tries += 1;
         if (100..400).contains(&status) {
@@ -141,7 +141,7 @@ impl Outcome {
         }
     }
 
-    /// Remembers a line, once.
+    /// Records a note once.
     pub fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -157,7 +157,6 @@ impl Outcome {
         other.notes.into_iter().for_each(|note| self.note(note));
     }
 
-    /// For people.
     pub fn closed(&self) -> String {
         let within = self.closed_within.map(|within| format!("{:.1}", within.as_secs_f64()));
         let open = (self.left_open > 0).then(|| format!("{} LEFT OPEN", self.left_open));
@@ -166,7 +165,7 @@ impl Outcome {
     }
 }
 
-/// Runs all attacks; those whose name holds `only`, if it is given.
+/// Runs all attacks whose name contains `only`.
 pub async fn run(start: &Start, only: Option<&str>, rate: f64) -> Result<bool> {
     let mut node = start.node(None).await?;
     let minted = node.mint().await?;

@@ -1,4 +1,4 @@
-//! Other spellings of a path: the same decision as for the right one, or none, never a weaker one.
+//! Other spellings of a path: the decision must be that for the path itself or a refusal, never a weaker one.
 
 use anyhow::Result;
 
@@ -7,11 +7,11 @@ use super::{Field, Outcome};
 use crate::load::is_server_error;
 use crate::node::Node;
 
-/// Every route under every spelling, without credentials, on both listeners.
+/// Every route in every spelling, without credentials, on both listeners.
 pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {
-        // In development mode everybody may do everything: what changes the node is left alone.
+        // In development mode every caller may change the node; routes that do are left out.
         for route in field.routes.iter().filter(|route| may_be_asked(field.node, route)) {
             let right = route.request(&route.path, &target.host, "");
             let decision = target.ask(&right).await.map_or(0, |answer| answer.status);
@@ -23,7 +23,7 @@ pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
                     if status == decision && !is_server_error(status) {
                         outcome.tries += 1;
                     } else if route.public {
-                        // Nothing to protect; only a server error would be wrong.
+                        // A public route: only a server error would be a violation.
                         outcome.tries += 1;
                         outcome.server_errors += u64::from(is_server_error(status));
                     } else {
@@ -40,7 +40,7 @@ fn may_be_asked(node: &Node, route: &Route) -> bool {
     node.https.is_some() || route.method == "GET"
 }
 
-/// The route's own method, and others that might be let through in its place.
+/// The route's own method, and others that might pass in its place.
 fn requests(route: &Route, path: &str, host: &str) -> Vec<Vec<u8>> {
     let mut requests = vec![route.request(path, host, "")];
     if path == route.path {
@@ -55,7 +55,7 @@ fn requests(route: &Route, path: &str, host: &str) -> Vec<Vec<u8>> {
     requests
 }
 
-/// Ways to write a path that some part of some system would take for the same.
+/// Spellings that some part of some system treats as the path itself.
 fn spellings(path: &str) -> Vec<String> {
     let (parent, last) = path.rsplit_once('/').unwrap_or(("", path));
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -116,7 +116,7 @@ fn encoded(part: &str) -> String {
         .map_or_else(String::new, |byte| format!("%{byte:02x}{}", part.get(1..).unwrap_or_default()))
 }
 
-/// A slash before it in two bytes where one would do (invalid UTF-8, RFC 3629 §3).
+/// An overlong encoding of a slash before it (invalid UTF-8, RFC 3629 §3).
 fn overlong(part: &str) -> String {
     format!("%c0%af{part}")
 }

@@ -1,11 +1,11 @@
-//! The routes of the node, as its own description names them.
+//! The routes of the node by its `/openapi.json`.
 
 use anyhow::{Context as _, Result};
 
 use crate::node::Node;
 use crate::wire;
 
-/// Routes that anybody may ask (contract §2). Metrics have a setting of their own.
+/// Public routes (contract §2). Metrics have a setting of their own.
 const PUBLIC: [&str; 8] = [
     "/v1/identity/jwks",
     "/.well-known/oauth-authorization-server",
@@ -17,19 +17,17 @@ const PUBLIC: [&str; 8] = [
     "/openapi.json",
 ];
 
-/// A method on a path.
 #[derive(Clone)]
 pub struct Route {
     /// In capitals.
     pub method: String,
-    /// With every parameter replaced by a value.
+    /// With a value for every parameter.
     pub path: String,
-    /// Anybody may ask.
     pub public: bool,
 }
 
 impl Route {
-    /// It as a request without credentials; one that may have a body has an empty object.
+    /// A request without credentials; if it may have a body, an empty object.
     pub fn request(&self, path: &str, host: &str, headers: &str) -> Vec<u8> {
         if ["POST", "PUT", "PATCH"].contains(&self.method.as_str()) {
             wire::request_with(&self.method, path, host, headers, b"{}")
@@ -58,7 +56,7 @@ pub async fn read(node: &Node) -> Result<Vec<Route>> {
     Ok(routes)
 }
 
-/// Every `{parameter}` becomes a value.
+/// The path with a value for every `{parameter}`.
 fn filled(path: &str) -> String {
     let parts: Vec<_> = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part }).collect();
     parts.join("/")

@@ -1,4 +1,4 @@
-//! Connections that never get anywhere: four ways to begin something and not to end it.
+//! Connections that begin something and never finish it.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::Outcome;
 use crate::node::Node;
 use crate::wire::{Io, Target};
 
-/// Connections of one attack.
+/// Connections per attack.
 pub const CONNECTIONS: usize = 1000;
-/// How long a connection is held before the attack gives up: longer than any deadline of the node.
+/// Maximum time for which a connection is held: longer than any deadline of the node.
 const HELD_MAX: Duration = Duration::from_secs(25);
-/// Time between two bytes.
+/// Interval between two bytes.
 const DRIP: Duration = Duration::from_secs(1);
-/// Connections opened at once.
+/// Concurrent connection attempts.
 const AT_ONCE: usize = 64;
 
-/// What is begun.
+/// The unfinished part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// TCP, and not a byte.
+    /// TCP without a byte.
     Silent,
     /// Half a head, byte by byte.
     HalfHead,
@@ -36,12 +36,10 @@ pub enum Variant {
     HalfHandshake,
 }
 
-/// All of them.
 pub const VARIANTS: [Variant; 4] =
     [Variant::Silent, Variant::HalfHead, Variant::HalfBody, Variant::HalfHandshake];
 
 impl Variant {
-    /// For the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Silent => "slow loris: silent TCP",
@@ -51,12 +49,12 @@ impl Variant {
         }
     }
 
-    /// It has no meaning on the plain listener.
+    /// Whether it needs the TLS listener.
     pub fn needs_tls(self) -> bool {
         self == Self::HalfHandshake
     }
 
-    /// What is sent at once.
+    /// Bytes sent at once.
     fn beginning(self, target: &Target) -> Result<Vec<u8>> {
         let host = &target.host;
         Ok(match self {
@@ -79,10 +77,10 @@ impl Variant {
     }
 }
 
-/// Opens `count` connections to the listener that the attack is made for, and waits for their end.
+/// Opens `count` connections to the attacked listener and waits for their end.
 pub async fn attack(node: &Node, variant: Variant, count: usize) -> Result<Outcome> {
     let target = match (variant, &node.https) {
-        // A body is read from a caller who may send one.
+        // A body is read only from a permitted caller.
         (Variant::HalfBody, _) => node.target("workload")?,
         (Variant::HalfHead | Variant::HalfHandshake, Some(https)) => https.clone(),
         _ => node.http.clone(),
@@ -101,10 +99,10 @@ struct End {
     status: u16,
 }
 
-/// Opens `count` connections and begins on each.
+/// Opens `count` connections and starts the attack on each.
 pub async fn hold(target: &Target, variant: Variant, count: usize) -> Result<Held> {
     let beginning = Arc::new(variant.beginning(target)?);
-    // For a handshake that never ends there is no TLS of ours.
+    // The unfinished handshake is written by hand.
     let target = if variant == Variant::HalfHandshake {
         Target { tls: None, ..target.clone() }
     } else {
@@ -137,7 +135,7 @@ impl Held {
         }
     }
 
-    /// How many were opened, whether or not they still are.
+    /// Number of opened connections, closed ones included.
     pub fn opened(&self) -> usize {
         self.ends.len()
     }
@@ -174,7 +172,7 @@ impl Held {
     }
 }
 
-/// Begins, goes on as slowly as it can, and tells when the node had enough.
+/// Sends the beginning, continues byte by byte, and returns when the node closes.
 async fn until_end(mut io: Box<dyn Io>, beginning: Arc<Vec<u8>>, drips: bool) -> End {
     let begun = Instant::now();
     let mut end = End { after: None, status: 0 };
@@ -197,7 +195,7 @@ async fn until_end(mut io: Box<dyn Io>, beginning: Arc<Vec<u8>>, drips: bool) ->
                     return end;
                 }
             },
-            // The read tells when nobody listens any more.
+            // The read notices that the node closed.
             _ = drip.tick(), if drips => drop(io.write_all(b"a").await.and(io.flush().await)),
             () = sleep_until(begun + HELD_MAX) => return end,
         }

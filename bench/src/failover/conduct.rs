@@ -12,12 +12,12 @@ use super::{Plan, WELL_MAX, What};
 use crate::health::{Health, View};
 use crate::members::Members;
 
-/// Longest wait until another node leads.
+/// Maximum wait for another leader.
 const LEADER_MAX: Duration = Duration::from_secs(30);
-/// Least time between a cluster that is well and the next fault.
+/// Minimum time between a healthy cluster and the next fault.
 const CALM_MIN: Duration = Duration::from_millis(500);
 
-/// All rounds; the history has a fault for each.
+/// All rounds; the history has one fault per round.
 pub async fn rounds(
     plan: &Plan,
     members: &mut Members,
@@ -67,7 +67,7 @@ async fn hit(
         note(&|fault, now| fault.led_at = Some(now));
     }
     sleep_until(since + Duration::from_secs_f64(plan.down)).await;
-    // What it said before it was hit is forgotten; who is cut off still answers.
+    // Its state before the fault is dropped. A partitioned node still answers.
     let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
     if plan.fault != What::Cut {
         health.until("the node still answered", LEADER_MAX, is_silent).await?;

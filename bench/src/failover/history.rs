@@ -1,16 +1,16 @@
-//! What happened in a run, and what of it must not have happened.
+//! Events of a run, and their violations.
 //!
-//! A *request* is what a client wants: it is due at a time of the schedule, and is sent to one node after the
-//! other until one answers it. A *try* is one sending of it. All times are microseconds since the run began.
+//! A *request* is due at a time of the schedule, and is sent to one node after the other until one answers
+//! it. A *try* is one sending of it. All times are microseconds since the start of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Microseconds since the run began.
+/// Microseconds since the start of the run.
 pub type Micros = u64;
 
-/// What is asked of the nodes, in the order of the tables.
+/// Kinds of requests, in the order of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Exchange,
@@ -31,22 +31,22 @@ impl Kind {
         }
     }
 
-    /// Its place in [`Kind::ALL`].
+    /// Its index in [`Kind::ALL`].
     pub const fn place(self) -> usize {
         self as usize
     }
 }
 
-/// How a try or a request ended.
+/// Result of a try or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered as it should be.
+    /// The expected answer.
     Good,
-    /// 503 that says that the outcome is unknown.
+    /// 503 with unknown outcome.
     Unknown,
     /// 503 or 429.
     NotNow,
-    /// No answer: the connection was refused or broke, or the time was over.
+    /// No answer: the connection was refused or broke, or a timeout.
     None,
     /// Any other answer.
     Wrong(u16),
@@ -68,19 +68,19 @@ pub struct Request {
     pub kind: Kind,
     pub due: Micros,
     pub done: Micros,
-    /// Of its last try.
+    /// Outcome of its last try.
     pub outcome: Outcome,
 }
 
-/// Something that was done to a node.
+/// A fault of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub node: usize,
-    /// Just before it was done.
+    /// Just before the fault.
     pub at: Micros,
-    /// When another node led; none if none did.
+    /// Time at which another node led, if one did.
     pub led_at: Option<Micros>,
-    /// When the node was well again; the end of the run if it never was.
+    /// Time at which the node was healthy again, or the end of the run.
     pub well_at: Micros,
 }
 
@@ -94,47 +94,47 @@ pub struct Check {
     pub is_accepted: bool,
 }
 
-/// Everything that is counted.
+/// Everything recorded.
 #[derive(Default)]
 pub struct History {
     pub requests: Vec<Request>,
     pub tries: Vec<Try>,
     pub faults: Vec<Fault>,
     pub checks: Vec<Check>,
-    /// When the revocation of each subject was acknowledged, for the first time.
+    /// Time of the first acknowledged revocation of each subject.
     pub revoked: BTreeMap<u64, Micros>,
-    /// The numbers of the tools whose write was acknowledged.
+    /// Numbers of the tools with an acknowledged write.
     pub written: BTreeSet<u64>,
-    /// Who led from when on.
+    /// Leaders with their begin.
     pub leaders: Vec<(Micros, Option<usize>)>,
-    /// What the first answers said that were neither good nor an orderly refusal.
+    /// First answers that were neither good nor an orderly refusal.
     pub odd: Vec<String>,
-    /// When the last request was due.
+    /// Due time of the last request.
     pub end: Micros,
 }
 
-/// How one kind of request fared around one fault.
+/// Effect of one fault on one kind of request.
 ///
-/// The span of a fault lasts until the next one, or until the end of the run. `silence` is the gap itself: the longest time of the
-/// span in which no request of the kind was answered well, counted from the last good answer before the fault.
-/// A client that sends without pause, and sends what failed to the next node at once, gets nothing for so long.
-/// `wait` is the longest time from when a request was due until it was answered well, of those that were due
-/// in the span or waited when it began: what a client feels that is never told to come back later. It is never
-/// much shorter than the gap, and longer where one request was unlucky while others were answered.
+/// The span of a fault lasts until the next one, or until the end of the run. `silence` is the gap: the
+/// longest time of the span without a good answer, counted from the last good answer before the fault. A
+/// client that sends without pause and tries the next node at once gets nothing for so long. `wait` is the
+/// longest time from the due time of a request to its good answer, over the requests that were due in the
+/// span or waited when it began. It is never much shorter than the gap, and longer if one request was unlucky
+/// while others were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub silence: Micros,
     pub wait: Micros,
-    /// Whether any request was answered well between the fault and the end of its span.
+    /// Whether a request was answered well between the fault and the end of its span.
     pub has_ended: bool,
 }
 
-/// An acknowledged write that is not there as it was acknowledged.
+/// An acknowledged write that is missing or different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub node: usize,
     pub number: u64,
-    /// It is there, but not with its content.
+    /// It exists, with other content.
     pub is_other: bool,
 }
 
@@ -147,7 +147,7 @@ impl History {
         })
     }
 
-    /// Of each fault, for one kind.
+    /// Gaps of all faults for one kind.
     pub fn gaps(&self, kind: Kind) -> Vec<Gap> {
         let mut good: Vec<_> = self
             .requests
@@ -175,12 +175,12 @@ impl History {
             .collect()
     }
 
-    /// Tries of one kind that a node without a fault did not answer well, and the longest that a good one took
-    /// there: from each fault until its node was well again, on the other nodes.
+    /// Failed tries of one kind on nodes without a fault, and their longest good one: from each fault until
+    /// its node was healthy again.
     pub fn elsewhere(&self, kind: Kind) -> Elsewhere {
         let mut found = Elsewhere::default();
         for one in self.tries.iter().filter(|one| one.kind == kind) {
-            // The last fault before it was over: no try takes longer than the time between two.
+            // The last fault before its end: no try takes longer than the time between two.
             let next = self.faults.partition_point(|fault| fault.at <= one.done);
             let Some(fault) = next.checked_sub(1).map(|last| &self.faults[last]) else { continue };
             if one.node == fault.node || one.sent >= fault.well_at {
@@ -204,8 +204,8 @@ impl History {
         self.checks.iter().filter(is_stale).copied().collect()
     }
 
-    /// Acknowledged writes that one of `nodes` does not have: each gives what it has by its number, and
-    /// `entry` is what was written.
+    /// Acknowledged writes that one of `nodes` lacks. Each node is a map from number to tool; `entry` is the
+    /// written content.
     pub fn lost(&self, nodes: &[BTreeMap<u64, Value>], entry: impl Fn(u64) -> Value) -> Vec<Lost> {
         let mut lost = Vec::new();
         for number in &self.written {
@@ -221,23 +221,22 @@ impl History {
     }
 }
 
-/// What was seen of the nodes that had no fault.
+/// Observations of the nodes without a fault.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub tries: u64,
-    /// Answers that were not good, by their name.
+    /// Answers that were not good, by name.
     pub refused: BTreeMap<String, u64>,
-    /// The longest that a good answer took since its try was sent.
+    /// Longest time from the start of a try to its good answer.
     pub wait: Micros,
 }
 
-/// The value below or at which so many percent of the sorted values lie; none of none.
+/// The percentile of sorted values; `None` for none.
 pub fn quantile(sorted: &[Micros], percent: usize) -> Option<Micros> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }
 
-/// For people.
 pub fn name(outcome: Outcome) -> String {
     match outcome {
         Outcome::Good => "good".to_owned(),
@@ -248,7 +247,7 @@ pub fn name(outcome: Outcome) -> String {
     }
 }
 
-/// Whether every member of `entry` stands in `record` as it is.
+/// Whether `record` has every field of `entry`.
 fn holds(record: &Value, entry: &Value) -> bool {
     entry
         .as_object()

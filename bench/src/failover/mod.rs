@@ -1,8 +1,8 @@
-//! `bench failover`: a fixed rate of requests against all nodes while the leader is killed, paused or cut off
-//! again and again.
+//! `bench failover`: a fixed rate of requests to all nodes while the leader is repeatedly killed, paused or
+//! partitioned.
 //!
-//! Open loop: a request is due whether or not those before it were answered. Its latency counts from when it
-//! was due, over all tries. [`history::Gap`] says what the gap of a fault is.
+//! Open loop: a request is due whether or not those before it were answered. Its latency counts from its due
+//! time, over all tries. [`history::Gap`] defines the gap of a fault.
 
 mod conduct;
 mod history;
@@ -27,37 +27,37 @@ use history::Kind;
 use seconds::{Cell, Second};
 use traffic::{Rates, Traffic};
 
-/// Longest wait until all nodes are well, at the beginning and after each fault.
+/// Maximum wait for all nodes to be healthy, at the start and after each fault.
 pub const WELL_MAX: Duration = Duration::from_secs(90);
-/// How long the load runs before the first fault and after the last.
+/// Duration of the load before the first and after the last fault.
 const CALM: Duration = Duration::from_secs(3);
 
-/// What is done to the leader.
+/// Fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// kill -9, and a start again
+    /// kill -9, and a restart
     Kill,
     /// SIGSTOP, and SIGCONT later
     Pause,
-    /// Cut off from its peers while clients still reach it, and joined again; needs --hosts
+    /// Network partition from the other nodes while clients still reach it; needs --hosts
     Cut,
-    /// Nothing: what the load sees of a cluster without faults
+    /// No fault
     None,
 }
 
-/// What is done, how often, and where it is written.
+/// Faults and outputs.
 #[derive(clap::Args, Clone)]
 pub struct Plan {
-    /// What is done to the leader
+    /// Fault of the leader
     #[arg(long, value_enum, default_value_t = What::Kill)]
     fault: What,
-    /// How often
+    /// Number of faults
     #[arg(long, default_value_t = 10)]
     rounds: usize,
-    /// Seconds from one fault to the next; more if the nodes are not all well by then
+    /// Seconds from one fault to the next; more if the nodes are not healthy by then
     #[arg(long, default_value_t = 5.0)]
     interval: f64,
-    /// Seconds that the leader is down, paused or cut off
+    /// Seconds for which the leader is down, paused or partitioned
     #[arg(long, default_value_t = 1.5)]
     down: f64,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct Plan {
     /// Also write the result to this file, as Markdown
     #[arg(long)]
     output: Option<PathBuf>,
-    /// Write everything that was counted to this file, as JSON
+    /// Write all records to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
     /// Draw the run into this file, as one HTML page
@@ -73,7 +73,6 @@ pub struct Plan {
     html: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;

@@ -1,4 +1,4 @@
-//! The run as one HTML page: drawn here, without anything from elsewhere.
+//! The run as one self-contained HTML page.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use super::result::Figures;
 use super::seconds::{Cell, Second};
 use crate::load::as_f64;
 
-/// Width of what is drawn, without the names at its left.
+/// Width of the charts, without their labels.
 const WIDTH: f64 = 1000.0;
-/// Height of one picture.
+/// Height of one chart.
 const HEIGHT: f64 = 110.0;
-/// Room for the names at the left, and between two pictures.
+/// Width of the labels, and space between two charts.
 const LEFT: f64 = 130.0;
 const BETWEEN: f64 = 34.0;
-/// Latencies from 1 ms to 30 s are drawn.
+/// Range of the latency axis.
 const LATENCY_MS: (f64, f64) = (1.0, 30_000.0);
 
 const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1180px;margin:24px auto;padding:0 16px;\
@@ -26,7 +26,6 @@ svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#5b6678}
 @media(prefers-color-scheme:dark){body{background:#12161d;color:#dde3ec}td,th{border-color:#2b323e}.g{stroke:#2b323e}\
 svg text{fill:#97a3b6}.t{fill:#dde3ec!important}}";
 
-/// The whole page.
 pub fn draw(history: &History, figures: &Figures) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Failover under load</title>\
@@ -42,7 +41,7 @@ pub fn draw(history: &History, figures: &Figures) -> String {
     page
 }
 
-/// The leader, then of each kind its requests with their errors, and its latency.
+/// The leader, then for each kind its requests with their errors, and its latency.
 fn timeline(history: &History, seconds: &[Second]) -> String {
     let mut drawn = String::new();
     let mut top = 22.0;
@@ -92,7 +91,7 @@ fn leaders(drawn: &mut String, history: &History, seconds: usize, top: f64) {
             drawn,
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top}\" width=\"{width:.2}\" height=\"16\"><title>{title}</title></rect>"
         );
-        // A number where there is room for it.
+        // A number where it fits.
         if let Some(node) = leader.filter(|_| width > 14.0) {
             let _ = write!(
                 drawn,
@@ -155,7 +154,7 @@ fn latencies(drawn: &mut String, kind: Kind, cells: &[&Cell], scale: f64, top: f
         let mut path = String::new();
         let mut is_open = false;
         for (second, cell) in cells.iter().enumerate() {
-            // A second without an answer is a hole in the line.
+            // A second without an answer interrupts the line.
             let Some(ms) = of(cell) else {
                 is_open = false;
                 continue;
@@ -194,7 +193,7 @@ fn summary(figures: &Figures) -> String {
     format!("<table>{rows}</table>")
 }
 
-/// A row for each fault.
+/// A row per fault.
 fn faults(history: &History, figures: &Figures) -> String {
     if history.faults.is_empty() {
         return String::new();

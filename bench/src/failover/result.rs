@@ -1,4 +1,4 @@
-//! What a run has shown: for people, and as JSON.
+//! Results of a run, as Markdown and as JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,17 +14,17 @@ use crate::health::{Health, View};
 use crate::load::as_f64;
 use crate::report::Report;
 
-/// How long writes may fail after the leader was killed: half of the times, 99 of 100 times, ever.
+/// Targets for failed writes after a kill of the leader: percentile and seconds.
 const WRITE_GAP_SECS: [(usize, f64); 3] = [(50, 0.6), (99, 1.5), (100, 3.0)];
 
-/// What was found when the load was over.
+/// Observations after the load.
 pub struct Looked {
     lost: Vec<Lost>,
     /// Tools of the run on each node.
     tools: Vec<usize>,
 }
 
-/// Looks for everything that was acknowledged, at every node.
+/// Reads everything acknowledged from every node.
 pub async fn look(health: &Health, traffic: &Traffic) -> Result<Looked> {
     health.until("not all nodes were well at the end", WELL_MAX, View::is_well).await?;
     traffic.check_revoked().await;
@@ -36,16 +36,16 @@ pub async fn look(health: &Health, traffic: &Traffic) -> Result<Looked> {
     Ok(Looked { lost, tools: nodes.iter().map(BTreeMap::len).collect() })
 }
 
-/// Everything that is told of a run.
+/// Figures of a run.
 pub struct Figures {
     pub seconds: Vec<Second>,
-    /// By kind, of each fault.
+    /// By kind, for each fault.
     pub gaps: BTreeMap<Kind, Vec<Gap>>,
     pub json: Value,
 }
 
-/// Prints, writes the files, and says whether nothing was wrong. A run that could not be finished is told as
-/// far as it went.
+/// Prints, writes the files, and returns whether there was no violation. An unfinished run is reported as far
+/// as it went.
 pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Looked>) -> Result<bool> {
     let history = traffic.history();
     let gaps: BTreeMap<_, _> = Kind::ALL.map(|kind| (kind, history.gaps(kind))).into();
@@ -259,7 +259,7 @@ fn as_json(
     })
 }
 
-/// The median, the 99th percentile and the highest, in milliseconds.
+/// Median, 99th percentile and maximum, in milliseconds.
 fn quantiles(sorted: &[Micros]) -> [String; 3] {
     [50, 99, 100].map(|percent| ms(quantile(sorted, percent)))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::history::{History, Kind, Micros, Outcome, Request, quantile};
 use crate::load::as_f64;
 
-/// Microseconds of a second.
+/// Microseconds per second.
 const SECOND: Micros = 1_000_000;
 
 /// One kind of request in one second.
@@ -17,22 +17,20 @@ pub struct Cell {
     /// Neither good nor of unknown outcome.
     pub errors: u64,
     pub unknown: u64,
-    /// Of good answers since each request was due, in milliseconds; none without a good answer.
+    /// Latency of good answers since their due time, in milliseconds; `None` without a good answer.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
 }
 
-/// One second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Second {
     /// In the order of [`Kind::ALL`].
     pub kinds: [Cell; 4],
-    /// Who led when it ended.
+    /// The leader at its end.
     pub leader: Option<usize>,
 }
 
 impl Cell {
-    /// Of these requests.
     pub fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Self {
         let (mut cell, mut waits) = (Self::default(), Vec::new());
         for request in requests {
@@ -56,7 +54,6 @@ impl Cell {
 }
 
 impl Second {
-    /// As it stands in the JSON.
     pub fn json(&self) -> Value {
         let kinds: serde_json::Map<_, _> =
             Kind::ALL.iter().map(|kind| (kind.name().to_owned(), self.kinds[kind.place()].json())).collect();
@@ -64,7 +61,7 @@ impl Second {
     }
 }
 
-/// All seconds; a request belongs to the one in which it was due.
+/// All seconds; a request belongs to the second of its due time.
 pub fn seconds(history: &History) -> Vec<Second> {
     let mut by_place = BTreeMap::<(Micros, Kind), Vec<&Request>>::new();
     for request in &history.requests {
@@ -79,7 +76,7 @@ pub fn seconds(history: &History) -> Vec<Second> {
         .collect()
 }
 
-/// Who led at this time.
+/// The leader at this time.
 fn leader_at(history: &History, at: Micros) -> Option<usize> {
     let after = history.leaders.partition_point(|(since, _)| *since <= at);
     after.checked_sub(1).and_then(|place| history.leaders[place].1)

@@ -1,5 +1,5 @@
-//! The load: a fixed rate of each kind of request against all nodes, by a client that tries the next node at
-//! once when one does not answer well.
+//! The load: a fixed rate of each kind of request to all nodes, by clients that try the next node at once
+//! after a failure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,45 +23,45 @@ use crate::registry::write_verification;
 use crate::settings::SIGNAL_ISSUER;
 use crate::wire::{self, Answer, Connection, Target};
 
-/// Pause of a client whom no node has answered well, the first and the longest.
+/// First and longest pause of a client after a failure of all nodes.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Age up to which a token is used: it lives five minutes.
+/// Maximum age of a used token; its lifetime is five minutes.
 const TOKEN_AGE_MAX: Duration = Duration::from_secs(200);
-/// Tokens that are kept of each sort.
+/// Maximum retained tokens of each state.
 const TOKENS_MAX: usize = 64;
-/// Of so many verifications, one is of a token that is revoked, and one of a token that is being revoked.
+/// Of so many verifications, one is of a revoked token and one of a token that is being revoked.
 const REVOKED_EVERY: u64 = 4;
-/// Odd answers that are kept.
+/// Maximum retained odd answers.
 const ODD_MAX: usize = 20;
-/// Tools of one page of the final look.
+/// Tools per page of the final check.
 const PAGE: usize = 1000;
 
-/// How much of what is asked.
+/// Rates and patience.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Rates {
-    /// Exchanges in a second, each of another workload
+    /// Exchanges per second, each of another workload
     #[arg(long, default_value_t = 40.0)]
     pub exchange_rate: f64,
-    /// Verifications in a second
+    /// Verifications per second
     #[arg(long, default_value_t = 100.0)]
     pub verify_rate: f64,
-    /// Signals in a second, each of which revokes a workload that has a token
+    /// Signals per second, each of which revokes a workload with a token
     #[arg(long, default_value_t = 10.0)]
     pub signal_rate: f64,
-    /// Registrations of tools in a second
+    /// Tool registrations per second
     #[arg(long, default_value_t = 50.0)]
     pub write_rate: f64,
-    /// Milliseconds after which a client gives up a try and takes the next node
+    /// Milliseconds after which a client abandons a try and takes the next node
     #[arg(long, default_value_t = 3000)]
     pub try_timeout: u64,
-    /// Seconds after which a client gives up
+    /// Seconds after which a client abandons a request
     #[arg(long, default_value_t = 30)]
     pub patience: u64,
 }
 
 impl Rates {
-    /// Requests of this kind in a second.
+    /// Requests of this kind per second.
     pub const fn of(&self, kind: Kind) -> f64 {
         match kind {
             Kind::Exchange => self.exchange_rate,
@@ -72,11 +72,11 @@ impl Rates {
     }
 }
 
-/// The clients, and what they have seen.
+/// The clients and their records.
 pub struct Traffic {
     begun: Instant,
     rates: Rates,
-    /// What makes the names of this run its own.
+    /// Makes the names of this run unique.
     run: String,
     issuer: Arc<Issuer>,
     /// By kind and node.
@@ -93,7 +93,7 @@ struct Token {
     minted: Instant,
 }
 
-/// Tokens of workloads that stay, that wait for their revocation, that are being revoked, and that are.
+/// Tokens by state of their workload: unrevoked, waiting for revocation, in revocation, revoked.
 #[derive(Default)]
 struct Tokens {
     living: VecDeque<Token>,
@@ -103,7 +103,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// One that is young enough, and what its verification should say. Each sort's take turns.
+    /// A fresh token and its expected verdict. The tokens of a state take turns.
     fn draw(&mut self, number: u64) -> Option<(Token, Verdict)> {
         let first = match number % REVOKED_EVERY {
             0 => Some((&mut self.revoked, Verdict::Refused)),
@@ -122,17 +122,16 @@ impl Tokens {
     }
 }
 
-/// What a verification should say.
+/// Expected verdict of a verification.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Accepted,
     Refused,
-    /// The revocation is under way.
+    /// The revocation is in flight.
     Either,
 }
 
 impl Traffic {
-    /// Towards these nodes; nothing is sent yet.
     pub fn new(members: &Members, rates: Rates) -> Result<Self> {
         let count = members.count();
         let gateway = members.targets("gateway")?;
@@ -150,7 +149,7 @@ impl Traffic {
         })
     }
 
-    /// What has happened so far.
+    /// Records so far.
     pub fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -159,12 +158,11 @@ impl Traffic {
         self.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The time of the run.
     pub fn now(&self) -> Micros {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(Micros::MAX)
     }
 
-    /// The first tool and the first tokens, so that there is something to verify.
+    /// Registers the first tool and mints the first tokens.
     pub async fn prepare(self: &Arc<Self>) -> Result<()> {
         for number in 0..8 {
             let entry = self.entry_of("base").to_string();
@@ -181,7 +179,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Sends everything on its schedule until `stop` is told, and waits for what is under way.
+    /// Sends everything on its schedule until `stop`, and waits for requests in flight.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) -> Result<()> {
         let mut schedules = JoinSet::new();
         let begun = tokio::time::Instant::now();
@@ -260,7 +258,7 @@ impl Traffic {
         Outcome::None
     }
 
-    /// One verification at one node, and whether the token was accepted, if that was told.
+    /// One verification at one node, and its verdict, if there was one.
     async fn verify_at(
         &self,
         node: usize,
@@ -303,7 +301,7 @@ impl Traffic {
             }
             token
         };
-        // Without a token the revocation is as good, and nobody can be wrong about it.
+        // Without a token the revocation is still sent, but nothing verifies it.
         let account = token
             .as_ref()
             .map_or_else(|| format!("nobody{}-{number}", self.run), |token| self.account(token.subject));
@@ -359,7 +357,7 @@ impl Traffic {
         outcome
     }
 
-    /// What tool number `number` is written with.
+    /// Content of tool `number`.
     pub fn entry(&self, number: u64) -> Value {
         self.entry_of(&format!("{number:016}"))
     }
@@ -377,7 +375,7 @@ impl Traffic {
         })
     }
 
-    /// The tools of this run that a node lists, by their numbers.
+    /// The tools of this run that a node lists, by number.
     pub async fn tools_at(&self, node: usize) -> Result<BTreeMap<u64, Value>> {
         let target = self.targets[Kind::Write.place()].get(node).context("no such node")?;
         let mut connection = target.connect().await?;
@@ -405,7 +403,7 @@ impl Traffic {
         }
     }
 
-    /// Verifies every revoked token that still lives, at every node.
+    /// Verifies every revoked token that has not expired, at every node.
     pub async fn check_revoked(&self) {
         let tokens: Vec<_> = self.tokens().revoked.iter().cloned().collect();
         for (number, token) in tokens.iter().enumerate() {
@@ -418,7 +416,7 @@ impl Traffic {
 
     // --- how it is sent ----------------------------------------------------------------------
 
-    /// Asks one node after the other, at once, until one answers well or definitely not.
+    /// Tries one node after the other until one answers well or with a final failure.
     async fn ask(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Answer>) {
         let begun = Instant::now();
         let mut node = self.first(number);
@@ -442,7 +440,7 @@ impl Traffic {
         }
     }
 
-    /// Counts a try, and keeps what its answer says if that is odd.
+    /// Records a try, and its answer if it is odd.
     fn note(&self, one: Try, answer: Option<&Answer>) {
         let mut history = self.history();
         if let (Outcome::Wrong(status), Some(answer)) = (one.outcome, answer)
@@ -459,8 +457,8 @@ impl Traffic {
         history.tries.push(one);
     }
 
-    /// One request to one node; when it was sent, and the answer. A connection that the node has closed
-    /// meanwhile is replaced.
+    /// One request to one node; the time of sending, and the answer. Replaces a connection that the node has
+    /// closed.
     async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Answer)> {
         let target = &self.targets[kind.place()][node];
         let idle = || self.idle[kind.place()][node].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -486,12 +484,12 @@ impl Traffic {
         timeout(Duration::from_millis(self.rates.try_timeout), asking).await.ok().flatten()
     }
 
-    /// The node that is asked first: each in its turn.
+    /// The first node, in turns.
     fn first(&self, number: u64) -> usize {
         usize::try_from(number % self.nodes() as u64).unwrap_or_default()
     }
 
-    /// The node after that; when all were asked, after a pause.
+    /// The next node; after all nodes, a pause.
     async fn next(&self, node: usize, turn: usize) -> usize {
         let round = turn / self.nodes();
         if turn % self.nodes() == self.nodes() - 1 {
@@ -537,7 +535,7 @@ fn keep(list: &mut VecDeque<Token>, token: Token) {
     list.push_back(token);
 }
 
-/// Whether no other node has to be asked.
+/// Whether no other node has to be tried.
 const fn is_final(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Good | Outcome::Wrong(_))
 }

@@ -1,5 +1,4 @@
-//! What a person sees while it runs: a table that is drawn again every second, or a line for each second
-//! where nobody sits at a terminal.
+//! Progress of a run: a table that is redrawn every second, or a line per second without a terminal.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -7,7 +6,7 @@ use std::io::{IsTerminal as _, Write as _};
 use super::history::Kind;
 use super::seconds::Second;
 
-/// Seconds of the small pictures.
+/// Seconds of the sparklines.
 const PICTURE_SECS: usize = 60;
 /// Heights of their columns.
 const COLUMNS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -20,17 +19,16 @@ pub struct View {
 }
 
 impl View {
-    /// Nothing is drawn yet.
     pub fn new() -> Self {
         let is_terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         Self { is_terminal, past: Vec::new(), drawn_lines: 0 }
     }
 
-    /// One more second; `round` says how far it is, and what is done now.
+    /// Shows one more second; `round` is the progress of the run.
     pub fn show(&mut self, second: Second, round: &str) {
         self.past.push(second);
         let text = if self.is_terminal { self.table(round) } else { self.line(round) };
-        // A terminal that went away stops no measurement.
+        // A closed terminal does not stop the measurement.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
@@ -74,7 +72,7 @@ impl View {
                 columns(&picture)
             ));
         }
-        // Up to where the last one began; each line is cleared before it is written.
+        // Back to the first line of the previous table; each line is cleared before it is written.
         let mut text =
             if self.drawn_lines > 0 { format!("\u{1b}[{}A", self.drawn_lines) } else { String::new() };
         for line in &lines {
@@ -93,7 +91,7 @@ fn ms(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// A column for each value from 1 ms to 10 s, in steps of √10; a space for none.
+/// A column for a value from 1 ms to 10 s, in steps of √10; a space for `None`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the columns")]
 fn columns(values: &[Option<f64>]) -> String {
     values
