@@ -1,5 +1,4 @@
-# One command for each thing a person wants; `make` lists them.
-# What is missing is installed by scripts/install.sh. Builds and caches live outside the checkout.
+# `make` lists the commands. scripts/install.sh installs missing tools. Builds and caches are outside the checkout.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,10 +9,10 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export TRUST_FABRIC_PYTHON ?= $(CACHE)/venv/bin/python
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-# One profile for product and tests, so that RocksDB is compiled once; and always the whole workspace: alone, a package
-# has some dependencies with other features, and they and all above them are compiled again.
+# One profile for product and tests, so that RocksDB is compiled once, and always the whole workspace: a single package has
+# some dependencies with other features, which would be compiled again.
 PROFILE := --release --locked
-# The tests alone leave our own crate unoptimised (docs/decisions/2026-11-22-tests-unoptimised.md).
+# Only the tests leave our own crate unoptimised (docs/decisions/2026-11-22-tests-unoptimised.md).
 TEST_PROFILE := $(PROFILE) --config 'profile.release.package.trust-fabric.opt-level=0'
 
 # Passed to the development broker: make run RUN_ARGS="--once"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs commands of the bench against the product of this build: `scripts/bench.sh attacks overload`, or one
 # with arguments: `scripts/bench.sh "tools --tools 50000"`.
-# What it prints is Markdown; nothing is left behind. bench/README.md says what each command does.
+# Prints Markdown and leaves no files. bench/README.md describes the commands.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

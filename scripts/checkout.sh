@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Two checkouts share the builds, and cargo knows them apart by the age of their files alone: in a checkout
-# that is older than the last build of another, it takes that build for its own. So whoever comes after another
-# checkout has its files made young, and only our own crates are built anew.
+# Touches the sources if another checkout was built last. Checkouts share the target directory, and cargo compares only
+# the age of files: a checkout older than that build would reuse it. Only our own crates are rebuilt.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the three nodes of cluster/ on this machine until Ctrl-C: `scripts/cluster.sh [directory]`.
-# Data and certificates are kept in the directory, and found again by the next run.
+# The directory keeps data and certificates for the next run.
 set -euo pipefail
 
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -13,7 +13,7 @@ cd "$directory"
   --caller operator --caller workload --caller gateway --issuer >certificates.txt
 ln -sfn "$checkout/policies" policies
 
-# Each node is in a process group of its own (`set -m`), so that Ctrl-C reaches this script alone and each is told once.
+# Each node has its own process group (`set -m`), so that Ctrl-C reaches only this script, which signals each node once.
 nodes=()
 start() { # id
   "$program" serve --config "$checkout/cluster/node-$1.toml" \
@@ -28,7 +28,7 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# Only for the nodes: Ctrl-C while another command runs is for this script as well.
+# Only for the nodes: Ctrl-C during another command must end this script too.
 set -m
 for id in 1 2 3; do start "$id"; done
 set +m
@@ -52,5 +52,5 @@ Data and certificates are in $directory. From there, for example:
 Ctrl-C ends all three.
 
 END
-# Until a signal, or until the last of them has ended.
+# Until a signal, or until the last node has exited.
 wait

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command with a Docker engine: `scripts/containers.sh docker info`.
-# Where none answers, one is started for the command alone, with data of its own, and stopped after it.
+# Without a running engine, starts one with separate data for this command and stops it afterwards.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,8 +20,8 @@ stop() {
 trap stop EXIT
 
 export DOCKER_HOST="unix://$scratch/docker.sock"
-# It leaves the machine's own network as it is: no default bridge (docker-compose.yml has a network of its own), no rules
-# of a firewall and no forwarding, as nothing here leaves the machine. The socket is root's, whatever groups there are.
+# Does not change the network of the machine: no default bridge (docker-compose.yml defines a network), no firewall rules
+# and no forwarding. The socket belongs to root.
 dockerd --host "$DOCKER_HOST" --group root --bridge none --iptables=false --ip-forward=false --data-root "$scratch/data" --exec-root "$scratch/exec" \
   --pidfile "$scratch/pid" >"$scratch/log" 2>&1 &
 engine=$!

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Checks the dependencies against deny.toml. Licences, bans and sources need no network. Advisories
-# need the RustSec database: where it cannot be fetched, the last lines say that they were NOT checked.
+# need the RustSec database: if it cannot be fetched, the last lines report that they were NOT checked.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 deny() { cargo deny --locked --color never "$@" 2>&1; }
 
-# Every duplicate version comes with a page of text; its first line says enough. Errors stay whole.
+# Of each duplicate version only the first line is shown; errors are complete.
 deny check --hide-inclusion-graph bans licenses sources |
   sed -n -e '/^error/,$ { p; b }' -e '/^warning/p' -e '/^[a-z, ]* ok$/p' -e '/^bans /p' | uniq
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lays out what the Dockerfile copies: `scripts/image-tree.sh <program> <directory> [libraries]`.
+# Creates the file tree for the Dockerfile: `scripts/image-tree.sh <program> <directory> [libraries]`.
 #
-#   root/   owned by root: the program without its line tables, the first policy, where the configuration goes
-#   own/    owned by the node: where data and certificates are mounted
+#   root/   owned by root: the program without line tables, the first policy, the directory of the configuration
+#   own/    owned by the node: mount points of data and certificates
 #
-# With `libraries`, root/ also gets what a base image would bring: the libraries that the program is linked with,
-# the certificates of public CAs, and where names are looked up. It then runs on `scratch`.
+# With `libraries`, root/ also gets the parts of a base image: shared libraries, certificates of public CAs, and the
+# configuration of name lookup. The program then runs on `scratch`.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +13,7 @@ program=$1 tree=$2 with=${3:-}
 
 umask 022
 mkdir -p "$tree/root/usr/local/bin" "$tree/root/etc/trust-fabric" "$tree/own"
-# The names of functions stay, so that a report of a crash can be read.
+# Function names stay, for readable crash reports.
 strip --strip-debug -o "$tree/root/usr/local/bin/trust-fabric" "$program"
 cp -R policies "$tree/root/etc/trust-fabric/policies"
 chmod -R u=rwX,go=rX "$tree/root"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the images of docker-compose.yml without a registry: `scripts/image.sh [prometheus]`.
+# Builds the images of docker-compose.yml without a registry: `scripts/image.sh [prometheus]`.
 #
-# trust-fabric:dev is the program of `make build` with the libraries it is linked with, on `scratch`. With
-# `prometheus`, trust-fabric-prometheus:dev is the program of Debian's package, which is fetched and not installed.
+# trust-fabric:dev is the program of `make build` with its shared libraries, on `scratch`. With `prometheus`,
+# trust-fabric-prometheus:dev is the program of Debian's package, which is downloaded and not installed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that: `scripts/install.sh [build] [test] [lint] [docs] [containers]`.
+# Installs missing tools: `scripts/install.sh [build] [test] [lint] [docs] [containers]`.
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
 #   test    build, cargo-nextest, openssl, Python with the independent libraries
 #   lint    build, rustfmt and clippy, cargo-deny, Python for the links of documents
 #   docs    build, mdBook, Python
-#   containers  Docker and docker-compose, where there are none
+#   containers  Docker and docker-compose
 #
-# Runs as root or with sudo, asks nothing, and says what to do where it cannot help. A second run
-# finds everything in place and takes no time.
+# Runs as root or with sudo, without prompts, and names the remedy if an installation is impossible. A second run
+# installs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$HOME/.cargo/bin:$PATH"
 
-# Pinned, so that a build of today's checkout means the same next year.
+# Pinned, so that builds are reproducible.
 nextest_version=0.9.143
 deny_version=0.20.2
 mdbook_version=0.5.4
@@ -28,7 +28,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 
 any() { [ -n "$(for pattern in "$@"; do compgen -G "$pattern"; done)" ]; }
 
-# The library itself, and the headers it brings for the compiler's own types (stddef.h).
+# The library, and its headers for the compiler's own types (stddef.h).
 has_libclang() {
   [ -z "${LIBCLANG_PATH:-}" ] || return 0
   any '/usr/lib/llvm-*/lib/libclang.so*' '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' \
@@ -36,7 +36,7 @@ has_libclang() {
     any '/usr/lib*/clang/*/include/stddef.h' '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'
 }
 
-# Debian splits the module: `import venv` succeeds where making one fails.
+# Debian splits the module: `import venv` succeeds although creating one fails.
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 missing_packages() { # what is wanted: build | test | lint | docs | containers
@@ -51,10 +51,10 @@ missing_packages() { # what is wanted: build | test | lint | docs | containers
   if [[ " $* " == *" lint "* || " $* " == *" docs "* ]] && ! has python3; then echo python3; fi
   # docs/guide/certificates.md is run by a test.
   if [[ " $* " == *" test "* ]] && ! has openssl; then echo openssl; fi
-  # tests/storage_failures.rs makes system calls of a running node fail.
+  # tests/storage_failures.rs injects failures into system calls.
   if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
   if [[ " $* " == *" containers "* ]]; then
-    # A client alone, as some machines have it, cannot start an engine.
+    # The client alone cannot start an engine.
     has dockerd || docker version >/dev/null 2>&1 || echo docker.io
     docker compose version >/dev/null 2>&1 || has docker-compose || echo docker-compose
   fi
@@ -101,7 +101,7 @@ install_rust() {
   fi
   rustup toolchain install stable --profile minimal --component clippy,rustfmt >&2
   rustup default >/dev/null 2>&1 || rustup default stable >&2
-  # For this checkout only: a default that someone chose for other projects stays as it is.
+  # For this checkout only: the default for other projects stays.
   rust_is_new_enough || rustup override set stable >&2
   hash -r
   rust_is_new_enough || fail "Rust $rust_version or newer is needed, found: $(cargo --version 2>&1 || true)"
@@ -121,11 +121,11 @@ install_cargo_tool() { # name, version, options of cargo install
   shift 2
   if has "$name"; then return 0; fi
   say "installing $name $version (some minutes, once)"
-  # Its own temporary build folder: the product's must not fill with tools.
+  # A temporary target directory: the product's must not fill with tools.
   env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$version" "$@" "$name" >&2
 }
 
-# --- what was asked for ------------------------------------------------------------------------
+# --- requested parts ------------------------------------------------------------------------
 
 [ $# -gt 0 ] || set -- build
 for wanted in "$@"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Python environment of the independent oracles (tests/oracles), unless it is already there.
+# Creates the Python environment of the oracles (tests/oracles), unless it exists.
 # The Rust tests find it through TRUST_FABRIC_PYTHON, which the Makefile sets.
 set -euo pipefail
 
@@ -7,8 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv="$HOME/.cache/trust-fabric/venv"
 requirements=tests/oracles/requirements.txt
 
-# The stamp is written last, so that an interrupted run is repeated, and it holds the requirements,
-# so that a changed one is installed.
+# The stamp is written last, so that an interrupted run is repeated, and contains the requirements, so that a change is
+# installed.
 if cmp -s "$requirements" "$venv/stamp" && "$venv/bin/python" -c '' 2>/dev/null; then exit 0; fi
 
 printf 'making the Python environment of the tests\n' >&2

@@ -76,7 +76,7 @@ def configuration():
 
 
 def help_of(program, path):
-    environment = {**os.environ, "COLUMNS": "100", "HOME": "/home/user"}
+    environment = {**os.environ, "COLUMNS": "100", "HOME": "/nonexistent"}
     result = subprocess.run([program, *path, "--help"], capture_output=True, text=True, env=environment, check=True)
     return result.stdout.rstrip().replace(str(pathlib.Path.home()), "~")
 
