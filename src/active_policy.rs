@@ -1,7 +1,7 @@
 //! The policy this node decides by: follows the replicated bundle, compiled.
 //!
 //! A bundle becomes current for the cluster by a command, after it was compiled in a child process
-//! that can be killed ([`crate::policy::load`]). Each node then compiles it for itself; until that
+//! that can be killed ([`crate::policy::compile`]). Each node then compiles it for itself; until that
 //! is done, and if it fails, it goes on with the last good one.
 
 use std::pin::Pin;

@@ -24,7 +24,8 @@ use crate::limits;
 use crate::state::{self, CallerFacts, SigningKeyFacts, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
-use crate::token::signing::{self, SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
+use crate::token::signing_key;
+use crate::token::signing_key::{SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
 
 /// Of a file with a private half, PKCS #8 in DER.
 const EXTENSION: &str = "p8";
@@ -58,11 +59,11 @@ pub enum Error {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: signing::Error,
+        source: signing_key::Error,
     },
     /// A new key could not be made.
     #[error("generate a signing key: {0}")]
-    Generate(signing::Error),
+    Generate(signing_key::Error),
     /// The state refused, or could not be written.
     #[error(transparent)]
     State(#[from] state::Error),
@@ -77,7 +78,7 @@ pub enum Error {
 /// Makes a key for security event tokens where that holds nobody up: finding two primes takes a tenth of a
 /// second, now and then many.
 pub type MakeSetKey = Arc<
-    dyn Fn() -> Pin<Box<dyn Future<Output = Result<SetSigningKey, signing::Error>> + Send>> + Send + Sync,
+    dyn Fn() -> Pin<Box<dyn Future<Output = Result<SetSigningKey, signing_key::Error>> + Send>> + Send + Sync,
 >;
 
 /// Of each algorithm: one that signs, and its successor.
@@ -426,7 +427,7 @@ mod tests {
     /// A keyring of this node that makes its keys for events with `make`.
     fn keyring_with(
         node: &Core,
-        make: impl Fn() -> Result<SetSigningKey, signing::Error> + Send + Sync + 'static,
+        make: impl Fn() -> Result<SetSigningKey, signing_key::Error> + Send + Sync + 'static,
     ) -> Keyring {
         let make: MakeSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
         Keyring::open(&node.place.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
@@ -473,7 +474,7 @@ mod tests {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
         let keyring = keyring_with(&node, move || match counted.fetch_add(1, Ordering::SeqCst) {
-            0..3 => Err(signing::Error::Generation),
+            0..3 => Err(signing_key::Error::Generation),
             _ => SetSigningKey::generate(),
         });
         assert!(matches!(keyring.ensure().await, Err(Error::Generate(_))));

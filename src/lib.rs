@@ -9,8 +9,8 @@
 //! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
 //!    [`data_directory`] · [`demo`] · [`pki`] (development certificates)
 //! 5. [`api`]: the only HTTP server
-//! 4. [`exchange`]: RFC 8693 · [`identity`]: agents · [`signals`]: revocations · [`tools`]: registry, the nine
-//!    checks, audit
+//! 4. [`exchange`]: RFC 8693 · [`identity`]: agents · [`tools`]: registry, the nine checks,
+//!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
 //!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
 //!    [`outbound`] (the only HTTP client)
@@ -28,6 +28,7 @@ pub mod config;
 pub mod data_directory;
 pub mod demo;
 pub mod exchange;
+pub mod feed;
 pub mod id;
 pub mod identity;
 pub mod journal;
@@ -39,9 +40,11 @@ pub mod outbound;
 pub mod own_tokens;
 pub mod pki;
 pub mod policy;
-pub mod signals;
+pub mod receiver;
+pub mod revocation;
 pub mod state;
 pub mod telemetry;
 pub mod tls;
 pub mod token;
 pub mod tools;
+pub mod transmitter;

@@ -7,11 +7,11 @@ use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::keyring::Keyring;
 use crate::state::{Fresh, State};
+use crate::token::foreign::Credential;
 use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
 use crate::token::key_set::VerifyingKey;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::subject::Credential;
 use crate::token::{self, CertificateDigest};
 
 /// What is needed to judge one of our own tokens. Cheap to clone.

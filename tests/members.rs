@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use trust_fabric::clock::Clock;
 use trust_fabric::pki;
-use trust_fabric::token::signing::SigningKey;
+use trust_fabric::token::signing_key::SigningKey;
 
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 

@@ -19,14 +19,14 @@ use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
 use trust_fabric::policy::exchange::{Party, Permit, Question, Request};
 use trust_fabric::policy::{Bundle, Source};
 use trust_fabric::token::act::Act;
+use trust_fabric::token::foreign::{Credential, verify_foreign};
 use trust_fabric::token::issued::{Fabric, verify_own};
 use trust_fabric::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
 use trust_fabric::token::jws::{Algorithm, Compact};
 use trust_fabric::token::key_set::VerifyingKey;
 use trust_fabric::token::lineage;
 use trust_fabric::token::signature_cache::SignatureCache;
-use trust_fabric::token::signing::SigningKey;
-use trust_fabric::token::subject::{Credential, verify_foreign};
+use trust_fabric::token::signing_key::SigningKey;
 
 const ISS: &str = "https://issuer.example";
 const FABRIC: &str = "https://fabric.example";

@@ -12,9 +12,9 @@ use serde_json::Map;
 use trust_fabric::clock::Clock;
 use trust_fabric::json;
 use trust_fabric::limits;
+use trust_fabric::policy::compile;
 use trust_fabric::policy::exchange::{Party, Question, Request};
 use trust_fabric::policy::identity;
-use trust_fabric::policy::load;
 use trust_fabric::policy::signals::{self, EventEffect};
 use trust_fabric::policy::{Bundle, DenialKind, Error, Point, Source};
 
@@ -335,9 +335,9 @@ fn the_digest_does_not_depend_on_file_order_but_on_every_byte() {
 
 #[test]
 fn loads_what_the_child_accepts_and_repeats_why_it_does_not() {
-    let bundle = load::load(Path::new(PROGRAM), &shipped()).expect("loads");
+    let bundle = compile::load(Path::new(PROGRAM), &shipped()).expect("loads");
     assert_eq!(bundle.digest(), Bundle::compile(&shipped()).expect("compiles").digest());
-    let refused = load::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")]);
+    let refused = compile::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")]);
     let Err(Error::RefusedByCompiler(message)) = refused else { panic!("{refused:?}") };
     assert!(message.contains("exchange.rego:5: time.now_ns is refused"), "{message}");
 }
@@ -346,7 +346,7 @@ fn loads_what_the_child_accepts_and_repeats_why_it_does_not() {
 fn a_policy_that_takes_long_to_parse_is_stopped_at_the_deadline() {
     let nested = format!("decision := {}{}", "[".repeat(40), "]".repeat(40));
     let began = Clock::system().boot();
-    let refused = load::load(Path::new(PROGRAM), &[policy(&nested)]);
+    let refused = compile::load(Path::new(PROGRAM), &[policy(&nested)]);
     assert_eq!(refused.expect_err("killed"), Error::LoadDeadlineExceeded);
     let took = Clock::system().boot().saturating_sub(began);
     assert!(took >= limits::POLICY_LOAD_DEADLINE && took < limits::POLICY_LOAD_DEADLINE * 5, "{took:?}");
@@ -360,7 +360,7 @@ fn a_compiler_that_does_not_read_is_stopped_at_the_deadline() {
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode");
     let large = policy(&format!("decision := 1\n#{}", "x".repeat(limits::POLICY_BYTES_MAX / 2)));
     let began = Clock::system().boot();
-    assert_eq!(load::load(&program, &[large]).expect_err("killed"), Error::LoadDeadlineExceeded);
+    assert_eq!(compile::load(&program, &[large]).expect_err("killed"), Error::LoadDeadlineExceeded);
     assert!(Clock::system().boot().saturating_sub(began) < limits::POLICY_LOAD_DEADLINE * 5);
 }
 

@@ -21,11 +21,11 @@ use trust_fabric::policy::{Bundle, Source};
 use trust_fabric::state::RevocationIndex;
 use trust_fabric::state::command::Tool;
 use trust_fabric::token::BodyHash;
+use trust_fabric::token::foreign::Credential;
 use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
-use trust_fabric::token::set::{Rules, Set};
+use trust_fabric::token::security_event::{Rules, Set};
 use trust_fabric::token::signature_cache::SignatureCache;
-use trust_fabric::token::subject::Credential;
 use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace, Verified};
 
 const CHECKS: &str = include_str!("vectors/checks/manifest.json");

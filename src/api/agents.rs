@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
 use super::{idempotency, paging};
@@ -171,7 +171,7 @@ pub async fn issue(
     let who = identity::Caller { idempotency, ..who(&caller) };
     let identified = app.identity.issue(&request, &who).await?;
     let (request_id, agent_id, jti) =
-        (super::around::current_request_id(), &identified.agent_id, &identified.jti);
+        (super::middleware::current_request_id(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
     let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
@@ -197,7 +197,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
     let identified = app.identity.renew(bearer).await?;
     let (request_id, agent_id, jti) =
-        (super::around::current_request_id(), &identified.agent_id, &identified.jti);
+        (super::middleware::current_request_id(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
     Ok(answer(identified))
 }
@@ -281,7 +281,7 @@ pub async fn revoke(
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
     let who = identity::Caller { idempotency, ..who(&caller) };
     let changed = app.identity.revoke(&agent_id, &who).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

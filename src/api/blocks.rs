@@ -8,14 +8,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::Act;
-use super::cached::NO_STORE;
+use super::admin_audit::Act;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use super::text;
 use super::{idempotency, paging};
-use crate::signals::revoke;
-use crate::signals::revoke::Revocations;
+use crate::revocation;
+use crate::revocation::Revocations;
 use crate::state::{Blocked, Current, stated};
 
 /// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
@@ -106,13 +106,13 @@ pub async fn lift(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
-    let Ok(Path(id)) = id else { return Err(revoke::Error::UnknownBlock.into()) };
+    let Ok(Path(id)) = id else { return Err(revocation::Error::UnknownBlock.into()) };
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
     let act = Act::begin(&app, &caller, format!("lift block {}", text::printable(&id)))?;
     let lifted = app.revocations.lift(&id, caller.facts(), idempotency).await.map_err(Error::from);
     act.end(lifted, |()| String::new()).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     tracing::warn!(request_id, id, caller = caller.id(), "block lifted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

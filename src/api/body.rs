@@ -30,7 +30,7 @@ impl Media {
     }
 }
 
-/// Reads a body of at most `bytes_max`. What is beyond is left for [`super::leftover`].
+/// Reads a body of at most `bytes_max`. What is beyond is left for [`super::unread_body`].
 ///
 /// # Errors
 /// 413 if it is larger, 400 if it breaks off, 408 if it takes longer than [`limits::BODY_TIMEOUT`].

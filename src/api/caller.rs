@@ -16,18 +16,18 @@ use axum::http::{HeaderMap, header};
 
 use super::App;
 pub use super::capability::Capability;
+use super::connect_info::{Channel, Peer};
 use super::error::Error;
-use super::notes::Notes;
-use super::peer::{Channel, Peer};
-use super::rates::Key;
+use super::rate_limit::Key;
+use super::request_context::Notes;
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
 use crate::state::CallerFacts;
 use crate::tls::PeerCertificate;
 use crate::token;
 use crate::token::CertificateDigest;
+use crate::token::foreign::Credential;
 use crate::token::jws::Compact;
-use crate::token::subject::Credential;
 
 /// The table of callers: what the holder of a client certificate may do, by its SPIFFE ID. An
 /// identifier is compared byte for byte; who is not in the table may do nothing.
@@ -253,7 +253,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         }
         if N::ACCESS != Access::Health {
             let may_wait = identity.id().is_some() || !app.requires_tls;
-            super::around::reach_min_index(app, &parts.headers, may_wait).await?;
+            super::middleware::reach_min_index(app, &parts.headers, may_wait).await?;
         }
         let is_operator = may(app, &identity, Capability::ClusterAdmin);
         Ok(Self { identity, certificate, is_operator, facts: Arc::new(facts), need: PhantomData })

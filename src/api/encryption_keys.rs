@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::{self, Error};
 use super::jwks::{self, JwkSet};
@@ -161,7 +161,7 @@ pub async fn remove(
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
     let who = identity::Caller { idempotency, ..agents::who(&caller) };
     app.identity.remove_encryption_key(caller.credential(), &who, workload_id, kid.clone()).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     tracing::info!(request_id, kid, workload_id, caller = caller.id(), "encryption key removed");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

@@ -11,8 +11,9 @@ use super::text;
 use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
-use crate::signals::{feed, revoke, streams};
-use crate::{cluster, identity, json, keyring, signals, state};
+use crate::transmitter::streams;
+use crate::{cluster, identity, json, keyring, receiver, state};
+use crate::{feed, revocation};
 
 /// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
 /// that speak it in forms.
@@ -376,9 +377,9 @@ impl From<identity::Error> for Error {
     }
 }
 
-impl From<revoke::Error> for Error {
-    fn from(error: revoke::Error) -> Self {
-        use revoke::Error as E;
+impl From<revocation::Error> for Error {
+    fn from(error: revocation::Error) -> Self {
+        use revocation::Error as E;
         let description = error.to_string();
         match error {
             E::Invalid { .. } | E::NotOne => Self::invalid_request(description),
@@ -390,9 +391,9 @@ impl From<revoke::Error> for Error {
 }
 
 /// A signal that was refused, for a caller that sent the JSON object.
-impl From<signals::Error> for Error {
-    fn from(error: signals::Error) -> Self {
-        use signals::Error as E;
+impl From<receiver::Error> for Error {
+    fn from(error: receiver::Error) -> Self {
+        use receiver::Error as E;
         let description = error.to_string();
         let refusal = match &error {
             E::NotConfigured | E::NoRule => Self::not_configured(description),
@@ -461,7 +462,7 @@ impl From<keyring::Error> for Error {
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let request_id = super::around::current_request_id();
+        let request_id = super::middleware::current_request_id();
         if let Some(detail) = &self.detail {
             tracing::info!(request_id, detail, description = self.description, "refused");
         }

@@ -14,12 +14,12 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 
 use super::App;
-use super::around;
 use super::caller::{Caller, ReadEvents, Shown};
 use super::error::{self, Error};
+use super::middleware;
 use crate::clock::{Clock, Timestamp};
-use crate::signals::feed::{FeedId, Kinds, Reader};
-use crate::token::subject::Credential;
+use crate::feed::{FeedId, Kinds, Reader};
+use crate::token::foreign::Credential;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
 const HEADERS: [(HeaderName, &str); 3] = [
@@ -62,7 +62,7 @@ pub async fn read(
     // Another node may be ahead and have told what this one does not know yet.
     if let Some(after) = asked.after.filter(|after| Some(after.incarnation) == app.state.index().incarnation)
     {
-        around::reach(&app, after.event.index, LAST_EVENT_ID).await?;
+        middleware::reach(&app, after.event.index, LAST_EVENT_ID).await?;
     }
     let reader = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
     // What took this caller's authority away before it listened is not told to it.

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
-use super::activity::Exchanged;
 use super::body::{self, Media};
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{self, Caller};
 use super::error::{self, Error};
+use super::feed_activity::Exchanged;
 use super::idempotency;
 use crate::exchange::{self, ExecutionScope, Members, Request, RequestedConfirmation};
 use crate::{json, limits};
@@ -118,7 +118,7 @@ pub async fn post(
     let refusal = if is_json { Error::of_exchange } else { Error::of_form_exchange };
     let minted = result.map_err(|error| refusal(&error))?;
     tracing::info!(
-        request_id = super::around::current_request_id(),
+        request_id = super::middleware::current_request_id(),
         jti = minted.jti,
         sub = minted.sub,
         "token minted"

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
 use super::error::{self, Error};
-use super::{App, cached};
+use super::{App, cache_control};
 use crate::limits;
 
 /// A JWK Set (RFC 7517 §5).
@@ -44,7 +44,7 @@ pub async fn get(
         let description = format!("no freshness lease for {limit} s: keys may have been tainted");
         return Err(Error::unavailable(description));
     }
-    cached::answer(&headers, media(&headers), app.keyring.jwks(app.key_time()).to_string())
+    cache_control::answer(&headers, media(&headers), app.keyring.jwks(app.key_time()).to_string())
 }
 
 /// "`application/jwk-set+json` if asked for, else JSON" (contract §4).

@@ -8,7 +8,7 @@ use super::App;
 use super::caller::{Caller, Metrics};
 use super::error::Error;
 use crate::state::{SigningKeyState, StreamStatus};
-use crate::token::signing::SigningAlgorithm;
+use crate::token::signing_key::SigningAlgorithm;
 
 /// Counters and gauges, names `svc_…`.
 #[utoipa::path(

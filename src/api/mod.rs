@@ -3,44 +3,43 @@
 //! One file per resource, with wire types and translation only; what a request means is decided in
 //! a use-case. Nothing outside this module names axum.
 
-mod activity;
-mod acts;
+mod admin_audit;
 pub mod admin_socket;
 mod agents;
-mod around;
 mod audit;
 mod blocks;
 mod body;
-mod cached;
+mod cache_control;
 pub mod caller;
 mod capability;
-mod conditional;
-mod current;
+pub mod connect_info;
 pub mod demo_issuer;
 mod encryption_keys;
 mod error;
+mod etag;
 mod events;
 mod exchange;
-mod front;
+mod feed_activity;
 mod health;
 mod idempotency;
 mod jwks;
-mod leftover;
 pub mod listener;
-mod metadata;
+mod load_shedding;
 mod metrics;
-mod notes;
+mod middleware;
+mod oauth_metadata;
 mod openapi;
 mod origin;
-mod overload;
 mod paging;
-pub mod peer;
 mod poll;
-pub mod rates;
+pub mod rate_limit;
+mod read_consistency;
+mod request_context;
 mod revocations;
 mod routes;
 mod signals;
 mod ssf_configuration;
+mod startup;
 mod stream_controls;
 mod streams;
 mod sys_keys;
@@ -48,6 +47,7 @@ mod sys_policy;
 mod sys_signals;
 mod text;
 mod tools;
+mod unread_body;
 mod verify;
 
 use std::ops::Deref;
@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 pub use axum::Router;
 use axum::http::Method;
-use axum::middleware;
+use axum::middleware::from_fn_with_state;
 use tokio::sync::Semaphore;
 
 use self::caller::{
@@ -63,27 +63,27 @@ use self::caller::{
     ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
     ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
-pub use self::front::Front;
-pub use self::overload::Pressure;
-use self::rates::Rates;
+pub use self::load_shedding::Pressure;
+use self::rate_limit::Rates;
 use self::routes::Routes;
 pub use self::routes::Row;
+pub use self::startup::Front;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
+use crate::feed::Feed;
 use crate::identity::Identity;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
-use crate::signals::Receiver;
-use crate::signals::feed::Feed;
-use crate::signals::revoke::Revocations;
-use crate::signals::streams::Streams;
-use crate::signals::transmit::poll::Poller;
+use crate::receiver::Receiver;
+use crate::revocation::Revocations;
 use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
 use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
+use crate::transmitter::poll::Poller;
+use crate::transmitter::streams::Streams;
 
 /// What the handlers need. Cheap to clone.
 #[derive(Clone)]
@@ -203,7 +203,7 @@ fn routes() -> Routes {
         .row(POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register)
         .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)
         .row(DELETE, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::remove)
-        .row(GET, "/.well-known/oauth-authorization-server", Public, metadata::get)
+        .row(GET, "/.well-known/oauth-authorization-server", Public, oauth_metadata::get)
         .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
         .row(POST, "/v1/signals/events", SendSignals, signals::receive)
         .row(POST, "/v1/signals/stream", CreateStream, streams::create)
@@ -264,7 +264,7 @@ fn router(app: App) -> Router {
     routes()
         .into_router()
         .fallback(not_found)
-        .layer(middleware::from_fn_with_state(app.clone(), around::around))
+        .layer(from_fn_with_state(app.clone(), middleware::around))
         .with_state(app)
 }
 

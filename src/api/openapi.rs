@@ -11,9 +11,9 @@ use utoipa::{Modify, OpenApi};
 use super::caller::{Access, Caller, Public};
 use super::error::Error;
 use super::{
-    App, agents, audit, blocks, cached, encryption_keys, events, exchange, health, jwks, metadata, metrics,
-    poll, revocations, signals, ssf_configuration, stream_controls, streams, sys_keys, sys_policy,
-    sys_signals, tools, verify,
+    App, agents, audit, blocks, cache_control, encryption_keys, events, exchange, health, jwks, metrics,
+    oauth_metadata, poll, revocations, signals, ssf_configuration, stream_controls, streams, sys_keys,
+    sys_policy, sys_signals, tools, verify,
 };
 
 /// Every handler of the route table.
@@ -36,7 +36,7 @@ use super::{
         encryption_keys::register,
         encryption_keys::list,
         encryption_keys::remove,
-        metadata::get,
+        oauth_metadata::get,
         verify::post,
         signals::receive,
         streams::create,
@@ -139,7 +139,7 @@ pub async fn get(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    cached::answer(&headers, "application/json", app.description.to_string())
+    cache_control::answer(&headers, "application/json", app.description.to_string())
 }
 
 /// The description as it is served; empty if it cannot be written, which the tests rule out.

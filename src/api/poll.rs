@@ -12,11 +12,12 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, ReadStreams};
 use super::error::{self, Error};
-use crate::signals::transmit::poll::{self, Asking, Polled};
-use crate::signals::transmit::sets;
+use crate::transmitter::poll;
+use crate::transmitter::poll::{Asking, Polled};
+use crate::transmitter::set_builder;
 use crate::{json, limits};
 
 /// What a receiver asks, and what became of what it was given before. Unknown members are ignored. The use-case
@@ -117,8 +118,8 @@ impl From<poll::Error> for Error {
     }
 }
 
-impl From<sets::Error> for Error {
-    fn from(error: sets::Error) -> Self {
+impl From<set_builder::Error> for Error {
+    fn from(error: set_builder::Error) -> Self {
         let refusal = Self::unavailable(error.to_string());
         match std::error::Error::source(&error) {
             Some(source) => refusal.with_detail(source),

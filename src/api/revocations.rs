@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::Act;
+use super::admin_audit::Act;
 use super::body;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
-use super::{current, idempotency, paging};
-use crate::signals::revoke::{self, DryRun, Members, Revocations};
+use super::{idempotency, paging, read_consistency};
+use crate::revocation;
+use crate::revocation::{DryRun, Members, Revocations};
 use crate::state::{Current, FactText, Revoked, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
@@ -188,9 +189,9 @@ pub async fn revoke(
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
     let members: RevocationRequest = json::read(&bytes)?;
-    let request = revoke::Request::read(members.into(), &app.issuer, &app.revocations.trust_domain)?;
+    let request = revocation::Request::read(members.into(), &app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
-        let current = current::of(&app, &parts.headers).await?;
+        let current = read_consistency::of(&app, &parts.headers).await?;
         let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
         return said(&parts.uri, &app.revocations, request.fact(), found);
     }
@@ -203,7 +204,7 @@ pub async fn revoke(
     let made = act.end(made, |made| format!("log index {}", made.made.index)).await?;
     let answer = made_of(&app.revocations, &request, &made);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     // Without what it is: that may be somebody's address.
     tracing::warn!(request_id, id, kind, index, agents, caller = caller.id(), "revoked");
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
@@ -225,7 +226,11 @@ fn is_dry_run(query: &paging::Members) -> Result<bool, Error> {
 }
 
 /// Of the request and of what the log has answered: a retry may come when nothing else is remembered.
-fn made_of(revocations: &Revocations, request: &revoke::Request, made: &revoke::Made) -> RevocationMade {
+fn made_of(
+    revocations: &Revocations,
+    request: &revocation::Request,
+    made: &revocation::Made,
+) -> RevocationMade {
     let FactText { kind, issuer, value } = text_of(revocations, request.fact());
     RevocationMade {
         id: request.fact().digest().to_string(),

@@ -11,12 +11,13 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::body::{self, Media};
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, SendSignals};
 use super::error::{self, Error};
 use super::text;
 use crate::limits;
-use crate::signals::{self, Form, Received, Refused};
+use crate::receiver;
+use crate::receiver::{Form, Received, Refused};
 
 /// A security event token as a JSON object. Unknown members are ignored. The use-case reads it member by
 /// member, so this is its description only.
@@ -126,8 +127,8 @@ pub async fn receive(
 }
 
 /// RFC 8935 §2.3: a token that is refused is answered 400, with a code; everything else as on any other route.
-fn refusal_of_signed(error: signals::Error) -> Result<Response, Error> {
-    use signals::Error as E;
+fn refusal_of_signed(error: receiver::Error) -> Result<Response, Error> {
+    use receiver::Error as E;
     let err = match &error {
         E::Set(error) => error.err(),
         E::Invalid { .. } | E::JtiReused => "invalid_request",
@@ -140,7 +141,7 @@ fn refusal_of_signed(error: signals::Error) -> Result<Response, Error> {
 }
 
 fn log_received(received: &Received, caller: Option<&str>) {
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     let (iss, jti) = (text::printable(&received.iss), text::printable(&received.jti));
     let judged = received.judged.as_ref();
     if let Some(judged) = judged.filter(|judged| !judged.unheard.is_empty()) {
@@ -172,7 +173,7 @@ fn log_received(received: &Received, caller: Option<&str>) {
 /// One line for what somebody should look at: who speaks for whom it may not, too much, or with a key that is
 /// not its own. How many there can be is bounded by the caller's rate.
 fn log_refused(refused: &Refused, caller: Option<&str>) {
-    use signals::Error as E;
+    use receiver::Error as E;
     let is_suspect = match &refused.error {
         E::NotItsSpeaker
         | E::SpeakerRevoked
@@ -190,7 +191,7 @@ fn log_refused(refused: &Refused, caller: Option<&str>) {
     };
     if is_suspect {
         tracing::warn!(
-            request_id = super::around::current_request_id(),
+            request_id = super::middleware::current_request_id(),
             iss = text::printable(&refused.iss),
             jti = text::printable(&refused.jti),
             caller,

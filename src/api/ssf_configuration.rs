@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
 use super::error::{self, Error};
-use super::{App, cached};
-use crate::signals::streams::Method;
+use super::{App, cache_control};
+use crate::transmitter::streams::Method;
 
 /// Transmitter configuration metadata (SSF 1.0 §7.1).
 #[derive(Serialize, ToSchema)]
@@ -80,5 +80,5 @@ pub async fn get(
         default_subjects: "ALL",
     };
     let document = serde_json::to_string(&metadata).map_err(Error::internal)?;
-    cached::answer(&headers, "application/json", document)
+    cache_control::answer(&headers, "application/json", document)
 }

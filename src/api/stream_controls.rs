@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::on_stream;
-use super::cached::NO_STORE;
+use super::admin_audit::on_stream;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::{self, Error};
 use super::paging;
@@ -139,7 +139,7 @@ pub async fn set_status(
     let who = who(&caller);
     let set = app.streams.set_status(&current, &stream_id, (&status, reason), &who);
     let stream = on_stream((&app, &current), &caller, ("set the status of", &stream_id), set).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     let status = stream.status.as_str();
     tracing::info!(request_id, stream_id, status, caller = caller.id(), "stream status set");
     Ok(of_status(&stream))

@@ -13,15 +13,16 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::on_stream;
+use super::admin_audit::on_stream;
 use super::body;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
 use super::error::{self, Error};
 use super::{idempotency, paging};
-use crate::signals::passed_on::EVENTS_SUPPORTED;
-use crate::signals::streams::{self, Delivery, Extent, Members, Method, Shown};
 use crate::state::{Current, Stream};
+use crate::token::event_types::EVENTS_SUPPORTED;
+use crate::transmitter::streams;
+use crate::transmitter::streams::{Delivery, Extent, Members, Method, Shown};
 use crate::{json, limits};
 
 /// A stream that is asked for, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in
@@ -360,7 +361,7 @@ pub async fn delete(
     let who = who(&caller);
     let deleted = app.streams.delete(&current, stream_id, &who);
     on_stream((&app, &current), &caller, ("delete", stream_id), deleted).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
@@ -388,7 +389,7 @@ pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::Caller {
 }
 
 fn log(what: &str, stream: &Stream, caller: Option<&str>) {
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     let (stream_id, method) = (&stream.config.stream_id, Method::of(&stream.config).as_str());
     // Without its address, which may hold what only its receiver knows.
     tracing::info!(request_id, stream_id, method, caller, "{what}");

@@ -6,14 +6,14 @@ use axum::extract::{Path, Query, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::acts::Act;
+use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use super::{App, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
 use crate::state::{Current, SigningKeyFacts};
-use crate::token::signing::SigningAlgorithm;
+use crate::token::signing_key::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.
 #[derive(Serialize, ToSchema)]

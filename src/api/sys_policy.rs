@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::Act;
+use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};

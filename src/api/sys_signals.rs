@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
-use super::acts::Act;
+use super::admin_audit::Act;
 use super::body;
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use super::text;
@@ -51,7 +51,7 @@ pub async fn allow(
         Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
     let allowed = app.revocations.allow(issuer, *more, caller.facts()).await.map_err(Error::from);
     act.end(allowed, |()| String::new()).await?;
-    let request_id = super::around::current_request_id();
+    let request_id = super::middleware::current_request_id();
     tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");
     Ok((NO_STORE, Json(allowance)).into_response())
 }

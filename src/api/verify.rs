@@ -6,10 +6,10 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::cached::NO_STORE;
+use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
-use super::{App, activity, body, tools};
+use super::{App, body, feed_activity, tools};
 use crate::tools::checks::{Check, Outcome};
 use crate::tools::verify::{self, Members, Verdict};
 use crate::{json, limits};
@@ -126,7 +126,7 @@ pub async fn post(
     let outcome = app.verifier.verify(members, &caller, &mut whose).await;
     if let Err(verify::Error::Failed(failure)) = &outcome {
         let duration = app.clock.boot().saturating_sub(began);
-        app.feed.activity(|| activity::refused(failure, whose, tool_id, duration));
+        app.feed.activity(|| feed_activity::refused(failure, whose, tool_id, duration));
     }
     let verdict = outcome?;
     Ok((NO_STORE, Json(VerifyResponse::from(verdict))).into_response())

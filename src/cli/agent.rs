@@ -14,8 +14,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, Format, Output, printable};
-use super::server::Server;
 use crate::{identity, limits};
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];

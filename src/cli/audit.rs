@@ -9,9 +9,10 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{Format, Output, printable};
-use super::server::Server;
-use crate::outbound::admin::{self, NodeClient};
+use crate::cli::client;
+use crate::cli::client::NodeClient;
 use crate::tools::audit::chain::{Summary, Verifier};
 use crate::tools::audit::entry::{Block, Entry};
 use crate::{json, limits};
@@ -250,7 +251,7 @@ fn line_of(document: &impl serde::Serialize) -> Result<String, json::Error> {
 }
 
 fn foreign(client: &NodeClient) -> Error {
-    Error::Answer(admin::Error::Foreign(client.server().clone()))
+    Error::Answer(client::Error::Foreign(client.server().clone()))
 }
 
 /// Writes every fault, and goes on behind it.

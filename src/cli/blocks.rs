@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::Args;
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{Output, printable};
-use super::pages;
-use super::server::Server;
+use super::pagination;
 use crate::limits;
 
 const BLOCKS: [&str; 2] = ["v1", "blocks"];
@@ -45,7 +45,7 @@ pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error>
         ("reason", "reason"),
         ("id", "id"),
     ];
-    pages::list(&arguments.server, &BLOCKS, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.server, &BLOCKS, arguments.limit, (arguments.output, &columns), out)
 }
 
 pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::output::printable;
-use crate::outbound::admin;
+use crate::cli::client;
 use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
@@ -22,7 +22,7 @@ pub(super) enum Error {
     #[error(transparent)]
     Demo(#[from] demo::Error),
     #[error(transparent)]
-    Answer(#[from] admin::Error),
+    Answer(#[from] client::Error),
     #[error(transparent)]
     Pki(#[from] pki::Error),
     #[error("policy: {0}")]
@@ -123,17 +123,17 @@ impl Error {
             Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
             Self::KindNotTold(_) => Some("--kind says which: subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("--issuer names it"),
-            Self::Answer(admin::Error::Unreachable(_)) => {
+            Self::Answer(client::Error::Unreachable(_)) => {
                 Some("is the node running? --server says where it is")
             }
-            Self::Answer(admin::Error::Handshake { .. }) => {
+            Self::Answer(client::Error::Handshake { .. }) => {
                 Some("--ca says whom to believe, --cert and --key show who you are")
             }
             Self::Pki(pki::Error::TooOpen { .. }) => Some("take the rights of others away: chmod go= <path>"),
             Self::Pki(pki::Error::NoIssuer(_)) => {
                 Some("`trust-fabric pki --issuer` makes one; --dir says where")
             }
-            Self::Answer(admin::Error::TimedOut(_)) => {
+            Self::Answer(client::Error::TimedOut(_)) => {
                 Some("what was asked for may have happened: look before trying again")
             }
             Self::NoBench => Some(
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_a_node_answers_is_shown_and_not_obeyed() {
         let description = "no\u{1b}[2J\u{9b}x\u{202e}y\nline".to_owned();
-        let refused = admin::Error::Refused { status: 400, description, answer: serde_json::Value::Null };
+        let refused = client::Error::Refused { status: 400, description, answer: serde_json::Value::Null };
         let text = written(&Error::Answer(refused));
         assert!(text.starts_with("error: no\u{fffd}[2J\u{fffd}x\u{fffd}y\nline\n"), "{text:?}");
     }

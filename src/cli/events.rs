@@ -8,10 +8,11 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{json_line, printable};
-use super::server::Server;
-use crate::outbound::admin::{self, NodeClient};
-use crate::outbound::events::Event;
+use crate::cli::client;
+use crate::cli::client::NodeClient;
+use crate::cli::client::sse::Event;
 use crate::{json, limits};
 
 #[derive(Debug, Args)]
@@ -99,7 +100,7 @@ impl Watch<'_> {
 
     fn write(&mut self, event: &Event) -> Result<(), Error> {
         let data = json::parse(event.data.as_bytes());
-        let data = data.map_err(|_| admin::Error::Foreign(self.client.server().clone()))?;
+        let data = data.map_err(|_| client::Error::Foreign(self.client.server().clone()))?;
         if event.kind == "reset" {
             let first = data["first_available"].as_str().map_or_else(|| "none".to_owned(), printable);
             writeln!(self.say, "events were missed: the oldest that is kept is {first}; going on from now")?;
@@ -133,10 +134,10 @@ fn line(data: &Value) -> String {
 }
 
 /// Whether another attempt may succeed.
-fn is_passing(error: &admin::Error) -> bool {
+fn is_passing(error: &client::Error) -> bool {
     match error {
-        admin::Error::Unreachable(_) | admin::Error::TimedOut(_) | admin::Error::Silent(_) => true,
-        admin::Error::Refused { status, .. } => matches!(status, 429 | 500..),
+        client::Error::Unreachable(_) | client::Error::TimedOut(_) | client::Error::Silent(_) => true,
+        client::Error::Refused { status, .. } => matches!(status, 429 | 500..),
         _ => false,
     }
 }

@@ -7,10 +7,11 @@ use clap::Args;
 use serde_json::Value;
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, printable};
-use super::server::Server;
 use crate::api::admin_socket::ADMIN_SOCKET;
-use crate::outbound::admin::{self, NodeClient};
+use crate::cli::client;
+use crate::cli::client::NodeClient;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -43,7 +44,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
     let answer = super::wait_for(async {
         match client.get(&["v1", "sys", "health"]).await {
             // The answer of a node that cannot do its work says what is missing.
-            Err(admin::Error::Refused { status: 503, answer, .. }) => Err(Error::NotReady(missing(&answer))),
+            Err(client::Error::Refused { status: 503, answer, .. }) => Err(Error::NotReady(missing(&answer))),
             answer => Ok(answer?),
         }
     })?;

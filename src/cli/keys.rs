@@ -6,9 +6,9 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, Output, printable};
-use super::server::Server;
-use crate::token::signing::SigningAlgorithm;
+use crate::token::signing_key::SigningAlgorithm;
 
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 

@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 the core of a serving node failed.
 
+pub mod client;
+
 mod agent;
 mod audit;
 mod bench;
@@ -9,17 +11,17 @@ mod blocks;
 mod config;
 mod credential;
 mod dev;
+mod endpoint;
 mod error;
 mod events;
 mod health;
 mod keys;
 mod output;
-mod pages;
+mod pagination;
 mod pki;
 mod policy;
 mod revoke;
 mod serve;
-mod server;
 mod signals;
 mod stream;
 

@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, Format, Output, printable};
-use super::server::Server;
-use crate::policy::{Bundle, Point, load};
+use crate::policy::{Bundle, Point, compile};
 use crate::{config, json as strict_json, limits};
 
 const POLICY: [&str; 3] = ["v1", "sys", "policy"];
@@ -114,14 +114,14 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::History(arguments) => history(&arguments, out),
         Command::Rollback(arguments) => rollback(&arguments, out),
         Command::Show(arguments) => show(&arguments, out),
-        Command::CompileCheck => load::compile_check(io::stdin().lock()).map_err(Error::CompileRefused),
+        Command::CompileCheck => compile::compile_check(io::stdin().lock()).map_err(Error::CompileRefused),
     }
 }
 
 /// Compiled in a process of its own first, as a node does it.
 fn bundle(directory: &Path) -> Result<Bundle, Error> {
     let program = config::program().map_err(Error::Program)?;
-    Ok(load::load(&program, &config::policy_sources(directory)?)?)
+    Ok(compile::load(&program, &config::policy_sources(directory)?)?)
 }
 
 fn question(path: &Path) -> Result<Value, Error> {

@@ -6,12 +6,13 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, Format, Output, printable};
-use super::pages;
-use super::server::Server;
+use super::pagination;
+use crate::cli::client;
+use crate::cli::client::NodeClient;
 use crate::id::WorkloadId;
 use crate::limits;
-use crate::outbound::admin::{self, NodeClient};
 use crate::token::lineage::FAMILY_END;
 
 const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
@@ -124,7 +125,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
             let first = match page(&client, &request, "1", None).await {
                 Ok((first, _)) => Some(first),
                 // It is looking through the agents for somebody else. What is urgent does not wait for that.
-                Err(Error::Answer(admin::Error::Refused { status: BUSY, .. })) => None,
+                Err(Error::Answer(client::Error::Refused { status: BUSY, .. })) => None,
                 Err(error) => return Err(error),
             };
             if !is_confirmed(&question(&request, first.as_ref()))? {
@@ -232,7 +233,7 @@ async fn show(
         }
         // A page that leads back to itself would never end.
         if next == cursor {
-            return Err(Error::Answer(admin::Error::Foreign(client.server().clone())));
+            return Err(Error::Answer(client::Error::Foreign(client.server().clone())));
         }
         cursor = next;
         pages += 1;
@@ -337,7 +338,7 @@ pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), E
         ("reason", "reason"),
         ("id", "id"),
     ];
-    pages::list(&arguments.server, &REVOCATIONS, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.server, &REVOCATIONS, arguments.limit, (arguments.output, &columns), out)
 }
 
 fn text(answer: &Value, name: &str) -> String {

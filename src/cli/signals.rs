@@ -6,8 +6,8 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::printable;
-use super::server::Server;
 
 const ALLOWANCE: [&str; 4] = ["v1", "sys", "signals", "allowance"];
 

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::Error;
+use super::endpoint::Server;
 use super::output::{self, Format, Output, printable};
-use super::pages;
-use super::server::Server;
+use super::pagination;
 use crate::limits;
-use crate::signals::passed_on::EVENTS_SUPPORTED;
-use crate::signals::streams::Method;
+use crate::token::event_types::EVENTS_SUPPORTED;
+use crate::transmitter::streams::Method;
 
 const STREAM: [&str; 3] = ["v1", "signals", "stream"];
 const STATUS: [&str; 3] = ["v1", "signals", "status"];
@@ -197,7 +197,7 @@ fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
         ("dead letters", "dead_letters"),
         ("reason", "reason"),
     ];
-    pages::list(&arguments.server, &STREAM, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.server, &STREAM, arguments.limit, (arguments.output, &columns), out)
 }
 
 fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
@@ -260,7 +260,7 @@ fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Erro
     ];
     let query = [("stream_id", arguments.stream_id.as_str())];
     let listed = (arguments.output, columns.as_slice());
-    pages::list_with(&arguments.server, (&DEAD_LETTERS, &query), arguments.limit, listed, out)
+    pagination::list_with(&arguments.server, (&DEAD_LETTERS, &query), arguments.limit, listed, out)
 }
 
 fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
+use super::apply::state_machine::Shared;
 use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, FirstReading, Reading};
-use super::machine::Shared;
 use super::propose::Raft;
 use super::{Fresh, Handle, Machine, Stale, Stamp};
 use crate::clock::{Clock, Timestamp};

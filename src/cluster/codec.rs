@@ -8,8 +8,8 @@ use openraft::entry::RaftEntry as _;
 use openraft::{EntryPayload, vote::RaftLeaderId as _};
 use prost::Message as _;
 
-use super::life::{Disk, Life, Memory};
-use super::types::{Commands, Entry, LeaderId, LogId, Membership, Peer, StoredMembership, Vote};
+use super::set_back::{Disk, Life, Memory};
+use super::type_config::{Commands, Entry, LeaderId, LogId, Membership, Peer, StoredMembership, Vote};
 
 /// Generated from `proto/log.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]

@@ -3,9 +3,9 @@
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
-use super::database::Database;
+use super::apply::database::Database;
 use super::peers::{DiskId, Purpose, wire};
-use super::types::{LogId, Peer, StoredMembership};
+use super::type_config::{LogId, Peer, StoredMembership};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 

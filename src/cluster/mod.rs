@@ -9,42 +9,29 @@
 //! A command goes from [`propose`] to whoever leads, over [`forwards`] if that is another node, and there through
 //! [`batches`] into the log. What nodes say to each other is in [`peers`].
 
-mod batches;
+mod apply;
 mod clock_agreement;
 mod clocks;
 mod codec;
 mod corrupt;
-mod database;
-mod disk;
-mod forwards;
-mod freshness;
-mod hand_over;
-mod identity;
+mod disk_identity;
+mod disk_memory;
+mod disk_watch;
+mod leader_transfer;
 mod leadership;
-mod life;
-mod lives;
 mod log;
-mod log_size;
-mod machine;
 mod peers;
-mod progress;
 mod propose;
-mod read_index;
+mod raft_config;
+mod reads;
 mod record;
-mod settings;
-mod snapshot;
+mod set_back;
 mod start;
 mod status;
-mod tails;
-mod types;
-mod writer;
-
 #[cfg(test)]
-mod order;
-#[cfg(test)]
-mod restarts;
-#[cfg(test)]
-mod suite;
+mod tests;
+mod torn_tail;
+mod type_config;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,30 +40,30 @@ use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
+pub use apply::database::StateHash;
 pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
-pub use database::StateHash;
-pub use disk::Watchdog;
-pub use freshness::{Acknowledgements, Fresh, FreshnessMode, Stale, Standing};
-pub use identity::{replace_file, sync_name_of};
+pub use disk_identity::{replace_file, sync_name_of};
+pub use disk_watch::Watchdog;
 pub use peers::Founders;
 pub use propose::{Error, Outcome};
-pub use read_index::{Current, NotCurrent};
+pub use reads::freshness::{Acknowledgements, Fresh, FreshnessMode, Stale, Standing};
+pub use reads::read_index::{Current, NotCurrent};
 pub use start::{Closed, Options, Started, Transport, Work, start};
 pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
-use batches::Batches;
+use apply::state_machine::Shared;
 use clocks::Clocks;
-use disk::Disk;
-use forwards::Forwards;
-use freshness::Freshness;
-use hand_over::Candidacy;
-use machine::Shared;
+use disk_watch::Disk;
+use leader_transfer::Candidacy;
 use peers::Channels;
-use progress::Progress;
+use propose::batcher::Batches;
+use propose::forwarding::Forwards;
 use propose::{Numbers, Raft};
-use read_index::ReadIndex;
+use reads::freshness::Freshness;
+use reads::member_progress::Progress;
+use reads::read_index::ReadIndex;
 use start::Open;
 
 /// Reads rows of the state.

@@ -14,19 +14,21 @@ use openraft::errors::{InitializeError, RaftError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::batches::Batches;
+use super::apply::database::Generations;
+use super::apply::snapshot::Snapshots;
+use super::apply::state_machine::{Shared, StateMachine};
 use super::clocks::{Clocks, Stamps};
-use super::database::Generations;
-use super::disk::Watchdog;
-use super::forwards::Forwards;
-use super::freshness::{Freshness, FreshnessMode};
-use super::machine::{Shared, StateMachine};
+use super::disk_watch::Watchdog;
+use super::log::purge;
 use super::peers::{Channels, ClusterId, DiskId, Founders, Network, Peers, This, found};
 use super::propose::Numbers;
-use super::read_index::{Questions, ReadIndex};
-use super::snapshot::Snapshots;
-use super::types::{self, Peer};
-use super::{Corrupt, Handle, Machine, Origin, identity, lives, log, log_size, peers, settings};
+use super::propose::batcher::Batches;
+use super::propose::forwarding::Forwards;
+use super::reads::freshness::{Freshness, FreshnessMode};
+use super::reads::read_index::{Questions, ReadIndex};
+use super::type_config;
+use super::type_config::Peer;
+use super::{Corrupt, Handle, Machine, Origin, disk_identity, disk_memory, log, peers, raft_config};
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -127,7 +129,7 @@ pub async fn start<M: Machine>(
     let failed = |error: &dyn fmt::Display| Corrupt::new(&data, error);
 
     let database = Arc::new(log::open_database(&data.join("raft"))?);
-    let identity = identity::establish(&data, &database, node_id, options.drawn_disk_id)?;
+    let identity = disk_identity::establish(&data, &database, node_id, options.drawn_disk_id)?;
     let (open, closed) = mpsc::channel(1);
     let (tls, listener, trust_domain, founders) = match options.transport {
         Some(Transport { listener, tls, trust_domain, founders }) => {
@@ -161,11 +163,11 @@ pub async fn start<M: Machine>(
     run_writer(opened.writer).map_err(|error| failed(&error))?;
     opened.store.follow_on(applied, installed).await.map_err(|error| failed(&error))?;
     let end = installed.or(opened.last).max(snapshot);
-    let life = lives::begin(&database, *options.drawn_origin.as_bytes(), opened.vote, end)?;
+    let life = disk_memory::begin(&database, *options.drawn_origin.as_bytes(), opened.vote, end)?;
     let rows = (database, opened.lives, open);
     let this = This::open((node_id, identity.disk_id, life), trust_domain.clone(), founders, rows)?;
 
-    let config = settings::raft_config(heartbeat).map_err(|error| failed(&error))?;
+    let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(this), tls.clone()));
     let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
     let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks) };
@@ -179,7 +181,7 @@ pub async fn start<M: Machine>(
     let (batches, batching) = Batches::new(stamps);
     let (forwards, forwarding) = Forwards::new(Arc::clone(&channels), clock.clone());
     let numbers = Arc::new(Numbers::new(options.drawn_origin));
-    let log_keeper = log_size::keep_within_limit(raft.clone(), opened.surplus);
+    let log_keeper = purge::keep_within_limit(raft.clone(), opened.surplus);
     let (reads, questions) = ReadIndex::new(reads_max(options.freshness));
     let handle = Handle {
         raft,
@@ -233,9 +235,9 @@ pub async fn start<M: Machine>(
 fn installed_before_the_log(
     log: &log::LogStore,
     shared: &Shared,
-    applied: Option<types::LogId>,
+    applied: Option<type_config::LogId>,
     failed: impl Fn(&dyn fmt::Display) -> Corrupt,
-) -> Result<Option<types::LogId>, Corrupt> {
+) -> Result<Option<type_config::LogId>, Corrupt> {
     if log.holds(applied).map_err(|error| failed(&error))? {
         return Ok(None);
     }
@@ -258,8 +260,8 @@ const fn reads_max(freshness: FreshnessMode) -> usize {
 fn current_snapshot(
     snapshots: &Snapshots,
     shared: &Shared,
-    removed: Option<types::LogId>,
-) -> Result<Option<types::LogId>, Corrupt> {
+    removed: Option<type_config::LogId>,
+) -> Result<Option<type_config::LogId>, Corrupt> {
     let failed = |error: io::Error| Corrupt::snapshot(snapshots.directory(), error);
     let current = snapshots.current().map_err(failed)?.and_then(|current| current.meta.last_log_id);
     let database = shared.database.load();

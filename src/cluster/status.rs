@@ -3,8 +3,8 @@
 
 use openraft::async_runtime::watch::WatchReceiver as _;
 
-use super::freshness::Standing;
-use super::types::LogId;
+use super::reads::freshness::Standing;
+use super::type_config::LogId;
 use super::{Handle, Machine};
 
 /// What a node knows of itself and of its cluster.
@@ -49,7 +49,7 @@ impl<M: Machine> Handle<M> {
         let metrics = metrics.borrow_watched().clone();
         let membership = metrics.membership_config.membership();
         let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(LogId::index);
-        let member = |(id, peer): (&u64, &super::types::Peer)| Member {
+        let member = |(id, peer): (&u64, &super::type_config::Peer)| Member {
             node_id: *id,
             address: peer.address.clone(),
             is_voter: membership.voter_ids().any(|voter| voter == *id),

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Fabric;
-use super::check::{Checker, duration};
-use super::keys::{self, Keys, Mode};
+use super::schema;
+use super::schema::{Keys, Mode};
+use super::validation::{Checker, duration};
 use crate::cluster::FreshnessMode;
 use crate::limits;
 use crate::tls::{Authorities, Files, KeyPairFiles};
@@ -39,8 +40,8 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
     let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
     let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
     let freshness = match cluster.freshness {
-        keys::Freshness::Lease => FreshnessMode::Lease,
-        keys::Freshness::ReadIndex => FreshnessMode::ReadIndex,
+        schema::Freshness::Lease => FreshnessMode::Lease,
+        schema::Freshness::ReadIndex => FreshnessMode::ReadIndex,
     };
     let is_alone = cluster.listen.is_none() && cluster.members.is_empty();
     if is_alone {
@@ -55,7 +56,7 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
 }
 
 fn peers(
-    keys: &keys::Cluster,
+    keys: &schema::Cluster,
     node_id: u64,
     fabric: Option<&Fabric>,
     checker: &mut Checker,
@@ -86,7 +87,7 @@ fn peers(
     })
 }
 
-fn members(rows: &[keys::Member], node_id: u64, checker: &mut Checker) -> Option<BTreeMap<u64, String>> {
+fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Option<BTreeMap<u64, String>> {
     let mut members = BTreeMap::new();
     let mut all_good = true;
     for (index, row) in rows.iter().enumerate() {

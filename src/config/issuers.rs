@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::check::{Checker, duration};
-use super::keys;
+use super::schema;
+use super::validation::{Checker, duration};
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::outbound::guard::Guard;
@@ -13,7 +13,7 @@ use crate::token::jws::Algorithm;
 
 /// Checks each issuer alone; whether they fit together is checked when none has a mistake.
 pub(super) fn check(
-    all: &[keys::Issuer],
+    all: &[schema::Issuer],
     own_issuer: Option<&str>,
     guard: &Guard,
     checker: &mut Checker,
@@ -27,7 +27,7 @@ pub(super) fn check(
 }
 
 struct Section<'k> {
-    keys: &'k keys::Issuer,
+    keys: &'k schema::Issuer,
     name: String,
     own_issuer: Option<&'k str>,
     guard: &'k Guard,
@@ -75,15 +75,15 @@ impl Section<'_> {
 
     fn kind(&self) -> Result<IssuerKind, &'static str> {
         let subject = self.keys.subject.map(|subject| match subject {
-            keys::Subject::Kubernetes => SubjectMapping::Kubernetes,
-            keys::Subject::Identifier => SubjectMapping::Identifier,
-            keys::Subject::Opaque => SubjectMapping::Opaque,
+            schema::Subject::Kubernetes => SubjectMapping::Kubernetes,
+            schema::Subject::Identifier => SubjectMapping::Identifier,
+            schema::Subject::Opaque => SubjectMapping::Opaque,
         });
         match (self.keys.kind, subject) {
-            (keys::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
-            (keys::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
-            (keys::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),
-            (keys::IssuerKind::Spiffe, Some(_)) => {
+            (schema::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
+            (schema::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
+            (schema::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),
+            (schema::IssuerKind::Spiffe, Some(_)) => {
                 Err("must not be set for kind = \"spiffe\": sub is a SPIFFE ID")
             }
         }
@@ -97,34 +97,32 @@ impl Section<'_> {
             Some(iss) => self.fetchable(iss).map(|_| KeySource::Discovery),
             None => Ok(KeySource::Discovery),
         });
-        let mut sources: Vec<(&str, keys::IssuerKind, Result<KeySource, String>)> = Vec::new();
+        let mut sources: Vec<(&str, schema::IssuerKind, Result<KeySource, String>)> = Vec::new();
         sources.extend(
             keys.keys_file
                 .iter()
-                .map(|path| ("keys_file", keys::IssuerKind::Jwt, file(path, KeySource::File))),
+                .map(|path| ("keys_file", schema::IssuerKind::Jwt, file(path, KeySource::File))),
         );
         sources.extend(
             keys.keys_url
                 .iter()
-                .map(|url| ("keys_url", keys::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))),
+                .map(|url| ("keys_url", schema::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))),
         );
-        sources.extend(discovery.map(|source| ("discovery", keys::IssuerKind::Jwt, source)));
-        sources.extend(
-            keys.bundle_file.iter().map(|path| {
-                ("bundle_file", keys::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
-            }),
-        );
+        sources.extend(discovery.map(|source| ("discovery", schema::IssuerKind::Jwt, source)));
+        sources.extend(keys.bundle_file.iter().map(|path| {
+            ("bundle_file", schema::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
+        }));
         sources.extend(keys.bundle_endpoint.iter().map(|url| {
             let source = self.fetchable(url).map(KeySource::SpiffeBundleEndpoint);
-            ("bundle_endpoint", keys::IssuerKind::Spiffe, source)
+            ("bundle_endpoint", schema::IssuerKind::Spiffe, source)
         }));
         let mut sources = sources.into_iter();
         match (sources.next(), sources.next()) {
             (Some((name, kind, source)), None) if kind == keys.kind => checker.keep(&self.key(name), source),
             _ => {
                 let rule = match keys.kind {
-                    keys::IssuerKind::Jwt => "needs exactly one of keys_file, keys_url, discovery = true",
-                    keys::IssuerKind::Spiffe => "needs exactly one of bundle_file, bundle_endpoint",
+                    schema::IssuerKind::Jwt => "needs exactly one of keys_file, keys_url, discovery = true",
+                    schema::IssuerKind::Spiffe => "needs exactly one of bundle_file, bundle_endpoint",
                 };
                 checker.keep(&self.name, Err(rule))
             }
@@ -139,7 +137,7 @@ impl Section<'_> {
         let trust_domains = trust_domains(&self.keys.trust_domains)?;
         match (self.keys.kind, trust_domains.len()) {
             (_, 0) => Err("must name at least one".to_owned()),
-            (keys::IssuerKind::Spiffe, 2..) => {
+            (schema::IssuerKind::Spiffe, 2..) => {
                 Err("must name exactly one: a bundle is of one trust domain".to_owned())
             }
             _ => Ok(trust_domains),

@@ -4,15 +4,15 @@
 //! needs no second look; every mistake is named with its key, its rule and its place. No secret
 //! stands in a configuration, so all of it may be printed.
 
-mod check;
 mod cluster;
-mod edge;
+mod environment;
 mod issuers;
-mod keys;
+mod listeners;
 mod policy_directory;
-mod process;
+mod schema;
 mod signals;
 mod transmitter;
+mod validation;
 
 use std::fmt;
 use std::fs::File;
@@ -20,16 +20,16 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use self::check::Checker;
 pub use self::cluster::{Cluster, Peers};
-use self::keys::Keys;
-pub use self::process::{data_home, environment, forbid_core_dumps, program};
+pub use self::environment::{data_home, environment, forbid_core_dumps, program};
+use self::schema::Keys;
+use self::validation::Checker;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::id::TrustDomain;
 use crate::outbound::guard::Rules;
 use crate::policy::blast_radius::Containment;
-use crate::signals::SignalIssuers;
+use crate::receiver::SignalIssuers;
 use crate::telemetry::LogFormat;
 use crate::token::issuer::Issuer;
 use crate::{limits, policy, tls};
@@ -217,7 +217,7 @@ pub fn load(
     overrides: &Overrides,
 ) -> Result<Config, Error> {
     let (keys, checker) = merge(file, environment, overrides)?;
-    check::config(&keys, checker)
+    validation::config(&keys, checker)
 }
 
 /// Every key with the value in force, defaults included, as JSON of the file's own shape.
@@ -230,7 +230,7 @@ pub fn show(
     overrides: &Overrides,
 ) -> Result<serde_json::Value, Error> {
     let (keys, checker) = merge(file, environment, overrides)?;
-    check::config(&keys, checker)?;
+    validation::config(&keys, checker)?;
     serde_json::to_value(&keys).map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::check::Checker;
-use super::keys::{self, Keys, Mode};
-use super::{edge, issuers};
+use super::schema;
+use super::schema::{Keys, Mode};
+use super::validation::Checker;
+use super::{issuers, listeners};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::guard::Guard;
-use crate::signals::{Authority, SignalIssuer};
+use crate::receiver::{Authority, SignalIssuer};
 use crate::token::issuer::KeySource;
 
 /// Checks each issuer alone; whether they fit together is checked when none has a mistake.
@@ -29,7 +30,7 @@ pub(super) fn check(
 
 struct Section<'k> {
     all: &'k Keys,
-    keys: &'k keys::SignalIssuer,
+    keys: &'k schema::SignalIssuer,
     name: String,
     own_issuer: Option<&'k str>,
     guard: &'k Guard,
@@ -105,7 +106,7 @@ impl Section<'_> {
     }
 
     fn callers(&self) -> Result<BTreeSet<WorkloadId>, String> {
-        let read = |id: &String| edge::spiffe_id(id).map_err(|rule| format!("{id:?}: {rule}"));
+        let read = |id: &String| listeners::spiffe_id(id).map_err(|rule| format!("{id:?}: {rule}"));
         self.keys.callers.iter().map(read).collect()
     }
 

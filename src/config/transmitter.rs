@@ -1,8 +1,10 @@
 //! `[transmitter]`: whether this fabric tells others what it learns, and where they reach it.
 
 use super::Transmitter;
-use super::check::{self, Checker};
-use super::keys::{self, Keys, Mode};
+use super::schema;
+use super::schema::{Keys, Mode};
+use super::validation;
+use super::validation::Checker;
 use crate::tls::KeyPairFiles;
 
 /// Without the section a production node transmits nothing, because nobody has said where it is reached; one in
@@ -13,7 +15,7 @@ pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
         (None, Mode::Development) => Some(format!("http://{}", keys.listen.http)),
         (Some(section), _) => {
             let base_url = checker.require("transmitter.base_url", section.base_url.as_deref());
-            base_url.and_then(|text| checker.keep("transmitter.base_url", check::own_address(text)))
+            base_url.and_then(|text| checker.keep("transmitter.base_url", validation::own_address(text)))
         }
     };
     let certificate = keys.transmitter.as_ref().and_then(|section| certificate(section, checker));
@@ -21,7 +23,7 @@ pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
 }
 
 /// The client certificate of pushes: both files, or neither.
-fn certificate(section: &keys::Transmitter, checker: &mut Checker) -> Option<KeyPairFiles> {
+fn certificate(section: &schema::Transmitter, checker: &mut Checker) -> Option<KeyPairFiles> {
     if section.certificate.is_none() && section.private_key.is_none() {
         return None;
     }

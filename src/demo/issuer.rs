@@ -15,7 +15,7 @@ use super::Error;
 use crate::api::demo_issuer::DemoIssuer;
 use crate::clock::Clock;
 use crate::id;
-use crate::token::signing::SigningKey;
+use crate::token::signing_key::SigningKey;
 
 /// Life of a credential.
 const LIFETIME: Duration = Duration::from_mins(10);

@@ -2,7 +2,7 @@
 //! before the reader's eyes. For trying out; nothing here is used by `serve`.
 
 mod issuer;
-mod page;
+mod output;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -17,21 +17,22 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::issuer::credential;
-use self::page::Page;
+use self::output::Page;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
 use crate::api::listener::{self, Caps, Kind, Places};
+use crate::cli::client;
 use crate::clock::Clock;
 use crate::cluster::FreshnessMode;
 use crate::config::{self, Config};
 use crate::outbound::guard::Rules;
-use crate::outbound::{admin, client};
 use crate::policy::blast_radius::Containment;
-use crate::signals::{self, Authority, SignalIssuer, SignalIssuers};
+use crate::receiver;
+use crate::receiver::{Authority, SignalIssuer, SignalIssuers};
 use crate::telemetry::{LogFormat, Metrics};
 use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
-use crate::token::{key_set, signing};
-use crate::{id, limits, node, telemetry, token};
+use crate::token::{key_set, signing_key};
+use crate::{id, limits, node, outbound, telemetry, token};
 
 /// `iss` of the development broker, whichever address it listens on: data outlives a port.
 const BROKER: &str = "http://127.0.0.1:8693";
@@ -74,7 +75,7 @@ pub enum Error {
     },
     /// The demo issuer's key.
     #[error("key of the demo issuer: {0}")]
-    Key(#[from] signing::Error),
+    Key(#[from] signing_key::Error),
     /// The broker itself.
     #[error(transparent)]
     Node(#[from] node::Error),
@@ -92,18 +93,18 @@ pub enum Error {
     Name(#[from] id::Error),
     /// An issuer of signals is there twice.
     #[error("signals: {0}")]
-    Signals(#[from] signals::Duplicate),
+    Signals(#[from] receiver::Duplicate),
     /// A document could not be fetched.
     #[error("fetch {address}: {source}")]
     Fetch {
         /// From where.
         address: String,
         /// Why.
-        source: client::Error,
+        source: outbound::client::Error,
     },
     /// The broker did not answer as it should.
     #[error(transparent)]
-    Answer(#[from] admin::Error),
+    Answer(#[from] client::Error),
     /// The key set is none.
     #[error("read a key set: {0}")]
     KeySet(#[from] key_set::Error),

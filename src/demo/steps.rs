@@ -9,10 +9,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::page::Page;
+use super::output::Page;
+use crate::cli::client;
+use crate::cli::client::NodeClient;
 use crate::clock::Clock;
-use crate::outbound::admin::{self, NodeClient};
-use crate::outbound::client::{self, Client};
+use crate::outbound;
+use crate::outbound::client::Client;
 use crate::outbound::guard::{Guard, Rules};
 use crate::token::jws::Compact;
 use crate::token::key_set::{KeySet, Purpose};
@@ -37,7 +39,7 @@ pub(super) struct Places {
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
     // It is no part of the broker, whose ports it may call therefore.
     let rules = Rules { allow_loopback_http: true, own_ports: BTreeSet::new(), ..Rules::default() };
-    let documents = Client::new(client::Limits::default(), Guard::new(rules))
+    let documents = Client::new(outbound::client::Limits::default(), Guard::new(rules))
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
     let broker = NodeClient::new(&places.broker)?;
     until_ready(&broker).await?;
@@ -94,7 +96,7 @@ async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
     let ready = async {
         loop {
             match broker.get(&["readyz"]).await {
-                Err(admin::Error::Refused { status: 503, .. }) => {
+                Err(client::Error::Refused { status: 503, .. }) => {
                     tokio::time::sleep(limits::DEMO_READY_PAUSE).await;
                 }
                 answer => return answer.map(drop),
@@ -134,7 +136,7 @@ async fn show_execution_scope(
     }
     page.good(&format!("minted, bound to POST {AUDIENCE}"))?;
     match broker.post(&EXCHANGE, &request).await {
-        Err(admin::Error::Refused { status, description, .. }) => {
+        Err(client::Error::Refused { status, description, .. }) => {
             page.good(&format!("the same nonce again is refused: {status} {description}"))?;
             Ok(token)
         }
@@ -172,7 +174,7 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
         checks.iter().map(|check| format!("{} {}", word(check, "check"), word(check, "result"))).collect();
     page.good(&format!("the call may be served: {}", checks.join(", ")))?;
     match broker.post(&VERIFY, &call).await {
-        Err(admin::Error::Refused { status, description, .. }) => {
+        Err(client::Error::Refused { status, description, .. }) => {
             page.good(&format!("the same token again is refused: {status} {description}"))?;
             Ok(())
         }
@@ -213,7 +215,7 @@ async fn show_revocation(
     page.object(&signal, &SIGNAL_REMARKS)?;
     let answer = match broker.post(&EVENTS, &signal).await {
         // The policy is the reader's to edit, and may be older than this program.
-        Err(admin::Error::Refused { status: 501, description, .. }) => return Ok(page.line(&description)?),
+        Err(client::Error::Refused { status: 501, description, .. }) => return Ok(page.line(&description)?),
         answer => answer?,
     };
     if answer.get("status") != Some(&json!("accepted")) {
@@ -225,7 +227,7 @@ async fn show_revocation(
         [("the token", &VERIFY, &call), ("another exchange of the credential", &EXCHANGE, &request)]
     {
         match broker.post(route, body).await {
-            Err(admin::Error::Refused { status, description, .. }) => {
+            Err(client::Error::Refused { status, description, .. }) => {
                 page.good(&format!("{what} is refused: {status} {description}"))?;
             }
             Err(error) => return Err(error.into()),

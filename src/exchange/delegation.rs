@@ -6,8 +6,8 @@ use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::limits;
 use crate::token::act::{Act, NamedActor};
+use crate::token::foreign::Credential;
 use crate::token::lineage::canonical_name;
-use crate::token::subject::Credential;
 
 /// A subject and its actor that may go together. Only [`pair`] makes one.
 #[derive(Debug)]

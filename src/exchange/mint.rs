@@ -1,7 +1,7 @@
 //! From a grant to the claims of the token (contract §3, Tokens).
 
 use super::Error;
-use super::execution::ExecutionScope;
+use super::execution_scope::ExecutionScope;
 use super::narrow::Grant;
 use crate::clock::Timestamp;
 use crate::id::LogPosition;

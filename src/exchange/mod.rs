@@ -6,7 +6,7 @@
 
 mod delegation;
 mod error;
-mod execution;
+mod execution_scope;
 mod mint;
 mod narrow;
 mod request;
@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 
 pub use delegation::{Pair, pair};
 pub use error::Error;
-pub use execution::ExecutionScope;
+pub use execution_scope::ExecutionScope;
 pub use narrow::{Grant, narrow};
 pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
 
@@ -32,10 +32,11 @@ use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{self, CallerFacts, Fresh, Idempotency, MintedToken, State};
 use crate::telemetry::Metrics;
+use crate::token::foreign;
+use crate::token::foreign::{Credential, Kind};
 use crate::token::issuer::Issuers;
 use crate::token::jws::Compact;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::subject::{self, Credential, Kind};
 use crate::token::{self, CertificateDigest, lineage};
 
 /// Everything an exchange needs.
@@ -205,7 +206,7 @@ impl Exchange {
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
-        let credential = subject::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
+        let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
         // An agent without a record would have no ancestors, no end and no revocation.
         let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
         let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());

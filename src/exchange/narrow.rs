@@ -8,7 +8,7 @@ use super::Error;
 use super::delegation::Pair;
 use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::exchange::Permit;
-use crate::token::subject::Credential;
+use crate::token::foreign::Credential;
 
 /// What the token will carry. Made from a [`Permit`] and a [`Pair`], by [`narrow`] only.
 #[derive(Debug)]

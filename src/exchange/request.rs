@@ -5,10 +5,10 @@ use utoipa::ToSchema;
 
 use crate::limits;
 use crate::token::CertificateDigest;
-use crate::token::subject::Kind;
+use crate::token::foreign::Kind;
 
 use super::Error;
-use super::execution::ExecutionScope;
+use super::execution_scope::ExecutionScope;
 
 /// `grant_type` of RFC 8693 §2.1.
 pub const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";

@@ -10,7 +10,7 @@ use crate::id::{self, WorkloadId};
 use crate::json;
 use crate::state::{self, AgentStanding, CallerFacts, Current, EncryptionKeyFacts, Idempotency, Registrar};
 use crate::token::encryption_key::{self, EncryptionKey};
-use crate::token::subject::Credential;
+use crate::token::foreign::Credential;
 
 /// Why a key was not registered, or not handed out.
 #[derive(Debug, thiserror::Error)]

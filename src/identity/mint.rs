@@ -1,7 +1,7 @@
 //! From a grant to the claims of an identity token (contract §3, Tokens, and §4).
 
 use super::Error;
-use super::grant::Grant;
+use super::narrow::Grant;
 use crate::clock::Timestamp;
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;

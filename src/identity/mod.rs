@@ -5,8 +5,8 @@
 
 pub mod encryption_keys;
 mod error;
-mod grant;
 mod mint;
+mod narrow;
 mod parent;
 mod request;
 
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use arc_swap::{ArcSwapOption, Guard};
 
 pub use error::Error;
-pub use grant::Grant;
+pub use narrow::Grant;
 pub use request::{Members, PLATFORMS, Request};
 
-use self::grant::Wanted;
+use self::narrow::Wanted;
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, LogPosition, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
@@ -31,9 +31,9 @@ use crate::state::{
     SecurityEvent, State, stated,
 };
 use crate::telemetry::Metrics;
+use crate::token::foreign::Credential;
 use crate::token::lineage::Fact;
-use crate::token::signing::SigningKey;
-use crate::token::subject::Credential;
+use crate::token::signing_key::SigningKey;
 use crate::token::{self, lineage};
 
 /// Everything that the identity of an agent needs.
@@ -150,7 +150,7 @@ impl Identity {
         let Request { agent_name, platform, metadata, .. } = request;
         let issued_by = caller.id.as_deref();
         let permit = self.decide(&wanted, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
-        let grant = grant::narrow(&permit, &wanted, &self.containment)?;
+        let grant = narrow::narrow(&permit, &wanted, &self.containment)?;
         // Nothing is written by a node that could not sign.
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
@@ -327,7 +327,7 @@ impl Identity {
         moment: &Moment,
         key: &SigningKey,
     ) -> Result<Identified, Error> {
-        let grant = grant::narrow(permit, &Wanted::of_record(&issued.agent)?, &self.containment)?;
+        let grant = narrow::narrow(permit, &Wanted::of_record(&issued.agent)?, &self.containment)?;
         let claims = mint::claims(
             issued,
             &grant,

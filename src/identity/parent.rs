@@ -1,7 +1,7 @@
 //! The agent on whose behalf another one acts: whether it may have a child, and which (contract §3,
 //! Delegation).
 
-use super::grant::Wanted;
+use super::narrow::Wanted;
 use super::{Caller, Error, Request};
 use crate::clock::Timestamp;
 use crate::limits;

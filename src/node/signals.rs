@@ -10,18 +10,20 @@ use crate::active_policy::ActivePolicy;
 use crate::api::caller::Capability;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::feed;
+use crate::feed::Feed;
 use crate::outbound::client::Client;
 use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
-use crate::signals::feed::{self, Feed};
-use crate::signals::streams::Streams;
-use crate::signals::transmit::obstacle::Obstacles;
-use crate::signals::transmit::poll::Poller;
-use crate::signals::transmit::push::{self, Transmitter};
-use crate::signals::transmit::sets::SetMaker;
-use crate::signals::{CredentialIssuers, Receiver};
+use crate::receiver::{CredentialIssuers, Receiver};
 use crate::state::{CallerFacts, State};
 use crate::telemetry::Metrics;
+use crate::transmitter::obstacle::Obstacles;
+use crate::transmitter::poll::Poller;
+use crate::transmitter::push;
+use crate::transmitter::push::Transmitter;
+use crate::transmitter::set_builder::SetMaker;
+use crate::transmitter::streams::Streams;
 
 /// What happens, for whoever watches.
 pub(super) fn feed(

@@ -14,9 +14,9 @@ use reqwest::header::{self, HeaderMap, HeaderName};
 use reqwest::{Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 
 use super::address::{Calls, Kind};
+use super::call_limit::{Place, Places, Share};
 use super::guard::{Guard, PushUrl, Refused, UrlError};
-use super::places::{Place, Places, Share};
-use super::resolve::{Guarded, Lookup, Machine, NoLookup};
+use super::resolver::{Guarded, Lookup, Machine, NoLookup};
 use crate::limits;
 
 /// Why there is no answer that can be used. Without addresses: who asked for the call may read it.

@@ -2,7 +2,7 @@
 //!
 //! A URL is parsed once, and what was parsed is what is called. One that has a second spelling is refused with the
 //! one that is meant, because two who read it could read two things. A host that is an address is judged
-//! here, one that is a name where it is connected to ([`super::resolve`]): then each address it has, each time.
+//! here, one that is a name where it is connected to ([`super::resolver`]): then each address it has, each time.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -277,7 +277,7 @@ mod tests {
     use crate::clock::Timestamp;
     use crate::outbound::client::Limits;
     use crate::outbound::guard::{Guard, Rules};
-    use crate::token::signing::SigningKey;
+    use crate::token::signing_key::SigningKey;
 
     const ES256: Algorithm = Algorithm::Es256;
     const UNKNOWN: Error = Error::Key(token::Error::UnknownKey);

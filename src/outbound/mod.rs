@@ -4,10 +4,8 @@
 //! environment, every address is judged when it is connected to, and every answer has a limit in time and size.
 
 pub mod address;
-pub mod admin;
+mod call_limit;
 pub mod client;
-pub mod events;
 pub mod guard;
 pub mod issuer_keys;
-mod places;
-mod resolve;
+mod resolver;

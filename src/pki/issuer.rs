@@ -10,7 +10,7 @@ use super::files::{Place, make_directory};
 use super::{Error, Unfit};
 use crate::clock::Clock;
 use crate::demo;
-use crate::token::signing::SigningKey;
+use crate::token::signing_key::SigningKey;
 
 /// The files of a development issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]

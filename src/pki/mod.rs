@@ -4,9 +4,9 @@
 //! For development only: the CA's key lies beside what it signed. What production does instead is in
 //! `docs/guide/certificates.md`. Nothing here is used by a node; it only reads what this makes.
 
+mod certificate;
 mod files;
 mod issuer;
-mod leaf;
 mod names;
 
 use std::io;
@@ -17,7 +17,7 @@ pub use self::issuer::{DevelopmentIssuer, IssuerFiles};
 pub use self::names::{Caller, Host};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
-use crate::token::signing;
+use crate::token::signing_key;
 
 /// Why certificates were not made.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum Error {
     Make(#[from] rcgen::Error),
     /// The development issuer's key.
     #[error("key of the development issuer: {0}")]
-    IssuerKey(#[from] signing::Error),
+    IssuerKey(#[from] signing_key::Error),
     /// There is no development issuer in the directory.
     #[error("{}: there is no development issuer", .0.display())]
     NoIssuer(PathBuf),
@@ -168,21 +168,21 @@ pub fn make(request: &Request, now: Timestamp) -> Result<Made, Error> {
         }
     }
     files::make_directory(&request.directory)?;
-    let validity = leaf::Validity::from(now, request.lifetime_days);
-    let (ca, issuer) = leaf::ca(&place(&request.directory, "ca"), &request.trust_domain, validity)?;
+    let validity = certificate::Validity::from(now, request.lifetime_days);
+    let (ca, issuer) = certificate::ca(&place(&request.directory, "ca"), &request.trust_domain, validity)?;
     let validity = validity.within(ca.not_after);
-    let node_names = leaf::Names::of_node(&request.trust_domain, &request.hosts);
-    let node = leaf::pair(&place(&request.directory, "node"), &issuer, &node_names, validity)?;
+    let node_names = certificate::Names::of_node(&request.trust_domain, &request.hosts);
+    let node = certificate::pair(&place(&request.directory, "node"), &issuer, &node_names, validity)?;
     let mut peers = Vec::with_capacity(request.peers.len());
     for id in &request.peers {
         let place = place(&request.directory, &names::peer_stem(*id));
-        let names = leaf::Names::of_peer(&request.trust_domain, *id);
-        peers.push((*id, leaf::pair(&place, &issuer, &names, validity)?));
+        let names = certificate::Names::of_peer(&request.trust_domain, *id);
+        peers.push((*id, certificate::pair(&place, &issuer, &names, validity)?));
     }
     let mut callers = Vec::with_capacity(request.callers.len());
     for caller in &request.callers {
         let place = place(&request.directory, caller.file_stem());
-        let pair = leaf::pair(&place, &issuer, &leaf::Names::of_caller(caller), validity)?;
+        let pair = certificate::pair(&place, &issuer, &certificate::Names::of_caller(caller), validity)?;
         callers.push((caller.clone(), pair));
     }
     Ok(Made { ca, node, peers, callers })

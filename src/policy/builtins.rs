@@ -7,7 +7,8 @@
 
 use regorus::unstable::{BUILTINS, TokenKind};
 
-use super::tokens::{self, Token};
+use super::lexer;
+use super::lexer::Token;
 use super::{Error, Source};
 
 /// Allowed builtins. `docs/guide/policy.md` shows the list to policy authors.
@@ -123,7 +124,7 @@ pub(super) fn is_allowed(name: &str) -> bool {
 
 /// Finds a refused builtin by its tokens, before anything is parsed.
 pub(super) fn scan(source: &Source) -> Result<(), Error> {
-    let tokens = tokens::of(source)?;
+    let tokens = lexer::of(source)?;
     for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is_symbol("(")) {
         let (before, after) = tokens.split_at(at);
         let refused = |name: &str, rule: &str| {
@@ -137,7 +138,7 @@ pub(super) fn scan(source: &Source) -> Result<(), Error> {
         if before.last().is_some_and(|last| last.is_symbol("]") && last.end == token.start) {
             return refused("a call by brackets", BY_BRACKETS);
         }
-        let name = tokens::dotted_name(before).join(".");
+        let name = lexer::dotted_name(before).join(".");
         if is_builtin(&name) && !is_allowed(&name) {
             return refused(&name, NOT_ALLOWED);
         }

@@ -14,7 +14,7 @@ use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{CompiledPolicy, Engine, LimitError, Value};
 use serde_json::Value as Json;
 
-use super::{Error, Source, builtins, calls};
+use super::{Error, Source, builtins, call_graph};
 use crate::{json, limits};
 
 thread_local! {
@@ -44,7 +44,7 @@ impl Program {
     /// Compiles the rule `entry_point`, for example `data.svc.exchange.decision`.
     pub(super) fn compile(sources: &[Source], entry_point: &'static str) -> Result<Self, Error> {
         let mut prepared = engine(sources, limits::POLICY_DECISION_DEADLINE)?;
-        calls::check(&mut prepared, sources)?;
+        call_graph::check(&mut prepared, sources)?;
         check(&mut prepared, entry_point)?;
         Ok(Self { prepared: Arc::new(prepared), entry_point })
     }

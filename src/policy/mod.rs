@@ -6,16 +6,16 @@
 
 pub mod blast_radius;
 mod builtins;
-mod calls;
+mod call_graph;
+pub mod compile;
 mod decider;
 mod denial;
 mod evaluation;
 pub mod exchange;
 pub mod identity;
-pub mod load;
+mod lexer;
 pub mod signals;
-mod suite;
-mod tokens;
+mod test_runner;
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use self::decider::Decider;
 pub use self::decider::is_scope_word;
 pub use self::denial::{Denial, DenialKind};
-pub use self::suite::{Explanation, TestOutcome};
+pub use self::test_runner::{Explanation, TestOutcome};
 use crate::{id, json, limits};
 
 /// Why a bundle was refused. The messages are for the operator who wrote it.
@@ -200,10 +200,10 @@ impl Bundle {
     /// Parses and compiles `sources`, given in any order.
     ///
     /// No deadline holds here: some texts take the parser minutes. Sources that no process has
-    /// compiled before go through [`load::load`].
+    /// compiled before go through [`compile::load`].
     ///
     /// # Errors
-    /// Every variant of [`Error`] but the three of [`load::load`].
+    /// Every variant of [`Error`] but the three of [`compile::load`].
     pub fn compile(sources: &[Source]) -> Result<Self, Error> {
         let sources = checked(sources)?;
         for source in policies(&sources) {
@@ -213,7 +213,7 @@ impl Bundle {
         let program = evaluation::Program::compile(&deciding, exchange::ENTRY_POINT)?;
         // Tests take no part in decisions, but a bundle whose tests cannot be read is not whole.
         if !tests.is_empty() {
-            suite::check(&sources)?;
+            test_runner::check(&sources)?;
         }
         let digest = digest_of(&sources);
         let identity = program.with_entry_point(identity::ENTRY_POINT)?;
@@ -289,7 +289,7 @@ impl Bundle {
     /// Runs every rule named `test_*` in a package whose name ends in `_test`, in name order.
     #[must_use]
     pub fn test(&self) -> Vec<TestOutcome> {
-        suite::run(self.sources())
+        test_runner::run(self.sources())
     }
 
     /// Evaluates `input` as a question at `point` and shows how the answer came about. It grants
@@ -301,7 +301,7 @@ impl Bundle {
             Point::Identity => self.identity().and_then(|identity| identity.answer(input.clone())),
             Point::Signals => self.signals().and_then(|signals| signals.answer(input.clone())),
         };
-        suite::explain(self.sources(), point.entry_point(), input, answer)
+        test_runner::explain(self.sources(), point.entry_point(), input, answer)
     }
 }
 

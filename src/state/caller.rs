@@ -7,15 +7,16 @@
 use bytes::Bytes;
 
 use super::command::{self, Command, Reply, Told};
-use super::idempotency::digest;
-use super::revocation_index::RevocationIndex;
+use super::machine::idempotency::digest;
+use super::resources::revocation_index::RevocationIndex;
+use super::resources::{revocations, subject_blocks};
 use super::tables::{BLOCK, REVOCATION, Tables};
-use super::{Error, Idempotency, State, blocks, read_reply, revocations};
+use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh};
 use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
+use crate::token::foreign::Credential;
 use crate::token::lineage;
-use crate::token::subject::Credential;
 
 /// The facts by which a caller is judged. Constructed by the edge only; the default is an anonymous caller, which only
 /// development mode admits.
@@ -136,7 +137,7 @@ pub fn is_refused(
             let (digest, index, at) = revocations::watermark(fact.as_bytes(), &row)?;
             current.put(digest, index, at)?;
         }
-        if blocks::is_fact_blocked(tables, fact)? {
+        if subject_blocks::is_fact_blocked(tables, fact)? {
             current.set_block(*fact, *fact, true);
         }
     }
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use crate::cluster::{Origin, Submission};
     use crate::state::command::{Idempotency, LiftBlock, Refusal, Revoke, SpendToken, encode_for};
-    use crate::state::revocations::fact_row;
+    use crate::state::resources::revocations::fact_row;
     use crate::state::testing::Bench;
     use crate::token::lineage::Fact;
 
@@ -246,7 +247,7 @@ mod tests {
     }
 
     fn lift_id() -> Bytes {
-        blocks::key(Fact::workload(&id()).digest().as_bytes(), "", "operator").into()
+        subject_blocks::key(Fact::workload(&id()).digest().as_bytes(), "", "operator").into()
     }
 
     fn lift() -> Bytes {

@@ -3,65 +3,46 @@
 //! [`command`] is the format on disk, [`machine`] the pure function that applies it. Nothing here
 //! decides who may do what; that is the use-cases' work.
 
-mod agents;
-mod audit;
-mod blocks;
-mod bucket;
 mod caller;
 pub mod command;
-mod encryption_keys;
-mod events;
-mod feed;
-mod idempotency;
-mod leaf;
-mod leaves;
 mod machine;
-mod once;
-mod outbox;
-mod owned;
-mod policies;
-mod resident;
-mod revocation_index;
-mod revocations;
-mod signals;
-mod signing_keys;
-mod spent;
-mod streams;
+mod resources;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
-mod tools;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-pub use agents::{AgentStanding, IssuedAgent};
-pub use audit::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
-pub use blocks::{BlockId, Blocked};
 pub use caller::{CallerFacts, OnBehalf};
 pub use command::{Agent, Metadata, MintedToken, PolicySource, Told, stated};
-pub use encryption_keys::{EncryptionKeyFacts, Registrar};
-pub use events::{EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION};
-pub use feed::FeedEvent;
-pub use idempotency::{Idempotency, owner};
+pub use machine::idempotency::{Idempotency, owner};
 pub use machine::{Index, Replicated};
-pub use outbox::OutboxEvent;
-pub use revocation_index::RevocationIndex;
-pub use revocations::{FactText, Made, Revocation, Revoked, Target};
-pub use signals::{Effect, Signal};
-pub use signing_keys::{SigningKeyFacts, SigningKeyState};
-pub use streams::{
+pub use resources::agents::{AgentStanding, IssuedAgent};
+pub use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
+pub use resources::encryption_keys::{EncryptionKeyFacts, Registrar};
+pub use resources::events::{
+    EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
+};
+pub use resources::feed::FeedEvent;
+pub use resources::outbox::OutboxEvent;
+pub use resources::revocation_index::RevocationIndex;
+pub use resources::revocations::{FactText, Made, Revocation, Revoked, Target};
+pub use resources::signals::{Effect, Signal};
+pub use resources::signing_keys::{SigningKeyFacts, SigningKeyState};
+pub use resources::streams::{
     Added, DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
 };
-pub use tools::{ToolPage, ToolQuery};
+pub use resources::subject_blocks::{BlockId, Blocked};
+pub use resources::tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
 pub use crate::cluster::{ClockReport, ClockVerdict, Current, Fresh, NotCurrent, Stale};
 use crate::id::{Digest128, Incarnation, LogPosition};
-use crate::token::signing::SigningAlgorithm;
+use crate::token::signing_key::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
 
 /// Why a proposal did not come to anything.
@@ -295,7 +276,7 @@ impl State {
         jwk: String,
         algorithm: SigningAlgorithm,
     ) -> Result<(), Error> {
-        let (node_id, algorithm) = (self.core.node_id(), signing_keys::write_algorithm(algorithm));
+        let (node_id, algorithm) = (self.core.node_id(), resources::signing_keys::write_algorithm(algorithm));
         let command = command::PublishSigningKey { kid, node_id, jwk, algorithm };
         self.as_node().propose(Command::PublishSigningKey(command)).await.map(drop)
     }

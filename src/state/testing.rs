@@ -13,15 +13,16 @@ use super::command::{
     AcceptSignal, Command, CreateStream, DeleteStream, Reply, SecurityEvent, Stream, Told, decode_reply,
     encode, encode_batch_without_ids,
 };
-use super::events::SESSION_REVOKED;
+use super::resources::events::SESSION_REVOKED;
+use super::resources::{feed, outbox};
 use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
-use super::{Replicated, State, feed, outbox};
+use super::{Replicated, State};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, Origin, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
 use crate::keyring::{Keyring, MakeSetKey};
 use crate::limits;
-use crate::token::signing::SetSigningKey;
+use crate::token::signing_key::SetSigningKey;
 
 /// An issuer of signals.
 pub const ISS: &str = "https://idp.example";

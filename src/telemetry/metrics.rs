@@ -14,8 +14,8 @@ use prometheus::{
     GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::registered::{counter, counters, durations, gauge, gauges, gauges_secs};
-use super::{Error, logs};
+use super::register::{counter, counters, durations, gauge, gauges, gauges_secs};
+use super::{Error, logging};
 
 /// Everything that is counted. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -468,7 +468,7 @@ impl Metrics {
     /// [`Error::Metric`].
     pub fn render(&self) -> Result<String, Error> {
         // The writer of the log counts by itself; this catches up, also when two scrapes meet.
-        let dropped = logs::lines_dropped();
+        let dropped = logging::lines_dropped();
         let known = self.log_lines_known.fetch_max(dropped, Ordering::Relaxed);
         self.log_lines_dropped.inc_by(dropped.saturating_sub(known));
         Ok(TextEncoder::new().encode_to_string(&self.registry.gather())?)

@@ -5,12 +5,12 @@
 //! no header of a request is ever written; labels are from small fixed sets, never a subject, tool,
 //! agent, `jti` or issuer (contract §4, `GET /metrics`).
 
-mod logs;
+mod logging;
 mod metrics;
-mod registered;
+mod register;
 mod trace;
 
-pub use self::logs::{LogFormat, Logs, check_filter, init_logs};
+pub use self::logging::{LogFormat, Logs, check_filter, init_logs};
 pub use self::metrics::{Counted, Metrics};
 pub use self::trace::TraceContext;
 

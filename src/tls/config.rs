@@ -15,10 +15,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
+use super::client_verifier::Verifier;
 use super::files::{Contents, Files};
-use super::peers::{Authorities, ServerVerifier};
-use super::verifier::Verifier;
-use super::{Error, KeyPairFiles, With, leaf};
+use super::node_verifier::{Authorities, ServerVerifier};
+use super::{Error, KeyPairFiles, With, svid};
 use crate::clock::{Clock, Timestamp};
 
 /// One loaded state of the files.
@@ -120,7 +120,7 @@ pub(super) fn own_certificate(
     let path = &files.certificate;
     let chain = certificates(path, certificate)?;
     let first = chain.first().ok_or_else(|| Error::NoCertificate { path: path.clone() })?;
-    let (not_before, not_after) = leaf::validity(first).map_err(|_| Error::NotPem { path: path.clone() })?;
+    let (not_before, not_after) = svid::validity(first).map_err(|_| Error::NotPem { path: path.clone() })?;
     if not_after < now {
         return Err(Error::CertificateExpired { path: path.clone(), not_after: not_after.to_rfc3339() });
     }
@@ -140,7 +140,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem)? {
-        let not_after = leaf::client_ca_not_after(&certificate)
+        let not_after = svid::client_ca_not_after(&certificate)
             .map_err(|_| Error::NotPem { path: path.to_owned() })?
             .ok_or_else(|| Error::NotACa { path: path.to_owned() })?;
         if not_after < now {

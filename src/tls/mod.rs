@@ -3,12 +3,12 @@
 //! what the other end may do.
 
 mod client_certificate;
+mod client_verifier;
 mod config;
 mod files;
-mod leaf;
-mod peers;
-mod reason;
-mod verifier;
+mod handshake_error;
+mod node_verifier;
+mod svid;
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +25,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use self::client_certificate::KeyPairFiles;
 pub use self::files::{Authorities, Files};
-pub use self::leaf::{PeerCertificate, Refusal};
-pub use self::reason::handshake_failure;
+pub use self::handshake_error::handshake_failure;
+pub use self::svid::{PeerCertificate, Refusal};
 
 use self::config::Loaded;
 use self::files::Contents;
@@ -298,7 +298,7 @@ impl Tls {
 /// [`Error::Peer`], which the handshake has already ruled out.
 pub fn peer_certificate(connection: &rustls::ServerConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
-    Ok(sent.map(|certificate| leaf::peer_certificate(certificate)).transpose()?)
+    Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
 }
 
 /// The certificate of the node that was connected to. After the handshake.
@@ -307,7 +307,7 @@ pub fn peer_certificate(connection: &rustls::ServerConnection) -> Result<Option<
 /// [`Error::Peer`], which the handshake has already ruled out.
 pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
-    Ok(sent.map(|certificate| leaf::peer_certificate(certificate)).transpose()?)
+    Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
 }
 
 fn digest_of(text: &str) -> [u8; 32] {

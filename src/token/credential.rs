@@ -1,15 +1,15 @@
 //! A verified credential: what a token says of its subject, once it is known who signed it.
 //!
-//! Only [`super::subject`] (foreign issuers) and [`super::issued`] (this fabric) make one.
+//! Only [`super::foreign`] (foreign issuers) and [`super::issued`] (this fabric) make one.
 
 use super::Error;
 use super::act::{Act, MayAct};
 use super::claims::Claims;
 use super::execution::Execution;
+use super::foreign::Kind;
 use super::key_set::VerifyingKey;
 use super::lineage;
-use super::mapping::Kubernetes;
-use super::subject::Kind;
+use super::subject_mapping::Kubernetes;
 use crate::clock::Timestamp;
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;

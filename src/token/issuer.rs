@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Error as TokenError;
+use super::foreign::Kind;
 use super::jws::{Algorithm, Compact};
-use super::subject::Kind;
 use crate::id::{TrustDomain, WorkloadId};
 
 /// Where an issuer's keys are.

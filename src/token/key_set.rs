@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
     use crate::token::Error as TokenError;
-    use crate::token::signing::SetSigningKey;
+    use crate::token::signing_key::SetSigningKey;
     use crate::token::testing::{Signer, with};
 
     fn parse(keys: &Value) -> Result<KeySet, Error> {

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::act::{Act, MayAct};
 use super::confirmation::Confirmation;
-use super::signing::{self, SigningKey};
+use super::signing_key;
+use super::signing_key::SigningKey;
 
 /// `typ` of every token we issue (RFC 9068 §2.1). A workload identity token must never be a bearer,
 /// so it is not `wit+jwt`.
@@ -102,6 +103,6 @@ pub struct AgentClaims {
 ///
 /// # Errors
 /// As [`SigningKey::sign`].
-pub fn sign_access_token(claims: &AccessTokenClaims, key: &SigningKey) -> Result<String, signing::Error> {
+pub fn sign_access_token(claims: &AccessTokenClaims, key: &SigningKey) -> Result<String, signing_key::Error> {
     key.sign(claims, TYP)
 }

@@ -12,21 +12,22 @@ pub mod confirmation;
 mod credential;
 pub mod encryption_key;
 mod error;
+pub mod event_types;
 pub mod execution;
+pub mod foreign;
 pub mod issued;
 pub mod issuer;
 mod jwk;
 pub mod jws;
 pub mod key_set;
 pub mod lineage;
-pub mod mapping;
 pub mod mint;
 mod rsa;
-pub mod set;
+pub mod security_event;
 pub mod signature_cache;
-pub mod signing;
-pub mod subject;
+pub mod signing_key;
 pub mod subject_id;
+pub mod subject_mapping;
 #[cfg(test)]
 pub(crate) mod testing;
 

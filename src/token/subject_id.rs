@@ -361,11 +361,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::token::foreign::verify_foreign;
     use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
     use crate::token::jws::Compact;
     use crate::token::lineage;
     use crate::token::signature_cache::SignatureCache;
-    use crate::token::subject::verify_foreign;
     use crate::token::testing::{NOW_SECS, Signer, now, with};
 
     const ISS_URI: &str = "https://issuer.example";

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::key_set::VerifyingKey;
-use super::signing::SigningKey;
+use super::signing_key::SigningKey;
 use crate::clock::Timestamp;
 
 /// The instant at which tests verify.

@@ -15,7 +15,7 @@ use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
 use crate::state::{self, Fresh, State};
 use crate::telemetry::Metrics;
-use crate::token::subject::Credential;
+use crate::token::foreign::Credential;
 use crate::token::{BodyHash, CertificateDigest};
 
 /// Everything a verification needs.

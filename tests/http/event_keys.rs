@@ -16,7 +16,7 @@ use trust_fabric::state::{self, CallerFacts};
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::KeySet;
 use trust_fabric::token::lineage;
-use trust_fabric::token::signing::{SetSigningKey, SigningAlgorithm};
+use trust_fabric::token::signing_key::{SetSigningKey, SigningAlgorithm};
 
 use crate::support::python::run;
 use crate::support::{

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trust_fabric::clock::Timestamp;
 use trust_fabric::token::jws::{Algorithm, Compact};
 use trust_fabric::token::key_set::KeySet;
-use trust_fabric::token::set::{Error, Rules, Set};
+use trust_fabric::token::security_event::{Error, Rules, Set};
 use wiremock::ResponseTemplate;
 
 use crate::support::python::{Transmitter, python, run, script};

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use trust_fabric::clock::Clock;
 use trust_fabric::config::{self, Config, Overrides};
 use trust_fabric::node::{self, Running};
-use trust_fabric::token::signing::SigningKey;
+use trust_fabric::token::signing_key::SigningKey;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 

@@ -22,10 +22,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::activity::{Activity, Answering, Ended};
 use super::framing::{Framed, Heads};
 use super::head::{self, Violation};
-use crate::api::peer::{Channel, Peer};
+use super::idle_tracker::{Activity, Answering, Ended};
+use crate::api::connect_info::{Channel, Peer};
 use crate::limits;
 
 /// What serves the requests of one connection, and what may end it.

@@ -15,8 +15,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::activity::{Activity, Ended};
 use super::head::{self, Body, Scan, Violation};
+use super::idle_tracker::{Activity, Ended};
 use crate::limits;
 
 /// Given to the HTTP library in place of a head that is refused.

@@ -4,12 +4,12 @@
 //! Not `axum::serve`: it has no deadline, no cap and no strictness, so a caller that never finishes
 //! its head is kept for ever.
 
-mod activity;
 mod connection;
-mod descriptors;
+mod connection_limit;
+mod fd_limit;
 mod framing;
 mod head;
-mod places;
+mod idle_tracker;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,17 +28,17 @@ use tokio_rustls::rustls::ServerConnection;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use self::activity::Ended;
 use self::connection::Connection;
-use self::places::Place;
-use super::peer::{Channel, Peer};
+use self::connection_limit::Place;
+use self::idle_tracker::Ended;
+use super::connect_info::{Channel, Peer};
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{PeerCertificate, handshake_failure};
 
-pub use self::descriptors::{Error as DescriptorsError, connections_max};
+pub use self::connection_limit::{Caps, Places};
+pub use self::fd_limit::{Error as DescriptorsError, connections_max};
 pub use self::head::Violation;
-pub use self::places::{Caps, Places};
 
 /// What is spoken on a listener.
 #[derive(Clone, Debug)]

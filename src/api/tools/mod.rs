@@ -16,8 +16,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use self::record::{ToolEntry, ToolRecord};
 use super::App;
 use super::caller::{Caller, ManageTools, ReadTools};
-use super::conditional::{self, Tags};
 use super::error::{self, Error};
+use super::etag;
+use super::etag::Tags;
 use super::{body, idempotency, paging};
 use crate::state::command::ToolVersion;
 use crate::state::{self, Current, ToolQuery};
@@ -83,7 +84,7 @@ async fn register_through(
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
     // The state of a tool is asked for where the tool is, not at the list of all.
-    conditional::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
+    etag::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
     let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_members())?;
     if let Some(protocol) = door.protocol()
         && !entry.protocols().iter().any(|known| known == protocol)
@@ -266,7 +267,7 @@ fn answer_one(
         return Err(state::Error::PreconditionFailed.into());
     }
     let etag = record::etag(&row)?;
-    let is_known = conditional::is_known(headers, &etag)?;
+    let is_known = etag::is_known(headers, &etag)?;
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
     let common = [(ETAG, etag), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
     if is_known {
@@ -367,7 +368,7 @@ async fn deregister_through(
     request: Request,
 ) -> Result<StatusCode, Error> {
     let (parts, _) = request.into_parts();
-    conditional::refuse(&parts.headers, &[IF_NONE_MATCH])?;
+    etag::refuse(&parts.headers, &[IF_NONE_MATCH])?;
     let condition = if_match(&parts.headers)?;
     let caller = asking(caller, &parts, b"")?;
     app.registry.deregister(tool_id, door, condition, &caller).await?;
@@ -389,7 +390,7 @@ pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Res
         actor: caller.actor().map(str::to_owned),
         is_operator: caller.is_operator(),
         facts: caller.shared_facts(),
-        request_id: super::around::current_request_id(),
+        request_id: super::middleware::current_request_id(),
         idempotency: idempotency::idempotency(&parts.headers, caller.id(), request, body)?,
     })
 }
@@ -402,7 +403,7 @@ fn id_of(tool_id: ToolId) -> Result<String, Error> {
 /// `If-Match`. What names no state that ever was is kept as one that never is.
 fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
     const NEVER: ToolVersion = ToolVersion { registration: 0, revision: 0 };
-    Ok(match conditional::tags(headers, &IF_MATCH)? {
+    Ok(match etag::tags(headers, &IF_MATCH)? {
         None => Condition::default(),
         Some(Tags::Any) => Condition { must_exist: true, ..Condition::default() },
         Some(Tags::These(tags)) => {
@@ -420,7 +421,7 @@ fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
 
 /// `If-None-Match` of a write.
 fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
-    match conditional::tags(headers, &IF_NONE_MATCH)? {
+    match etag::tags(headers, &IF_NONE_MATCH)? {
         None => Ok(false),
         Some(Tags::Any) => Ok(true),
         Some(Tags::These(_)) => Err(Error::invalid_request("If-None-Match: only * is supported here")),

@@ -5,7 +5,7 @@ use std::io;
 use openraft::entry::RaftEntry;
 
 use super::LogReader;
-use crate::cluster::types::{LeaderId, LogId};
+use crate::cluster::type_config::{LeaderId, LogId};
 
 impl LogReader {
     /// The first entry here that is known to be committed, and in whose place a leader with this vote has another.

@@ -6,7 +6,7 @@ use openraft::alias::CommittedLeaderIdOf;
 use openraft::entry::RaftEntry;
 
 use super::*;
-use crate::cluster::types::{Commands, LeaderId};
+use crate::cluster::type_config::{Commands, LeaderId};
 
 const QUARTER: usize = limits::APPEND_BYTES_FULL / 4;
 

@@ -7,13 +7,14 @@ use hyper_util::rt::TokioIo;
 use tonic::Request;
 use tonic::transport::{Endpoint, Uri};
 
-use super::answers::Judged;
-use super::call::{self, Call, DiskId};
+use super::call_metadata;
+use super::call_metadata::{Call, DiskId};
 use super::connection;
-use super::this::This;
+use super::local_node::This;
+use super::response_check::Judged;
 use super::wire::proto::peer_client::PeerClient;
 use crate::cluster::codec;
-use crate::cluster::types::{LeaderId, Peer};
+use crate::cluster::type_config::{LeaderId, Peer};
 use crate::limits;
 use crate::tls::Tls;
 
@@ -66,7 +67,7 @@ impl Channels {
     pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoWay> {
         let (Some(tls), Some(trust_domain)) = (&self.tls, &self.this.trust_domain) else { return Err(NoWay) };
         let tls = tls.clone();
-        let expected: Arc<str> = call::spiffe_id(trust_domain, to).into();
+        let expected: Arc<str> = call_metadata::spiffe_id(trust_domain, to).into();
         let address: Arc<str> = address.into();
         let connector = tower::service_fn(move |_: Uri| {
             let (tls, address, expected) = (tls.clone(), Arc::clone(&address), Arc::clone(&expected));

@@ -23,10 +23,10 @@ use tonic::{Code, Status};
 use super::channels::{Channels, Client, NoWay};
 use super::{proto, wire};
 use crate::clock::Timestamp;
+use crate::cluster::apply::snapshot::SnapshotFiles;
 use crate::cluster::clocks::Clocks;
-use crate::cluster::peers::snapshot;
-use crate::cluster::snapshot::SnapshotFiles;
-use crate::cluster::types::{LogId, Peer, TypeConfig, Vote};
+use crate::cluster::peers::snapshot_transfer;
+use crate::cluster::type_config::{LogId, Peer, TypeConfig, Vote};
 use crate::limits;
 
 /// Makes the connections that the consensus library asks for.
@@ -356,7 +356,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let client = self.client()?;
         let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
-        let sent = snapshot::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
+        let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
         let answered = tokio::select! {
             closed = cancel => return Err(closed.into()),
             sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
@@ -378,7 +378,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::types::Entry;
+    use crate::cluster::type_config::Entry;
     use futures::FutureExt as _;
     use openraft::alias::CommittedLeaderIdOf;
     use openraft::entry::RaftEntry as _;

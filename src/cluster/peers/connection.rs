@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
-use super::call;
+use super::call_metadata;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::tls::{self, Tls};
@@ -195,7 +195,7 @@ impl Door {
                 tls.acceptor().accept(socket).await.map_err(|error| tls::handshake_failure(&error))?;
             let certificate = tls::peer_certificate(stream.get_ref().1)?.ok_or("no certificate")?;
             let certified = Certified(certificate.spiffe_id);
-            let node_id = call::node_of(&trust_domain, &certified.0);
+            let node_id = call_metadata::node_of(&trust_domain, &certified.0);
             let node_id = node_id.ok_or_else(|| format!("{} is not a node", certified.0))?;
             let place = nodes.take(node_id);
             let place = place.ok_or_else(|| format!("node {node_id} has as many connections as it may"))?;

@@ -4,24 +4,24 @@
 //! says the same. Nothing here knows what a command means or when a lease ends: it carries questions, and hands
 //! them to those who do.
 
-mod answers;
-mod call;
+mod bootstrap;
+mod call_metadata;
 mod channels;
 mod client;
 mod connection;
-mod found;
+mod local_node;
+mod response_check;
 mod server;
-mod snapshot;
-mod this;
+mod snapshot_transfer;
 pub(super) mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::call::{ClusterId, DiskId, WAY_BACK};
+pub use self::bootstrap::found;
+pub use self::call_metadata::{ClusterId, DiskId, WAY_BACK};
 pub use self::channels::{Channels, Purpose};
 pub use self::client::Network;
-pub use self::found::found;
+pub use self::local_node::{Founders, This};
 pub use self::server::{Peers, serve};
-pub use self::this::{Founders, This};
 pub use self::wire::proto;

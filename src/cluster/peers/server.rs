@@ -14,22 +14,23 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::answers::{refused, stating};
-use super::call::{Call, Refusal};
+use super::call_metadata::{Call, Refusal};
 use super::connection::{self, Certified};
+use super::local_node::{Kind, This};
 use super::proto;
 use super::proto::peer_server::{Peer, PeerServer};
-use super::snapshot;
-use super::this::{Kind, This};
+use super::response_check::{refused, stating};
+use super::snapshot_transfer;
 use super::wire::{self, From};
-use crate::cluster::batches::NotDone;
-use crate::cluster::life::Disk;
-use crate::cluster::lives;
+use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
+use crate::cluster::disk_memory;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::Error;
-use crate::cluster::snapshot::{SnapshotFiles, Snapshots};
-use crate::cluster::types::{LogId, TypeConfig, Vote};
-use crate::cluster::{Handle, Machine, codec, forwards};
+use crate::cluster::propose::batcher::NotDone;
+use crate::cluster::propose::forwarding;
+use crate::cluster::set_back::Disk;
+use crate::cluster::type_config::{LogId, TypeConfig, Vote};
+use crate::cluster::{Handle, Machine, codec};
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::tls::Tls;
@@ -102,7 +103,7 @@ impl<M: Machine> Peers<M> {
         if let (Kind::Member, None, Some(id)) = (kind, self.this.cluster_id(), call.cluster_id) {
             self.this.join(id).map_err(stopped)?;
             tracing::info!(
-                cluster = super::call::shown(&id),
+                cluster = super::call_metadata::shown(&id),
                 founder = call.from,
                 "this node joins a cluster"
             );
@@ -233,7 +234,7 @@ impl<M: Machine> Peer for Peers<M> {
         let own_term = self.handle.term();
         let mut message = request.into_inner();
         let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
-        let is_told = |disk: &Disk| disk.0 != self.this.node_id && lives::is_member(&members, disk);
+        let is_told = |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
         self.this.lives.merge(&memories, is_told);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {
@@ -292,14 +293,14 @@ impl<M: Machine> Peer for Peers<M> {
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let _one = self.receiving.try_acquire().map_err(busy)?;
         let mut parts = request.into_inner();
-        let not_taken = |refused: snapshot::Refused| {
+        let not_taken = |refused: snapshot_transfer::Refused| {
             tracing::warn!(from = call.from, reason = %refused, "a snapshot was refused");
             Status::invalid_argument(refused.to_string())
         };
-        let head = snapshot::head(&mut parts).await.map_err(not_taken)?;
+        let head = snapshot_transfer::head(&mut parts).await.map_err(not_taken)?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
         let files = self.snapshots.receiving();
-        snapshot::receive(&head, &mut parts, files.directory()).await.map_err(not_taken)?;
+        snapshot_transfer::receive(&head, &mut parts, files.directory()).await.map_err(not_taken)?;
         let answer = self.install(vote, last, files).await?;
         Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
     }
@@ -366,7 +367,7 @@ impl<M: Machine> Peer for Peers<M> {
             let (batches, now) = (batches.clone(), clock.boot());
             async move {
                 let (submission, patience) =
-                    forwards::from_proto(message?).map_err(Status::invalid_argument)?;
+                    forwarding::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
                 // Of this one command: the others that are under way go on.
                 let outcome = if M::knows(&submission.command) {
@@ -374,7 +375,7 @@ impl<M: Machine> Peer for Peers<M> {
                 } else {
                     Err(NotDone::UnknownCommand)
                 };
-                Ok(forwards::proposed(sequence, outcome))
+                Ok(forwarding::proposed(sequence, outcome))
             }
         });
         Ok(Response::new(Box::pin(answers.buffer_unordered(limits::PROPOSALS_QUEUED_MAX))))

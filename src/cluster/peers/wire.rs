@@ -14,7 +14,7 @@ use openraft::vote::RaftLeaderId as _;
 
 use crate::cluster::ClockReport;
 use crate::cluster::codec::{self, proto as log};
-use crate::cluster::types::{LogId, TypeConfig, Vote};
+use crate::cluster::type_config::{LogId, TypeConfig, Vote};
 use crate::limits;
 
 /// Generated from `proto/peer.proto`.

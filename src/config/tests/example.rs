@@ -60,11 +60,11 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
 #[test]
 fn the_example_holds_every_key() {
     let all = Keys {
-        issuers: vec![keys::Issuer::default()],
-        signals: vec![keys::SignalIssuer::default()],
-        callers: vec![keys::Caller::default()],
-        tls: Some(keys::Tls::default()),
-        transmitter: Some(keys::Transmitter::default()),
+        issuers: vec![schema::Issuer::default()],
+        signals: vec![schema::SignalIssuer::default()],
+        callers: vec![schema::Caller::default()],
+        tls: Some(schema::Tls::default()),
+        transmitter: Some(schema::Transmitter::default()),
         ..Keys::default()
     };
     let all = serde_json::to_value(all).expect("keys");

@@ -4,9 +4,10 @@
 use rcgen::CustomExtension;
 
 use super::*;
+use crate::tls::svid::peer_certificate as read_svid;
 
 fn judged(change: impl FnOnce(&mut CertificateParams)) -> Result<PeerCertificate, Refusal> {
-    leaf::peer_certificate(&client(&root("client CA"), change).chain[0])
+    read_svid(&client(&root("client CA"), change).chain[0])
 }
 
 /// subjectAltName with these URI names, byte for byte.
@@ -38,11 +39,11 @@ fn the_rules_hold_without_webpki() {
 #[test]
 fn a_certificate_that_is_not_read_to_its_end_is_malformed() {
     let mut der = client(&root("client CA"), |_| {}).chain[0].to_vec();
-    assert!(leaf::peer_certificate(&der).is_ok());
+    assert!(read_svid(&der).is_ok());
     der.push(0);
-    assert_eq!(leaf::peer_certificate(&der), Err(Refusal::Malformed));
+    assert_eq!(read_svid(&der), Err(Refusal::Malformed));
     der.truncate(der.len() - 2);
-    assert_eq!(leaf::peer_certificate(&der), Err(Refusal::Malformed));
+    assert_eq!(read_svid(&der), Err(Refusal::Malformed));
 }
 
 #[test]

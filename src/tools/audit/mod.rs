@@ -7,8 +7,8 @@
 
 pub mod chain;
 pub mod entry;
-mod open;
-mod shipping;
+mod pending_entry;
+mod shipper;
 pub mod trail;
 mod writer;
 
@@ -20,8 +20,8 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
-pub use self::open::Open;
-use self::shipping::Shipping;
+pub use self::pending_entry::Open;
+use self::shipper::Shipping;
 use self::writer::{Head, Job, Writer};
 use super::Caller;
 use crate::clock::{Clock, Timestamp};
@@ -290,7 +290,7 @@ fn heads_of(
     for segment in done.saturating_add(1)..=last {
         let contents = directory.read(segment)?;
         backlog.add(segment, contents.bytes);
-        for (tool, hash, _) in contents.records.iter().filter_map(shipping::parts) {
+        for (tool, hash, _) in contents.records.iter().filter_map(shipper::parts) {
             heads.insert(tool, Head { hash, segment });
         }
     }

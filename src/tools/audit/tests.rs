@@ -13,7 +13,7 @@ use super::*;
 use crate::state::Current;
 use crate::state::testing::Core;
 
-mod lost;
+mod data_loss;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -379,7 +379,10 @@ async fn an_entry_that_was_begun_is_written_whatever_becomes_of_it() {
     begin("not done").withdraw();
     bench.record("a", "last").await;
     let trail = bench.trail("a").await;
-    assert_eq!(notes(&trail), ["last", "asked for", open::ABANDONED, open::ABANDONED, "recorded whole"]);
+    assert_eq!(
+        notes(&trail),
+        ["last", "asked for", pending_entry::ABANDONED, pending_entry::ABANDONED, "recorded whole"]
+    );
     assert_eq!((trail[2].decision.as_str(), trail[3].decision.as_str()), ("error", "error"));
     bench.end().await;
 }

@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::journal::Directory;
-    use crate::tools::audit::{Action, shipping};
+    use crate::tools::audit::{Action, shipper};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -338,7 +338,7 @@ mod tests {
 
     fn entries(directory: &Directory, segment: u64) -> Vec<Entry> {
         let records = directory.read(segment).expect("segment").records;
-        let text = |record| shipping::parts(record).expect("entry").2;
+        let text = |record| shipper::parts(record).expect("entry").2;
         records.iter().map(|record| crate::json::read(&text(record)).expect("entry")).collect()
     }
 

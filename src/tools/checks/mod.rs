@@ -24,7 +24,7 @@ pub use token::{Authentic, Keys, token};
 use crate::policy::blast_radius::Containment;
 use crate::state::command::Tool;
 use crate::token::BodyHash;
-use crate::token::subject::Credential;
+use crate::token::foreign::Credential;
 
 /// The nine, in their order. One word for each, in the answer, the metric and the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::inp_hash::Carrying;
 use super::{Check, Failure, Outcome, Progress, Trace};
 use crate::state::command::Tool;
-use crate::token::subject::Credential;
+use crate::token::foreign::Credential;
 
 /// A token that passed all nine checks. There is no other way to one.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::{Check, Failure, Outcome, Progress};
 use crate::clock::Timestamp;
+use crate::token::foreign::Credential;
 use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
 use crate::token::key_set::VerifyingKey;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::subject::Credential;
 use crate::token::{CertificateDigest, Error};
 
 /// A token that passed the first check. Its claims may be read from here on.

@@ -1,11 +1,11 @@
 //! Nodes in one process, each with its own disk, certificates and port; and what others than they send to one.
 
-mod bad;
+mod bootstrap;
 mod clocks;
-mod founding;
+mod hostile;
 mod set_back;
-mod snapshots;
-mod together;
+mod snapshot_transfer;
+mod three_nodes;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,15 +28,16 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::call::Call;
+use super::call_metadata::Call;
 use super::channels::Channels;
-use super::this::This;
+use super::local_node::This;
 use super::*;
 use crate::clock::Clock;
-use crate::cluster::life::Life;
-use crate::cluster::lives::{self, Lives};
-use crate::cluster::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
-use crate::cluster::types::{LeaderId, LogId};
+use crate::cluster::disk_memory;
+use crate::cluster::disk_memory::Lives;
+use crate::cluster::set_back::Life;
+use crate::cluster::tests::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
+use crate::cluster::type_config::{LeaderId, LogId};
 use crate::cluster::{
     Closed, FreshnessMode, Handle, Machine, Options, Origin, Started, Transport, Watchdog, log, start,
 };

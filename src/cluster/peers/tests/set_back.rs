@@ -1,7 +1,7 @@
 //! Disks that are set back to an older copy, or copied, beside nodes that remember them.
 
 use super::*;
-use crate::cluster::database::Generations;
+use crate::cluster::apply::database::Generations;
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("directory");
@@ -19,7 +19,7 @@ fn copy(from: &Path, to: &Path) {
 /// The reason for which a start in this directory ends.
 fn refusal_of_start(data: &Path) -> String {
     let database = log::open_database(&data.join("raft")).expect("log");
-    lives::begin(&database, rand(), None, None).expect_err("it was refused before").to_string()
+    disk_memory::begin(&database, rand(), None, None).expect_err("it was refused before").to_string()
 }
 
 /// Waits for a condition that no event tells of.
@@ -335,7 +335,7 @@ fn append_to(database: &rocksdb::DB, node_id: u64, last: u64) {
     let first = u64::from_be_bytes(end.0[..].try_into().expect("a key")) + 1;
     let row = log::read_meta(database, log::VOTE).expect("readable").expect("a vote");
     let leader_id = LeaderId::new(codec::decode_vote(&row).expect("a vote").leader_id.term + 1, node_id);
-    let vote = codec::encode_vote(&crate::cluster::types::Vote { leader_id, committed: true });
+    let vote = codec::encode_vote(&crate::cluster::type_config::Vote { leader_id, committed: true });
     log::write_meta(database, log::VOTE, &vote).expect("written");
     for index in first..=last {
         let log_id = LogId::new(leader_id.to_committed(), index);

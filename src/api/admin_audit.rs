@@ -1,0 +1,82 @@
+//! Administrative acts in the audit: an entry is begun before the act, so that none is done without one, and records
+//! its outcome before the response.
+
+use super::App;
+use super::caller::{Caller, ManageStreams};
+use super::error::Error;
+use super::streams::who;
+use crate::state::Current;
+use crate::tools;
+use crate::tools::audit::{Decision, Draft, Open};
+
+/// An act whose outcome is not recorded yet. If it is dropped, its entry says that the outcome is not known.
+#[must_use = "an act that is dropped is recorded as one whose outcome is not known"]
+pub struct Act {
+    open: Open,
+    what: String,
+}
+
+/// Carries out a change of a stream. It is an act if an operator that does not own the stream changes it.
+///
+/// # Errors
+/// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as of [`Act`].
+pub async fn on_stream<T, E>(
+    (app, current): (&App, &Current),
+    caller: &Caller<ManageStreams>,
+    (what, stream_id): (&str, &str),
+    change: impl Future<Output = Result<T, E>>,
+) -> Result<T, Error>
+where
+    Error: From<E>,
+{
+    let shown = app.streams.show(current, stream_id, &who(caller)).await?;
+    let owner = &shown.stream.config.owner;
+    if owner == caller.id().unwrap_or_default() {
+        return Ok(change.await?);
+    }
+    let act = Act::begin(app, caller, format!("{what} stream {stream_id} of {owner}"))?;
+    act.end(change.await.map_err(Error::from), |_| String::new()).await
+}
+
+impl Act {
+    /// Begins the entry of what `caller` is about to do.
+    ///
+    /// # Errors
+    /// 503 if it could not be written; nothing may be done then.
+    pub fn begin<N>(app: &App, caller: &Caller<N>, what: impl Into<String>) -> Result<Self, Error> {
+        let actor = tools::Caller {
+            id: caller.id().map(str::to_owned),
+            actor: caller.actor().map(str::to_owned),
+            request_id: super::middleware::current_request_id(),
+            ..tools::Caller::default()
+        };
+        let open = app.audit.begin(Draft::act(&actor, app.clock.now()))?;
+        Ok(Self { open, what: what.into() })
+    }
+
+    /// Records the outcome and returns it. `describe` adds to the entry of an act that was done.
+    ///
+    /// # Errors
+    /// Those of `outcome`; 503 if the act was done and could not be recorded.
+    pub async fn end<T>(
+        self,
+        outcome: Result<T, Error>,
+        describe: impl FnOnce(&T) -> String,
+    ) -> Result<T, Error> {
+        let Self { open, what } = self;
+        let (decision, result) = match &outcome {
+            Ok(done) => (Decision::Allow, describe(done)),
+            Err(error) if error.is_of_server() => (Decision::Error, error.description().to_owned()),
+            Err(error) => (Decision::Deny, error.description().to_owned()),
+        };
+        let notes = if result.is_empty() { what.clone() } else { format!("{what}: {result}") };
+        let recorded = open.record(|draft| (draft.decision, draft.notes) = (decision, notes)).await;
+        match (recorded, outcome) {
+            (Err(error), Ok(_)) => {
+                let text = format!("{what}: done, but not audited; send the same request again");
+                Err(Error::unavailable(text).with_detail(error))
+            }
+            (_, outcome) => outcome,
+        }
+    }
+}

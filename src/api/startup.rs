@@ -1,0 +1,125 @@
+//! Every request comes here first. Until the node has recovered its state it answers health, with the reason, and the
+//! keys that it knows; to everything else 503. From then on all goes to the route table.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State as Extract};
+use axum::http::{HeaderMap, Method};
+use axum::response::{IntoResponse as _, Response};
+use tower::ServiceExt as _;
+
+use super::connect_info::Peer;
+use super::error::Error;
+use super::listener::Violation;
+use super::{App, cache_control, health, jwks, middleware, origin};
+use crate::clock::Clock;
+use crate::state::State;
+use crate::{keyring, limits};
+
+/// What answers from the first moment of a node on. Cheap to clone.
+#[derive(Clone)]
+pub struct Front(Arc<Parts>);
+
+struct Parts {
+    unit_id: String,
+    names: Vec<String>,
+    clock: Clock,
+    /// On the boot clock.
+    started: Duration,
+    /// Once the data directory is open.
+    state: OnceLock<State>,
+    /// Once the node can do its work.
+    app: OnceLock<(App, Router)>,
+}
+
+impl Front {
+    /// Of a node that starts now, which calls itself `unit_id`, and to which requests may be sent by these names.
+    #[must_use]
+    pub fn new(unit_id: String, names: Vec<String>, clock: Clock) -> Self {
+        let started = clock.boot();
+        Self(Arc::new(Parts { unit_id, names, clock, started, state: OnceLock::new(), app: OnceLock::new() }))
+    }
+
+    /// The data directory is open. What the node knows may be old.
+    pub fn open(&self, state: State) {
+        self.0.state.get_or_init(|| state);
+    }
+
+    /// The node can do its work from now on.
+    pub fn begin(&self, app: App) {
+        self.0.app.get_or_init(|| (app.clone(), super::router(app)));
+    }
+
+    /// What the listeners serve.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
+    }
+
+    /// Whether the node has begun to do its work.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.0.app.get().is_some()
+    }
+
+    /// What the node lacks to be ready; empty if it is.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        match (self.0.app.get(), self.0.state.get()) {
+            (Some((app, _)), _) => health::missing(app),
+            (None, None) => vec!["data directory"],
+            (None, Some(state)) if !state.core().has_members() => vec!["members"],
+            (None, Some(state)) if !state.core().is_led() => vec!["leader"],
+            (None, Some(_)) => vec!["state of the cluster"],
+        }
+    }
+
+    /// Which other nodes it waits for, and why, if it waits for any.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<String> {
+        self.0.state.get().and_then(|state| state.core().waits_for())
+    }
+
+    fn answer(&self, request: &Request) -> Result<Response, Error> {
+        if let Some(violation) = request.extensions().get::<Violation>() {
+            return Err(Error::violation(*violation));
+        }
+        let peer = request.extensions().get::<Arc<Peer>>();
+        let peer = peer.ok_or_else(|| Error::internal("a request without its connection"))?;
+        origin::check(request.uri(), request.headers(), &self.0.names, peer.local_address.ip())?;
+        let missing = self.missing();
+        match request.uri().path() {
+            _ if ![Method::GET, Method::HEAD].contains(request.method()) => {}
+            "/livez" => return Ok(health::lives()),
+            "/readyz" | "/v1/sys/health" => {
+                let initialized = self.0.state.get().is_some_and(|state| state.position().is_some());
+                return Ok(health::starting(&self.0.unit_id, initialized, missing));
+            }
+            "/v1/identity/jwks" => return self.jwks(request.headers()),
+            _ => {}
+        }
+        Err(Error::unavailable(format!("this node is starting: it has no {} yet", missing.join(", "))))
+    }
+
+    /// The keys that were known when the node stopped. Not for long: one of them may be tainted since.
+    fn jwks(&self, headers: &HeaderMap) -> Result<Response, Error> {
+        let Parts { clock, started, state, .. } = &*self.0;
+        let is_new = clock.boot() < *started + limits::JWKS_WITHOUT_LEASE_MAX;
+        match state.get().filter(|state| is_new && state.position().is_some()) {
+            Some(state) => {
+                let keys = keyring::jwks(state, state.elapsed_time());
+                cache_control::answer(headers, jwks::media(headers), keys.to_string())
+            }
+            None => Err(Error::unavailable("this node does not know the keys of its cluster")),
+        }
+    }
+}
+
+async fn answer(Extract(front): Extract<Front>, request: Request) -> Response {
+    if let Some((_, router)) = front.0.app.get() {
+        let Ok(response) = router.clone().oneshot(request).await;
+        return response;
+    }
+    middleware::identified(async move { front.answer(&request).unwrap_or_else(Error::into_response) }).await
+}

@@ -1,0 +1,66 @@
+//! Lists that a node answers page by page: so many rows of them, as a table or as JSON.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::Error;
+use super::endpoint::Server;
+use super::output::{self, Output};
+use crate::cli::client;
+use crate::cli::client::NodeClient;
+use crate::limits;
+
+/// Writes the first `most` rows of the list at `path`, and says if there are more. `columns` are headings and
+/// the members below them.
+pub(super) fn list(
+    server: &Server,
+    path: &[&str],
+    most: usize,
+    listed: (Output, &[(&str, &str)]),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    list_with(server, (path, &[]), most, listed, out)
+}
+
+/// The same with a query.
+pub(super) fn list_with(
+    server: &Server,
+    (path, query): (&[&str], &[(&str, &str)]),
+    most: usize,
+    (output, columns): (Output, &[(&str, &str)]),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let client = server.client()?;
+    let most = most.min(limits::ADMIN_ROWS_MAX);
+    let (rows, is_more) = super::wait_for(read(&client, (path, query), most))?;
+    output::list(out, output, &rows.into(), columns)?;
+    if is_more {
+        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
+    }
+    Ok(())
+}
+
+/// So many rows of a list, and whether there are more.
+async fn read(
+    client: &NodeClient,
+    (path, asked): (&[&str], &[(&str, &str)]),
+    most: usize,
+) -> Result<(Vec<Value>, bool), Error> {
+    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    while rows.len() < most {
+        let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
+        let mut query = [asked, &[("limit", limit.as_str())]].concat();
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let (page, next) = client.page(path, &query).await?;
+        rows.extend(page);
+        if next.is_none() {
+            return Ok((rows, false));
+        }
+        if next == cursor {
+            return Err(Error::Answer(client::Error::Foreign(client.server().clone())));
+        }
+        cursor = next;
+    }
+    Ok((rows, true))
+}

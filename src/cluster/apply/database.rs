@@ -1,0 +1,596 @@
+//! The state database: one generation of every table, and what it was applied up to.
+//!
+//! Written without a sync: a power cut may take back what was applied, never tear it, because an
+//! entry's rows and the index it was applied at are one write. The log brings back the rest.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBRecoveryMode, DataBlockIndexType, Direction,
+    IteratorMode, LruCacheOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+
+use crate::cluster::type_config::{LogId, StoredMembership};
+use crate::cluster::{Corrupt, Row, View, Write, codec, disk_identity, record, torn_tail};
+use crate::limits;
+
+/// Column family of the rows below.
+const CLUSTER: &str = "cluster";
+const APPLIED: &[u8] = b"applied";
+const MEMBERSHIP: &[u8] = b"membership";
+const HASH: &[u8] = b"hash";
+const INSTALLED: &[u8] = b"installed";
+/// Row prefix, before an index: the hash the state had there.
+const HASH_AT: &[u8] = b"hash-at/";
+/// Names the current generation.
+const CURRENT: &str = "CURRENT";
+/// The first generation.
+const FIRST: u64 = 1;
+
+/// Every how many entries the state's hash is remembered, to be compared between nodes.
+pub const HASH_INTERVAL: u64 = 1000;
+
+/// How many of them are remembered.
+const HASHES_KEPT_MAX: u64 = 1024;
+
+/// Bits for each key of a table's filter: of 100 keys that are not there, one is looked for on disk.
+const FILTER_BITS: f64 = 10.0;
+
+/// A hash of everything ever applied.
+pub type StateHash = [u8; 32];
+
+/// One generation of the state.
+pub struct Database {
+    db: DB,
+    tables: &'static [&'static str],
+}
+
+/// What applying one entry leaves behind, besides the rows.
+pub struct Mark<'m> {
+    /// The entry.
+    pub log_id: LogId,
+    /// Its membership, if it set one.
+    pub membership: Option<&'m StoredMembership>,
+}
+
+/// The directories of the state: `state/CURRENT` and `state/<generation>/`.
+#[derive(Clone, Debug)]
+pub struct Generations {
+    root: PathBuf,
+}
+
+impl Generations {
+    /// In `root`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn new(root: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        Ok(Self { root })
+    }
+
+    fn directory(&self, generation: u64) -> PathBuf {
+        self.root.join(generation.to_string())
+    }
+
+    /// Opens the current generation, or begins the first. Half-installed ones are removed.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it cannot be opened as it was left.
+    pub fn open(
+        &self,
+        tables: &'static [&'static str],
+        later: &'static [&'static str],
+    ) -> Result<Database, Corrupt> {
+        let corrupt = |error: &dyn std::fmt::Display| Corrupt::state(&self.root, error);
+        let current = self.current()?;
+        // Without a name the first may be half made; any other was named once.
+        let generation = current.unwrap_or(FIRST);
+        let others = self.others(generation).map_err(|error| corrupt(&error))?;
+        if current.is_none() && !others.is_empty() {
+            return Err(corrupt(&"CURRENT is gone: which generation is the newest is not known"));
+        }
+        for other in others {
+            fs::remove_dir_all(other).map_err(|error| corrupt(&error))?;
+        }
+        let database = Database::open(&self.directory(generation), tables, later)?;
+        if current.is_none() {
+            self.switch(FIRST).map_err(|error| corrupt(&error))?;
+        }
+        Ok(database)
+    }
+
+    fn current(&self) -> Result<Option<u64>, Corrupt> {
+        match fs::read_to_string(self.root.join(CURRENT)) {
+            Ok(text) => text
+                .trim()
+                .parse()
+                .map(Some)
+                .map_err(|_| Corrupt::state(&self.root.join(CURRENT), "not the number of a generation")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Corrupt::state(&self.root.join(CURRENT), error)),
+        }
+    }
+
+    fn switch(&self, generation: u64) -> io::Result<()> {
+        disk_identity::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
+    }
+
+    fn others(&self, than: u64) -> io::Result<Vec<PathBuf>> {
+        let mut others = Vec::new();
+        for item in fs::read_dir(&self.root)? {
+            let item = item?;
+            let generation = item.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+            if generation.is_some_and(|generation| generation != than) {
+                others.push(item.path());
+            }
+        }
+        Ok(others)
+    }
+
+    /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old
+    /// generation or the new one, never half of either.
+    ///
+    /// # Errors
+    /// If the files cannot be linked, or are not the snapshot they should be.
+    pub fn install(
+        &self,
+        files: &Path,
+        tables: &'static [&'static str],
+        later: &'static [&'static str],
+        expected: Option<LogId>,
+    ) -> io::Result<Database> {
+        let next = self.current().map_err(io::Error::other)?.unwrap_or(0) + 1;
+        let directory = self.directory(next);
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        copy_files(files, &directory)?;
+        let database = Database::open(&directory, tables, later).map_err(io::Error::other)?;
+        if database.applied().map_err(io::Error::other)? != expected {
+            return Err(io::Error::other("the snapshot's files are not of the entry it names"));
+        }
+        database.mark_installed(expected)?;
+        fs::File::open(&directory)?.sync_all()?;
+        self.switch(next)?;
+        Ok(database)
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_paranoid_checks(true);
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    options.set_keep_log_file_num(4);
+    options.set_max_total_wal_size(256 * 1024 * 1024);
+    options.set_db_write_buffer_size(limits::STATE_WRITE_BUFFERS_BYTES);
+    options
+}
+
+/// Parts of the cache, as a power of two. As many as the library takes by itself are each too small for an
+/// index and what it leads to: every read would then fetch the index again.
+const CACHE_PARTS_BITS: i32 = 2;
+
+/// The tables, which share one cache: what a node needs must not grow with how many tables there are, nor
+/// with what is in them, so indexes and filters have their place in the cache too.
+fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamilyDescriptor> {
+    let mut cache = LruCacheOptions::default();
+    cache.set_capacity(limits::STATE_CACHE_BYTES);
+    cache.set_num_shard_bits(CACHE_PARTS_BITS);
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&Cache::new_lru_cache_opts(&cache));
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    blocks.set_bloom_filter(FILTER_BITS, false);
+    // Most reads are of one row.
+    blocks.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    tables.iter().chain([&CLUSTER]).map(move |name| {
+        let mut options = Options::default();
+        options.set_block_based_table_factory(&blocks);
+        ColumnFamilyDescriptor::new(*name, options)
+    })
+}
+
+/// Copies the files of a directory, durably. Copied, not linked: the source goes on being a
+/// database that others open.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for item in fs::read_dir(from)? {
+        let item = item?;
+        let target = to.join(item.file_name());
+        fs::copy(item.path(), &target)?;
+        fs::File::open(&target)?.sync_all()?;
+    }
+    Ok(())
+}
+
+impl Database {
+    /// Opens the database in `directory` and reads every row once, except of the tables `later`: theirs are
+    /// checked when they are read.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn open(directory: &Path, tables: &'static [&'static str], later: &[&str]) -> Result<Self, Corrupt> {
+        torn_tail::check_for(directory, Corrupt::state)?;
+        let db = DB::open_cf_descriptors(&options(), directory, families(tables))
+            .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
+        let database = Self { db, tables };
+        database.verify(later)?;
+        Ok(database)
+    }
+
+    /// Opens the database in `directory` to read from it. Nothing in it is written or locked, and
+    /// rows are checked when they are read.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it cannot be opened as it was left.
+    pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+        torn_tail::check_for(directory, Corrupt::state)?;
+        let unopened = |error| Corrupt::unopened(&error, Corrupt::state(directory, &error));
+        // One that an earlier version wrote lacks tables, and nothing may be added to it.
+        let there = DB::list_cf(&options(), directory).map_err(unopened)?;
+        let families = families(tables).filter(|family| there.iter().any(|name| name == family.name()));
+        let db =
+            DB::open_cf_descriptors_read_only(&options(), directory, families, false).map_err(unopened)?;
+        Ok(Self { db, tables })
+    }
+
+    fn verify(&self, later: &[&str]) -> Result<(), Corrupt> {
+        for table in self.tables.iter().chain([&CLUSTER]).filter(|table| !later.contains(table)) {
+            self.read_from(table, &[], once(), &mut |_, _| true)?;
+        }
+        Ok(())
+    }
+
+    fn read_from(
+        &self,
+        table: &str,
+        from: &[u8],
+        options: ReadOptions,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let mode = IteratorMode::From(from, Direction::Forward);
+        for item in self.db.iterator_cf_opt(self.family(table)?, options, mode) {
+            let (key, sealed) = item.map_err(|error| self.corrupt(error))?;
+            let payload = record::open(&key, &sealed).map_err(|error| self.corrupt(error))?;
+            if !visit(&key, payload) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn family(&self, table: &str) -> Result<&rocksdb::ColumnFamily, Corrupt> {
+        self.db.cf_handle(table).ok_or_else(|| self.corrupt(format!("table {table} is missing")))
+    }
+
+    fn corrupt(&self, what: impl std::fmt::Display) -> Corrupt {
+        Corrupt::state(self.db.path(), what)
+    }
+
+    /// The last entry applied.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn applied(&self) -> Result<Option<LogId>, Corrupt> {
+        self.log_id_under(APPLIED)
+    }
+
+    /// The last membership applied.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn membership(&self) -> Result<StoredMembership, Corrupt> {
+        let row = self.get(CLUSTER, MEMBERSHIP)?;
+        row.map_or_else(
+            || Ok(StoredMembership::default()),
+            |bytes| codec::decode_membership(&bytes).map_err(|error| self.corrupt(error)),
+        )
+    }
+
+    /// The hash of everything applied so far.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn hash(&self) -> Result<StateHash, Corrupt> {
+        let row = self.get(CLUSTER, HASH)?;
+        row.map_or(Ok([0; 32]), |bytes| {
+            bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))
+        })
+    }
+
+    /// The hash the state had at `index`, if it is remembered.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
+        let row = self.get(CLUSTER, &hash_at_key(index))?;
+        row.map(|bytes| bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))).transpose()
+    }
+
+    /// The last entry of the snapshot that this generation was installed from, if it was. The log before it may not be
+    /// removed yet.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn installed(&self) -> Result<Option<LogId>, Corrupt> {
+        self.log_id_under(INSTALLED)
+    }
+
+    fn log_id_under(&self, key: &[u8]) -> Result<Option<LogId>, Corrupt> {
+        let row = self.get(CLUSTER, key)?;
+        row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| self.corrupt(error))).transpose()
+    }
+
+    fn mark_installed(&self, last: Option<LogId>) -> io::Result<()> {
+        let Some(last) = last else { return Ok(()) };
+        let cluster = self.family(CLUSTER).map_err(io::Error::other)?;
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        let row = record::seal(INSTALLED, &codec::encode_log_id(&last));
+        self.db.put_cf_opt(cluster, INSTALLED, row, &synced).map_err(io::Error::other)
+    }
+
+    /// Writes the rows of one entry and its mark at once. Answers the state's new hash.
+    ///
+    /// # Errors
+    /// If the disk refuses, or the hash so far cannot be read.
+    pub fn commit(&self, writes: &[Write], mark: &Mark<'_>) -> io::Result<StateHash> {
+        let hash = next_hash(self.hash().map_err(io::Error::other)?, mark.log_id.index, writes);
+        let mut batch = WriteBatch::default();
+        for write in writes {
+            match write {
+                Write::Put { table, key, value } => {
+                    let family = self.family(table).map_err(io::Error::other)?;
+                    batch.put_cf(family, key, record::seal(key, value));
+                }
+                Write::Delete { table, key } => {
+                    batch.delete_cf(self.family(table).map_err(io::Error::other)?, key);
+                }
+                Write::DeleteRange { table, from, to } => {
+                    batch.delete_range_cf(self.family(table).map_err(io::Error::other)?, from, to);
+                }
+            }
+        }
+        let cluster = self.family(CLUSTER).map_err(io::Error::other)?;
+        let put = |batch: &mut WriteBatch, key: &[u8], value: &[u8]| {
+            batch.put_cf(cluster, key, record::seal(key, value));
+        };
+        put(&mut batch, APPLIED, &codec::encode_log_id(&mark.log_id));
+        put(&mut batch, HASH, &hash);
+        if mark.log_id.index.is_multiple_of(HASH_INTERVAL) {
+            put(&mut batch, &hash_at_key(mark.log_id.index), &hash);
+            let oldest = mark.log_id.index.saturating_sub(HASHES_KEPT_MAX * HASH_INTERVAL);
+            batch.delete_range_cf(cluster, hash_at_key(0), hash_at_key(oldest));
+        }
+        if let Some(membership) = mark.membership {
+            put(&mut batch, MEMBERSHIP, &codec::encode_membership(membership));
+        }
+        self.db.write(batch).map_err(io::Error::other)?;
+        Ok(hash)
+    }
+
+    /// Makes a copy of the database as it is now, from links to its files, in a new `directory`.
+    ///
+    /// Without a flush: that would hold up every entry behind it while the memory table is written.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn checkpoint(&self, directory: &Path) -> io::Result<()> {
+        Checkpoint::new(&self.db)
+            .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
+            .map_err(io::Error::other)
+    }
+}
+
+/// The rows of a database, each to be read once: they push nothing out of the cache.
+pub struct ReadOnce<'d>(pub &'d Database);
+
+impl View for ReadOnce<'_> {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        self.0.get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.0.read_from(table, from, once(), visit)
+    }
+}
+
+fn once() -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.fill_cache(false);
+    options
+}
+
+impl View for Database {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        let sealed = self.db.get_pinned_cf(self.family(table)?, key).map_err(|error| self.corrupt(error))?;
+        let Some(sealed) = sealed else { return Ok(None) };
+        let payload = record::open(key, &sealed).map_err(|error| self.corrupt(error))?;
+        Ok(Some(payload.to_vec()))
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.read_from(table, from, ReadOptions::default(), visit)
+    }
+
+    fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(to);
+        let mut first = None;
+        self.read_from(table, from, options, &mut |key, row| {
+            first = Some((key.to_vec(), row.to_vec()));
+            false
+        })?;
+        Ok(first)
+    }
+}
+
+fn hash_at_key(index: u64) -> Vec<u8> {
+    [HASH_AT, &index.to_be_bytes()].concat()
+}
+
+/// The chain of hashes over every write of every entry, in order.
+fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&previous);
+    context.update(&index.to_be_bytes());
+    let mut part = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_be_bytes());
+        context.update(bytes);
+    };
+    for write in writes {
+        let (kind, table, key, value) = match write {
+            Write::Put { table, key, value } => (b"put", table, key, value.as_slice()),
+            Write::Delete { table, key } => (b"del", table, key, &[][..]),
+            Write::DeleteRange { table, from, to } => (b"rng", table, from, to.as_slice()),
+        };
+        part(kind);
+        part(table.as_bytes());
+        part(key);
+        part(value);
+    }
+    let mut hash = [0; 32];
+    hash.copy_from_slice(context.finish().as_ref());
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::vote::RaftLeaderId as _;
+    use rocksdb::WaitForCompactOptions;
+
+    use super::*;
+    use crate::cluster::type_config::TypeConfig;
+
+    const TABLES: &[&str] = &["one", "two", "three"];
+
+    #[test]
+    fn memory_does_not_grow_with_the_number_of_tables_or_rows() {
+        const ROW_BYTES: usize = 64 * 1024;
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        // Each table alone stays below what the library gives a table, and all together are beyond.
+        let rows = limits::STATE_CACHE_BYTES / ROW_BYTES / TABLES.len();
+        for at in 0..rows as u64 {
+            // Something that does not compress.
+            let value = |table: &str| {
+                let seed = digest::digest(&digest::SHA256, format!("{table}{at}").as_bytes());
+                let mut state = u64::from_be_bytes(seed.as_ref()[..8].try_into().expect("8 bytes"));
+                let mut next = || {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    state.to_be_bytes()[0]
+                };
+                (0..ROW_BYTES).map(|_| next()).collect::<Vec<u8>>()
+            };
+            let key = at.to_be_bytes().to_vec();
+            let writes: Vec<Write> = TABLES
+                .iter()
+                .map(|table| Write::Put { table, key: key.clone(), value: value(table) })
+                .collect();
+            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), at + 1);
+            database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+        }
+        // On a slow disk what was last given up to it is still on its way when the writes are done, and counted.
+        database.db.wait_for_compact(&WaitForCompactOptions::default()).expect("written");
+        database.verify(&[]).expect("reads");
+        let cached_by_verify = database.cached();
+        for table in TABLES {
+            database.scan(table, &[], &mut |_, _| true).expect("reads");
+        }
+        let of_all = |property: &str| -> u64 {
+            let value = |table: &&str| {
+                let family = database.family(table).expect("family");
+                database.db.property_int_value_cf(family, property).expect("property").expect("known")
+            };
+            TABLES.iter().map(value).sum()
+        };
+        let buffers = of_all("rocksdb.cur-size-all-mem-tables");
+        assert!(buffers <= limits::STATE_WRITE_BUFFERS_BYTES as u64, "{buffers}");
+        let cached = database.cached();
+        assert!(cached <= limits::STATE_CACHE_BYTES as u64, "{cached}");
+        assert!(cached > limits::STATE_CACHE_BYTES as u64 / 2, "the cache is used: {cached}");
+        assert!(cached_by_verify < cached / 2, "what is read once fills the cache: {cached_by_verify}");
+    }
+
+    impl Database {
+        /// One cache, which each table counts as its own.
+        fn cached(&self) -> u64 {
+            let family = self.family("one").expect("family");
+            let usage = self.db.property_int_value_cf(family, "rocksdb.block-cache-usage");
+            usage.expect("property").expect("known")
+        }
+    }
+
+    /// Commits one row under the key 1 of each of some tables, as entry `index`.
+    fn commit_rows(database: &Database, index: u64, keys: &[u8]) {
+        let rows = TABLES.iter().flat_map(|table| keys.iter().map(move |key| (table, key)));
+        let put = |(table, key): (&&'static str, &u8)| Write::Put {
+            table,
+            key: vec![*key],
+            value: b"row".to_vec(),
+        };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
+        let writes: Vec<Write> = rows.map(put).collect();
+        database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+    }
+
+    #[test]
+    fn a_damaged_row_is_found_at_the_start_or_when_it_is_read() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        commit_rows(&database, 1, &[1]);
+        let family = database.family("two").expect("family");
+        database.db.put_cf(family, [1], b"never sealed").expect("writes");
+        drop(database);
+        assert!(Database::open(directory.path(), TABLES, &["one"]).is_err(), "another table");
+        let database = Database::open(directory.path(), TABLES, &["two"]).expect("opens");
+        assert!(database.get("two", &[1]).is_err() && database.scan("two", &[], &mut |_, _| true).is_err());
+        assert!(database.get("one", &[1]).expect("reads").is_some());
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_without_a_table_is_read_and_taken_over() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), &["one", "two"], &[]).expect("opens");
+        let write = Write::Put { table: "two", key: vec![1], value: b"row".to_vec() };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 7);
+        database.commit(&[write], &Mark { log_id, membership: None }).expect("commits");
+        drop(database);
+        let read = Database::read(directory.path(), TABLES).expect("is read");
+        assert_eq!(read.applied().expect("mark"), Some(log_id));
+        assert!(read.get("two", &[1]).expect("row").is_some() && read.get("three", &[1]).is_err());
+        drop(read);
+        let taken_over = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        assert_eq!(taken_over.get("three", &[1]).expect("reads"), None);
+    }
+
+    #[test]
+    fn the_first_row_of_a_range_is_found_and_none_behind_it() {
+        let directory = tempfile::tempdir().expect("directory");
+        let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        commit_rows(&database, 1, &[2, 4]);
+        let first = |from: u8, to: u8| {
+            database.first_between("one", &[from], &[to]).expect("reads").map(|(key, _)| key)
+        };
+        assert_eq!((first(1, 9), first(2, 3), first(3, 9)), (Some(vec![2]), Some(vec![2]), Some(vec![4])));
+        assert_eq!((first(1, 2), first(3, 4), first(5, 9)), (None, None, None));
+    }
+}

@@ -1,0 +1,5 @@
+//! Applying committed entries: the state machine adapter, its database and its snapshots.
+
+pub(crate) mod database;
+pub(crate) mod snapshot;
+pub(crate) mod state_machine;

@@ -1,0 +1,291 @@
+//! Snapshots: copies of the state database, made by links and named by the entry they hold.
+//!
+//! What a snapshot covers is read from its own files, never from memory: memory may already be
+//! ahead of them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use openraft::RaftSnapshotBuilder;
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+
+use super::database::Database;
+use crate::cluster::Corrupt;
+use crate::cluster::type_config::TypeConfig;
+
+/// Begins the name of a complete snapshot's directory; its number follows, and the newest has the largest.
+const COMPLETE: &str = "complete-";
+
+/// A directory that goes when nobody has it any more, unless it is kept.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    is_kept: AtomicBool,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if !self.is_kept.load(Ordering::Relaxed)
+            && let Err(error) = remove_if_there(&self.path)
+        {
+            // It goes at the next start.
+            tracing::warn!(%error, path = %self.path.display(), "remove a snapshot that is not needed any more");
+        }
+    }
+}
+
+/// The files of a snapshot, in a directory of their own that nobody writes. They are there as long as this is.
+#[derive(Clone, Debug)]
+pub struct SnapshotFiles(Arc<Directory>);
+
+impl SnapshotFiles {
+    fn in_directory(path: PathBuf, is_kept: bool) -> Self {
+        Self(Arc::new(Directory { path, is_kept: AtomicBool::new(is_kept) }))
+    }
+
+    /// Where the files are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+/// A snapshot and what it covers.
+pub type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
+
+/// The directory that holds the newest snapshot, and the ones being made.
+#[derive(Clone, Debug)]
+pub struct Snapshots {
+    root: PathBuf,
+    tables: &'static [&'static str],
+    /// Given to the next directory.
+    next: Arc<AtomicU64>,
+    /// The newest complete one, once it was looked at.
+    current: Arc<Mutex<Option<Snapshot>>>,
+}
+
+/// Turns a fresh checkpoint into the current snapshot.
+pub struct Builder {
+    snapshots: Snapshots,
+    checkpoint: SnapshotFiles,
+}
+
+impl Snapshots {
+    /// In `root`, which is made if it is not there; all but the newest complete snapshot are removed.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
+        fs::create_dir_all(&root)?;
+        let newest = newest_in(&root)?;
+        for item in fs::read_dir(&root)? {
+            let path = item?.path();
+            if newest.as_ref().is_none_or(|(_, newest)| *newest != path) {
+                remove_if_there(&path)?;
+            }
+        }
+        let next = newest.map_or(1, |(number, _)| number.saturating_add(1));
+        Ok(Self { root, tables, next: Arc::new(AtomicU64::new(next)), current: Arc::default() })
+    }
+
+    fn next_directory(&self, begin: &str) -> PathBuf {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.root.join(format!("{begin}{number}"))
+    }
+
+    /// Fixes what the snapshot will hold: everything in `database` at this moment.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn begin(&self, database: &Database) -> io::Result<Builder> {
+        let checkpoint = SnapshotFiles::in_directory(self.next_directory("making-"), false);
+        database.checkpoint(checkpoint.directory())?;
+        Ok(Builder { snapshots: self.clone(), checkpoint })
+    }
+
+    /// Where the snapshots are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.root
+    }
+
+    /// The newest complete snapshot. Its files stay as long as somebody has it, whatever is made meanwhile.
+    ///
+    /// # Errors
+    /// If its files cannot be read.
+    pub fn current(&self) -> io::Result<Option<Snapshot>> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.is_none()
+            && let Some((_, directory)) = newest_in(&self.root)?
+        {
+            let meta = self.describe(&directory)?;
+            *current = Some(Snapshot { meta, snapshot: SnapshotFiles::in_directory(directory, true) });
+        }
+        Ok(current.clone())
+    }
+
+    /// Where a snapshot of another node is received, which no other was before: one that is still being installed
+    /// must not be written over. It goes when nobody needs it any more.
+    #[must_use]
+    pub fn receiving(&self) -> SnapshotFiles {
+        SnapshotFiles::in_directory(self.next_directory("receiving-"), false)
+    }
+
+    /// What the files in `directory` hold, read from them.
+    ///
+    /// # Errors
+    /// If they are not those of a snapshot.
+    pub fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+        // Without the advice for a damaged state: this is another directory.
+        let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
+        let database = Database::read(directory, self.tables).map_err(damaged)?;
+        Ok(SnapshotMetaOf::<TypeConfig> {
+            last_log_id: database.applied().map_err(damaged)?,
+            last_membership: database.membership().map_err(damaged)?,
+        })
+    }
+
+    /// Replaces the current snapshot by a complete one that is not older. A crash leaves the old, the new, or both,
+    /// never a part of one.
+    fn publish(&self, made: &Path) -> io::Result<Snapshot> {
+        let meta = self.describe(made)?;
+        // Before the lock is taken, which readers wait for.
+        let before = self.current()?;
+        let complete = self.next_directory(COMPLETE);
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(newer) = current.as_ref().filter(|current| current.meta.last_log_id > meta.last_log_id) {
+            return Ok(newer.clone());
+        }
+        fs::rename(made, &complete)?;
+        fs::File::open(&self.root)?.sync_all()?;
+        let snapshot = Snapshot { meta, snapshot: SnapshotFiles::in_directory(complete, true) };
+        if let Some(replaced) = current.replace(snapshot.clone()) {
+            replaced.snapshot.0.is_kept.store(false, Ordering::Relaxed);
+        }
+        drop(current);
+        // Perhaps the last to have it: to remove its files takes a while.
+        drop(before);
+        Ok(snapshot)
+    }
+}
+
+/// The newest complete snapshot there, and its number.
+fn newest_in(root: &Path) -> io::Result<Option<(u64, PathBuf)>> {
+    let mut newest = None;
+    for item in fs::read_dir(root)? {
+        let item = item?;
+        let name = item.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(COMPLETE)).map(str::parse);
+        if let Some(Ok(number)) = number {
+            newest = newest.max(Some((number, item.path())));
+        }
+    }
+    Ok(newest)
+}
+
+impl Builder {
+    /// Makes the copy the current snapshot.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn finish(&self) -> io::Result<Snapshot> {
+        self.snapshots.publish(self.checkpoint.directory())
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFiles;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        self.finish()
+    }
+}
+
+fn remove_if_there(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::*;
+    use crate::cluster::Write;
+    use crate::cluster::apply::database::Mark;
+    use crate::cluster::type_config::LogId;
+
+    const TABLES: &[&str] = &["table"];
+
+    /// Whoever asked for the current snapshot while one was replaced found none, or half of one, and the library took
+    /// that for a damaged disk and stopped the leader.
+    #[test]
+    fn whoever_has_a_snapshot_can_read_it_whatever_is_made_meanwhile() {
+        let place = tempfile::tempdir().expect("directory");
+        let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
+        let root = place.path().join("snapshots");
+        let snapshots = Snapshots::new(root.clone(), TABLES).expect("snapshots");
+        let make = |index: u64| {
+            let write = Write::Put { table: "table", key: vec![1], value: index.to_be_bytes().to_vec() };
+            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
+            database.commit(&[write], &Mark { log_id, membership: None }).expect("written");
+            snapshots.begin(&database).expect("begun").finish().expect("made");
+        };
+        assert!(snapshots.current().expect("readable").is_none());
+        make(1);
+        let held = snapshots.current().expect("readable").expect("there");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut last = 0;
+                while last < 40 {
+                    let current = snapshots.current().expect("readable").expect("there");
+                    let index = current.meta.last_log_id.expect("entries").index;
+                    assert!(index >= last);
+                    if index > last {
+                        let read = snapshots.describe(current.snapshot.directory()).expect("whole");
+                        assert_eq!(read.last_log_id, current.meta.last_log_id);
+                    }
+                    last = index;
+                }
+            });
+            (2..=40).for_each(make);
+            reader.join().expect("reads");
+        });
+        assert_eq!(
+            snapshots.describe(held.snapshot.directory()).expect("still there").last_log_id,
+            held.meta.last_log_id
+        );
+        drop(held);
+        assert_eq!(fs::read_dir(&root).expect("directory").count(), 1, "what nobody has is gone");
+        // A process that starts finds the newest, and nothing that was being made.
+        fs::create_dir(root.join("making-99")).expect("directory");
+        let again = Snapshots::new(root.clone(), TABLES).expect("snapshots");
+        let current = again.current().expect("readable").expect("there");
+        assert_eq!(current.meta.last_log_id.map(|last| last.index), Some(40));
+        assert_eq!(fs::read_dir(&root).expect("directory").count(), 1);
+    }
+
+    #[test]
+    fn an_older_snapshot_does_not_replace_a_newer_one() {
+        let place = tempfile::tempdir().expect("directory");
+        let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
+        let snapshots = Snapshots::new(place.path().join("snapshots"), TABLES).expect("snapshots");
+        let commit = |index: u64| {
+            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
+            database.commit(&[], &Mark { log_id, membership: None }).expect("written");
+        };
+        commit(1);
+        let slow = snapshots.begin(&database).expect("begun");
+        commit(2);
+        snapshots.begin(&database).expect("begun").finish().expect("made");
+        slow.finish().expect("made");
+        let current = snapshots.current().expect("readable").expect("there");
+        assert_eq!(current.meta.last_log_id.map(|last| last.index), Some(2));
+    }
+}

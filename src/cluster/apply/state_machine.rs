@@ -1,0 +1,310 @@
+//! The consensus library's view of the state: entries in, rows and replies out.
+//!
+//! An entry is applied only when it is durable in this node's own log. The library may commit on
+//! the word of others first; a node killed then would start with a state ahead of its log.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::{Stream, StreamExt as _};
+use openraft::alias::SnapshotMetaOf;
+use openraft::entry::RaftEntry as _;
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend};
+use tokio::sync::watch;
+
+use super::database::{Database, Generations, Mark, ReadOnce, StateHash};
+use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
+use crate::clock::Clock;
+use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
+use crate::cluster::{Applied, Machine, Open, Row, View};
+
+/// What everybody who reads the state shares with the one who applies to it.
+pub struct Shared {
+    /// The current generation; replaced whole when a snapshot is installed.
+    pub database: ArcSwap<Database>,
+    /// The last index applied and projected.
+    pub applied: watch::Sender<u64>,
+    /// The newest index whose hash is remembered, and the hash.
+    pub hash: watch::Sender<Option<(u64, StateHash)>>,
+    /// When the last entry with a time was applied by this process, or it took up the state of before: in nanoseconds
+    /// of the boot clock. Never before the entry of which times are read.
+    applied_at: AtomicU64,
+    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    _open: Open,
+}
+
+impl Shared {
+    /// How long ago, at `now` of the boot clock, the last entry with a time was applied here. At least so much time has
+    /// passed since it was made.
+    pub fn since_applied(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_nanos(self.applied_at.load(Ordering::Acquire)))
+    }
+
+    /// To be called before readers can see the times of an entry.
+    fn note_applied(&self, now: Duration) {
+        self.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+}
+
+/// The state machine of one node.
+pub struct StateMachine<M> {
+    shared: Arc<Shared>,
+    machine: Arc<M>,
+    durable: watch::Receiver<u64>,
+    generations: Generations,
+    snapshots: Snapshots,
+    membership: StoredMembership,
+    clock: Clock,
+}
+
+impl<M: Machine> StateMachine<M> {
+    /// Takes up the state where the database left it.
+    ///
+    /// # Errors
+    /// If the database is not what was written.
+    pub fn open(
+        machine: Arc<M>,
+        generations: Generations,
+        snapshots: Snapshots,
+        durable: watch::Receiver<u64>,
+        open: Open,
+        clock: Clock,
+    ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
+        let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
+        let membership = database.membership()?;
+        let applied = database.applied()?.map_or(0, |applied| applied.index);
+        machine.rebuild(&ReadOnce(&database))?;
+        let shared = Arc::new(Shared {
+            database: ArcSwap::new(database),
+            applied: watch::Sender::new(applied),
+            hash: watch::Sender::new(None),
+            applied_at: AtomicU64::default(),
+            _open: open,
+        });
+        shared.note_applied(clock.boot());
+        let state =
+            Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership, clock };
+        Ok((state, shared))
+    }
+
+    async fn until_durable(&mut self, index: u64) -> io::Result<()> {
+        self.durable
+            .wait_for(|end| *end > index)
+            .await
+            .map(drop)
+            .map_err(|_| io::Error::other("the log writer has stopped"))
+    }
+
+    fn apply_entry(&mut self, entry: &Entry) -> io::Result<Replies> {
+        let log_id = entry.log_id();
+        let database = self.shared.database.load_full();
+        let mut membership = None;
+        let Applied { replies, writes, expected_hash } = match &entry.payload {
+            EntryPayload::Blank => Applied::default(),
+            EntryPayload::Membership(set) => {
+                membership = Some(StoredMembership::new(Some(log_id), set.clone()));
+                Applied::default()
+            }
+            EntryPayload::Normal(Commands(batch)) => {
+                self.machine.apply(&*database, batch, log_id.index).map_err(io::Error::other)?
+            }
+        };
+        if let Some((index, expected)) = expected_hash {
+            check_hash(&database, index, expected)?;
+        }
+        let hash = database.commit(&writes, &Mark { log_id, membership: membership.as_ref() })?;
+        if let Some(membership) = membership {
+            self.membership = membership;
+        }
+        if matches!(entry.payload, EntryPayload::Normal(_)) {
+            self.shared.note_applied(self.clock.boot());
+        }
+        self.machine.project(&writes, log_id.index).map_err(io::Error::other)?;
+        self.shared.applied.send_replace(log_id.index);
+        if log_id.index.is_multiple_of(super::database::HASH_INTERVAL) {
+            self.shared.hash.send_replace(Some((log_id.index, hash)));
+        }
+        Ok(Replies(replies))
+    }
+}
+
+fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
+    match database.hash_at(index).map_err(io::Error::other)? {
+        Some(hash) if hash != expected => {
+            Err(io::Error::other(format!("the state at entry {index} differs from the leader's")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
+    type SnapshotData = SnapshotFiles;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let applied = self.shared.database.load().applied().map_err(io::Error::other)?;
+        Ok((applied, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            self.until_durable(entry.log_id().index).await?;
+            let replies = self.apply_entry(&entry)?;
+            if let Some(responder) = responder {
+                responder.send(replies);
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+        match self.snapshots.begin(&self.shared.database.load()) {
+            Ok(builder) => Some(builder),
+            Err(error) => {
+                // Only the log's length depends on it; the next trigger tries again.
+                tracing::warn!(%error, "begin a snapshot");
+                None
+            }
+        }
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        loop {
+            if let Some(builder) = self.try_create_snapshot_builder(true).await {
+                return builder;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotFiles,
+    ) -> io::Result<()> {
+        let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
+        let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
+        let database = Arc::new(database);
+        self.membership = database.membership().map_err(io::Error::other)?;
+        // As with an entry: first the rows, then what is kept in memory of them, which wakes whoever reads them.
+        self.shared.database.store(Arc::clone(&database));
+        self.shared.note_applied(self.clock.boot());
+        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
+        self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
+        let mut builder = self.snapshots.begin(&database)?;
+        openraft::RaftSnapshotBuilder::build_snapshot(&mut builder).await.map(drop)
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        self.snapshots.current()
+    }
+}
+
+impl View for Shared {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, crate::cluster::Corrupt> {
+        self.database.load().get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), crate::cluster::Corrupt> {
+        self.database.load().scan(table, from, visit)
+    }
+
+    fn first_between(
+        &self,
+        table: &str,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<Option<Row>, crate::cluster::Corrupt> {
+        self.database.load().first_between(table, from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, OnceLock};
+
+    use openraft::alias::CommittedLeaderIdOf;
+    use openraft::storage::RaftSnapshotBuilder as _;
+    use openraft::vote::RaftLeaderId as _;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::cluster::{Corrupt, Stamp, Submission, Write};
+
+    const TABLE: &str = "table";
+
+    /// What whoever is woken by a change in memory finds in the rows.
+    #[derive(Default)]
+    struct Woken {
+        shared: OnceLock<Arc<Shared>>,
+        found: Mutex<Vec<Option<Vec<u8>>>>,
+    }
+
+    impl Machine for Woken {
+        const TABLES: &'static [&'static str] = &[TABLE];
+
+        fn knows(_command: &[u8]) -> bool {
+            true
+        }
+
+        fn batch(_stamp: Stamp, _submissions: Vec<Submission>) -> bytes::Bytes {
+            bytes::Bytes::new()
+        }
+
+        fn apply(&self, _view: &dyn View, _batch: &[u8], _index: u64) -> Result<Applied, Corrupt> {
+            Ok(Applied::default())
+        }
+
+        fn project(&self, _writes: &[Write], _index: u64) -> Result<(), Corrupt> {
+            Ok(())
+        }
+
+        fn rebuild(&self, _view: &dyn View) -> Result<(), Corrupt> {
+            if let Some(shared) = self.shared.get() {
+                self.found.lock().expect("lock").push(shared.get(TABLE, b"key")?);
+            }
+            Ok(())
+        }
+    }
+
+    /// Whoever was woken while a snapshot was installed read the rows of before, and slept on.
+    #[tokio::test]
+    async fn whoever_is_woken_by_a_snapshot_finds_its_rows() {
+        let (data, (still_open, _closed)) = (tempfile::tempdir().expect("directory"), mpsc::channel(1));
+        let open = |name: &str| {
+            let machine = Arc::new(Woken::default());
+            let generations = Generations::new(data.path().join(name).join("state")).expect("state");
+            let snapshots = data.path().join(name).join("snapshots");
+            let snapshots = Snapshots::new(snapshots, Woken::TABLES).expect("snapshots");
+            let (_, durable) = watch::channel(u64::MAX);
+            let (open, clock) = (still_open.clone(), Clock::system());
+            let opened =
+                StateMachine::open(Arc::clone(&machine), generations, snapshots, durable, open, clock);
+            let (state, shared) = opened.expect("state");
+            assert!(machine.shared.set(shared).is_ok());
+            (state, machine)
+        };
+        let (mut leader, _) = open("leader");
+        let (mut follower, woken) = open("follower");
+        let write = Write::Put { table: TABLE, key: b"key".to_vec(), value: b"row".to_vec() };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 1);
+        let database = leader.shared.database.load_full();
+        database.commit(&[write], &Mark { log_id, membership: None }).expect("committed");
+        let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
+        follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.expect("installed");
+        assert_eq!(*woken.found.lock().expect("lock"), [Some(b"row".to_vec())]);
+    }
+}

@@ -1,0 +1,488 @@
+//! The log database: entries, vote, and what was committed and purged.
+//!
+//! Reads of recent entries come from memory; everything is written by [`writer`]. Opening
+//! reads every record once: a log that is not whole is refused, never repaired by guessing.
+
+pub(crate) mod purge;
+pub(crate) mod writer;
+
+mod contradiction;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openraft::entry::RaftEntry as _;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::vote::RaftLeaderId as _;
+use openraft::{OptionalSend, RaftLogReader};
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::disk_memory::Lives;
+use super::disk_watch;
+use super::disk_watch::Watchdog;
+use super::log::purge::LogSize;
+use super::type_config::{Entry, LogId, TypeConfig, Vote};
+use super::{Corrupt, Open, codec, record, torn_tail};
+use crate::limits;
+use writer::Job;
+
+/// Column family of the entries, by index.
+pub const LOG: &str = "log";
+/// Column family of the rows below.
+pub const META: &str = "meta";
+/// Row: the vote.
+pub const VOTE: &[u8] = b"vote";
+/// Row: the last entry known to be committed.
+pub const COMMITTED: &[u8] = b"committed";
+/// Row: the last entry purged.
+pub const PURGED: &[u8] = b"purged";
+/// Row: the identity of the disk and of the node on it, 24 bytes.
+pub const DISK: &[u8] = b"disk";
+/// Row: the cluster it belongs to, 16 bytes.
+pub const CLUSTER_ID: &[u8] = b"cluster-id";
+/// Row: the number of the last start of a process on the disk, 8 bytes, and its id, 16 bytes.
+pub const START: &[u8] = b"start";
+/// Row: the reason for which other members refused this disk, as text. A disk that has it is not started again.
+pub const REFUSED: &[u8] = b"refused";
+/// Row: what is remembered of the members' disks.
+pub const MEMORIES: &[u8] = b"memories";
+
+/// Most entries kept in memory beside those not yet durable.
+const ENTRIES_CACHED_MAX: usize = 4096;
+/// Most bytes of them.
+const BYTES_CACHED_MAX: usize = 16 * 1024 * 1024;
+
+/// The key of an entry: its index, big endian, so that keys sort as indexes do.
+#[must_use]
+pub fn log_key(index: u64) -> [u8; 8] {
+    index.to_be_bytes()
+}
+
+/// The log of one node. Its clones read; the consensus library owns the one that writes.
+pub struct LogStore {
+    reader: LogReader,
+    jobs: mpsc::Sender<Job>,
+    durable: watch::Receiver<u64>,
+    size: LogSize,
+    surplus: watch::Sender<Option<u64>>,
+}
+
+/// A reader of the log.
+#[derive(Clone)]
+pub struct LogReader {
+    db: Arc<DB>,
+    recent: Arc<Mutex<Recent>>,
+    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    _open: Open,
+}
+
+/// What is known of the log without reading the disk.
+struct Recent {
+    entries: BTreeMap<u64, (Entry, usize)>,
+    bytes: usize,
+    last: Option<LogId>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    /// The last entry that was applied when the log was opened.
+    applied: Option<LogId>,
+}
+
+/// An opened log, and what its writer needs.
+pub struct Opened {
+    /// The store for the consensus library.
+    pub store: LogStore,
+    /// Runs the writer until the store is dropped; to be run on a thread of its own.
+    pub writer: Box<dyn FnOnce() + Send>,
+    /// Watches the writer.
+    pub watchdog: Watchdog,
+    /// The index before which everything survives a crash.
+    pub durable: watch::Receiver<u64>,
+    /// The last entry in the log, or the last purged if there is none.
+    pub last: Option<LogId>,
+    /// The vote.
+    pub vote: Option<Vote>,
+    /// The memories of the members' disks: the writer writes them.
+    pub lives: Arc<Lives>,
+    /// The queue of the writer; ends with the store.
+    pub jobs: mpsc::WeakSender<Job>,
+    /// The last entry purged.
+    pub purged: Option<LogId>,
+    /// Up to which entry the log is to be cut, whenever it is too large.
+    pub surplus: watch::Receiver<Option<u64>>,
+}
+
+/// Opens the database of the log in `directory`.
+///
+/// # Errors
+/// [`Corrupt`] if it cannot be opened as it was left.
+pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_paranoid_checks(true);
+    // The default would silently drop a synced suffix behind a corrupt record: to the consensus
+    // protocol that is a node that forgot what it promised.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    options.set_track_and_verify_wals_in_manifest(true);
+    options.set_keep_log_file_num(4);
+    options.set_max_total_wal_size(256 * 1024 * 1024);
+    options.set_db_write_buffer_size(limits::LOG_WRITE_BUFFERS_BYTES);
+    torn_tail::check_for(directory, Corrupt::new)?;
+    let families = [LOG, META].map(|name| ColumnFamilyDescriptor::new(name, Options::default()));
+    DB::open_cf_descriptors(&options, directory, families)
+        .map_err(|error| Corrupt::unopened(&error, Corrupt::new(directory, &error)))
+}
+
+/// Reads a row of [`META`].
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+    let family = db.cf_handle(META).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
+    let Some(sealed) = db.get_cf(family, key).map_err(|error| Corrupt::new(db.path(), error))? else {
+        return Ok(None);
+    };
+    let payload = record::open(key, &sealed).map_err(|error| Corrupt::new(db.path(), error))?;
+    Ok(Some(payload.to_vec()))
+}
+
+/// Writes a row of [`META`] durably: one that the writer never writes.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
+    let family = db.cf_handle(META).ok_or_else(|| io::Error::other("column family is missing"))?;
+    let mut options = WriteOptions::default();
+    options.set_sync(true);
+    db.put_cf_opt(family, key, record::seal(key, value), &options).map_err(io::Error::other)
+}
+
+/// Reads the whole log once and makes its store.
+///
+/// # Errors
+/// [`Corrupt`] if a record is not what was written or one is missing.
+pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
+    let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
+    let decode_log_id = |row: Option<Vec<u8>>| {
+        row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
+    };
+    let purged = decode_log_id(read_meta(&db, PURGED)?)?;
+    let committed = decode_log_id(read_meta(&db, COMMITTED)?)?;
+    let vote = read_meta(&db, VOTE)?
+        .map(|bytes| codec::decode_vote(&bytes).map_err(|error| corrupt(&error)))
+        .transpose()?;
+    let (last, size) = verify(&db, purged, bytes_max)?;
+    // Whoever appended in a term had voted in it first.
+    let term = |leader: Option<u64>| leader.unwrap_or(0);
+    if term(last.map(|last| last.leader_id.term())) > term(vote.map(|vote| vote.leader_id.term())) {
+        return Err(corrupt(&"the vote is older than the last entry: it was lost"));
+    }
+    // Written without a sync, so it may be newer than what a power cut left of the log.
+    let committed = committed.filter(|committed| Some(committed) <= last.as_ref());
+
+    let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
+    let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
+    let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed, applied: None };
+    let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
+    let (watched, watchdog) = disk_watch::watch();
+    let lives = Arc::new(Lives::open(&db)?);
+    let remembered = Arc::clone(&lives);
+    let writer = Box::new(move || writer::run(&db, queue, &durable_sender, (&watched, &remembered)));
+    let (surplus_sender, surplus) = watch::channel(None);
+    let queue = jobs.downgrade();
+    let store = LogStore { reader, jobs, durable: durable.clone(), size, surplus: surplus_sender };
+    Ok(Opened { store, writer, watchdog, durable, last, vote, lives, jobs: queue, purged, surplus })
+}
+
+/// Every entry from the purged one on, without a hole. Answers the last log id, and their sizes.
+fn verify(db: &DB, purged: Option<LogId>, bytes_max: u64) -> Result<(Option<LogId>, LogSize), Corrupt> {
+    let family = db.cf_handle(LOG).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
+    let (mut last, mut size) = (purged, LogSize::new(bytes_max));
+    for item in db.iterator_cf(family, IteratorMode::Start) {
+        let (key, sealed) = item.map_err(|error| Corrupt::new(db.path(), error))?;
+        let entry = decode(&key, &sealed).map_err(|error| Corrupt::new(db.path(), error))?;
+        let log_id = entry.log_id();
+        let expected = last.as_ref().map_or(0, |last| last.index.saturating_add(1));
+        if log_id.index != expected || key[..] != log_key(log_id.index) || Some(log_id) <= last {
+            let what = format!("entry {} stands where entry {expected} should be", log_id.index);
+            return Err(Corrupt::new(db.path(), what));
+        }
+        last = Some(log_id);
+        size.append(log_id.index, sealed.len());
+    }
+    Ok((last, size))
+}
+
+fn decode(key: &[u8], sealed: &[u8]) -> io::Result<Entry> {
+    let payload = record::open(key, sealed).map_err(io::Error::other)?;
+    codec::decode_entry(payload).map_err(io::Error::other)
+}
+
+impl Recent {
+    /// The last entry that is known to be committed.
+    fn never_truncated(&self) -> Option<LogId> {
+        self.committed.max(self.applied)
+    }
+
+    fn remember(&mut self, entry: Entry, bytes: usize) {
+        self.last = Some(entry.log_id());
+        self.bytes += bytes;
+        self.entries.insert(entry.log_id().index, (entry, bytes));
+    }
+
+    /// Drops the oldest entries beyond the limits; never one that is not `durable` yet.
+    fn shrink(&mut self, durable: u64) {
+        while self.entries.len() > ENTRIES_CACHED_MAX || self.bytes > BYTES_CACHED_MAX {
+            match self.entries.first_entry() {
+                Some(oldest) if *oldest.key() < durable => self.bytes -= oldest.remove().1,
+                _ => break,
+            }
+        }
+    }
+
+    fn keep(&mut self, wanted: impl Fn(u64) -> bool) {
+        let dropped: usize = {
+            let mut dropped = 0;
+            self.entries.retain(|index, (_, bytes)| {
+                let kept = wanted(*index);
+                dropped += if kept { 0 } else { *bytes };
+                kept
+            });
+            dropped
+        };
+        self.bytes -= dropped;
+    }
+}
+
+impl LogReader {
+    /// A panic while the lock is held cannot leave the map half changed in a way that matters:
+    /// the disk is the truth, and a reader falls back to it.
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory first: what it does not hold from `first` on was durable before it was dropped, so it
+    /// is on the disk. The other way round, an entry could leave memory between the two looks.
+    fn read(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+        let (newest, end) = self.read_memory(first, end, usize::MAX);
+        let end = newest.first().map_or(end, |entry| entry.log_id().index);
+        let mut entries = if first < end { self.read_disk(first, end, usize::MAX)? } else { Vec::new() };
+        entries.extend(newest);
+        Ok(entries)
+    }
+
+    /// Those of the disk up to [`limits::APPEND_BYTES_FULL`], and at least one if there is one.
+    fn read_disk(&self, first: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        let family = self.db.cf_handle(LOG).ok_or_else(|| io::Error::other("column family is missing"))?;
+        let start = log_key(first);
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for item in self.db.iterator_cf(family, IteratorMode::From(&start, Direction::Forward)) {
+            let (key, sealed) = item.map_err(io::Error::other)?;
+            if key[..] >= log_key(end)[..] || bytes >= bytes_max {
+                break;
+            }
+            bytes += sealed.len();
+            entries.push(decode(&key, &sealed)?);
+        }
+        Ok(entries)
+    }
+
+    /// The first of `first..end`, as many as go into one message to another node, and at least one.
+    fn read_some(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+        let (newest, end) = self.read_memory(first, end, limits::APPEND_BYTES_FULL);
+        let oldest = newest.first().map_or(end, |entry| entry.log_id().index);
+        if first < oldest { self.read_disk(first, oldest, limits::APPEND_BYTES_FULL) } else { Ok(newest) }
+    }
+
+    /// Those of `first..end` that are in memory, from the first of them on and up to a size, and where the log
+    /// ends if that is before `end`.
+    fn read_memory(&self, first: u64, end: u64, bytes_max: usize) -> (Vec<Entry>, u64) {
+        let recent = self.recent();
+        // Entries that were truncated in memory may still be on the disk.
+        let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
+        let (mut entries, mut total) = (Vec::new(), 0);
+        for (entry, bytes) in recent.entries.range(first..end.max(first)).map(|(_, known)| known) {
+            if total >= bytes_max {
+                break;
+            }
+            total += bytes;
+            entries.push(entry.clone());
+        }
+        (entries, end)
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogReader {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        let first = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(index) => index.saturating_add(1),
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.read(first, end)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.recent().vote)
+    }
+
+    async fn limited_get_log_entries(&mut self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.read_some(first, end)
+    }
+}
+
+impl LogStore {
+    /// A reader of the log.
+    pub fn reader(&self) -> LogReader {
+        self.reader.clone()
+    }
+
+    /// Follows on the state as it was opened: what is applied in it is committed, although a hint of that may be lost
+    /// with the power; and if it was `installed`, and a crash came before the log was replaced too, that is done here.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub async fn follow_on(&mut self, applied: Option<LogId>, installed: Option<LogId>) -> io::Result<()> {
+        self.reader.recent().applied = applied;
+        let Some(installed) = installed else { return Ok(()) };
+        let (done, written) = oneshot::channel();
+        self.size.truncate(0);
+        self.reader.recent().last = None;
+        self.done(Job::Truncate { first: 0, done }, written).await?;
+        self.purge(installed).await
+    }
+
+    /// Whether the log holds just this entry, or has purged it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
+        let Some(wanted) = wanted else { return Ok(true) };
+        if Some(wanted) <= self.reader.recent().purged {
+            return Ok(true);
+        }
+        let found = self.reader.read(wanted.index, wanted.index.saturating_add(1))?;
+        Ok(found.first().is_some_and(|entry| entry.log_id() == wanted))
+    }
+
+    async fn send(&self, job: Job) -> io::Result<()> {
+        self.jobs.send(job).await.map_err(|_| io::Error::other("the log writer has stopped"))
+    }
+
+    async fn done(&self, job: Job, done: oneshot::Receiver<io::Result<()>>) -> io::Result<()> {
+        self.send(job).await?;
+        done.await.map_err(|_| io::Error::other("the log writer has stopped"))?
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        self.reader.try_get_log_entries(range).await
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        self.reader.read_vote().await
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        let recent = self.reader.recent();
+        Ok(LogState { last_purged_log_id: recent.purged, last_log_id: recent.last })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        self.reader.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let (done, written) = oneshot::channel();
+        self.done(Job::SaveVote { vote: codec::encode_vote(vote), done }, written).await?;
+        self.reader.recent().vote = Some(*vote);
+        Ok(())
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let Some(committed) = committed else { return Ok(()) };
+        self.reader.recent().committed = Some(committed);
+        self.send(Job::SaveCommitted { committed: codec::encode_log_id(&committed) }).await
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.reader.recent().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, flushed: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut encoded = Vec::new();
+        {
+            let mut recent = self.reader.recent();
+            for entry in entries {
+                let bytes = codec::encode_entry(&entry);
+                let index = entry.log_id().index;
+                recent.remember(entry, bytes.len());
+                self.size.append(index, bytes.len());
+                encoded.push((index, bytes));
+            }
+            recent.shrink(*self.durable.borrow());
+        }
+        let surplus = self.size.surplus();
+        self.surplus.send_if_modified(|known| std::mem::replace(known, surplus) != surplus);
+        self.send(Job::Append { entries: encoded, flushed }).await
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let first = last.as_ref().map_or(0, |last| last.index + 1);
+        {
+            let mut recent = self.reader.recent();
+            if let Some(kept) = recent.never_truncated().filter(|kept| first <= kept.index) {
+                let what = format!("the leader's log lacks committed entry {kept}; nothing was removed");
+                return Err(io::Error::other(what));
+            }
+            recent.keep(|index| index < first);
+            // Nothing is gained by a truncation behind the end of the log.
+            recent.last = recent.last.min(last).max(recent.purged);
+        }
+        self.size.truncate(first);
+        let (done, written) = oneshot::channel();
+        self.done(Job::Truncate { first, done }, written).await
+    }
+
+    async fn purge(&mut self, last: LogId) -> io::Result<()> {
+        {
+            let mut recent = self.reader.recent();
+            recent.keep(|index| index > last.index);
+            recent.purged = Some(last);
+            recent.last = recent.last.max(Some(last));
+        }
+        self.size.purge(last.index);
+        let (done, written) = oneshot::channel();
+        let job = Job::Purge { last: last.index, purged: codec::encode_log_id(&last), done };
+        self.done(job, written).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

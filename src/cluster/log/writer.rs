@@ -1,0 +1,173 @@
+//! The log writer: the one thread that writes the log database, and the only place that syncs.
+//!
+//! Group commit: it takes everything that is queued, writes one synced batch, then answers each
+//! job in order. A failed write is final: the operating system may have dropped the dirty pages,
+//! so a second sync that succeeds would prove nothing. Every later job is refused too, and the
+//! process exits.
+
+use std::io;
+use std::sync::Arc;
+
+use openraft::storage::IOFlushed;
+use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{COMMITTED, LOG, MEMORIES, META, PURGED, VOTE, log_key};
+use crate::cluster::disk_memory::Lives;
+use crate::cluster::disk_watch::Watched;
+use crate::cluster::record;
+use crate::cluster::type_config::TypeConfig;
+
+/// Most jobs waiting for the writer.
+pub const JOBS_QUEUED_MAX: usize = 4096;
+/// Most jobs written in one group.
+const JOBS_PER_GROUP_MAX: usize = 1024;
+
+/// One write, answered after it is durable.
+pub enum Job {
+    /// Encoded entries, consecutive.
+    Append {
+        /// Index and encoded entry.
+        entries: Vec<(u64, Vec<u8>)>,
+        /// Called once they are durable.
+        flushed: IOFlushed<TypeConfig>,
+    },
+    /// The encoded vote.
+    SaveVote {
+        /// The vote.
+        vote: Vec<u8>,
+        /// Answered once it is durable.
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    /// The encoded id of the last entry known to be committed. A hint, not synced by itself.
+    SaveCommitted {
+        /// The log id.
+        committed: Vec<u8>,
+    },
+    /// Writes the memories of the members' disks, with which every other synced group is written too.
+    SaveMemories,
+    /// Removes every entry from `first` on, from the disk when something is written in their place: a snapshot that is
+    /// installed instead may be cut short by a crash, and what this node acknowledged must be there then.
+    Truncate {
+        /// The first index to go.
+        first: u64,
+        /// Answered once it cannot be undone but by a crash.
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    /// Removes every entry up to `last`.
+    Purge {
+        /// The last index to go.
+        last: u64,
+        /// Its encoded log id.
+        purged: Vec<u8>,
+        /// Answered once it is durable.
+        done: oneshot::Sender<io::Result<()>>,
+    },
+}
+
+/// Runs until the queue is closed. `durable` carries the index before which everything
+/// survives a crash.
+pub fn run(
+    db: &Arc<DB>,
+    mut jobs: mpsc::Receiver<Job>,
+    durable: &watch::Sender<u64>,
+    (disk, lives): (&Watched, &Lives),
+) {
+    let mut failed: Option<String> = None;
+    let mut truncated = None;
+    let mut group = Vec::with_capacity(JOBS_PER_GROUP_MAX);
+    while let Some(first) = jobs.blocking_recv() {
+        group.push(first);
+        while group.len() < JOBS_PER_GROUP_MAX {
+            let Ok(job) = jobs.try_recv() else { break };
+            group.push(job);
+        }
+        if failed.is_none() {
+            let written = disk.group(|| write(db, &group, &mut truncated, lives));
+            failed = written.err().map(|error| error.to_string());
+            if let Some(error) = &failed {
+                tracing::error!(error, "write the log; this node stops");
+            }
+        }
+        for job in group.drain(..) {
+            answer(job, failed.as_deref(), durable);
+        }
+    }
+    if failed.is_none()
+        && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, lives))
+    {
+        tracing::warn!(%error, "failed to write the memories of members' disks at the end");
+    }
+}
+
+/// Writes a group. `truncated` is the first index of the entries that are to go with the next that are written.
+fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, lives: &Lives) -> io::Result<()> {
+    let log = db.cf_handle(LOG).ok_or_else(|| io::Error::other("log column family is missing"))?;
+    let meta = db.cf_handle(META).ok_or_else(|| io::Error::other("meta column family is missing"))?;
+    let mut batch = WriteBatch::default();
+    let mut sync = false;
+    for job in group {
+        match job {
+            Job::Append { entries, .. } => {
+                remove_truncated(&mut batch, log, truncated);
+                for (index, entry) in entries {
+                    let key = log_key(*index);
+                    batch.put_cf(log, key, record::seal(&key, entry));
+                }
+            }
+            Job::SaveVote { vote, .. } => batch.put_cf(meta, VOTE, record::seal(VOTE, vote)),
+            Job::SaveCommitted { committed } => {
+                batch.put_cf(meta, COMMITTED, record::seal(COMMITTED, committed));
+            }
+            Job::SaveMemories => {}
+            Job::Truncate { first, .. } => {
+                *truncated = Some(truncated.map_or(*first, |before| before.min(*first)));
+            }
+            Job::Purge { last, purged, .. } => {
+                remove_truncated(&mut batch, log, truncated);
+                batch.put_cf(meta, PURGED, record::seal(PURGED, purged));
+                batch.delete_range_cf(log, log_key(0), log_key(last.saturating_add(1)));
+            }
+        }
+        sync |= !matches!(job, Job::SaveCommitted { .. } | Job::Truncate { .. });
+    }
+    if sync && let Some(memories) = lives.unwritten() {
+        batch.put_cf(meta, MEMORIES, record::seal(MEMORIES, &memories));
+    }
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let mut options = WriteOptions::default();
+    options.set_sync(sync);
+    db.write_opt(batch, &options).map_err(io::Error::other)
+}
+
+fn remove_truncated(batch: &mut WriteBatch, log: &ColumnFamily, truncated: &mut Option<u64>) {
+    if let Some(first) = truncated.take() {
+        batch.delete_range_cf(log, log_key(first), log_key(u64::MAX));
+    }
+}
+
+fn answer(job: Job, failed: Option<&str>, durable: &watch::Sender<u64>) {
+    let result = match failed {
+        None => Ok(()),
+        Some(error) => Err(io::Error::other(error.to_owned())),
+    };
+    match job {
+        Job::Append { entries, flushed } => {
+            if let (None, Some((last, _))) = (failed, entries.last()) {
+                durable.send_replace(last.saturating_add(1));
+            }
+            flushed.io_completed(result);
+        }
+        Job::Truncate { first, done } => {
+            if failed.is_none() {
+                durable.send_modify(|end| *end = (*end).min(first));
+            }
+            // The asker may have gone away; the write stands all the same.
+            drop(done.send(result));
+        }
+        Job::SaveVote { done, .. } | Job::Purge { done, .. } => drop(done.send(result)),
+        Job::SaveCommitted { .. } | Job::SaveMemories => {}
+    }
+}

@@ -1,0 +1,244 @@
+//! This node among its peers: who it is, which cluster it belongs to, and whom it lets call.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use rocksdb::DB;
+use tokio::sync::watch;
+
+use super::call_metadata;
+use super::call_metadata::{Call, ClusterId, DiskId, Refusal, WAY_BACK};
+use crate::cluster::disk_memory;
+use crate::cluster::disk_memory::Lives;
+use crate::cluster::log::{self, CLUSTER_ID};
+use crate::cluster::set_back::{Life, Memory};
+use crate::cluster::type_config::{LogId, StoredMembership};
+use crate::cluster::{Corrupt, Open};
+use crate::id::{TrustDomain, WorkloadId};
+use crate::limits;
+
+/// The addresses of the nodes that found a cluster together, by id.
+pub type Founders = BTreeMap<u64, String>;
+
+/// This node among its peers.
+pub struct This {
+    /// Its id.
+    pub node_id: u64,
+    /// Its disk.
+    pub disk_id: DiskId,
+    /// This process.
+    pub life: Life,
+    /// The memories of the members' disks.
+    pub lives: Arc<Lives>,
+    /// Of every node's certificate; `None` in a cluster of one.
+    pub trust_domain: Option<TrustDomain>,
+    /// Those that are configured to found a cluster with it, itself among them.
+    pub founders: Founders,
+    cluster_id: OnceLock<ClusterId>,
+    database: Arc<DB>,
+    /// Why this node must stop, if it must.
+    stops: watch::Sender<Option<String>>,
+    /// Which other nodes it waits for, and why; empty if it waits for none.
+    waits_for: watch::Sender<String>,
+    /// The committed entry here in whose place a leader has another.
+    contradiction: watch::Sender<Option<LogId>>,
+    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    _open: Open,
+}
+
+/// How far a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Between nodes that may not know each other yet.
+    Hello,
+    /// Between members.
+    Member,
+}
+
+impl This {
+    /// As the disk says.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn open(
+        (node_id, disk_id, life): (u64, DiskId, Life),
+        trust_domain: Option<TrustDomain>,
+        founders: Founders,
+        (database, lives, open): (Arc<DB>, Arc<Lives>, Open),
+    ) -> Result<Self, Corrupt> {
+        lives.take_own((node_id, disk_id), &life);
+        let cluster_id = OnceLock::new();
+        if let Some(row) = log::read_meta(&database, CLUSTER_ID)? {
+            let id =
+                row.try_into().map_err(|_| Corrupt::new(database.path(), "cluster id is not 16 bytes"))?;
+            cluster_id.get_or_init(|| id);
+        }
+        let (stops, contradiction) = (watch::Sender::new(None), watch::Sender::new(None));
+        let waits_for = watch::Sender::default();
+        Ok(Self {
+            node_id,
+            disk_id,
+            life,
+            lives,
+            trust_domain,
+            founders,
+            cluster_id,
+            database,
+            stops,
+            waits_for,
+            contradiction,
+            _open: open,
+        })
+    }
+
+    /// The cluster it belongs to; `None` if to none yet.
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        self.cluster_id.get().copied()
+    }
+
+    /// Belongs to this cluster from now on, durably. Once in the life of a disk.
+    ///
+    /// # Errors
+    /// If the disk refuses, or it belongs to another.
+    pub fn join(&self, id: ClusterId) -> io::Result<()> {
+        if let Some(known) = self.cluster_id() {
+            return if known == id { Ok(()) } else { Err(io::Error::other("it belongs to another cluster")) };
+        }
+        log::write_meta(&self.database, CLUSTER_ID, &id)?;
+        // Two that tell it of the same cluster write the same.
+        match self.cluster_id.get_or_init(|| id) {
+            known if *known == id => Ok(()),
+            _ => Err(io::Error::other("it joined another cluster meanwhile")),
+        }
+    }
+
+    /// Stops this node, with an explanation.
+    pub fn stop(&self, reason: String) {
+        self.stops.send_if_modified(|stops| {
+            let is_first = stops.is_none();
+            stops.get_or_insert(reason);
+            is_first
+        });
+    }
+
+    /// Stops this node for good: its disk was set back or copied, and is not started again.
+    pub fn stop_for_good(&self, reason: String) {
+        if self.stops.borrow().is_none()
+            && let Err(error) = log::write_meta(&self.database, log::REFUSED, reason.as_bytes())
+        {
+            tracing::error!(%error, "failed to mark the data directory as refused");
+        }
+        self.stop(reason);
+    }
+
+    /// Why it must stop, if it must.
+    pub fn stops(&self) -> watch::Receiver<Option<String>> {
+        self.stops.subscribe()
+    }
+
+    /// Remembers which other nodes this one waits for, for whoever asks why it is not ready.
+    pub fn wait_for(&self, others: String) {
+        self.waits_for.send_replace(others);
+    }
+
+    /// Which other nodes it waits for, and why; empty if it waits for none.
+    pub fn waits_for(&self) -> String {
+        self.waits_for.borrow().clone()
+    }
+
+    /// This node knows that an entry is committed, and a leader has another in its place: the node goes no further. It
+    /// stops a little later, so that the leader hears of it.
+    pub fn contradicted(&self, ours: LogId) -> Refusal {
+        let refusal = Refusal::Contradiction(ours, self.node_id);
+        if self.contradiction.send_replace(Some(ours)).is_none() {
+            tracing::error!(%refusal, "this node stops");
+        }
+        refusal
+    }
+
+    /// Stops this node after a contradiction. Runs for ever without one.
+    pub async fn stop_when_contradicted(&self) {
+        let mut contradiction = self.contradiction.subscribe();
+        // It never ends: this node holds the sender.
+        let ours = contradiction.wait_for(Option::is_some).await.ok().and_then(|ours| *ours);
+        if let Some(ours) = ours {
+            tokio::time::sleep(limits::CONTRADICTION_TOLD_FOR).await;
+            self.stop(Refusal::Contradiction(ours, self.node_id).to_string());
+        }
+    }
+
+    /// Judges what a member remembers of this disk.
+    fn judge_own(&self, known: &Memory, by: u64) -> Result<(), Refusal> {
+        known.judge(&self.life).map_err(|why| {
+            let refusal = Refusal::ThisSetBack { node: self.node_id, by, why };
+            self.stop_for_good(format!("{refusal}; {WAY_BACK}"));
+            refusal
+        })
+    }
+
+    /// Judges the process that calls, and remembers it if it is that of a member.
+    fn judge(&self, call: &Call, members: &StoredMembership) -> Result<(), Refusal> {
+        let disk = (call.from, call.from_disk);
+        if !disk_memory::is_member(members, &disk) && self.lives.of(disk).is_none() {
+            return Ok(());
+        }
+        self.lives.take(disk, &call.life).map_err(|why| Refusal::SetBack { node: call.from, why })
+    }
+
+    /// Lets a call in, or says why not. In this order: who calls, as the certificate says; whom; on which
+    /// disks; of which cluster, as one of its `members`; with disks that were not set back. Until it knows any member,
+    /// those count with which this node is configured to found a cluster.
+    ///
+    /// # Errors
+    /// As [`Refusal`] says.
+    pub fn admit(
+        &self,
+        call: &Call,
+        certified: &WorkloadId,
+        kind: Kind,
+        members: &StoredMembership,
+    ) -> Result<(), Refusal> {
+        let trust_domain = self.trust_domain.as_ref().ok_or(Refusal::Unstated)?;
+        call_metadata::check_identity(call, certified, trust_domain, self.node_id)?;
+        match call.to_disk {
+            Some(disk) if disk != self.disk_id => {
+                let refusal = Refusal::OtherDisk(self.node_id);
+                if self.cluster_id().is_none() {
+                    self.stop(format!("{refusal}; {WAY_BACK}"));
+                }
+                return Err(refusal);
+            }
+            None if kind == Kind::Member => return Err(Refusal::Unstated),
+            _ => {}
+        }
+        if kind == Kind::Hello {
+            return self.judge(call, members);
+        }
+        let nodes = members.membership();
+        match nodes.get_node(&call.from) {
+            Some(known) if known.disk_id != call.from_disk => return Err(Refusal::DiskOfCaller(call.from)),
+            None if nodes.nodes().next().is_some() => return Err(Refusal::NotAMember(call.from)),
+            None if !self.founders.contains_key(&call.from) => return Err(Refusal::NotAFounder(call.from)),
+            _ => {}
+        }
+        let theirs = call.cluster_id.ok_or(Refusal::Unstated)?;
+        match self.cluster_id() {
+            Some(ours) if ours != theirs => {
+                return Err(Refusal::OtherCluster {
+                    ours: call_metadata::shown(&ours),
+                    theirs: call_metadata::shown(&theirs),
+                });
+            }
+            _ => {}
+        }
+        if let Some(known) = &call.known {
+            self.judge_own(known, call.from)?;
+        }
+        self.judge(call, members)?;
+        match *self.contradiction.borrow() {
+            Some(ours) => Err(Refusal::Contradiction(ours, self.node_id)),
+            None => Ok(()),
+        }
+    }
+}

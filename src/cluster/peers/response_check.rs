@@ -1,0 +1,135 @@
+//! Between calls and their answers: every answer states the life of the process that gives it, and none is handed on
+//! before that is judged.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use prost::Message as _;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tower::Service;
+use tower::util::MapResponseLayer;
+
+use super::call_metadata::{DiskId, Refusal, WAY_BACK};
+use super::local_node::This;
+use super::wire::proto;
+use crate::cluster::codec;
+use crate::cluster::set_back::Life;
+
+/// The metadata of an answer that carries the life.
+const KEY: &str = "trust-fabric-life-bin";
+
+/// The answer to a call that is refused: its text, and what the caller must know to act on it.
+pub fn refused(refusal: &Refusal) -> Status {
+    use proto::refused::Why;
+    let text = refusal.to_string();
+    let with_details = |why| {
+        let details = proto::Refused { why: Some(why) }.encode_to_vec();
+        Status::with_details(Code::FailedPrecondition, text.clone(), details.into())
+    };
+    match refusal {
+        Refusal::Unstated => Status::invalid_argument(text),
+        Refusal::Identity { .. } => Status::permission_denied(text),
+        Refusal::SetBack { .. } => with_details(Why::SetBack(proto::SetBack {})),
+        Refusal::Contradiction(ours, _) => with_details(Why::Contradiction(codec::log_id_to_proto(ours))),
+        _ => Status::failed_precondition(text),
+    }
+}
+
+/// Adds the life of this process to every answer.
+pub fn stating<B>(
+    life: &Life,
+) -> MapResponseLayer<impl Fn(Response<B>) -> Response<B> + Clone + Send + 'static + use<B>> {
+    let mut metadata = MetadataMap::new();
+    let value: BinaryMetadataValue = MetadataValue::from_bytes(&codec::life_to_proto(life).encode_to_vec());
+    metadata.insert_bin(KEY, value);
+    let stated = metadata.into_headers();
+    MapResponseLayer::new(move |mut response: Response<B>| {
+        response.headers_mut().extend(stated.clone());
+        response
+    })
+}
+
+/// The life that the headers of an answer state.
+fn life(headers: &HeaderMap) -> Option<Life> {
+    let stated = MetadataMap::from_headers(headers.clone());
+    let bytes = stated.get_bin(KEY)?.to_bytes().ok()?;
+    codec::life_from_proto(&codec::proto::Life::decode(bytes).ok()?).ok()
+}
+
+/// A connection whose answers are judged.
+#[derive(Clone)]
+pub struct Judged {
+    pub(super) channel: Channel,
+    pub(super) this: Arc<This>,
+    pub(super) to: u64,
+    pub(super) to_disk: Option<DiskId>,
+}
+
+impl Judged {
+    /// What the headers of an answer say of the node that gives it. Nothing is judged of one whose disk is not known, as
+    /// that of a node that is asked who it is.
+    fn judge(&self, headers: &HeaderMap) -> Result<(), Status> {
+        let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
+        match (life(headers), self.to_disk) {
+            (Some(life), Some(disk_id)) => {
+                self.this.lives.take((self.to, disk_id), &life).map_err(|why| {
+                    let refusal = Refusal::SetBack { node: self.to, why };
+                    tracing::warn!(%refusal, "a node's answer was refused");
+                    Status::failed_precondition(refusal.to_string())
+                })?;
+            }
+            (None, Some(_)) if status.is_none() => {
+                return Err(Status::failed_precondition("the answer does not state its life"));
+            }
+            _ => {}
+        }
+        if let Some(status) = status {
+            self.hear_refusal(&status);
+        }
+        Ok(())
+    }
+
+    fn hear_refusal(&self, status: &Status) {
+        use proto::refused::Why;
+        let refused = proto::Refused::decode(status.details()).unwrap_or_default();
+        match (refused.why, self.to_disk) {
+            (Some(Why::SetBack(_)), _) => {
+                let reason = format!("refused by node {}: {}; {WAY_BACK}", self.to, status.message());
+                self.this.stop_for_good(reason);
+            }
+            (Some(Why::Contradiction(theirs)), Some(disk_id)) => {
+                if let Ok(theirs) = codec::log_id_from_proto(theirs) {
+                    self.this.lives.contradicts((self.to, disk_id), theirs);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Service<Request<Body>> for Judged {
+    type Response = Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.channel.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let answered = self.channel.call(request);
+        let judged = self.clone();
+        Box::pin(async move {
+            let response = answered.await?;
+            Ok(match judged.judge(response.headers()) {
+                Ok(()) => response,
+                Err(status) => status.into_http(),
+            })
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! Snapshots on their way from node to node, whole and otherwise.
+
+use futures::StreamExt as _;
+use proto::snapshot_part::Part;
+use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
+
+use super::*;
+use crate::cluster::apply::database::Generations;
+use crate::cluster::peers::snapshot_transfer::{Refused, head, receive};
+
+type Sent = Vec<Result<SnapshotPart, Status>>;
+
+#[expect(clippy::unnecessary_wraps, reason = "as it is received")]
+fn part(part: Part) -> Result<SnapshotPart, Status> {
+    Ok(SnapshotPart { part: Some(part) })
+}
+
+fn digest(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
+}
+
+const FILES: [(&str, &[u8]); 2] = [("000001.sst", b"the first"), ("CURRENT", b"and another")];
+
+fn head_of(files: &[(&str, u64)]) -> SnapshotHead {
+    let file = |(name, bytes): &(&str, u64)| SnapshotFile { name: (*name).to_owned(), bytes: *bytes };
+    SnapshotHead { vote: None, last_log_id: None, files: files.iter().map(file).collect() }
+}
+
+/// As it should be.
+fn whole() -> Sent {
+    let files: Vec<_> = FILES.iter().map(|(name, bytes)| (*name, bytes.len() as u64)).collect();
+    let mut sent = vec![part(Part::Head(head_of(&files)))];
+    for (_, bytes) in FILES {
+        let (one, two) = bytes.split_at(4);
+        sent.extend([one, two].map(|data| part(Part::Data(Bytes::from_static(data)))));
+        sent.push(part(Part::Digest(digest(bytes))));
+    }
+    sent
+}
+
+async fn take(sent: Sent) -> Result<BTreeMap<String, Vec<u8>>, Refused> {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut parts = futures::stream::iter(sent);
+    let head = head(&mut parts).await?;
+    let made = directory.path().join("receiving");
+    receive(&head, &mut parts, &made).await?;
+    let read = |item: std::io::Result<fs::DirEntry>| {
+        let item = item.expect("item");
+        (item.file_name().into_string().expect("UTF-8"), fs::read(item.path()).expect("read"))
+    };
+    Ok(fs::read_dir(made).expect("directory").map(read).collect())
+}
+
+#[tokio::test]
+async fn what_was_sent_arrives() {
+    let taken = take(whole()).await.expect("taken");
+    let expected = FILES.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
+    assert_eq!(taken, BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_ends_early_is_refused_wherever_it_ends() {
+    for length in 0..whole().len() {
+        let sent: Sent = whole().into_iter().take(length).collect();
+        let refused = take(sent).await.expect_err("refused");
+        assert!(matches!(refused, Refused::NoHead | Refused::Truncated(_)), "{length}: {refused}");
+    }
+    let mut broken = whole();
+    broken[3] = Err(Status::cancelled("the leader was deposed"));
+    assert!(matches!(take(broken).await, Err(Refused::Sender(_))));
+}
+
+/// It kept the only place for a snapshot that is received, and answered every ping.
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_says_no_more_is_given_up() {
+    for length in 0..whole().len() {
+        let sent: Sent = whole().into_iter().take(length).collect();
+        let mut parts = futures::stream::iter(sent).chain(futures::stream::pending());
+        let directory = tempfile::tempdir().expect("directory");
+        let refused = match head(&mut parts).await {
+            Ok(head) => receive(&head, &mut parts, &directory.path().join("receiving")).await,
+            Err(refused) => Err(refused),
+        };
+        assert!(matches!(refused, Err(Refused::Silent)), "{length}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_parts_come_in_another_order_is_refused() {
+    for first in 1..whole().len() {
+        for second in first + 1..whole().len() {
+            let mut sent = whole();
+            sent.swap(first, second);
+            take(sent).await.expect_err("refused");
+        }
+    }
+    let mut twice = whole();
+    twice.insert(2, part(Part::Head(head_of(&[]))));
+    assert!(matches!(take(twice).await, Err(Refused::Trailing)));
+    let mut more = whole();
+    more.push(part(Part::Data(Bytes::from_static(b"more"))));
+    assert!(matches!(take(more).await, Err(Refused::Trailing)));
+}
+
+#[tokio::test]
+async fn every_altered_byte_of_a_snapshot_is_found() {
+    for at in 1..whole().len() {
+        let Ok(SnapshotPart { part: Some(Part::Data(data) | Part::Digest(data)) }) = &whole()[at] else {
+            panic!("a part with bytes")
+        };
+        for byte in 0..data.len() {
+            let mut sent = whole();
+            let Ok(SnapshotPart { part: Some(Part::Data(data) | Part::Digest(data)) }) = &mut sent[at] else {
+                panic!("a part with bytes")
+            };
+            let mut altered = data.to_vec();
+            altered[byte] ^= 1;
+            *data = altered.into();
+            assert!(matches!(take(sent).await, Err(Refused::Digest(_))), "part {at}, byte {byte}");
+        }
+    }
+    let mut longer = whole();
+    longer.insert(1, part(Part::Data(Bytes::from_static(b"longer than was said"))));
+    assert!(matches!(take(longer).await, Err(Refused::Length(_))));
+}
+
+#[tokio::test]
+async fn names_that_lead_elsewhere_are_refused() {
+    let long = "a".repeat(limits::SNAPSHOT_NAME_BYTES_MAX + 1);
+    for name in
+        ["", ".", "..", "../CURRENT", "/etc/passwd", "a/b", "a\\b", ".hidden", "-x", "a\0b", "ä", &long]
+    {
+        let refused = take(vec![part(Part::Head(head_of(&[(name, 1)])))]).await.expect_err("refused");
+        assert!(matches!(refused, Refused::Name(_)), "{name:?}: {refused}");
+    }
+    let refused = take(vec![part(Part::Head(head_of(&[("CURRENT", 1), ("CURRENT", 1)])))]).await;
+    assert!(matches!(refused, Err(Refused::Name(_))));
+}
+
+#[tokio::test]
+async fn a_head_that_promises_too_much_is_refused() {
+    let names: Vec<String> = (0..=limits::SNAPSHOT_FILES_MAX).map(|number| format!("f{number}")).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), 0)).collect();
+    assert!(matches!(take(vec![part(Part::Head(head_of(&files)))]).await, Err(Refused::TooManyFiles)));
+    for files in [&[("a", limits::SNAPSHOT_BYTES_MAX + 1)][..], &[("a", u64::MAX), ("b", 2)]] {
+        assert!(matches!(take(vec![part(Part::Head(head_of(files)))]).await, Err(Refused::TooLarge)));
+    }
+}
+
+/// Three nodes, one of which is away, and the others have no entry any more that it lacks.
+async fn with_one_away(site: &Site) -> (Vec<Node>, u64, u64) {
+    let mut nodes = site.cluster().await;
+    let away = follower(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() == away).expect("there");
+    nodes.remove(at).stop().await;
+    let mut last = 0;
+    for _ in 0..50 {
+        last = nodes[0].write("while it is away").await;
+    }
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+        node.handle.snapshot().await.expect("snapshot");
+        let wait = || node.handle.raft.wait(Some(LONG));
+        let taken = |index: Option<u64>| index >= Some(last);
+        wait().metrics(|m| taken(m.snapshot.map(|id| id.index)), "snapshot").await.expect("taken");
+        node.handle.raft.trigger().purge_log(last).await.expect("purge");
+        wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
+    }
+    (nodes, away, last)
+}
+
+async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
+    timeout(LONG, back.handle.until_applied(last)).await.expect("it has what it lacked");
+    assert_eq!(back.handle.state_hash().expect("hash").1, nodes[0].handle.state_hash().expect("hash").1);
+    let index = back.write("it goes on").await;
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(index)).await.expect("applied");
+    }
+    nodes.push(back);
+    stop_all(nodes).await;
+}
+
+/// A node that was away for longer than the log goes back is sent the state itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let back = site.node(away).await;
+    goes_on_with(nodes, back, last).await;
+}
+
+/// A snapshot replaces the state, and then the log. A node that was killed between the two found its state ahead of its
+/// log, took that for a log that had lost entries, and never started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_while_it_installs_a_snapshot_starts_again() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let sent = nodes[0].handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
+    let generations = Generations::new(site.data(away).join("state")).expect("state");
+    let (files, expected) = (sent.snapshot.directory(), sent.meta.last_log_id);
+    drop(generations.install(files, Rows::TABLES, &[], expected).expect("installed"));
+    let back = site.node(away).await;
+    let purged = back.handle.raft.wait(Some(LONG)).metrics(|m| m.purged >= expected, "purge").await;
+    purged.expect("nothing is left of what came before");
+    back.stop().await;
+    let back = site.node(away).await;
+    goes_on_with(nodes, back, last).await;
+}

@@ -1,0 +1,441 @@
+//! What three nodes do as one.
+
+use std::collections::BTreeSet;
+
+use futures::FutureExt as _;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::*;
+use crate::cluster::propose::forwarding::Forwards;
+use crate::cluster::type_config::Peer;
+use crate::cluster::{Submission, disk_watch};
+use crate::state::Replicated;
+use crate::state::command::{self as commands, Command, PutTool, Reply, Tool};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_on_any_node_is_applied_on_all() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    for node in &nodes {
+        let index = node.write("somewhere").await;
+        assert!(node.handle.applied() >= index, "whoever writes reads it");
+        for other in &nodes {
+            timeout(LONG, other.handle.until_applied(index)).await.expect("applied");
+        }
+    }
+    let hashes: Vec<_> = nodes.iter().map(|node| node.handle.state_hash().expect("hash")).collect();
+    assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]));
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_has_a_lease_and_any_can_tell_that_an_entry_is_known_to_all() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    for node in &nodes {
+        node.handle.fresh().await.expect("a lease");
+        let index = node.write("revoked").await;
+        node.handle.barrier(index).await.expect("known");
+        for other in &nodes {
+            assert!(other.handle.applied() >= index);
+        }
+    }
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_leader_goes_away_another_leads_and_nothing_is_lost() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let before = follower(&nodes).write("before").await;
+    let gone = leader(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() == gone).expect("there");
+    nodes.remove(at).stop().await;
+    let after = nodes[0].write("after").await;
+    assert!(after > before);
+    nodes[1].handle.barrier(after).await.expect("the lease of the one that is gone has run out");
+    let back = site.node(gone).await;
+    timeout(LONG, back.handle.until_applied(after)).await.expect("it catches up");
+    back.handle.fresh().await.expect("and has a lease again");
+    nodes.push(back);
+    stop_all(nodes).await;
+}
+
+/// A node that stops has another lead before it goes, so that nobody waits for an election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over_and_no_write_is_lost() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let (old, other) = (leader(&nodes), follower(&nodes));
+    let term = old.handle.term();
+    assert!(other.handle.hand_over().await, "another leads already");
+    assert_eq!(old.handle.term(), term, "and goes on");
+    let (handed_over, written) = tokio::join!(old.handle.hand_over(), other.handle.propose(command("now")));
+    assert!(handed_over);
+    let mut last = written.expect("written before or after").index;
+    let new = old.handle.leader().expect("a leader");
+    assert_ne!(new, old.handle.node_id());
+    for node in &nodes {
+        last = last.max(node.write("after").await);
+    }
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+    }
+    stop_all(nodes).await;
+}
+
+impl Node {
+    /// Has its watchdog look until the disk is in this state.
+    async fn watch_until(&mut self, state: disk_watch::State) {
+        let is_so = self.handle.disk.state();
+        let watched = async {
+            while *is_so.borrow() != state {
+                self.watchdog.tick();
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, watched).await.expect("noticed");
+    }
+}
+
+/// A disk that hung under the leader stopped all writes and all revocations for as long as it hung: the entries were
+/// on the other disks, but the leader applied none of them, and its heartbeats went on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_hangs_is_replaced() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let id = leader(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
+    let mut hung = nodes.remove(at);
+    let disk = Arc::clone(&hung.handle.disk);
+    let held = disk.hold.lock().await;
+    let written = {
+        let (written, ()) = tokio::join!(nodes[0].handle.propose(command("meanwhile")), async {
+            hung.watch_until(disk_watch::State::Hangs).await;
+        });
+        written.expect("applied under another leader").index
+    };
+    assert_eq!(hung.handle.leader(), None, "it leads nobody");
+    assert_eq!(hung.handle.confirm_leadership().await, None, "it answers no request for a lease");
+    assert_eq!(hung.handle.confirmed_index(true).await, None, "it asks for none");
+    nodes[1].handle.barrier(written).await.expect("its lease has run out");
+    assert!(hung.handle.applied() < written);
+
+    drop(held);
+    hung.watch_until(disk_watch::State::Answers).await;
+    timeout(LONG, hung.handle.until_applied(written)).await.expect("it catches up");
+    timeout(LONG, hung.handle.until_leads(false)).await.expect("it follows");
+    hung.handle.fresh().await.expect("a lease again");
+
+    let held = disk.hold.lock().await;
+    nodes[0].write("and again").await;
+    hung.watch_until(disk_watch::State::Lost).await;
+    let reason = timeout(LONG, hung.handle.until_failed()).await.expect("it ends");
+    assert!(reason.contains("disk"), "{reason}");
+    drop(held);
+    nodes.push(hung);
+    stop_all(nodes).await;
+}
+
+/// Storage that all members share may be back in a moment: a node that ends has to be started by somebody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_nobody_leads_a_node_whose_disk_hangs_stays() {
+    let site = Site::new(1);
+    let mut nodes = site.cluster().await;
+    let disk = Arc::clone(&nodes[0].handle.disk);
+    let held = disk.hold.lock().await;
+    let handle = nodes[0].handle.clone();
+    let (written, ()) = tokio::join!(handle.propose(command("later")), async {
+        nodes[0].watch_until(disk_watch::State::Lost).await;
+        assert!(handle.until_failed().now_or_never().is_none(), "it stays");
+        drop(held);
+    });
+    written.expect("applied");
+    nodes[0].watch_until(disk_watch::State::Answers).await;
+    nodes[0].write("and more").await;
+    drop(handle);
+    stop_all(nodes).await;
+}
+
+/// Every acknowledgement took a whole lease for as long as any member was down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_down_costs_one_wait_only() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let at = nodes.iter().position(|node| node.handle.node_id() != leads).expect("a follower");
+    nodes.remove(at).stop().await;
+    let first = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(first).await.expect("its lease has run out");
+    let begun = Clock::system().boot();
+    for _ in 0..5 {
+        let index = nodes[1].write("revoked").await;
+        nodes[1].handle.barrier(index).await.expect("known");
+    }
+    let took = Clock::system().boot().saturating_sub(begun);
+    assert!(took < 3 * limits::FRESHNESS_LEASE, "{took:?}");
+    stop_all(nodes).await;
+}
+
+/// A lease lasts for a second by the node's own clock, which may stand still meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leases_each_request_asks_the_leader() {
+    let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
+    let mut nodes = site.cluster().await;
+    for node in &nodes {
+        let index = node.write("revoked").await;
+        node.handle.barrier(index).await.expect("known");
+        for other in &nodes {
+            let waits = other.handle.freshness().waits;
+            other.handle.fresh().await.expect("the leader answers");
+            assert!(other.handle.applied() >= index && other.handle.freshness().waits == waits + 1);
+        }
+    }
+    let last = nodes.pop().expect("three");
+    last.handle.fresh().await.expect("a moment ago");
+    stop_all(nodes).await;
+    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
+    last.stop().await;
+}
+
+/// A member without leases holds none that an acknowledgement would have to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_leases_that_is_down_costs_nothing() {
+    let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
+    let mut nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let index = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(index).await.expect("the leader is not new any more");
+    let at = nodes.iter().position(|node| node.handle.node_id() != leads).expect("a follower");
+    nodes.remove(at).stop().await;
+    let begun = Clock::system().boot();
+    let index = nodes[0].write("revoked").await;
+    nodes[0].handle.barrier(index).await.expect("known");
+    let took = Clock::system().boot().saturating_sub(begun);
+    assert!(took < limits::FRESHNESS_LEASE * 3 / 4, "{took:?}");
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_nothing_is_written_and_no_lease_is_kept() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let last = nodes.pop().expect("three");
+    stop_all(nodes).await;
+    let refused = last.handle.propose(command("alone")).await.expect_err("alone");
+    assert!(
+        matches!(refused, crate::cluster::Error::NoLeader | crate::cluster::Error::OutcomeUnknown),
+        "{refused}"
+    );
+    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
+    last.stop().await;
+}
+
+/// Nobody else leads as far as is known, so nothing ends the wait but time. It was said that nothing was proposed, and
+/// what was written all the same was taken out of the audit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_without_a_majority_has_proposed_is_of_unknown_outcome() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let leads = leader(&nodes).handle.node_id();
+    let (mut leads, others): (Vec<_>, Vec<_>) =
+        nodes.into_iter().partition(|node| node.handle.node_id() == leads);
+    let gone: Vec<u64> = others.iter().map(|node| node.handle.node_id()).collect();
+    stop_all(others).await;
+    let before = leads[0].handle.applied();
+    let unknown = leads[0].handle.propose(command("is it?")).await.expect_err("alone");
+    assert_eq!(unknown, crate::cluster::Error::OutcomeUnknown);
+    for id in gone {
+        leads.push(site.node(id).await);
+    }
+    timeout(LONG, leads[0].handle.until_applied(before + 1)).await.expect("it is");
+    stop_all(leads).await;
+}
+
+/// They stood before all others of this node, each for as long as it takes to find out that nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_nobody_waits_for_hold_up_no_others() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let (leads, other) = (leader(&nodes), follower(&nodes));
+    let path = format!("node/{}", other.handle.node_id());
+    let as_other = (other.handle.node_id(), other.disk_id());
+    let life = other.handle.channels.this.life;
+    let caller = site.caller_in(&path, as_other, leads.handle.cluster_id(), life);
+    let (forwards, work) = Forwards::new(Arc::new(caller.channels), Clock::system());
+    let submission = |sequence| Submission {
+        origin: Origin::from_bytes([3; 16]),
+        sequence,
+        low_watermark: 1,
+        command: command("forwarded"),
+    };
+    let until = Clock::system().boot() + LONG;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let nobody = Peer { address: silent.local_addr().expect("address").to_string(), disk_id: rand() };
+    for sequence in 1..=50 {
+        let given_up = forwards.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
+        assert!(given_up.is_none());
+    }
+    let mut tasks = JoinSet::new();
+    tasks.spawn(work);
+    let id = leads.handle.node_id();
+    let member = Peer { address: site.members[&id].clone(), disk_id: leads.disk_id() };
+    let submitted = forwards.submit((id, member), submission(51), until);
+    let outcome = timeout(10 * limits::PEER_CONNECT_TIMEOUT, submitted).await.expect("at once");
+    outcome.expect("applied");
+    tasks.shutdown().await;
+    stop_all(nodes).await;
+}
+
+/// Replaces the only tool by one with another description, so that each time it is applied makes a revision.
+fn replace(description: String) -> Bytes {
+    let tool = Tool { tool_id: "counter".to_owned(), description: Some(description), ..Tool::default() };
+    commands::encode(Command::PutTool(PutTool {
+        tool: Some(tool),
+        replaces: true,
+        is_operator: true,
+        ..PutTool::default()
+    }))
+}
+
+/// Commands of the followers are under way while the leader goes away in the middle: what it had committed and not
+/// answered is sent again to its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
+    const ROUNDS: usize = 5;
+    let site = Site::new(3);
+    let node = async |id: u64| site.node_with(id, &site.members, Replicated::default()).await;
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        nodes.push(node(id).await);
+    }
+    for node in &nodes {
+        node.recovered().await;
+    }
+    let revision = |reply: &Bytes| match commands::decode_reply(reply).expect("a reply").outcome {
+        Reply::Tool(written) => written.row.and_then(|row| row.version).expect("a version").revision,
+        other => panic!("{other:?}"),
+    };
+    let mut revisions = BTreeSet::new();
+    for round in 0..ROUNDS {
+        let id = leader(&nodes).handle.node_id();
+        let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
+        let gone = nodes.remove(at);
+        let (over, is_over) = tokio::sync::watch::channel(false);
+        let (told, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let mut writers = JoinSet::new();
+        for follower in &nodes {
+            for writer in 0..8 {
+                let (handle, told, is_over) = (follower.handle.clone(), told.clone(), is_over.clone());
+                writers.spawn(async move {
+                    for number in 0.. {
+                        if *is_over.borrow() {
+                            return;
+                        }
+                        let name = format!("{round} {} {writer} {number}", handle.node_id());
+                        drop(told.send(handle.propose(replace(name)).await));
+                    }
+                });
+            }
+        }
+        drop(told);
+        let mut take = |outcome: Result<crate::cluster::Outcome, crate::cluster::Error>| {
+            let reply = outcome.expect("a successor takes it").reply;
+            assert!(revisions.insert(revision(&reply)), "{} was told twice", revision(&reply));
+        };
+        for _ in 0..100 {
+            take(outcomes.recv().await.expect("writers"));
+        }
+        gone.stop().await;
+        for _ in 0..100 {
+            take(outcomes.recv().await.expect("writers"));
+        }
+        over.send_replace(true);
+        while let Some(outcome) = outcomes.recv().await {
+            take(outcome);
+        }
+        writers.shutdown().await;
+        nodes.push(node(id).await);
+        nodes.last().expect("there").recovered().await;
+    }
+    // Everybody was told, and so each revision but this one was told to somebody.
+    let last = nodes[0].handle.propose(replace("the last".to_owned())).await.expect("applied");
+    assert_eq!(revision(&last.reply), revisions.len() as u64 + 1, "something was applied twice");
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last.index)).await.expect("applied");
+    }
+    let hashes: Vec<_> = nodes.iter().map(|node| node.handle.state_hash().expect("hash")).collect();
+    assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]));
+    stop_all(nodes).await;
+}
+
+/// The certificate that a node shows now.
+async fn shown(tls: &Tls, address: &str) -> Vec<u8> {
+    let socket = tokio::net::TcpStream::connect(address).await.expect("connects");
+    let name = ServerName::try_from("node").expect("a name");
+    let stream = tls.connector().connect(name, socket).await.expect("a handshake");
+    stream.get_ref().1.peer_certificates().expect("certificates")[0].to_vec()
+}
+
+/// A CA is replaced as its users do it: trusted beside the old one, used, trusted alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
+    let site = Site::new(3);
+    let nodes = site.cluster().await;
+    let second = ca("the second");
+    let trust = |name: &str, cas: &str| write_private(&site.directory.path().join(format!("{name}.ca")), cas);
+    let both = format!("{}{}", site.ca.pem(), second.pem());
+    let as_node = |name: &str, ca: &CertifiedIssuer<'static, KeyPair>| {
+        let files = site.files(name, "node/9", ca);
+        trust(name, &both);
+        let metrics = Metrics::new().expect("metrics");
+        Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS")
+    };
+    let (old, new) = (as_node("old", &site.ca), as_node("new", &second));
+    let is_let_in = async |tls: &Tls, id: u64| {
+        let expected = format!("spiffe://{TRUST_DOMAIN}/node/{id}");
+        let mut connection = connection::connect(tls, &site.members[&id], &expected).await.ok()?;
+        // Over TLS 1.3 the refusal comes after our side of the handshake; whoever is let in is told settings.
+        let mut byte = [0; 1];
+        let read = tokio::io::AsyncReadExt::read(&mut connection, &mut byte);
+        timeout(LONG, read).await.ok()?.ok().filter(|bytes| *bytes == 1)
+    };
+    // Every write succeeds, while whatever is waited for is not so yet.
+    let mut writes = 0;
+    macro_rules! until {
+        ($is_so:expr) => {
+            let begun = Clock::system().boot();
+            while !$is_so {
+                nodes[writes % 3].write("meanwhile").await;
+                writes += 1;
+                assert!(Clock::system().boot() < begun + LONG, "not taken up");
+            }
+        };
+    }
+    assert!(is_let_in(&new, 1).await.is_none());
+    for id in 1..=3 {
+        trust(&format!("node-{id}"), &both);
+    }
+    for id in 1..=3 {
+        until!(is_let_in(&new, id).await.is_some());
+    }
+    for id in 1..=3 {
+        let before = shown(&old, &site.members[&id]).await;
+        site.files(&format!("node-{id}"), &format!("node/{id}"), &second);
+        trust(&format!("node-{id}"), &both);
+        until!(shown(&old, &site.members[&id]).await != before);
+    }
+    for id in 1..=3 {
+        trust(&format!("node-{id}"), &second.pem());
+    }
+    for id in 1..=3 {
+        until!(is_let_in(&old, id).await.is_none());
+        assert!(is_let_in(&new, id).await.is_some());
+    }
+    let last = nodes[0].write("with the second alone").await;
+    for node in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("all are connected");
+        node.handle.fresh().await.expect("a lease");
+    }
+    stop_all(nodes).await;
+}

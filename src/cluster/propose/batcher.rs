@@ -1,0 +1,209 @@
+//! Batches: many commands in one log entry, several entries under way. Only the node that leads makes any.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Outcome, Raft};
+use crate::cluster::clocks::Stamps;
+use crate::cluster::type_config::Commands;
+use crate::cluster::{Machine, Stamp, Submission};
+use crate::limits;
+
+/// Why a submission did not come to an entry that is known to be applied. It may be sent again, as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// The queue of whoever leads is full, or so long that nobody waits for an answer any more; nothing was proposed.
+    #[error("too many writes are waiting")]
+    Overloaded,
+    /// Nothing was proposed: the node that leads runs a version that does not know the command.
+    #[error("the node that leads does not know this write")]
+    UnknownCommand,
+    /// Nothing was proposed: that node does not lead, or does not know yet what time it is for the others.
+    #[error("that node does not lead")]
+    NotLeader,
+    /// It may have been proposed, and may still be applied.
+    #[error("what came of it is not known")]
+    Unknown,
+}
+
+struct Waiting {
+    submission: Submission,
+    /// When nobody waits for an answer any more, on the boot clock.
+    until: Duration,
+    answer: oneshot::Sender<Result<Outcome, NotDone>>,
+}
+
+/// Where submissions are handed in.
+#[derive(Clone)]
+pub struct Batches {
+    queue: mpsc::Sender<Waiting>,
+}
+
+impl Batches {
+    /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
+    /// is gone.
+    pub fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
+        let (batches, queue) = Self::queue();
+        (batches, work(stamps, queue))
+    }
+
+    fn queue() -> (Self, mpsc::Receiver<Waiting>) {
+        let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
+        (Self { queue: sender }, queue)
+    }
+
+    /// Proposes a submission and waits until it is applied here. After `until` of the boot clock it is not
+    /// proposed any more.
+    ///
+    /// # Errors
+    /// As [`NotDone`] says.
+    pub async fn submit(&self, submission: Submission, until: Duration) -> Result<Outcome, NotDone> {
+        let (answer, outcome) = oneshot::channel();
+        self.queue.try_send(Waiting { submission, until, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotDone::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => NotDone::NotLeader,
+        })?;
+        outcome.await.unwrap_or(Err(NotDone::Unknown))
+    }
+}
+
+async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Waiting>) {
+    let raft = stamps.raft.clone();
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
+        tokio::select! {
+            first = queue.recv(), if room => {
+                let Some(first) = first else { break };
+                let batch = gather(first, &mut queue, stamps.clocks.boot());
+                if batch.is_empty() {
+                    continue;
+                }
+                match stamps.next() {
+                    Some(stamp) => under_way.push(propose_batch(&raft, stamp, batch)),
+                    None => refuse(batch),
+                }
+            }
+            Some(()) = under_way.next() => {}
+        }
+    }
+    while under_way.next().await.is_some() {}
+}
+
+/// `first` and what waits behind it, up to the limits of one entry. What nobody waits for any more is left out.
+fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) -> Vec<Waiting> {
+    let (mut bytes, mut batch) = (0, Vec::new());
+    let mut next = Some(first);
+    while let Some(waiting) = next {
+        if waiting.until > now {
+            bytes += waiting.submission.command.len();
+            batch.push(waiting);
+        } else {
+            drop(waiting.answer.send(Err(NotDone::Overloaded)));
+        }
+        let has_room = batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL;
+        next = if has_room { queue.try_recv().ok() } else { None };
+    }
+    batch
+}
+
+/// They are sent again after a pause, here or to whoever leads then.
+fn refuse(batch: Vec<Waiting>) {
+    for waiting in batch {
+        drop(waiting.answer.send(Err(NotDone::NotLeader)));
+    }
+}
+
+async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Waiting>) {
+    let (submissions, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|waiting| (waiting.submission, waiting.answer)).unzip();
+    let written = raft.client_write(Commands(M::batch(stamp, submissions))).await;
+    match written {
+        Ok(written) => {
+            let index = written.log_id.index;
+            let replies = written.data.0;
+            for (answer, reply) in answers.into_iter().zip(replies) {
+                // The asker may have given up; the command stands all the same.
+                drop(answer.send(Ok(Outcome { index, reply })));
+            }
+        }
+        Err(error) => {
+            // A leader that is deposed says the same of what it has proposed: a successor may apply it.
+            let not_done = match error {
+                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => NotDone::NotLeader,
+                RaftError::APIError(_) | RaftError::Fatal(_) => NotDone::Unknown,
+            };
+            for answer in answers {
+                drop(answer.send(Err(not_done)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::cluster::Origin;
+
+    fn submission(bytes: usize) -> Submission {
+        let command = Bytes::from(vec![0; bytes]);
+        Submission { origin: Origin::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
+    }
+
+    const NOW: Duration = Duration::from_secs(100);
+    const SOON: Duration = Duration::from_secs(105);
+
+    fn waiting(bytes: usize) -> Waiting {
+        Waiting { submission: submission(bytes), until: SOON, answer: oneshot::channel().0 }
+    }
+
+    #[tokio::test]
+    async fn beyond_the_queue_nothing_is_proposed() {
+        let (batches, mut queue) = Batches::queue();
+        for _ in 0..limits::PROPOSALS_QUEUED_MAX {
+            assert!(batches.submit(submission(0), SOON).now_or_never().is_none(), "waits for its outcome");
+        }
+        assert_eq!(batches.submit(submission(0), SOON).now_or_never(), Some(Err(NotDone::Overloaded)));
+        drop(queue.try_recv().expect("one less"));
+        assert!(batches.submit(submission(0), SOON).now_or_never().is_none());
+    }
+
+    #[test]
+    fn an_entry_takes_so_many_commands_or_so_many_bytes() {
+        let (batches, mut queue) = Batches::queue();
+        for (bytes, expected) in [
+            (1, limits::COMMANDS_PER_ENTRY_MAX),
+            (limits::ENTRY_BYTES_FULL / 4, 4),
+            // One byte below full lets one more in.
+            (limits::ENTRY_BYTES_FULL - 1, 2),
+        ] {
+            for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
+                batches.queue.try_send(waiting(bytes)).expect("room");
+            }
+            let first = queue.try_recv().expect("waits");
+            assert_eq!(gather(first, &mut queue, NOW).len(), expected, "{bytes}");
+            while queue.try_recv().is_ok() {}
+        }
+    }
+
+    /// An overloaded leader proposed what its senders had given up, while what they waited for grew old behind it.
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_proposed() {
+        let (batches, mut queue) = Batches::queue();
+        let (answer, mut given_up) = oneshot::channel();
+        let late = Waiting { submission: submission(1), until: NOW, answer };
+        batches.queue.try_send(waiting(2)).expect("room");
+        let batch = gather(late, &mut queue, NOW);
+        assert_eq!(batch.iter().map(|waiting| waiting.submission.command.len()).collect::<Vec<_>>(), [2]);
+        assert_eq!(given_up.try_recv(), Ok(Err(NotDone::Overloaded)));
+        assert!(gather(Waiting { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
+    }
+}

@@ -1,0 +1,212 @@
+//! Commands on their way to the leader: one long-lived stream, many under way, answered in any order.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::Outcome;
+use super::batcher::NotDone;
+use crate::clock::Clock;
+use crate::cluster::peers::{Channels, Purpose, proto};
+use crate::cluster::type_config::Peer;
+use crate::cluster::{Origin, Submission};
+use crate::limits;
+
+type Answer = oneshot::Sender<Result<Outcome, NotDone>>;
+
+struct Item {
+    to: u64,
+    member: Peer,
+    submission: Submission,
+    /// When nobody waits for an answer any more, on the boot clock.
+    until: Duration,
+    answer: Answer,
+}
+
+/// Where commands for another node are handed in.
+#[derive(Clone)]
+pub struct Forwards {
+    queue: mpsc::Sender<Item>,
+}
+
+/// The stream to one node, and who waits for its answers.
+struct Stream {
+    to: u64,
+    commands: mpsc::Sender<proto::Forwarded>,
+    answers: Streaming<proto::Proposed>,
+    /// By sequence. Dropped with the stream: then what came of them is not known.
+    waiting: HashMap<u64, Answer>,
+}
+
+impl Forwards {
+    /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
+    /// is gone.
+    pub fn new(channels: Arc<Channels>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+        let (queue, items) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
+        (Self { queue }, work((channels, clock), items))
+    }
+
+    /// Sends a submission to the node `to`, which leads as far as is known. After `until` of
+    /// the boot clock it is not proposed any more.
+    ///
+    /// # Errors
+    /// As [`NotDone`] says.
+    pub async fn submit(
+        &self,
+        (to, member): (u64, Peer),
+        submission: Submission,
+        until: Duration,
+    ) -> Result<Outcome, NotDone> {
+        let (answer, outcome) = oneshot::channel();
+        self.queue
+            .try_send(Item { to, member, submission, until, answer })
+            .map_err(|_| NotDone::Overloaded)?;
+        outcome.await.unwrap_or(Err(NotDone::Unknown))
+    }
+}
+
+async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiver<Item>) {
+    let mut stream: Option<Stream> = None;
+    // Whom it did not reach, and until when it does not try again: finding out may take long, and others wait.
+    let mut unreached: Option<(u64, Duration)> = None;
+    loop {
+        tokio::select! {
+            item = items.recv() => {
+                let Some(item) = item else { break };
+                let now = clock.boot();
+                if item.answer.is_closed() || item.until <= now {
+                    drop(item.answer.send(Err(NotDone::Overloaded)));
+                    continue;
+                }
+                let is_unreached = unreached.is_some_and(|(to, until)| to == item.to && now < until);
+                if stream.as_ref().is_none_or(|stream| stream.to != item.to) && !is_unreached {
+                    // Whoever waits for the stream before learns that nothing more will come of it.
+                    drop(stream.take());
+                    stream = Stream::open(&channels, &item).await;
+                    let until = clock.boot() + limits::PEER_RETRY_PAUSE;
+                    unreached = stream.is_none().then_some((item.to, until));
+                }
+                match &mut stream {
+                    Some(stream) if stream.to == item.to => stream.send(item, now),
+                    // Nobody was reached: nothing was sent.
+                    _ => drop(item.answer.send(Err(NotDone::NotLeader))),
+                }
+            }
+            answer = next(&mut stream) => match answer {
+                Some(Ok(proposed)) => stream.iter_mut().for_each(|stream| stream.take(&proposed)),
+                Some(Err(status)) => {
+                    tracing::info!(reason = status.message(), "the way to the leader ended");
+                    stream = None;
+                }
+                None => stream = None,
+            }
+        }
+    }
+}
+
+/// The next answer. Never, without a stream.
+async fn next(stream: &mut Option<Stream>) -> Option<Result<proto::Proposed, Status>> {
+    match stream {
+        Some(stream) => stream.answers.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Stream {
+    async fn open(channels: &Channels, item: &Item) -> Option<Self> {
+        let client = channels.shared(Purpose::Commands, item.to, &item.member).ok()?;
+        // As many as can be under way at all, so that sending never waits for an answer to be taken.
+        let (commands, sent) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
+        let mut peer = client.peer();
+        let opened = peer.forward(client.request(ReceiverStream::new(sent)));
+        match tokio::time::timeout(limits::PEER_CONNECT_TIMEOUT, opened).await {
+            Ok(Ok(answers)) => {
+                Some(Self { to: item.to, commands, answers: answers.into_inner(), waiting: HashMap::new() })
+            }
+            Ok(Err(status)) => {
+                tracing::info!(leader = item.to, reason = status.message(), "the leader is not reached");
+                None
+            }
+            Err(_) => {
+                tracing::info!(leader = item.to, "the leader does not answer");
+                None
+            }
+        }
+    }
+
+    fn send(&mut self, item: Item, now: Duration) {
+        let sequence = item.submission.sequence;
+        if self.commands.try_send(to_proto(item.submission, item.until.saturating_sub(now))).is_ok() {
+            // One that is sent again has nobody else waiting for it.
+            self.waiting.insert(sequence, item.answer);
+        } else {
+            drop(item.answer.send(Err(NotDone::Overloaded)));
+        }
+        // Who has given up waits for nothing.
+        if self.waiting.len() > limits::PROPOSALS_QUEUED_MAX {
+            self.waiting.retain(|_, answer| !answer.is_closed());
+        }
+    }
+
+    fn take(&mut self, proposed: &proto::Proposed) {
+        use proto::proposed::Outcome as Said;
+        let Some(answer) = self.waiting.remove(&proposed.sequence) else { return };
+        let outcome = match &proposed.outcome {
+            Some(Said::Done(done)) => Ok(Outcome { index: done.index, reply: done.reply.clone() }),
+            Some(Said::Refused(refusal)) => Err(match proto::Refusal::try_from(*refusal) {
+                Ok(proto::Refusal::NotLeader) => NotDone::NotLeader,
+                Ok(proto::Refusal::Overloaded) => NotDone::Overloaded,
+                Ok(proto::Refusal::UnknownCommand) => NotDone::UnknownCommand,
+                Ok(proto::Refusal::Unspecified) | Err(_) => NotDone::Unknown,
+            }),
+            None => Err(NotDone::Unknown),
+        };
+        drop(answer.send(outcome));
+    }
+}
+
+fn to_proto(submission: Submission, patience: Duration) -> proto::Forwarded {
+    let Submission { origin, sequence, low_watermark, command } = submission;
+    let origin = bytes::Bytes::copy_from_slice(origin.as_bytes());
+    // None left is not the same as none stated.
+    let patience_millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).max(1);
+    proto::Forwarded { origin, sequence, low_watermark, command, patience_millis }
+}
+
+/// A command that another node sends, and for how much longer somebody waits for its answer.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration), &'static str> {
+    let proto::Forwarded { origin, sequence, low_watermark, command, patience_millis } = forwarded;
+    let origin = origin.as_ref().try_into().map_err(|_| "origin: is not 16 bytes")?;
+    if sequence == 0 || low_watermark == 0 || low_watermark > sequence {
+        return Err("low_watermark: must be from 1 to the sequence");
+    }
+    let patience = match patience_millis {
+        0 => limits::PROPOSE_TIMEOUT,
+        millis => Duration::from_millis(millis.into()).min(limits::PROPOSE_TIMEOUT),
+    };
+    let submission = Submission { origin: Origin::from_bytes(origin), sequence, low_watermark, command };
+    Ok((submission, patience))
+}
+
+/// What came of it, to be sent.
+#[must_use]
+pub fn proposed(sequence: u64, outcome: Result<Outcome, NotDone>) -> proto::Proposed {
+    use proto::proposed::Outcome as Said;
+    let said = match outcome {
+        Ok(Outcome { index, reply }) => Said::Done(proto::Done { index, reply }),
+        Err(NotDone::NotLeader) => Said::Refused(proto::Refusal::NotLeader.into()),
+        Err(NotDone::Overloaded) => Said::Refused(proto::Refusal::Overloaded.into()),
+        Err(NotDone::UnknownCommand) => Said::Refused(proto::Refusal::UnknownCommand.into()),
+        Err(NotDone::Unknown) => Said::Refused(proto::Refusal::Unspecified.into()),
+    };
+    proto::Proposed { sequence, outcome: Some(said) }
+}

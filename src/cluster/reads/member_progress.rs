@@ -1,0 +1,137 @@
+//! How far the other members have applied, as they say themselves, and when each asked this node last for a lease:
+//! what lets a revocation be acknowledged before a whole lease has passed.
+//!
+//! What a member once said stays true of what it answers: one that restarts may have to apply again, but it gets no
+//! lease before it has.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::watch;
+
+use crate::cluster::peers::Purpose;
+use crate::cluster::peers::proto::AppliedRequest;
+use crate::cluster::type_config::Peer;
+use crate::cluster::{Handle, Machine};
+use crate::limits;
+
+/// What is known of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// How far it has applied at least; zero if it has said nothing.
+    pub applied: u64,
+    /// When its last request for a lease arrived here, on the boot clock.
+    pub lease_requested: Option<Duration>,
+}
+
+/// What is known of each member that was heard of.
+#[derive(Default)]
+pub struct Progress {
+    members: Mutex<BTreeMap<u64, Member>>,
+    /// The largest index that an acknowledgement waits for.
+    wanted: watch::Sender<u64>,
+    /// How many wait.
+    waiting: AtomicUsize,
+    /// Somebody said something.
+    heard: watch::Sender<()>,
+}
+
+/// Somebody waits for members.
+pub struct Wanted<'p>(&'p Progress);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Progress {
+    /// Has every member asked whether it has applied `index`, for as long as the answer is held.
+    pub fn want(&self, index: u64) -> Wanted<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.wanted.send_modify(|wanted| *wanted = index.max(*wanted));
+        Wanted(self)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a member.
+    pub fn of(&self, node_id: u64) -> Member {
+        self.members().get(&node_id).copied().unwrap_or_default()
+    }
+
+    /// Notes that a member's request for a lease arrived at `now`. To be called before the index of the answer is
+    /// read.
+    pub fn note_lease_request(&self, node_id: u64, now: Duration) {
+        let mut members = self.members();
+        let requested = &mut members.entry(node_id).or_default().lease_requested;
+        *requested = (*requested).max(Some(now));
+    }
+
+    /// Each time that somebody says something.
+    pub fn heard(&self) -> watch::Receiver<()> {
+        self.heard.subscribe()
+    }
+
+    fn hear(&self, node_id: u64, index: u64) {
+        let mut members = self.members();
+        let known = &mut members.entry(node_id).or_default().applied;
+        *known = index.max(*known);
+        drop(members);
+        self.heard.send_replace(());
+    }
+}
+
+impl<M: Machine> Handle<M> {
+    /// Asks the other members how far they have applied, whenever an acknowledgement waits for that: each one
+    /// question at a time, for the newest of what is wanted. Runs for ever.
+    pub(crate) async fn follow_progress(self) {
+        let mut wanted = self.progress.wanted.subscribe();
+        let mut asked: FuturesUnordered<_> = FuturesUnordered::new();
+        let mut under_way = std::collections::BTreeSet::new();
+        loop {
+            let index = *wanted.borrow_and_update();
+            for (node_id, member) in self.other_members() {
+                let is_asked = self.progress.is_waited_for() && self.progress.of(node_id).applied < index;
+                if is_asked && under_way.insert(node_id) {
+                    asked.push(self.ask_progress(node_id, member, index));
+                }
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() { return },
+                Some(node_id) = asked.next(), if !asked.is_empty() => {
+                    under_way.remove(&node_id);
+                }
+            }
+        }
+    }
+
+    async fn ask_progress(&self, node_id: u64, member: Peer, index: u64) -> u64 {
+        if let Some(applied) = self.progress_of(node_id, &member, index).await {
+            self.progress.hear(node_id, applied);
+        } else {
+            // One that does not answer is asked again, not more often than this; its lease runs out meanwhile.
+            tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
+        }
+        node_id
+    }
+
+    async fn progress_of(&self, node_id: u64, member: &Peer, index: u64) -> Option<u64> {
+        let client = self.channels.shared(Purpose::Questions, node_id, member).ok()?;
+        let mut peer = client.peer();
+        let asked = peer.applied(client.request(AppliedRequest { index }));
+        let answer =
+            tokio::time::timeout(limits::APPLIED_WAIT + limits::FRESHNESS_ATTEMPT, asked).await.ok()?;
+        Some(answer.ok()?.into_inner().index)
+    }
+}

@@ -1,0 +1,160 @@
+//! The order in which an entry takes effect: rows, memory, and then the index that readers and leases go by.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+use futures::FutureExt as _;
+
+use crate::clock::Clock;
+use crate::cluster::*;
+
+/// Where an entry is, and the way to let it go on.
+struct Step {
+    index: u64,
+    go_on: SyncSender<()>,
+}
+
+/// Remembers the indexes of its entries, and stops before and after it does.
+struct Stopping {
+    memory: Mutex<BTreeSet<u64>>,
+    steps: SyncSender<Step>,
+}
+
+impl Stopping {
+    fn knows(&self, index: u64) -> bool {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
+    }
+
+    fn stop(&self, index: u64) {
+        let (go_on, told) = sync_channel(0);
+        self.steps.send(Step { index, go_on }).expect("the test looks");
+        told.recv().expect("the test goes on");
+    }
+}
+
+impl Machine for Stopping {
+    const TABLES: &'static [&'static str] = &["row"];
+
+    fn knows(_command: &[u8]) -> bool {
+        true
+    }
+
+    fn batch(_stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+        let commands: Vec<_> = submissions.into_iter().map(|submission| submission.command).collect();
+        commands.concat().into()
+    }
+
+    fn apply(&self, _view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
+        let key = index.to_be_bytes().to_vec();
+        let writes = vec![Write::Put { table: "row", key, value: batch.to_vec() }];
+        Ok(Applied { replies: vec![Bytes::new()], writes, expected_hash: None })
+    }
+
+    fn project(&self, writes: &[Write], index: u64) -> Result<(), Corrupt> {
+        if !writes.is_empty() {
+            self.stop(index);
+            self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+            self.stop(index);
+        }
+        Ok(())
+    }
+
+    fn rebuild(&self, _view: &dyn View) -> Result<(), Corrupt> {
+        Ok(())
+    }
+}
+
+struct Running {
+    handle: Handle<Stopping>,
+    clock: Clock,
+    steps: Receiver<Step>,
+    tasks: tokio::task::JoinSet<()>,
+    writer: std::thread::JoinHandle<()>,
+    closed: Closed,
+    _place: tempfile::TempDir,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+async fn start_one() -> Running {
+    let place = tempfile::tempdir().expect("directory");
+    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+    let options = Options {
+        data: place.path().to_owned(),
+        node_id: 1,
+        drawn_disk_id: [7; 16],
+        drawn_cluster_id: [9; 16],
+        drawn_origin: Origin::from_bytes([8; 16]),
+        heartbeat: Duration::from_millis(20),
+        clock: clock.clone(),
+        freshness: FreshnessMode::default(),
+        log_bytes_max: crate::limits::LOG_BYTES_MAX,
+        transport: None,
+    };
+    let (sender, steps) = sync_channel(0);
+    let machine = Stopping { memory: Mutex::default(), steps: sender };
+    let mut writer = None;
+    let started = start(options, machine, |work| {
+        writer = Some(std::thread::spawn(work));
+        Ok(())
+    });
+    let Started { handle, work, closed, .. } = started.await.expect("starts");
+    let mut tasks = tokio::task::JoinSet::new();
+    for work in work {
+        tasks.spawn(work);
+    }
+    handle.until_recovered(Duration::from_secs(20)).await.expect("recovers");
+    let writer = writer.expect("writer");
+    Running { handle, clock, steps, tasks, writer, closed, _place: place }
+}
+
+impl Running {
+    async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        // It may have stopped already.
+        drop(self.handle.shutdown().await);
+        drop(self.handle);
+        self.closed.wait().await;
+        self.writer.join().expect("writer");
+    }
+}
+
+/// A token is covered by a revocation if its `idx` is smaller (design §4, 4). So the index that a token gets
+/// may never be ahead of what its issuer could have found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_reads_an_index_finds_its_entry_in_memory() {
+    let node = start_one().await;
+    let before = node.handle.applied();
+    let outcome = {
+        let mut proposed = pin!(node.handle.propose(Bytes::from_static(b"revoked")));
+        assert!(proposed.as_mut().now_or_never().is_none());
+        for is_known in [false, true] {
+            let Step { index, go_on } = node.steps.recv().expect("the entry is applied");
+            assert!(index > before);
+            // Whoever issues a token here looks for revocations after it has read this index.
+            assert_eq!(node.handle.machine().knows(index), is_known);
+            assert_eq!(node.handle.applied(), before, "the index is ahead of the memory");
+            let reached = node.handle.until_applied(index).now_or_never();
+            assert!(reached.is_none(), "whoever waits for the index is let go early");
+            go_on.send(()).expect("goes on");
+        }
+        proposed.await.expect("applied")
+    };
+    assert!(node.handle.applied() >= outcome.index);
+    assert!(node.handle.machine().knows(outcome.index));
+    node.handle.barrier(outcome.index).await.expect("nobody else is waited for");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_core_that_has_stopped_keeps_no_lease() {
+    let node = start_one().await;
+    node.handle.fresh().await.expect("a leader renews");
+    node.clock.advance(crate::limits::FRESHNESS_LEASE);
+    node.handle.fresh().await.expect("and again");
+    node.handle.shutdown().await.expect("stops");
+    node.clock.advance(crate::limits::FRESHNESS_LEASE);
+    assert_eq!(node.handle.fresh().await.err(), Some(Stale::NoLease));
+    node.stop().await;
+}

@@ -1,0 +1,116 @@
+//! The sockets that callers reach, from the address they have at once to the tasks that serve them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::replica::Core;
+use crate::api::listener::{self, Handshake, Kind, Places};
+use crate::api::{App, Router, admin_socket};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::limits;
+use crate::telemetry::Metrics;
+use crate::tls::{self, Tls, With};
+
+/// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
+/// is listened on is known before anything is written.
+pub(super) struct Edge {
+    http: TcpSocket,
+    https: Option<(TcpSocket, Tls)>,
+}
+
+impl Edge {
+    pub(super) fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
+        let http = bind(config.listen.http)?;
+        let Some(tls) = &config.tls else {
+            tracing::warn!("development mode: no TLS, and everybody on this machine may do everything");
+            return Ok(Self { http, https: None });
+        };
+        let socket = bind(tls.address)?;
+        let tls = Tls::load(tls.files.clone(), With::Callers, clock.clone(), metrics.clone())?;
+        Ok(Self { http, https: Some((socket, tls)) })
+    }
+
+    /// Of plain HTTP and of TLS.
+    pub(super) fn addresses(&self) -> Result<(SocketAddr, Option<SocketAddr>), Error> {
+        let https = self.https.as_ref().map(|(socket, _)| address_of(socket)).transpose()?;
+        Ok((address_of(&self.http)?, https))
+    }
+
+    /// The listeners, and what follows the files of TLS: until the shutdown.
+    pub(super) fn serve(
+        self,
+        router: &Router,
+        places: &Places,
+        metrics: &Metrics,
+        shutdown: &CancellationToken,
+    ) -> Result<JoinSet<()>, Error> {
+        let http = listen(self.http)?;
+        let https = self.https.map(|(socket, tls)| Ok::<_, Error>((listen(socket)?, tls))).transpose()?;
+        let mut listening = JoinSet::new();
+        let mut serve_on = |socket, kind| {
+            // Each has a reserve of its own: strangers on the one must not take the other's.
+            let (router, places) = (router.clone(), places.with_own_reserve());
+            let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
+            listening.spawn(served);
+        };
+        serve_on(http, Kind::Plain);
+        if let Some((socket, tls)) = https {
+            serve_on(socket, Kind::Tls(handshake(&tls)));
+            let shutdown = shutdown.clone();
+            listening.spawn(async move {
+                tokio::select! {
+                    () = tls.follow() => {}
+                    () = shutdown.cancelled() => {}
+                }
+            });
+        }
+        Ok(listening)
+    }
+}
+
+/// Opens `admin.sock`. Everything else works without it.
+pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Core) {
+    match admin_socket::bind(data) {
+        Ok(listener) => drop(core.background.spawn(admin_socket::serve(listener, app))),
+        Err(error) => tracing::warn!(%error, path = %data.display(), "failed to open admin.sock"),
+    }
+}
+
+fn handshake(tls: &Tls) -> Handshake {
+    let changes = tls.changes();
+    let tls = tls.clone();
+    Handshake {
+        acceptor: Arc::new(move || tls.acceptor()),
+        changes,
+        peer_certificate: |connection| tls::peer_certificate(connection).map_err(|error| error.to_string()),
+    }
+}
+
+/// A socket that has its address and takes no connection yet.
+fn bind(address: SocketAddr) -> Result<TcpSocket, Error> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        // A port that an earlier process has just left is free (as `std` and tokio's own `bind` see it).
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(socket)
+    });
+    bound.map_err(|source| Error::Listen { address, source })
+}
+
+fn address_of(socket: &TcpSocket) -> Result<SocketAddr, Error> {
+    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+    socket.local_addr().map_err(|source| Error::Listen { address: unknown, source })
+}
+
+fn listen(socket: TcpSocket) -> Result<TcpListener, Error> {
+    let address = address_of(&socket)?;
+    socket.listen(limits::CONNECTIONS_QUEUED_MAX).map_err(|source| Error::Listen { address, source })
+}

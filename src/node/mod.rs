@@ -1,0 +1,562 @@
+//! The only wiring: opens the data directory, starts the core, brings up keys and policy, listens.
+//! And the only place that starts tasks and threads, so that a shutdown can wait for all of them.
+
+mod bootstrap;
+mod listeners;
+mod push_certificate;
+mod readiness;
+mod replica;
+mod signals;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::bootstrap::{bootstrap, despite_elections, patience, until_current, until_recovered};
+use self::listeners::{Edge, open_admin_socket};
+use self::push_certificate::PushCertificate;
+use self::replica::{Core, start_core};
+use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
+use crate::active_policy::{ActivePolicy, LoadError, Workers};
+use crate::api::listener::{self, Places};
+use crate::api::rate_limit::Rates;
+use crate::api::{self, App, Front, Pressure};
+use crate::clock::Clock;
+use crate::cluster::Corrupt;
+use crate::config::{self, Config};
+use crate::data_directory::{self, Mode};
+use crate::exchange::Exchange;
+use crate::id::TrustDomain;
+use crate::identity::Identity;
+use crate::keyring::{self, Keyring, MakeSetKey};
+use crate::outbound::client::{self, Client};
+use crate::outbound::guard::Guard;
+use crate::outbound::issuer_keys::IssuerKeys;
+use crate::own_tokens::{self, OwnTokens};
+use crate::policy::Source;
+use crate::revocation::Revocations;
+use crate::state::{self, State};
+use crate::telemetry::{self, Metrics};
+use crate::token::issuer::{self, Issuers};
+use crate::token::signature_cache::SignatureCache;
+use crate::token::signing_key;
+use crate::token::signing_key::SetSigningKey;
+use crate::tools::audit;
+use crate::tools::registry::Registry;
+use crate::tools::verify::Verifier;
+use crate::transmitter::set_builder::SetMaker;
+use crate::{limits, policy, tls};
+
+/// Why a node did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The data directory is not to be used.
+    #[error(transparent)]
+    DataDirectory(#[from] data_directory::Error),
+    /// Certificates, keys or revocation lists.
+    #[error("tls: {0}")]
+    Tls(#[from] tls::Error),
+    /// Certificates, keys or revocation lists between nodes.
+    #[error("cluster: {0}")]
+    PeerTls(tls::Error),
+    /// The client certificate of pushes.
+    #[error("transmitter: {0}")]
+    PushCertificate(tls::Error),
+    /// The current policy does not compile on this node.
+    #[error("the current policy does not compile on this node; the log says why")]
+    NoPolicy,
+    /// The limit of open files is too low.
+    #[error(transparent)]
+    Descriptors(#[from] listener::DescriptorsError),
+    /// Another process runs on the data directory.
+    #[error("data directory {}: another process is using it", path.display())]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The data directory is not what this node can run on.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The log's last entries were not committed in time.
+    #[error("the core did not recover: {0}")]
+    NotRecovered(String),
+    /// The configured issuers do not fit together.
+    #[error("issuers: {0}")]
+    Issuers(#[from] issuer::Error),
+    /// The first policy cannot be read.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The first policy is refused.
+    #[error("policy: {0}")]
+    Policy(LoadError),
+    /// A write during start-up.
+    #[error("start-up: {0}")]
+    State(#[from] state::Error),
+    /// The signing keys.
+    #[error("signing keys: {0}")]
+    Keyring(#[from] keyring::Error),
+    /// The HTTP client.
+    #[error("outbound: {0}")]
+    Outbound(#[from] client::Error),
+    /// The metrics.
+    #[error("telemetry: {0}")]
+    Telemetry(#[from] telemetry::Error),
+    /// The journal of the audit.
+    #[error("audit: {0}")]
+    Audit(#[from] audit::ShipError),
+    /// The machine gives no random bytes.
+    #[error("the machine gives no random bytes")]
+    NoRandomness,
+    /// A task the node depends on ended with a panic.
+    #[error("a task has failed: {0}")]
+    TaskFailed(tokio::task::JoinError),
+    /// Something did not end in time. The process must be ended whatever it does.
+    #[error("a part of this node did not end in time, as when a disk hangs; the process is ended")]
+    NotStopped,
+    /// The core can no longer go on. The process must exit: what is in memory may be ahead of what
+    /// is on disk.
+    #[error("the core has failed: {0}")]
+    CoreFailed(String),
+}
+
+/// A node that serves.
+pub struct Running {
+    /// Where it listens for plain HTTP.
+    pub address: SocketAddr,
+    /// Where it listens for TLS; `None` in development mode.
+    pub tls_address: Option<SocketAddr>,
+    /// The replicated state, for tests and for the development broker.
+    pub state: State,
+    listener: JoinSet<()>,
+    core: Core,
+    shutdown: CancellationToken,
+}
+
+/// Starts a node. `compiler` is this program: it is run as a child to compile a policy.
+///
+/// # Errors
+/// As [`Error`] says. The data directory is closed again then.
+pub async fn start(
+    mut config: Config,
+    clock: Clock,
+    compiler: &Path,
+    shutdown: CancellationToken,
+) -> Result<Running, Error> {
+    let issuers = Issuers::new(config.issuers.clone())?;
+    let metrics = Metrics::new()?;
+    let edge = Edge::open(&config, &clock, &metrics)?;
+    let (address, tls_address) = edge.addresses()?;
+    // A port that the system chose is one of ours too.
+    config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
+    reached_at(&mut config, address);
+    let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
+    let places = Places::new(config.limits.connections, listener::connections_max()?);
+    data_directory::prepare(&config.node.data_dir, mode)?;
+
+    let front = Front::new(config.node.unit_id.clone(), config.listen.hosts.clone(), clock.clone());
+    let mut listener = edge.serve(&front.router(), &places, &metrics, &shutdown)?;
+    listener.spawn(readiness::tell(front.clone(), clock.clone(), shutdown.clone()));
+    tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
+    let core = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
+    let core = Box::pin(core).await?;
+    tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
+    Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
+}
+
+/// Starts the core and what works over it, and has `front` serve that. A start that fails leaves nothing behind.
+async fn recover(
+    config: Config,
+    clock: Clock,
+    program: (&Path, Issuers),
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+    (front, listener): (Front, &mut JoinSet<()>),
+) -> Result<Core, Error> {
+    let data = config.node.data_dir.clone();
+    let mut core = start_core(&config, &clock, metrics).await?;
+    front.open(core.state.clone());
+    let handle = core.state.core().clone();
+    let assembled = tokio::select! {
+        assembled = assemble(config, clock, program, metrics, shutdown, &mut core) => assembled,
+        failure = handle.until_failed() => Err(Error::CoreFailed(failure)),
+        () = shutdown.cancelled() => {
+            Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
+        }
+    };
+    match assembled {
+        Ok(app) => {
+            open_admin_socket(&data, app.clone(), &mut core);
+            front.begin(app);
+            Ok(core)
+        }
+        Err(error) => {
+            // What answers requests has the state, and whoever stops the core waits until nobody has it.
+            listener.shutdown().await;
+            drop((front, handle));
+            stopped_after(Err(error), core.stop().await)
+        }
+    }
+}
+
+/// What a node ends with: a part of it that does not end counts for more than the reason for which it was to end.
+fn stopped_after<T>(ended: Result<T, Error>, stopped: Result<(), Error>) -> Result<T, Error> {
+    match (ended, stopped) {
+        (Err(reason), Err(Error::NotStopped)) => {
+            tracing::error!(%reason, "the node ends");
+            Err(Error::NotStopped)
+        }
+        (Err(reason), Err(error)) => {
+            tracing::error!(%error, "stop the node");
+            Err(reason)
+        }
+        (ended, stopped) => stopped.and(ended),
+    }
+}
+
+/// Brings up keys and policy over the core, and what answers requests by them.
+async fn assemble(
+    config: Config,
+    clock: Clock,
+    (compiler, issuers): (&Path, Issuers),
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+    core: &mut Core,
+) -> Result<App, Error> {
+    let (state, patience) = (core.state.clone(), patience(&config));
+    until_recovered(&state, patience).await?;
+    // Before anything is decided by what is not here, as which of this node's keys the log does not know.
+    until_current(&state, patience).await?;
+    let workers = policy_workers(compiler);
+    let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
+    despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
+    let transmits = config.transmitter.is_some();
+    let keyring = open_keyring(&config, &state).await?;
+    core.background.spawn(keyring.clone().keep());
+    let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
+    policy.activate_current().await;
+    if policy.current().is_none() {
+        return Err(Error::NoPolicy);
+    }
+    core.background.spawn(policy.clone().follow());
+    core.background.spawn(compare_state_hashes(state.clone()));
+    let audit = core.start_audit(&config, &clock, metrics)?;
+    // Ready from its first connection on, if that can be.
+    if let Err(error) = state.fresh().await {
+        tracing::warn!(%error, "this node starts without a lease");
+    }
+
+    let outbound = outbound(&config, &clock, metrics, core)?;
+    let signatures = SignatureCache::default();
+    let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
+    let exchange = Exchange {
+        own_tokens: own_tokens.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        issuer_keys: IssuerKeys::new(
+            issuers.iter().map(|issuer| (issuer.iss.as_str(), &issuer.keys)),
+            outbound.clone(),
+            clock.clone(),
+            metrics.clone(),
+        ),
+        issuers,
+        keyring: keyring.clone(),
+        state: state.clone(),
+        signatures,
+        containment: config.blast_radius.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let verifier = Verifier {
+        own_tokens: own_tokens.clone(),
+        state: state.clone(),
+        containment: config.blast_radius.clone(),
+        audit: audit.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let registry = Registry {
+        state: state.clone(),
+        audit: audit.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
+    let revocations = revocations(&config, &keyring, &state, &clock);
+    let streams = streams(&config, &state, &clock);
+    let (feed, teller) = feed(&config, &state, clock.clone(), metrics, shutdown);
+    core.background.spawn(teller.run());
+    let sets = SetMaker::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
+    if transmits {
+        let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;
+        core.background.spawn(transmitter.run());
+    }
+    let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
+    let poller = poller(&config, sets, &state, &clock, metrics, shutdown);
+    let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
+    let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
+    Ok(App::new(api::Parts {
+        exchange,
+        audit,
+        identity,
+        revocations,
+        receiver,
+        streams,
+        poller,
+        feed,
+        registry,
+        verifier,
+        keyring,
+        state,
+        policy,
+        clock,
+        metrics: metrics.clone(),
+        names: config.listen.hosts,
+        requires_tls: config.tls.is_some(),
+        callers: config.callers,
+        metrics_access: config.metrics_access,
+        own_tokens,
+        rates,
+        health_rates,
+        leftover_places: Semaphore::new(limits::LEFTOVERS_MAX),
+        min_index_places: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
+        pressure: Pressure::default(),
+        issuer: config.fabric.issuer,
+        unit_id: config.node.unit_id,
+    }))
+}
+
+/// The HTTP client, and what keeps its client certificate current.
+fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) -> Result<Client, Error> {
+    let client = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
+    if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
+        let certificate = PushCertificate::load(files, client.clone(), clock.clone(), metrics.clone())?;
+        core.background.spawn(certificate.follow());
+    }
+    Ok(client)
+}
+
+/// The keys of this node, before anybody is listened to: those of a first start may take their time.
+async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
+    let make_set_key = config.transmitter.is_some().then(set_key_worker);
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
+    despite_elections(state, patience(config), || async { Ok(keyring.ensure().await?) }).await?;
+    Ok(keyring)
+}
+
+fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &SignatureCache) -> OwnTokens {
+    OwnTokens::new(own_tokens::Parts {
+        issuer: config.fabric.issuer.clone(),
+        trust_domains: trust_domains(config),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        signatures: signatures.clone(),
+    })
+}
+
+/// Who is given identities.
+fn identity(
+    config: &Config,
+    keyring: &Keyring,
+    state: &State,
+    policy: &ActivePolicy,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Identity {
+    Identity {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        containment: config.blast_radius.clone(),
+        policy: policy.compiled(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    }
+}
+
+/// What operators revoke.
+fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock) -> Revocations {
+    Revocations {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        keyring: keyring.clone(),
+        state: state.clone(),
+        clock: clock.clone(),
+        scans: Revocations::places(),
+    }
+}
+
+impl Running {
+    /// Serves until the shutdown, and then until every request under way is answered and the data
+    /// directory is closed.
+    ///
+    /// # Errors
+    /// [`Error::CoreFailed`].
+    pub async fn until_stopped(mut self) -> Result<(), Error> {
+        let core = self.state.core().clone();
+        let ended = tokio::select! {
+            failure = core.until_failed() => Err(Error::CoreFailed(failure)),
+            ended = self.listener.join_next() => match ended {
+                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
+                _ => Ok(()),
+            },
+            ended = self.core.background.join_next() => match ended {
+                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
+                _ => Err(Error::CoreFailed("a task ended before the node".to_owned())),
+            },
+        };
+        self.shutdown.cancel();
+        tracing::info!("stopping");
+        if ended.is_err() {
+            // Nobody is answered by a node that has failed.
+            self.listener.shutdown().await;
+        }
+        // The first listener to end is not the last: each goes on until its own requests are answered.
+        while self.listener.join_next().await.is_some() {}
+        if ended.is_ok() && !core.hand_over().await {
+            tracing::debug!("no other node leads");
+        }
+        drop((core, self.state, self.listener));
+        let stopped = self.core.stop().await;
+        tracing::info!("stopped");
+        stopped_after(ended, stopped)
+    }
+}
+
+/// Our own trust domain, and every one that a configured issuer may speak for.
+fn trust_domains(config: &Config) -> Vec<TrustDomain> {
+    let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
+    let mut all: Vec<_> = foreign.chain([&config.fabric.trust_domain]).cloned().collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn policy_workers(compiler: &Path) -> Workers {
+    let compiler: Arc<Path> = compiler.into();
+    Workers {
+        load: Arc::new(move |sources| Box::pin(load(Arc::clone(&compiler), sources))),
+        explain: Arc::new(|policy, point, question| Box::pin(explain(policy, point, question))),
+    }
+}
+
+fn set_key_worker() -> MakeSetKey {
+    Arc::new(|| Box::pin(make_set_key()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "finding primes must not hold up requests")]
+async fn make_set_key() -> Result<SetSigningKey, signing_key::Error> {
+    let made = tokio::task::spawn_blocking(SetSigningKey::generate).await;
+    made.map_err(|_| signing_key::Error::Generation)?
+}
+
+#[expect(clippy::disallowed_methods, reason = "every rule may take its whole deadline")]
+async fn explain(
+    policy: policy::Bundle,
+    point: policy::Point,
+    question: serde_json::Value,
+) -> Option<policy::Explanation> {
+    tokio::task::spawn_blocking(move || policy.explain(point, &question)).await.ok()
+}
+
+#[expect(clippy::disallowed_methods, reason = "waiting for a child must not hold up requests")]
+async fn load(compiler: Arc<Path>, sources: Vec<Source>) -> Result<policy::Bundle, LoadError> {
+    let loaded = tokio::task::spawn_blocking(move || policy::compile::load(&compiler, &sources)).await;
+    Ok(loaded.map_err(|_| LoadError::Stopped)??)
+}
+
+/// States the hash of the state in the log now and then, so that a node that differs stops.
+async fn compare_state_hashes(state: State) {
+    let mut checkpoints = state.core().hash_checkpoints();
+    while checkpoints.changed().await.is_ok() {
+        let checkpoint = *checkpoints.borrow_and_update();
+        let leads = state.core().leader() == Some(state.core().node_id());
+        if let (Some((index, hash)), true) = (checkpoint, leads)
+            && let Err(error) = state.check_state_hash(index, hash).await
+        {
+            tracing::warn!(%error, index, "state the hash of the state");
+        }
+    }
+}
+
+fn draw() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::cluster;
+    use crate::state::testing::Core;
+
+    fn bundle(word: &str) -> policy::Bundle {
+        let text = format!(
+            "package svc.exchange\n\n# {word}\ndecision := {{\"allow\": false, \"reason\": \"no\"}}\n"
+        );
+        let sources = [Source { path: "exchange.rego".to_owned(), text }];
+        policy::Bundle::compile(&sources).expect("compiles")
+    }
+
+    /// Nodes that are founded together, each with a policy of its own, see that there is none and bring it; another
+    /// one is faster than this, and then its operator is.
+    #[tokio::test]
+    async fn whoever_begins_the_clusters_life_first_has_done_it_for_all() {
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let (state, incarnation) = (&core.state, core.state.index().incarnation);
+        let faster = || async {
+            state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
+            let applied = state.as_node().put_policy(
+                "later".to_owned(),
+                Vec::new(),
+                String::new(),
+                "theirs".to_owned(),
+            );
+            assert!(applied.await.expect("applied"));
+            Ok(bundle("ours"))
+        };
+        bootstrap(state, faster).await.expect("done by others");
+        assert_eq!((state.index().policy.as_str(), state.index().incarnation), ("later", incarnation));
+        assert!(matches!(state.bootstrap([8; 16], [9; 16]).await, Err(state::Error::AlreadyBootstrapped)));
+        bootstrap(state, || async { Err(Error::NoPolicy) }).await.expect("nothing to do");
+        core.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_start_whose_leader_is_lost_writes_again_and_any_other_error_ends_it() {
+        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let tries = std::cell::Cell::new(0);
+        let write = || async {
+            tries.set(tries.get() + 1);
+            match tries.get() {
+                1 => Err(state::Error::Write(cluster::Error::NoLeader).into()),
+                2 => Err(keyring::Error::State(state::Error::Write(cluster::Error::OutcomeUnknown)).into()),
+                _ => Ok(()),
+            }
+        };
+        despite_elections(&core.state, limits::RECOVERY_MAX, write).await.expect("written");
+        assert_eq!(tries.get(), 3);
+        for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
+            let ended =
+                despite_elections(&core.state, limits::RECOVERY_MAX, || async { Err(error.clone().into()) })
+                    .await;
+            assert!(matches!(ended, Err(Error::State(_))));
+        }
+        core.end().await;
+    }
+}

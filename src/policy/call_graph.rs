@@ -1,0 +1,151 @@
+//! Refuses policies whose rules could use up the stack: the engine has no limit of its own.
+//!
+//! A function that calls itself, or a chain of thousands of rules, would end the process and not
+//! the decision. Names are compared without their packages, so the check refuses a little too
+//! much and never too little. Rules that depend on each other are the engine's to refuse.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regorus::Engine;
+use regorus::unstable::{Rule, RuleHead, TokenKind};
+
+use super::lexer;
+use super::lexer::Token;
+use super::{Error, Source, policies};
+use crate::limits;
+
+/// What a rule is, by its bare name.
+#[derive(Default)]
+struct Node {
+    /// Names of rules and functions in it.
+    uses: BTreeSet<String>,
+    /// Names of functions called in it; empty for a rule that is no function.
+    calls: BTreeSet<String>,
+}
+
+/// Checks the policy files of a decision, which `engine` has parsed.
+pub(super) fn check(engine: &mut Engine, sources: &[Source]) -> Result<(), Error> {
+    let mut graph: BTreeMap<String, Node> = BTreeMap::new();
+    for source in policies(sources) {
+        let tokens = lexer::of(source)?;
+        refuse_with(source, &tokens)?;
+        let imported = imports(&tokens);
+        let of_file = engine.get_modules().iter().flat_map(|module| &module.policy);
+        for rule in of_file.filter(|rule| rule.span().source.get_path() == &source.path) {
+            let Rule::Spec { span, head, .. } = rule.as_ref() else { continue };
+            let node = graph.entry(bare_name(head)).or_default();
+            // Tokens are in the order of the text.
+            let first = tokens.partition_point(|token| token.start < span.start);
+            let past = tokens.partition_point(|token| token.start < span.end);
+            for at in first..past {
+                let (before, after) = tokens.split_at(at.saturating_add(1));
+                let Some(token) = before.last().filter(|_| is_reference(before, &imported)) else { continue };
+                node.uses.insert(token.text.clone());
+                let called = after.first().is_some_and(|next| next.is_symbol("("));
+                if called && matches!(head, RuleHead::Func { .. }) && token.start > head_start(head) {
+                    node.calls.insert(token.text.clone());
+                }
+            }
+        }
+    }
+    refuse_depth(&graph)?;
+    refuse_recursion(&graph)
+}
+
+/// `with` can put one function in the place of another, which this check could not follow.
+fn refuse_with(source: &Source, tokens: &[Token]) -> Result<(), Error> {
+    let found = tokens.iter().find(|token| token.kind == TokenKind::Ident && token.text == "with");
+    match found {
+        Some(token) => Err(Error::WithOutsideTest { path: source.path.clone(), line: token.line }),
+        None => Ok(()),
+    }
+}
+
+/// Names that stand for a package or rule elsewhere: the last name of every `import`.
+fn imports(tokens: &[Token]) -> BTreeSet<String> {
+    let mut imported = BTreeSet::from(["data".to_owned()]);
+    let mut rest = tokens;
+    while let Some(at) = rest.iter().position(|token| token.text == "import") {
+        let (_, after) = rest.split_at(at.saturating_add(1));
+        let line = after.first().map_or(0, |first| first.line);
+        imported
+            .extend(after.iter().take_while(|token| token.line == line).last().map(|last| last.text.clone()));
+        rest = after;
+    }
+    imported
+}
+
+/// Whether the name that ends `before` can be a rule's: alone, or reached from a package. In
+/// `input.actor` or `row(x).actor` it is a member.
+fn is_reference(before: &[Token], imported: &BTreeSet<String>) -> bool {
+    let name = lexer::dotted_name(before);
+    match name.as_slice() {
+        [] => false,
+        [_] => !before.iter().nth_back(1).is_some_and(|token| token.is_symbol(".")),
+        [root, ..] => imported.contains(*root),
+    }
+}
+
+fn bare_name(head: &RuleHead) -> String {
+    let (RuleHead::Compr { refr, .. } | RuleHead::Set { refr, .. } | RuleHead::Func { refr, .. }) = head;
+    let text = refr.span().text();
+    let path = text.split(['[', '(']).next().unwrap_or(text);
+    path.rsplit('.').next().unwrap_or(path).trim().to_owned()
+}
+
+fn head_start(head: &RuleHead) -> u32 {
+    let (RuleHead::Compr { refr, .. } | RuleHead::Set { refr, .. } | RuleHead::Func { refr, .. }) = head;
+    refr.span().start
+}
+
+fn refuse_recursion(graph: &BTreeMap<String, Node>) -> Result<(), Error> {
+    for name in graph.keys() {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<&String> = graph.get(name).into_iter().flat_map(|node| &node.calls).collect();
+        while let Some(callee) = next.pop() {
+            if callee == name {
+                return Err(Error::Recursion { name: name.clone() });
+            }
+            if reached.insert(callee) {
+                next.extend(graph.get(callee).into_iter().flat_map(|node| &node.calls));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn refuse_depth(graph: &BTreeMap<String, Node>) -> Result<(), Error> {
+    let mut depths = BTreeMap::new();
+    for name in graph.keys() {
+        depth(graph, name, &mut Vec::new(), &mut depths)?;
+    }
+    Ok(())
+}
+
+/// The longest chain from `name`. Recursion here ends at the limit that it checks.
+fn depth<'a>(
+    graph: &'a BTreeMap<String, Node>,
+    name: &'a str,
+    chain: &mut Vec<&'a str>,
+    depths: &mut BTreeMap<&'a str, usize>,
+) -> Result<usize, Error> {
+    let too_deep = || Error::TooDeep { name: chain.first().copied().unwrap_or(name).to_owned() };
+    if let Some(depth) = depths.get(name) {
+        let total = chain.len().saturating_add(*depth);
+        return if total > limits::POLICY_CALL_DEPTH_MAX { Err(too_deep()) } else { Ok(*depth) };
+    }
+    if chain.len() >= limits::POLICY_CALL_DEPTH_MAX {
+        return Err(too_deep());
+    }
+    chain.push(name);
+    let mut deepest = 0;
+    for used in graph.get(name).into_iter().flat_map(|node| &node.uses) {
+        if graph.contains_key(used) && !chain.contains(&used.as_str()) {
+            deepest = deepest.max(depth(graph, used, chain, depths)?);
+        }
+    }
+    chain.pop();
+    let depth = deepest.saturating_add(1);
+    depths.insert(name, depth);
+    Ok(depth)
+}

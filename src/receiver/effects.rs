@@ -1,0 +1,238 @@
+//! From what the policy permits to what the log is told: all events of one token, on all facts that its
+//! subject is, as one list without repetitions. Pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Error, Facts};
+use crate::clock::Timestamp;
+use crate::limits;
+use crate::policy::signals::{EventEffect, Permit};
+use crate::state::Effect;
+use crate::token::security_event::Set;
+
+/// What a signal that comes at `now` does. Nothing, if no event of it has an effect or its subject is no fact.
+///
+/// # Errors
+/// [`Error::Invalid`] if that is more than one entry of the log takes.
+pub fn effects(set: &Set, permit: &Permit, facts: &Facts, now: Timestamp) -> Result<Vec<Effect>, Error> {
+    let (mut is_watermark, mut blocks, mut lifts) = (false, Latest::default(), Latest::default());
+    for event in &set.events {
+        // Contract §6: "with a later event time"; an event that states none happened when it was said.
+        let happened_at = event.happened_at.unwrap_or(set.iat);
+        match permit.effect(&event.uri) {
+            None | Some(EventEffect::None) => {}
+            Some(EventEffect::Watermark) => is_watermark = true,
+            Some(EventEffect::Block { family }) => blocks.put(family, happened_at),
+            Some(EventEffect::Lift { family }) => {
+                // One of the future would outlast a block that comes after it.
+                lifts.put(family, happened_at.min(now));
+            }
+        }
+    }
+    let of_each = blocks.0.len() + lifts.0.len();
+    let count = facts.revoked.len() * usize::from(is_watermark) + facts.blocked.len() * of_each;
+    if count > limits::SIGNAL_EFFECTS_MAX {
+        let rule = "must not do more than 512 things to the subjects that sub_id names";
+        return Err(Error::Invalid { field: "events".to_owned(), rule });
+    }
+    let mut effects = Vec::with_capacity(count);
+    if is_watermark {
+        // A block refuses what was issued before, too.
+        let is_blocked = |fact| !blocks.0.is_empty() && facts.blocked.contains(fact);
+        let watermarks = facts.revoked.iter().filter(|fact| !is_blocked(fact));
+        effects.extend(watermarks.cloned().map(Effect::Watermark));
+    }
+    for fact in &facts.blocked {
+        effects.extend(blocks.0.iter().map(|(family, happened_at)| Effect::Block {
+            fact: fact.clone(),
+            family: (*family).to_owned(),
+            happened_at: *happened_at,
+        }));
+        effects.extend(lifts.0.iter().map(|(family, happened_at)| Effect::Lift {
+            fact: fact.clone(),
+            family: (*family).to_owned(),
+            happened_at: *happened_at,
+        }));
+    }
+    Ok(effects)
+}
+
+/// The latest time for each family of events.
+#[derive(Default)]
+struct Latest<'p>(BTreeMap<&'p str, Timestamp>);
+
+impl<'p> Latest<'p> {
+    fn put(&mut self, family: &'p str, happened_at: Timestamp) {
+        let known = self.0.entry(family).or_insert(happened_at);
+        *known = happened_at.max(*known);
+    }
+}
+
+/// What the issuer says of the cause, for operators: the first `reason` (specification) or `reason_admin`
+/// (CAEP §2) of an event, in English if it has several; empty for nothing. Without control characters, and
+/// cut at its limit.
+#[must_use]
+pub fn reason(set: &Set) -> String {
+    let said = set.events.iter().find_map(|event| {
+        let admin = match event.claims.get("reason_admin") {
+            Some(Value::Object(texts)) => texts.get("en").or_else(|| texts.values().next()),
+            text => text,
+        };
+        event.claims.get("reason").and_then(Value::as_str).or_else(|| admin.and_then(Value::as_str))
+    });
+    let mut reason = String::new();
+    for c in said.unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if reason.len() + c.len_utf8() > limits::SIGNAL_REASON_BYTES_MAX {
+            break;
+        }
+        reason.push(c);
+    }
+    reason
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy::signals::Question;
+    use crate::policy::{Bundle, Source};
+    use crate::token::lineage::Fact;
+    use crate::token::security_event::Event;
+    use crate::token::subject_id::SubjectId;
+
+    /// A policy by which every event does what it says of itself.
+    fn obedient() -> Bundle {
+        let source = |point: &str, answer: &str| Source {
+            path: format!("{point}.rego"),
+            text: format!("package svc.{point}\n\ndecision := {answer}\n"),
+        };
+        let sources = [
+            source("exchange", r#"{"allow": false, "reason": "no"}"#),
+            source("signals", r#"{"allow": true, "reason": "", "effects": input.set.events}"#),
+        ];
+        Bundle::compile(&sources).expect("compiles")
+    }
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    /// Said at second 100. Each event is what it does, and when it happened.
+    fn set(events: &[(&Value, Option<i64>)]) -> Set {
+        let event = |(number, (claims, happened_at)): (usize, &(&Value, Option<i64>))| Event {
+            uri: format!("urn:event:{number}"),
+            claims: claims.as_object().expect("object").clone(),
+            happened_at: happened_at.map(at),
+        };
+        Set {
+            iss: "https://idp.example".to_owned(),
+            jti: "1".to_owned(),
+            iat: at(100),
+            aud: vec!["https://fabric.example".to_owned()],
+            txn: None,
+            via: Vec::new(),
+            subject: SubjectId::Opaque("7".to_owned()),
+            sub_id: json!({"format": "opaque", "id": "7"}),
+            events: events.iter().enumerate().map(event).collect(),
+        }
+    }
+
+    fn fact(sub: &str) -> Fact {
+        Fact::subject("https://idp.example", sub)
+    }
+
+    fn effects_of(set: &Set, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
+        let permit = obedient().decide_signal(&Question { set: set.asked(), caller: None, is_signed: true });
+        let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..Facts::default() };
+        effects(set, &permit.expect("permitted"), &facts, at(100))
+    }
+
+    fn done(events: &[(&Value, Option<i64>)], facts: &[Fact]) -> Vec<Effect> {
+        effects_of(&set(events), facts).expect("few enough")
+    }
+
+    fn block(sub: &str, family: &str, secs: i64) -> Effect {
+        Effect::Block { fact: fact(sub), family: family.to_owned(), happened_at: at(secs) }
+    }
+
+    fn lift(sub: &str, family: &str, secs: i64) -> Effect {
+        Effect::Lift { fact: fact(sub), family: family.to_owned(), happened_at: at(secs) }
+    }
+
+    #[test]
+    fn every_event_acts_on_every_fact_once() {
+        let (none, watermark) = (json!({"effect": "none"}), json!({"effect": "watermark"}));
+        let two = [fact("a"), fact("b")];
+        assert_eq!(done(&[(&none, None)], &two), []);
+        assert_eq!(done(&[(&watermark, None)], &[]), []);
+        let watermarks = two.clone().map(Effect::Watermark).to_vec();
+        assert_eq!(done(&[(&watermark, None), (&none, None), (&watermark, Some(1))], &two), watermarks);
+        // A block is a watermark already.
+        let blocked = json!({"effect": "block", "family": "account"});
+        assert_eq!(done(&[(&watermark, None), (&blocked, None)], &[fact("a")]), [block("a", "account", 100)]);
+    }
+
+    #[test]
+    fn a_block_and_a_lift_happened_when_the_event_says_and_else_when_it_was_said() {
+        let blocked = json!({"effect": "block", "family": "account"});
+        let lifted = json!({"effect": "lift", "family": "account"});
+        let one = [fact("a")];
+        assert_eq!(done(&[(&blocked, Some(7))], &one), [block("a", "account", 7)]);
+        assert_eq!(done(&[(&lifted, None)], &one), [lift("a", "account", 100)]);
+        // The latest of several of one family; a lift takes no watermark with it.
+        let several = [(&blocked, Some(7)), (&blocked, Some(9)), (&lifted, Some(8))];
+        assert_eq!(done(&several, &one), [block("a", "account", 9), lift("a", "account", 8)]);
+        let risk = json!({"effect": "lift", "family": "risk"});
+        let watermark = json!({"effect": "watermark"});
+        assert_eq!(
+            done(&[(&risk, None), (&watermark, None)], &one),
+            [Effect::Watermark(fact("a")), lift("a", "risk", 100)]
+        );
+    }
+
+    #[test]
+    fn a_lift_of_the_future_happened_when_it_came() {
+        let lifted = json!({"effect": "lift", "family": "account"});
+        assert_eq!(done(&[(&lifted, Some(130))], &[fact("a")]), [lift("a", "account", 100)]);
+        let blocked = json!({"effect": "block", "family": "account"});
+        assert_eq!(done(&[(&blocked, Some(130))], &[fact("a")]), [block("a", "account", 130)]);
+    }
+
+    #[test]
+    fn one_signal_does_at_most_so_much() {
+        let watermark = json!({"effect": "watermark"});
+        let lifted = json!({"effect": "lift", "family": "account"});
+        let facts: Vec<Fact> =
+            (0..=limits::SIGNAL_EFFECTS_MAX / 2).map(|sub| fact(&sub.to_string())).collect();
+        let both = set(&[(&watermark, None), (&lifted, None)]);
+        let most = effects_of(&both, &facts[1..]).map(|effects| effects.len());
+        assert_eq!(most.ok(), Some(limits::SIGNAL_EFFECTS_MAX));
+        let refused = effects_of(&both, &facts);
+        assert!(matches!(refused, Err(Error::Invalid { field, .. }) if field == "events"));
+    }
+
+    #[test]
+    fn a_reason_is_what_the_issuer_says_to_operators_and_is_cut() {
+        let said = |claims: &Value| reason(&set(&[(&json!({}), None), (claims, None)]));
+        for (claims, expected) in [
+            (json!({}), ""),
+            (json!({"reason": "leaked"}), "leaked"),
+            (json!({"reason_admin": "leaked"}), "leaked"),
+            (json!({"reason_admin": {"de": "verloren", "en": "lost"}}), "lost"),
+            (json!({"reason_admin": {"de": "verloren"}}), "verloren"),
+            (json!({"reason": "leaked", "reason_admin": {"en": "lost"}}), "leaked"),
+            (json!({"reason": "a\r\nb\u{7}"}), "a  b "),
+            (json!({"reason": 1, "reason_admin": [1]}), ""),
+            (json!({"reason_user": {"en": "for the user"}}), ""),
+        ] {
+            assert_eq!(said(&claims), expected, "{claims}");
+        }
+        let most = limits::SIGNAL_REASON_BYTES_MAX;
+        assert_eq!(said(&json!({"reason": "r".repeat(most)})).len(), most);
+        // Between two characters.
+        assert_eq!(said(&json!({"reason": format!("r{}", "\u{e9}".repeat(most))})).len(), most - 1);
+    }
+}

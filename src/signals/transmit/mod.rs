@@ -1,9 +1,0 @@
-//! Security events on their way out (SSF 1.0; RFC 8935, RFC 8936): which events a stream is for, the tokens they
-//! become, how far a stream has come, and how they are pushed.
-
-pub mod matching;
-pub mod obstacle;
-pub mod poll;
-pub mod progress;
-pub mod push;
-pub mod sets;

@@ -1,0 +1,167 @@
+//! The outcome of a command, remembered under the caller's `Idempotency-Key` (contract §1, Writes).
+//!
+//! Only what changed something is remembered: a refusal leaves nothing behind, and the same key may try
+//! again. It is remembered without what the request brought, so that a caller who sends many large requests
+//! does not fill the state with them twice.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::id::{Digest128, DigestKind};
+use crate::limits;
+use crate::state::command;
+use crate::state::command::{
+    Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Reply, Stream, StreamRow,
+    StreamWritten, Told, ToolRow, ToolWritten,
+};
+use crate::state::tables::ttl_buckets::{Bucketed, Most};
+use crate::state::tables::{IDEMPOTENCY, Tables, decode};
+
+/// An `Idempotency-Key` and the request that came with it, as digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Digest of (caller, key).
+    pub key: Digest128,
+    /// Digest of the request's body.
+    pub request: Digest128,
+    /// Digest of the caller, by [`owner`].
+    pub owner: Digest128,
+}
+
+/// A caller as the owner of what is remembered of its requests; empty for nobody, whose are counted alike.
+#[must_use]
+pub fn owner(caller: &str) -> Digest128 {
+    Digest128::of(DigestKind::Owner, b"", caller.as_bytes())
+}
+
+impl From<Idempotency> for command::Idempotency {
+    fn from(idempotency: Idempotency) -> Self {
+        let bytes = |digest: Digest128| Bytes::copy_from_slice(digest.as_bytes());
+        let Idempotency { key, request, owner } = idempotency;
+        Self { key: bytes(key), request: bytes(request), owner: bytes(owner) }
+    }
+}
+
+/// By the digest of (caller, key).
+pub const KEYS: Bucketed = Bucketed {
+    table: IDEMPOTENCY,
+    oldest: b"oldest_idempotency_bucket",
+    retention: limits::IDEMPOTENCY_RETENTION,
+    bucket: Duration::from_secs(6 * 3600),
+};
+const KEYS_MOST: Most =
+    Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
+
+/// What came of the same request before: its outcome again, with what `command` brings, or a refusal if the
+/// key came with another request. `None` if the key is new. Of an agent only its id is told.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn outcome(
+    tables: &Tables<'_>,
+    now: Timestamp,
+    idempotency: &command::Idempotency,
+    command: &Command,
+) -> Result<Option<Told<Reply>>, Corrupt> {
+    let Some(row) = KEYS.find(tables, now, &digest(&idempotency.key)?)? else { return Ok(None) };
+    let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
+    if row.request != idempotency.request {
+        return Ok(Some(Told::first(Reply::Refused(Refusal::IdempotencyKeyReused))));
+    }
+    let reply = command::decode_reply(&row.reply);
+    let reply = reply.ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))?;
+    Ok(Some(Told::repeated(with_content(reply.outcome, command))))
+}
+
+/// Whether the outcome of a new key can be remembered. Asked before the command is carried out: an outcome that could
+/// not be repeated must not be.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn has_room(
+    tables: &Tables<'_>,
+    now: Timestamp,
+    idempotency: &command::Idempotency,
+) -> Result<bool, Corrupt> {
+    KEYS.has_room(tables, now, &digest(&idempotency.owner)?, &KEYS_MOST)
+}
+
+/// Remembers what came of a request, if it changed anything: what changed nothing can be asked again.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn remember(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    idempotency: &command::Idempotency,
+    reply: &Reply,
+) -> Result<(), Corrupt> {
+    let Some(reply) = without_content(reply) else { return Ok(()) };
+    let reply = command::encode_reply(Told::first(reply));
+    let row = IdempotencyRow { request: idempotency.request.clone(), reply };
+    let (owner, key) = (digest(&idempotency.owner)?, digest(&idempotency.key)?);
+    KEYS.remember_of(tables, now, &owner, &key, row.encode_to_vec())
+}
+
+/// What is remembered of an outcome; `None` for one that is not.
+fn without_content(reply: &Reply) -> Option<Reply> {
+    match reply {
+        Reply::Refused(_) | Reply::Done { changed: false } => None,
+        Reply::Tool(written) if written.how() == How::Unchanged => None,
+        Reply::Tool(ToolWritten { how, row }) => {
+            let without_tool = |row: &ToolRow| ToolRow {
+                tool: None,
+                version: row.version,
+                registered_by: row.registered_by.clone(),
+                registered_at_millis: row.registered_at_millis,
+                updated_at_millis: row.updated_at_millis,
+            };
+            Some(Reply::Tool(ToolWritten { how: *how, row: row.as_ref().map(without_tool) }))
+        }
+        Reply::Agent(issued) => {
+            let agent = issued.row.as_ref()?.agent.as_ref()?;
+            let agent = Agent { agent_id: agent.agent_id.clone(), ..Agent::default() };
+            Some(Reply::Agent(AgentIssued {
+                row: Some(AgentRow { agent: Some(agent), ..AgentRow::default() }),
+            }))
+        }
+        Reply::Stream(written) => {
+            let row = written.row.as_ref()?;
+            let stream_id = row.stream.as_ref()?.stream_id.clone();
+            let stream = Some(Stream { stream_id, ..Stream::default() });
+            let row = StreamRow { stream, removed_subjects: Vec::new(), ..row.clone() };
+            Some(Reply::Stream(StreamWritten { row: Some(row) }))
+        }
+        Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) | Reply::Minted(_) => {
+            Some(reply.clone())
+        }
+    }
+}
+
+/// The same key and request bring the same entry.
+fn with_content(mut reply: Reply, command: &Command) -> Reply {
+    match (&mut reply, command) {
+        (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) => {
+            row.tool.clone_from(&command.tool);
+        }
+        (Reply::Stream(StreamWritten { row: Some(row) }), Command::CreateStream(command)) => {
+            // A retry draws another id: the first one's is what is there.
+            let stream_id = row.stream.take().unwrap_or_default().stream_id;
+            row.stream = command.stream.clone().map(|stream| Stream { stream_id, ..stream });
+        }
+        _ => {}
+    }
+    reply
+}
+
+/// A digest as the log has it.
+///
+/// # Errors
+/// [`Corrupt`] if it is not 16 bytes.
+pub fn digest(bytes: &[u8]) -> Result<Digest128, Corrupt> {
+    bytes.try_into().map(Digest128::from_bytes).map_err(|_| Corrupt::row("a digest is not 16 bytes"))
+}

@@ -1,0 +1,845 @@
+//! What the log's commands do: one function from (state, batch) to (state, replies).
+//!
+//! Pure: no clock, no randomness, no I/O, no policy, no cryptography. Time is log time.
+
+pub(crate) mod dedup;
+pub(crate) mod idempotency;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::caller;
+use super::command::{
+    self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow,
+    Submitted, Told,
+};
+use super::resources::events::{EventId, Span};
+use super::resources::feed::Note;
+use super::resources::revocation_index::RevocationIndex;
+use super::resources::signing_keys::SigningKeyFacts;
+use super::resources::streams::{Stream, StreamCursor};
+use super::resources::{
+    agents, audit_blocks, encryption_keys, feed, nonces, outbox, policies, revocations, signals,
+    signing_keys, streams, subject_blocks, tools,
+};
+use super::tables::row_cache::Resident;
+use super::tables::{
+    self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, FEED, INCARNATION, META, Moment, OUTBOX, PASSED, POLICY,
+    POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR,
+    TIME, TOOL, TOOLS, Tables,
+};
+use crate::clock::Timestamp;
+use crate::cluster::{Applied, Corrupt, LogTimes, Machine, Stamp, StateHash, Submission, View, Write};
+use crate::id::Incarnation;
+use dedup::Once;
+
+/// The state machine, with what it keeps in memory for readers.
+#[derive(Debug, Default)]
+pub struct Replicated {
+    index: ArcSwap<Index>,
+    revocations: RevocationIndex,
+    resident: Resident,
+    policy: watch::Sender<String>,
+    streams: watch::Sender<u64>,
+    outbox_end: watch::Sender<EventId>,
+    feed_end: watch::Sender<EventId>,
+}
+
+/// What readers need without touching a table. Replaced whole.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    /// 128 random bits that name the cluster; `None` before its first command.
+    pub cluster_id: Option<Incarnation>,
+    /// Which life of the cluster this is.
+    pub incarnation: Option<Incarnation>,
+    /// Log time.
+    pub time: Timestamp,
+    /// Elapsed time ([`tables::Moment::passed`]).
+    pub passed: Timestamp,
+    /// The digest of the current policy; empty if there is none.
+    pub policy: String,
+    /// Signing keys by `kid`. Shared: most entries change none.
+    pub signing_keys: Arc<BTreeMap<String, SigningKeyFacts>>,
+    /// Policy changes by number, oldest first.
+    pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
+    /// How many tools there are.
+    pub tools: u64,
+    /// How many revocations are remembered.
+    pub revocations: u64,
+    /// How many blocks of audit entries were ever dropped because they were old.
+    pub audit_dropped_by_age: u64,
+    /// And how many because there were too many bytes of them.
+    pub audit_dropped_by_bytes: u64,
+    /// Streams by their ids.
+    pub streams: Arc<BTreeMap<String, Arc<Stream>>>,
+    /// Where each of them stands.
+    pub stream_cursors: Arc<BTreeMap<String, Arc<StreamCursor>>>,
+}
+
+/// Where the tables of events end, as far as that was written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    outbox: Option<EventId>,
+    feed: Option<EventId>,
+}
+
+impl Ends {
+    fn put(&mut self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        match key {
+            outbox::SPAN => self.outbox = Some(Span::read(row)?.end),
+            feed::SPAN => self.feed = Some(Span::read(row)?.end),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Replicated {
+    /// What readers need, as of the last entry applied.
+    #[must_use]
+    pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
+        self.index.load()
+    }
+
+    /// What is revoked and blocked, as of the last entry applied.
+    #[must_use]
+    pub fn revocations(&self) -> &RevocationIndex {
+        &self.revocations
+    }
+
+    /// The rows that are kept in memory, as of the last entry applied.
+    #[must_use]
+    pub fn resident(&self) -> &Resident {
+        &self.resident
+    }
+
+    /// The digest of the current policy, and each change of it.
+    #[must_use]
+    pub fn policy_changes(&self) -> watch::Receiver<String> {
+        self.policy.subscribe()
+    }
+
+    /// Counts the changes of streams, those of their places left out.
+    #[must_use]
+    pub fn stream_changes(&self) -> watch::Receiver<u64> {
+        self.streams.subscribe()
+    }
+
+    /// Behind the last event of the outbox, and each change of that.
+    #[must_use]
+    pub fn outbox_end(&self) -> watch::Receiver<EventId> {
+        self.outbox_end.subscribe()
+    }
+
+    /// Behind the last event of the feed, and each change of that.
+    #[must_use]
+    pub fn feed_end(&self) -> watch::Receiver<EventId> {
+        self.feed_end.subscribe()
+    }
+
+    /// The index first: whoever is woken by a change of policy, or by an event, must find it.
+    fn replace_index(&self, index: Index, ends: Ends) {
+        let index = Arc::new(index);
+        let before = self.index.swap(Arc::clone(&index));
+        if !Arc::ptr_eq(&before.streams, &index.streams) {
+            self.streams.send_modify(|changes| *changes = changes.wrapping_add(1));
+        }
+        self.policy.send_if_modified(|policy| {
+            let changed = *policy != index.policy;
+            policy.clone_from(&index.policy);
+            changed
+        });
+        for (sender, end) in [(&self.outbox_end, ends.outbox), (&self.feed_end, ends.feed)] {
+            let Some(end) = end else { continue };
+            sender.send_if_modified(|known| std::mem::replace(known, end) != end);
+        }
+    }
+}
+
+impl Machine for Replicated {
+    const TABLES: &'static [&'static str] = tables::ALL;
+    // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start. Revocations, tools and
+    // heads of the audit are read to rebuild what is kept in memory, which reads each once.
+    const TABLES_READ_LATER: &'static [&'static str] =
+        &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
+
+    fn knows(command: &[u8]) -> bool {
+        command::is_known(command)
+    }
+
+    fn times(&self) -> LogTimes {
+        let index = self.index.load();
+        LogTimes { time: index.time, passed: index.passed }
+    }
+
+    fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
+        command::encode_batch(stamp, submissions)
+    }
+
+    fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
+        let batch = command::decode_batch(batch)?;
+        let mut tables = Tables::of_entry(view, index);
+        let moment = tables.advance(&batch.stamp)?;
+        let mut applied = Applied::default();
+        revocations::forget_ended(&mut tables, moment, facts_of(&batch))?;
+        let mut once = Once::begin(&mut tables, moment.passed, &batch)?;
+        let here = self.index.load().incarnation;
+        for Submitted { id, command, idempotency, caller } in batch.commands {
+            let known = match &id {
+                None => None,
+                Some(id) => once.known(&mut tables, id)?,
+            };
+            if let Some(reply) = known {
+                applied.replies.push(reply);
+                continue;
+            }
+            let is_refused = match &caller {
+                None => false,
+                Some(caller) => caller::is_refused(&tables, &self.revocations, here, caller)?,
+            };
+            let told = if is_refused {
+                Told::first(Reply::Refused(Refusal::CallerRefused))
+            } else {
+                let hash = &mut applied.expected_hash;
+                carry_out(&mut tables, moment, index, command, idempotency.as_ref(), hash)?
+            };
+            let reply = command::encode_reply(told);
+            if let Some(id) = &id {
+                once.remember(id, &reply);
+            }
+            applied.replies.push(reply);
+        }
+        once.end(&mut tables);
+        applied.writes = tables.into_writes();
+        Ok(applied)
+    }
+
+    fn project(&self, writes: &[Write], _index: u64) -> Result<(), Corrupt> {
+        let mut index = Index::clone(&self.index.load());
+        let mut ends = Ends::default();
+        for write in writes {
+            self.resident.project(write)?;
+            match write {
+                Write::Put { table: REVOCATION, key, value } => {
+                    take_revocation(&self.revocations, key, value)?;
+                }
+                Write::Delete { table: REVOCATION, key } => {
+                    self.revocations.forget(&idempotency::digest(key)?);
+                }
+                Write::Put { table: BLOCK, key, value } => take_block(&self.revocations, key, value)?,
+                Write::Put { table, key, value } => {
+                    if *table == META {
+                        ends.put(key, value)?;
+                    }
+                    index.put(table, key, value)?;
+                }
+                Write::Delete { table, key } => index.delete(table, key),
+                // Only tables that readers do not keep in memory have ranges deleted.
+                Write::DeleteRange { .. } => {}
+            }
+        }
+        self.replace_index(index, ends);
+        Ok(())
+    }
+
+    fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
+        let mut index = Index::default();
+        for table in [META, SIGNING_KEY, POLICY_HISTORY, STREAM, STREAM_CURSOR] {
+            visit(view, table, |key, row| index.put(table, key, row))?;
+        }
+        let revocations = RevocationIndex::default();
+        visit(view, REVOCATION, |key, row| take_revocation(&revocations, key, row))?;
+        visit(view, BLOCK, |key, row| take_block(&revocations, key, row))?;
+        if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
+            return Err(Corrupt::row("the current policy is not there"));
+        }
+        let ends = Ends {
+            outbox: Some(Span::at(view, outbox::SPAN)?.end),
+            feed: Some(Span::at(view, feed::SPAN)?.end),
+        };
+        self.resident.rebuild(view)?;
+        self.revocations.replace(revocations);
+        self.replace_index(index, ends);
+        Ok(())
+    }
+}
+
+impl Index {
+    fn put(&mut self, table: &str, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        match (table, key) {
+            (META, CLUSTER_ID) => self.cluster_id = Some(read_incarnation(row)?),
+            (META, INCARNATION) => self.incarnation = Some(read_incarnation(row)?),
+            (META, TIME) => self.time = read_time(row)?,
+            (META, PASSED) => self.passed = read_time(row)?,
+            (META, CURRENT_POLICY) => {
+                let digest = String::from_utf8(row.to_vec());
+                self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
+            }
+            (META, TOOLS) => self.tools = read_number(row)?,
+            (META, REVOCATIONS) => self.revocations = read_number(row)?,
+            (META, DROPPED_BY_AGE) => self.audit_dropped_by_age = read_number(row)?,
+            (META, DROPPED_BY_BYTES) => self.audit_dropped_by_bytes = read_number(row)?,
+            (SIGNING_KEY, kid) => {
+                let facts = SigningKeyFacts::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
+                Arc::make_mut(&mut self.signing_keys).insert(facts.kid.clone(), facts);
+            }
+            (POLICY_HISTORY, number) => {
+                let number = number.try_into().map(u64::from_be_bytes);
+                let number = number.map_err(|_| Corrupt::row("a policy change has no number"))?;
+                Arc::make_mut(&mut self.policy_history).insert(number, tables::decode(table, row)?);
+            }
+            (STREAM, _) => {
+                let stream = Stream::from_row(row)?;
+                let stream_id = stream.config.stream_id.clone();
+                Arc::make_mut(&mut self.streams).insert(stream_id, Arc::new(stream));
+            }
+            (STREAM_CURSOR, stream_id) => {
+                let stream_id = String::from_utf8(stream_id.to_vec());
+                let stream_id = stream_id.map_err(|_| Corrupt::row("a stream_id is not UTF-8"))?;
+                let cursor = Arc::new(StreamCursor::from_row(row)?);
+                Arc::make_mut(&mut self.stream_cursors).insert(stream_id, cursor);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &str, key: &[u8]) {
+        match table {
+            STREAM => Arc::make_mut(&mut self.streams).retain(|id, _| id.as_bytes() != key),
+            STREAM_CURSOR => Arc::make_mut(&mut self.stream_cursors).retain(|id, _| id.as_bytes() != key),
+            SIGNING_KEY => {
+                Arc::make_mut(&mut self.signing_keys).retain(|kid, _| kid.as_bytes() != key);
+            }
+            POLICY_HISTORY => {
+                Arc::make_mut(&mut self.policy_history).retain(|number, _| number.to_be_bytes() != key);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What comes of a command: of the same request under the same `Idempotency-Key` before, or now.
+fn carry_out(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    command: Command,
+    idempotency: Option<&Idempotency>,
+    expected_hash: &mut Option<(u64, StateHash)>,
+) -> Result<Told<Reply>, Corrupt> {
+    let now = moment.now;
+    if let Some(idempotency) = idempotency
+        && let Some(known) = idempotency::outcome(tables, moment.passed, idempotency, &command)?
+    {
+        return Ok(known);
+    }
+    if let Some(idempotency) = idempotency
+        && !idempotency::has_room(tables, moment.passed, idempotency)?
+    {
+        return Ok(Told::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+    }
+    let reply = match command {
+        Command::Bootstrap(command) => bootstrap(tables, moment, &command)?,
+        Command::RecordExchange(command) => nonces::record_exchange(tables, moment.passed, command)?,
+        Command::SpendToken(command) => nonces::spend_token(tables, moment.passed, &command)?,
+        Command::PublishSigningKey(command) => signing_keys::publish(tables, moment, &command)?,
+        Command::RetireSigningKey(command) => signing_keys::retire(tables, moment, &command.kid)?,
+        Command::TaintSigningKey(command) => signing_keys::taint(tables, moment, index, &command)?,
+        Command::PutPolicy(command) => policies::put(tables, now, &command)?,
+        Command::CheckStateHash(command) => {
+            let hash = command.hash.as_ref().try_into();
+            let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
+            *expected_hash = Some((command.index, hash));
+            Reply::Done { changed: false }
+        }
+        Command::PutTool(command) => tools::put(tables, now, command)?,
+        Command::DeregisterTool(command) => tools::deregister(tables, now, &command)?,
+        Command::IssueAgent(command) => agents::issue(tables, now, index, command)?,
+        Command::RevokeAgent(command) => agents::revoke(tables, moment, index, command)?,
+        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, moment, command)?,
+        Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
+        Command::AppendAuditBlock(command) => audit_blocks::append(tables, moment, command)?,
+        Command::AcceptSignal(command) => signals::accept(tables, moment, index, command)?,
+        Command::Revoke(command) => revocations::by_operator(tables, moment, index, command)?,
+        Command::AllowRevocations(command) => signals::allow(tables, &command)?,
+        Command::LiftBlock(command) => subject_blocks::lift(tables, moment, &command.id)?,
+        Command::CreateStream(command) => streams::create(tables, now, command)?,
+        Command::UpdateStream(command) => streams::update(tables, now, command)?,
+        Command::SetStreamStatus(command) => streams::set_status(tables, moment, command)?,
+        Command::ChangeStreamSubject(command) => streams::change_subject(tables, now, command)?,
+        Command::VerifyStream(command) => streams::verify(tables, moment, command)?,
+        Command::DeleteStream(command) => streams::delete(tables, now, &command)?,
+        Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
+    };
+    if let Some(idempotency) = idempotency {
+        idempotency::remember(tables, moment.passed, idempotency, &reply)?;
+    }
+    Ok(Told::first(reply))
+}
+
+fn take_revocation(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+    let (digest, index, at) = revocations::watermark(key, row)?;
+    revocations.put(digest, index, at)
+}
+
+fn take_block(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+    let (fact, by, is_blocked) = subject_blocks::standing(key, row)?;
+    revocations.set_block(fact, by, is_blocked);
+    Ok(())
+}
+
+/// How many facts a batch may revoke, at the most.
+fn facts_of(batch: &Batch) -> usize {
+    let of = |submitted: &Submitted| match &submitted.command {
+        Command::AcceptSignal(signal) => signal.effects.len(),
+        _ => 1,
+    };
+    batch.commands.iter().map(of).sum()
+}
+
+/// Every row of a table, until one is refused.
+fn visit(
+    view: &dyn View,
+    table: &str,
+    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let mut outcome = Ok(());
+    view.scan(table, &[], &mut |key, row| {
+        outcome = take(key, row);
+        outcome.is_ok()
+    })?;
+    outcome
+}
+
+fn read_incarnation(row: &[u8]) -> Result<Incarnation, Corrupt> {
+    row.try_into().map(Incarnation::from_bytes).map_err(|_| Corrupt::row("an id is not 16 bytes"))
+}
+
+fn read_time(row: &[u8]) -> Result<Timestamp, Corrupt> {
+    let millis = row.try_into().map(i64::from_be_bytes);
+    millis.map(Timestamp::from_millis).map_err(|_| Corrupt::row("a time is not a number"))
+}
+
+fn read_number(row: &[u8]) -> Result<u64, Corrupt> {
+    row.try_into().map(u64::from_be_bytes).map_err(|_| Corrupt::row("a count is not a number"))
+}
+
+fn bootstrap(tables: &mut Tables<'_>, moment: Moment, command: &Bootstrap) -> Result<Reply, Corrupt> {
+    if tables.row(META, INCARNATION)?.is_some() {
+        return Ok(Reply::Refused(Refusal::AlreadyBootstrapped));
+    }
+    let cluster_id = read_incarnation(&command.cluster_id)?.to_string();
+    read_incarnation(&command.incarnation)?;
+    tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
+    tables.put(META, INCARNATION, command.incarnation.to_vec());
+    if command.is_timed {
+        tables.put(META, BOOTSTRAPPED_AT, moment.passed.millis().to_be_bytes().to_vec());
+    }
+    let note = Note { kind: "cluster", subject: &cluster_id, detail: "bootstrapped", ..Note::default() };
+    feed::note(tables, moment.now, note)?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// The sources of a bundle.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn policy_sources(view: &dyn View, digest: &str) -> Result<Option<Vec<command::PolicySource>>, Corrupt> {
+    let row = view.get(POLICY, digest.as_bytes())?;
+    row.map(|row| tables::decode::<PolicyRow>(POLICY, &row).map(|bundle| bundle.sources)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Wake, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limits;
+    use crate::state::SigningKeyState;
+    use crate::state::command::{MintedToken, PolicySource, PublishSigningKey, PutPolicy, RecordExchange};
+    use crate::state::testing::{Bench, batch};
+    use crate::token::signing_key::SigningAlgorithm;
+
+    const DONE: Reply = Reply::Done { changed: true };
+    const AGAIN: Reply = Reply::Done { changed: false };
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn spend(nonce: u8) -> Command {
+        let digest = |byte: u8| Bytes::from(vec![byte; 16]);
+        let token = Some(MintedToken::default());
+        Command::RecordExchange(RecordExchange { nonce: digest(nonce), owner: digest(9), token })
+    }
+
+    fn publish(kid: &str, node_id: u64) -> Command {
+        publish_of("", kid, node_id)
+    }
+
+    fn publish_of(algorithm: &str, kid: &str, node_id: u64) -> Command {
+        let (kid, jwk, algorithm) = (kid.into(), "{}".into(), algorithm.into());
+        Command::PublishSigningKey(PublishSigningKey { kid, node_id, jwk, algorithm })
+    }
+
+    fn retire(kid: &str) -> Command {
+        Command::RetireSigningKey(command::RetireSigningKey { kid: kid.into() })
+    }
+
+    fn taint(kid: &str, digest: &[u8]) -> command::TaintSigningKey {
+        command::TaintSigningKey { kid: kid.into(), digest: Bytes::copy_from_slice(digest) }
+    }
+
+    fn put_policy(digest: &str, expected: &str) -> Command {
+        Command::PutPolicy(PutPolicy {
+            digest: digest.into(),
+            sources: vec![PolicySource { path: "a.rego".into(), text: digest.into() }],
+            applied_by: String::new(),
+            expected_current: expected.into(),
+            is_seed: false,
+        })
+    }
+
+    #[test]
+    fn only_the_first_key_of_a_cluster_signs_at_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        let usable_from = |bench: &Bench, kid: &str| bench.machine.index().signing_keys[kid].usable_from;
+        assert_eq!(usable_from(&bench, "first"), START);
+        assert_eq!(usable_from(&bench, "second"), START.plus(limits::KEY_PUBLISH_AHEAD));
+        assert_eq!(usable_from(&bench, "other"), START.plus(limits::KEY_PUBLISH_AHEAD));
+    }
+
+    #[test]
+    fn the_first_key_of_each_algorithm_signs_at_once_whichever_node_has_it() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let later = START.plus(Duration::from_secs(3600));
+        let sets = |kid: &str, node_id| publish_of("RS256", kid, node_id);
+        bench.apply(later, vec![sets("set", 2), sets("next set", 2), sets("other set", 1)]);
+        bench.one(later, publish("third", 1));
+        let usable_from = |kid: &str| bench.machine.index().signing_keys[kid].usable_from;
+        assert_eq!(usable_from("set"), later);
+        for kid in ["next set", "other set", "third"] {
+            assert_eq!(usable_from(kid), later.plus(limits::KEY_PUBLISH_AHEAD), "{kid}");
+        }
+    }
+
+    /// Of nodes that are founded together each brings one; and a node may be slower than the first operator.
+    #[test]
+    fn a_cluster_begins_with_one_policy_and_no_seed_replaces_another() {
+        let mut bench = Bench::default();
+        let seed = |digest: &str| match put_policy(digest, "") {
+            Command::PutPolicy(command) => Command::PutPolicy(PutPolicy { is_seed: true, ..command }),
+            other => other,
+        };
+        assert_eq!(bench.one(START, seed("a")), DONE);
+        for late in ["b", "a"] {
+            assert_eq!(bench.one(START, seed(late)), Reply::Refused(Refusal::PolicyChanged));
+        }
+        assert_eq!(bench.one(START, put_policy("c", "a")), DONE);
+        assert_eq!(bench.one(START, seed("a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(bench.machine.index().policy, "c");
+        assert_eq!(bench.machine.index().policy_history.len(), 2);
+    }
+
+    fn bootstrapped(at: Timestamp, is_timed: bool) -> Bench {
+        let mut bench = Bench::default();
+        let id = Bytes::from(vec![7; 16]);
+        let command = Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed };
+        assert_eq!(bench.one(at, Command::Bootstrap(command)), DONE);
+        bench
+    }
+
+    /// How much later than it is published each of these keys may sign.
+    fn waits(bench: &mut Bench, at: Timestamp, keys: Vec<Command>) -> Vec<Duration> {
+        let kids = |keys: &[Command]| -> Vec<String> {
+            let kid = |key: &Command| match key {
+                Command::PublishSigningKey(key) => key.kid.clone(),
+                _ => String::new(),
+            };
+            keys.iter().map(kid).collect()
+        };
+        let kids = kids(&keys);
+        assert!(bench.apply(at, keys).iter().all(|reply| *reply == DONE));
+        let known = Arc::clone(&bench.machine.index().signing_keys);
+        kids.iter().map(|kid| known[kid].usable_from.since(known[kid].published_at)).collect()
+    }
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const AGED: Duration = limits::KEY_PUBLISH_AHEAD;
+
+    #[test]
+    fn nodes_that_are_founded_together_all_sign_at_once_with_their_first_key() {
+        let mut bench = bootstrapped(START, true);
+        let keys = vec![publish("a1", 1), publish("a2", 1), publish_of("RS256", "r1", 1)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AT_ONCE]);
+        let last = START.plus(AGED).minus(Duration::from_millis(1));
+        let keys = vec![publish("b1", 2), publish("b2", 2), publish_of("RS256", "s1", 2)];
+        assert_eq!(waits(&mut bench, last, keys), [AT_ONCE, AGED, AT_ONCE]);
+        assert_eq!(waits(&mut bench, last, vec![publish("c1", 3)]), [AT_ONCE]);
+        let keys = vec![publish("d1", 4), publish_of("RS256", "t1", 4)];
+        assert_eq!(waits(&mut bench, START.plus(AGED), keys), [AGED, AGED], "it is not young any more");
+    }
+
+    /// Else whoever can taint a key has its node sign with one that nobody knows.
+    #[test]
+    fn a_node_whose_first_key_is_gone_does_not_sign_at_once_with_another() {
+        let mut bench = bootstrapped(START, true);
+        let keys = vec![publish("a1", 1), publish("b1", 2), publish("c1", 3)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE; 3]);
+        bench.one(START, Command::TaintSigningKey(taint("b1", &[])));
+        assert_eq!(waits(&mut bench, START, vec![publish("b2", 2)]), [AGED]);
+        // What is tainted is forgotten once the next key is published, and that is never while the cluster is young.
+        let late = START.plus(AGED).minus(Duration::from_millis(1));
+        bench.one(late, Command::TaintSigningKey(taint("b2", &[])));
+        assert_eq!(waits(&mut bench, late, vec![publish("b3", 2)]), [AGED]);
+        assert!(bench.machine.index().signing_keys.contains_key("b1"));
+    }
+
+    #[test]
+    fn a_node_that_has_retired_its_first_key_does_not_sign_at_once_with_another() {
+        let mut bench = bootstrapped(START, true);
+        // The clock jumps: the second is old enough to let the first go, and the cluster is young no more.
+        assert_eq!(waits(&mut bench, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
+        assert_eq!(bench.one(START.plus(AGED), retire("a1")), DONE);
+        assert_eq!(waits(&mut bench, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
+        let gone = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
+        assert_eq!(waits(&mut bench, gone, vec![publish("a4", 1)]), [AGED]);
+        assert!(!bench.machine.index().signing_keys.contains_key("a1"), "it is forgotten");
+    }
+
+    /// Its rows must come out as they did when they were written first.
+    #[test]
+    fn in_a_log_that_does_not_say_when_it_began_only_the_first_key_signs_at_once() {
+        let mut bench = bootstrapped(START, false);
+        assert!(!bench.rows.0.contains_key(&(META.to_owned(), BOOTSTRAPPED_AT.to_vec())));
+        let keys = vec![publish("a1", 1), publish("a2", 1), publish("b1", 2)];
+        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AGED]);
+    }
+
+    /// Whoever has cached keys since the last one of an algorithm has not cached the next.
+    #[test]
+    fn where_the_last_key_of_an_algorithm_is_long_gone_the_next_is_not_the_first() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
+        bench.one(START, Command::TaintSigningKey(taint("set", &[])));
+        let gone = START.plus(Duration::from_secs(24 * 3600));
+        bench.apply(gone, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
+        let keys = bench.machine.index().signing_keys.clone();
+        assert_eq!(keys["next set"].usable_from, gone.plus(limits::KEY_PUBLISH_AHEAD));
+        assert!(!keys.contains_key("set"), "its successor is there: it is forgotten");
+    }
+
+    #[test]
+    fn a_key_of_another_algorithm_is_no_successor() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
+        let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
+        for kid in ["token", "set"] {
+            assert_eq!(bench.one(aged, retire(kid)), Reply::Refused(Refusal::NoAgedSuccessor), "{kid}");
+        }
+        bench.one(aged, publish_of("RS256", "next set", 1));
+        let aged = aged.plus(limits::KEY_PUBLISH_AHEAD);
+        assert_eq!(bench.one(aged, retire("token")), Reply::Refused(Refusal::NoAgedSuccessor));
+        assert_eq!(bench.one(aged, retire("set")), DONE);
+    }
+
+    #[test]
+    fn a_restarted_node_knows_the_keys_it_knew_before() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1), publish("next", 1)]);
+        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("token"));
+        let keys = bench.machine.index().signing_keys.clone();
+        assert_eq!(keys["token"].algorithm, SigningAlgorithm::Es256);
+        assert_eq!(keys["set"].algorithm, SigningAlgorithm::Rs256);
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        assert_eq!(restarted.index().signing_keys, keys);
+    }
+
+    /// One term was led by a node whose clock was 100 days ahead: new keys would have been usable in 200 days, and old
+    /// ones went at once.
+    #[test]
+    fn a_leap_of_log_time_makes_no_key_older() {
+        let mut bench = bootstrapped(START, true);
+        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let leap = |passed: Duration| {
+            let ahead = START.plus(Duration::from_secs(100 * 24 * 3600));
+            Stamp { time: ahead, latest: ahead, passed: START.plus(passed) }
+        };
+        let told = |bench: &mut Bench, passed, command| {
+            bench.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
+        };
+        let second = Duration::from_secs(1);
+        let too_young = Reply::Refused(Refusal::NoAgedSuccessor);
+        assert_eq!(told(&mut bench, second, retire("first")), too_young);
+        assert_eq!(told(&mut bench, second, publish("other", 2)), DONE);
+        let usable_from = bench.machine.index().signing_keys["other"].usable_from;
+        assert_eq!(usable_from, START.plus(second), "the cluster is as young as it is");
+        assert_eq!(told(&mut bench, AGED, retire("first")), DONE);
+        assert_eq!(told(&mut bench, AGED, publish("third", 1)), DONE);
+        let first = bench.machine.index().signing_keys["first"].clone();
+        assert_eq!(first.state(START.plus(AGED)), SigningKeyState::Retired);
+    }
+
+    #[test]
+    fn a_key_of_an_unknown_algorithm_stops_the_node() {
+        let bench = Bench::default();
+        // ES256 has no name in the log: two spellings of one key would be two rows.
+        for algorithm in ["ES256", "RS384", "rs256", " "] {
+            let stamp = Stamp { time: START, ..Stamp::default() };
+            let batch = batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
+            assert!(bench.machine.apply(&bench.rows, &batch, 1).is_err(), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_retired_before_its_successor_is_old_enough() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        assert_eq!(bench.one(START, retire("first")), Reply::Refused(Refusal::NoAgedSuccessor));
+        let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
+        assert_eq!(bench.one(aged, retire("first")), DONE);
+        assert_eq!(bench.one(aged, retire("first")), AGAIN);
+        assert_eq!(bench.one(aged, retire("second")), Reply::Refused(Refusal::NoAgedSuccessor));
+        assert_eq!(bench.one(aged, retire("none")), Reply::Refused(Refusal::UnknownSigningKey));
+    }
+
+    #[test]
+    fn a_retired_key_is_forgotten_only_after_its_longest_token() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
+        bench.one(retired, retire("first"));
+        let facts = bench.machine.index().signing_keys["first"].clone();
+        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        assert!(facts.verifies(dead.minus(Duration::from_millis(1))));
+        assert!(!facts.verifies(dead));
+        bench.one(dead, publish("third", 1));
+        assert!(!bench.machine.index().signing_keys.contains_key("first"));
+    }
+
+    #[test]
+    fn a_policy_changed_by_another_is_not_overwritten() {
+        let mut bench = Bench::default();
+        bench.one(START, put_policy("a", ""));
+        bench.one(START, put_policy("b", "a"));
+        assert_eq!(bench.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(bench.machine.index().policy, "b");
+    }
+
+    /// What a reader finds at the very moment it is woken.
+    struct WokenReader {
+        machine: Arc<Replicated>,
+        found: Mutex<Vec<String>>,
+    }
+
+    impl Wake for WokenReader {
+        fn wake(self: Arc<Self>) {
+            self.found.lock().expect("lock").push(self.machine.index().policy.clone());
+        }
+    }
+
+    #[test]
+    fn whoever_is_woken_by_a_change_of_policy_finds_it() {
+        let machine = Arc::new(Replicated::default());
+        let reader = Arc::new(WokenReader { machine: Arc::clone(&machine), found: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&reader));
+        let mut changes = machine.policy_changes();
+        let mut changed = pin!(changes.changed());
+        assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        machine.replace_index(Index { policy: "new".to_owned(), ..Index::default() }, Ends::default());
+        assert_eq!(*reader.found.lock().expect("lock"), ["new"]);
+    }
+
+    #[test]
+    fn history_is_bounded_and_keeps_every_bundle_it_names() {
+        let mut bench = Bench::default();
+        for number in 0..3 * limits::POLICY_HISTORY_MAX {
+            bench.one(START, put_policy(&format!("p{}", number % 5 + number / 7), ""));
+        }
+        let index = Index::clone(&bench.machine.index());
+        assert_eq!(index.policy_history.len(), limits::POLICY_HISTORY_MAX);
+        for change in index.policy_history.values() {
+            assert!(policy_sources(&bench.rows, &change.digest).expect("row").is_some(), "{}", change.digest);
+        }
+        let bundles = bench.rows.0.keys().filter(|(table, _)| table == POLICY).count();
+        assert!(bundles <= limits::POLICY_HISTORY_MAX);
+    }
+
+    #[test]
+    fn a_second_bootstrap_is_refused() {
+        let mut bench = Bench::default();
+        let bootstrap = |byte: u8| {
+            let id = Bytes::from(vec![byte; 16]);
+            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed: true })
+        };
+        assert_eq!(bench.one(START, bootstrap(1)), DONE);
+        assert_eq!(bench.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));
+        assert_eq!(bench.machine.index().incarnation, Some(Incarnation::from_bytes([1; 16])));
+    }
+
+    #[test]
+    fn what_is_kept_in_memory_is_the_same_after_a_restart() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![publish("first", 1), publish("second", 1), put_policy("a", "")]);
+        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("first"));
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", bench.machine.index()));
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = || vec![publish("a", 1), spend(1), spend(2), put_policy("p", "")];
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        together.apply(START, commands());
+        for command in commands() {
+            apart.one(START, command);
+        }
+        assert_eq!(together.rows.without_events(), apart.rows.without_events());
+    }
+
+    #[test]
+    fn beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten() {
+        let mut bench = Bench::default();
+        let each =
+            |at: usize| publish_of(if at.is_multiple_of(2) { "" } else { "RS256" }, &format!("k{at}"), 1);
+        let keys = (0..limits::SIGNING_KEYS_MAX).map(each).collect();
+        assert!(bench.apply(START, keys).iter().all(|reply| *reply == DONE));
+        for algorithm in ["", "RS256"] {
+            let more = publish_of(algorithm, "more", 1);
+            assert_eq!(bench.one(START, more), Reply::Refused(Refusal::TooManySigningKeys));
+        }
+        let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
+        assert_eq!(bench.one(retired, retire("k0")), DONE);
+        assert_eq!(bench.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
+        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        assert_eq!(bench.one(dead, publish("more", 1)), DONE);
+    }
+
+    #[test]
+    fn a_taint_reaches_what_derives_from_the_key_and_one_from_an_older_log_the_key_alone() {
+        let mut bench = Bench::default();
+        for kid in ["old", "new"] {
+            bench.one(START, publish(kid, 1));
+        }
+        let taint = |kid: &str, digest: &[u8]| Command::TaintSigningKey(taint(kid, digest));
+        assert_eq!(bench.one(START, taint("old", &[])), DONE);
+        assert_eq!(bench.one(START, taint("new", &[7; 16])), DONE);
+        assert_eq!(bench.one(START, taint("new", &[7; 16])), AGAIN);
+        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
+        let tainted = crate::id::Digest128::from_bytes([7; 16]);
+        assert!(bench.machine.revocations().covers(None, &[tainted], None, START));
+        let tainted =
+            bench.machine.index().signing_keys.values().filter(|key| key.tainted_at.is_some()).count();
+        assert_eq!(tainted, 2);
+    }
+}

@@ -1,0 +1,897 @@
+//! Agents as replicated state: what each was granted, on whose behalf it acts, and its end.
+//!
+//! They are read from the tables, not kept in memory: who issues agents must not decide how much memory
+//! a node needs.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::events::SecurityEvent;
+use super::revocations::{Made, Note};
+use super::{encryption_keys, feed, outbox, revocations};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, Fresh, View};
+use crate::id::WorkloadId;
+use crate::limits;
+use crate::state::command::{
+    Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent,
+};
+use crate::state::tables::quotas::Owned;
+use crate::state::tables::{
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
+};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::token::lineage::{self, canonical_name};
+
+/// Row of the meta table: how many agents there are.
+const AGENTS: &[u8] = b"agents";
+
+/// An agent as the log knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IssuedAgent {
+    /// What it was granted.
+    pub agent: Agent,
+    /// Who had it issued; empty for nobody.
+    pub issued_by: String,
+    /// When, in log time.
+    pub issued_at: Timestamp,
+    /// It is not renewed beyond, and no identity token of it lives longer.
+    pub ends_at: Timestamp,
+    /// When it was revoked itself; the revocation of an ancestor, or of whoever had it issued, is not noted
+    /// here.
+    pub revoked_at: Option<Timestamp>,
+    /// The log index of the entry that issued it.
+    pub issued_index: u64,
+    /// Who had it, and those on whose behalf it acts, issued: each once, nobody left out.
+    pub issuers: Vec<String>,
+}
+
+impl IssuedAgent {
+    /// Whether it derives from this workload, and is revoked with it: it is this agent, acts on its behalf at
+    /// whatever remove, or was issued because the workload asked for it or for one on whose behalf it acts.
+    #[must_use]
+    pub fn derives_from(&self, workload: &str) -> bool {
+        let mut names = self.agent.ancestors.iter().chain(&self.issuers).chain([&self.agent.agent_id]);
+        names.any(|name| lineage::is_same_name(name, workload))
+    }
+}
+
+/// What an agent is good for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentStanding {
+    /// It can be renewed, and act.
+    Active,
+    /// It, an agent on whose behalf it acts, or whoever had one of these issued, is revoked, for ever.
+    Revoked,
+    /// It has come to the end of its life.
+    Ended,
+}
+
+impl AgentStanding {
+    /// One lower-case word, as shown by the API and the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl TryFrom<AgentRow> for IssuedAgent {
+    type Error = Corrupt;
+
+    fn try_from(row: AgentRow) -> Result<Self, Corrupt> {
+        let issuers = issuers(&row).map(str::to_owned).collect();
+        Ok(Self {
+            agent: row.agent.ok_or_else(|| Corrupt::row("a row of an agent is without the agent"))?,
+            issued_by: row.issued_by,
+            issued_at: Timestamp::from_millis(row.issued_at_millis),
+            ends_at: Timestamp::from_millis(row.ends_at_millis),
+            revoked_at: (row.revoked_at_millis != 0).then(|| Timestamp::from_millis(row.revoked_at_millis)),
+            issued_index: row.issued_index,
+            issuers,
+        })
+    }
+}
+
+/// Issues an agent. It ends with its parent at the latest.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn issue(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    index: u64,
+    command: IssueAgent,
+) -> Result<Reply, Corrupt> {
+    let mut agent = command.agent.ok_or_else(|| Corrupt::row("a command issues no agent"))?;
+    let id = agent.agent_id.clone();
+    if find(tables, &id)?.is_some() {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    let mut ends_at = now.plus(limits::AGENT_LIFETIME_MAX);
+    let mut ancestors_issued_by = Vec::new();
+    if let Some(parent) = &agent.on_behalf_of {
+        let row = match acting(tables, now, parent)? {
+            Ok(row) => row,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
+        ends_at = ends_at.min(Timestamp::from_millis(row.ends_at_millis));
+        agent.ancestors = std::iter::once(parent.clone()).chain(ancestors(&row).iter().cloned()).collect();
+        let others = issuers(&row).filter(|issuer| *issuer != command.issued_by);
+        ancestors_issued_by = others.map(str::to_owned).collect();
+    }
+    forget_ended(tables, now)?;
+    let agents = tables.number(AGENTS)?;
+    let of_caller = Owned::Agents.of(tables, &command.issued_by)?;
+    if agents >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
+        return Ok(Reply::Refused(Refusal::TooManyAgents));
+    }
+    let row = AgentRow {
+        agent: Some(agent),
+        issued_by: command.issued_by,
+        issued_at_millis: now.millis(),
+        ends_at_millis: ends_at.millis(),
+        issued_index: index,
+        ancestors_issued_by,
+        ..AgentRow::default()
+    };
+    tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
+    Owned::Agents.add(tables, &row.issued_by)?;
+    tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
+    tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
+    tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
+    feed::note(tables, now, feed::Note::of_agent(&id, &row.issued_by, "issued"))?;
+    Ok(Reply::Agent(AgentIssued { row: Some(row) }))
+}
+
+/// Revokes an agent, and all that derives from it. It is forgotten as soon as no token of it can live, so
+/// that whoever has too many agents makes room by revoking; its descendants stay revoked without it.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn revoke(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    command: RevokeAgent,
+) -> Result<Reply, Corrupt> {
+    let Some(row) = find(tables, &command.agent_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownAgent));
+    };
+    if row.issued_by != command.caller && !command.is_operator {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    if row.revoked_at_millis != 0 {
+        return Ok(Reply::Done { changed: false });
+    }
+    let fact = Fact {
+        digest: command.digest.clone(),
+        kind: lineage::SUBJECT.to_owned(),
+        issuer: String::new(),
+        value: command.agent_id,
+    };
+    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
+    revocations::revoke(tables, moment, index, &command.digest, note)?;
+    if let Some(event) = command.event {
+        outbox::append(tables, moment, event)?;
+    }
+    Ok(Reply::Done { changed: true })
+}
+
+/// Notes that a workload is revoked, for its agents. If it is one itself, that is for ever: none of its tokens
+/// is good for a renewal any more. If it had agents issued, those are revoked as long as they are remembered,
+/// which is longer than the revocation is; one that it has issued afterwards is not.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn note_revoked(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    index: u64,
+    workload: &str,
+    by: &str,
+) -> Result<(), Corrupt> {
+    let workload = canonical_name(workload);
+    if Owned::Agents.of(tables, &workload)? > 0 {
+        tables.put(AGENT_ISSUER_REVOKED, workload.as_bytes(), index.to_be_bytes().to_vec());
+    }
+    let agent_id = workload.as_ref();
+    let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
+    let ends_at = Timestamp::from_millis(row.ends_at_millis);
+    let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
+    tables.delete(AGENT_END, &end(ends_at, agent_id));
+    tables.put(AGENT_END, &end(last_token_ends_at, agent_id), Vec::new());
+    let (revoked_at_millis, revoked_by) = (now.millis(), by.to_owned());
+    let row = AgentRow { revoked_at_millis, revoked_by, revoked_index: index, ..row };
+    tables.put(AGENT, agent_id.as_bytes(), row.encode_to_vec());
+    feed::note(tables, now, feed::Note::of_agent(agent_id, by, "revoked"))
+}
+
+/// The row of an agent, whatever it is good for.
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn find(tables: &Tables<'_>, agent_id: &str) -> Result<Option<AgentRow>, Corrupt> {
+    tables.row(AGENT, agent_id.as_bytes())?.map(|row| decode::<AgentRow>(AGENT, &row)).transpose()
+}
+
+/// The row of an agent that is neither revoked nor ended, nor acts on behalf of one that is; or why it
+/// is none.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn acting(
+    tables: &Tables<'_>,
+    now: Timestamp,
+    agent_id: &str,
+) -> Result<Result<AgentRow, Refusal>, Corrupt> {
+    let Some(row) = find(tables, agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
+    Ok(match standing(tables, now, &row.clone().try_into()?)? {
+        AgentStanding::Active => Ok(row),
+        AgentStanding::Revoked => Err(Refusal::AgentRevoked),
+        AgentStanding::Ended => Err(Refusal::AgentEnded),
+    })
+}
+
+fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<AgentStanding, Corrupt> {
+    for ancestor in &agent.agent.ancestors {
+        // None ends before its descendants: one that is forgotten sooner was revoked.
+        match find(tables, ancestor)? {
+            Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
+            None if now >= agent.ends_at => return Ok(AgentStanding::Ended),
+            Some(_) | None => return Ok(AgentStanding::Revoked),
+        }
+    }
+    Ok(if agent.revoked_at.is_some() || is_issuer_revoked(tables, agent)? {
+        AgentStanding::Revoked
+    } else if now >= agent.ends_at {
+        AgentStanding::Ended
+    } else {
+        AgentStanding::Active
+    })
+}
+
+/// Whether somebody who had it, or one on whose behalf it acts, issued was revoked since. What was issued by
+/// the entry that revokes counts as before it.
+fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, Corrupt> {
+    for issuer in &agent.issuers {
+        if issuer_revoked(tables, issuer)?.is_some_and(|revoked| revoked >= agent.issued_index) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The log index of the entry that revoked a workload which has agents that it had issued.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn issuer_revoked(tables: &Tables<'_>, workload: &str) -> Result<Option<u64>, Corrupt> {
+    let row = tables.row(AGENT_ISSUER_REVOKED, canonical_name(workload).as_bytes())?;
+    row.map(|row| eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)).transpose()
+}
+
+/// Whether an agent was in force until the entry that made this revocation of `workload`.
+fn was_active(
+    tables: &Tables<'_>,
+    agent: &IssuedAgent,
+    workload: &str,
+    made: &Made,
+) -> Result<bool, Corrupt> {
+    if agent.issued_index > made.index || agent.ends_at <= made.at {
+        return Ok(false);
+    }
+    for id in agent.agent.ancestors.iter().chain([&agent.agent.agent_id]) {
+        // One that is forgotten was revoked before.
+        let Some(row) = find(tables, id)? else { return Ok(false) };
+        if row.revoked_at_millis != 0 && row.revoked_index < made.index {
+            return Ok(false);
+        }
+    }
+    for issuer in &agent.issuers {
+        let revoked = match issuer_revoked(tables, issuer)? {
+            Some(_) if lineage::is_same_name(issuer, workload) => made.issuer_revoked_before,
+            revoked => revoked.unwrap_or_default(),
+        };
+        if revoked < made.index && revoked >= agent.issued_index.max(1) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Each once; nobody is left out.
+fn issuers(row: &AgentRow) -> impl Iterator<Item = &str> {
+    let issued_by = std::iter::once(&row.issued_by).chain(&row.ancestors_issued_by);
+    issued_by.map(String::as_str).filter(|issuer| !issuer.is_empty())
+}
+
+fn ancestors(row: &AgentRow) -> &[String] {
+    row.agent.as_ref().map(|agent| agent.ancestors.as_slice()).unwrap_or_default()
+}
+
+/// Forgets a few agents that ended, or were revoked, long ago.
+fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
+    // Nothing that this entry has written has ended.
+    let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
+    let mut ended = Vec::new();
+    tables.earlier_keys(AGENT_END, &[], &mut |key| {
+        let Some((at, id)) = key.split_first_chunk::<8>() else { return false };
+        if i64::from_be_bytes(*at) > kept || ended.len() == limits::AGENTS_FORGOTTEN_AT_ONCE {
+            return false;
+        }
+        if !tables.is_deleted(AGENT_END, key) {
+            ended.push((key.to_vec(), id.to_vec()));
+        }
+        true
+    })?;
+    for (key, id) in &ended {
+        let id = std::str::from_utf8(id).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
+        let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an agent that ended is not there"))?;
+        encryption_keys::forget(tables, id)?;
+        tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
+        tables.delete(AGENT, id.as_bytes());
+        tables.delete(AGENT_END, key);
+        Owned::Agents.remove(tables, &row.issued_by)?;
+        let is_last = Owned::Agents.of(tables, &row.issued_by)? == 0;
+        let issuer = canonical_name(&row.issued_by);
+        if is_last && tables.row(AGENT_ISSUER_REVOKED, issuer.as_bytes())?.is_some() {
+            tables.delete(AGENT_ISSUER_REVOKED, issuer.as_bytes());
+        }
+    }
+    if !ended.is_empty() {
+        let forgotten = u64::try_from(ended.len()).unwrap_or(0);
+        let agents = tables.number(AGENTS)?.saturating_sub(forgotten);
+        tables.put(META, AGENTS, agents.to_be_bytes().to_vec());
+    }
+    Ok(())
+}
+
+fn of_issuer(issued_by: &str, agent_id: &str) -> Vec<u8> {
+    [issued_by.as_bytes(), &[0], agent_id.as_bytes()].concat()
+}
+
+fn end(ends_at: Timestamp, agent_id: &str) -> Vec<u8> {
+    [&ends_at.millis().to_be_bytes()[..], agent_id.as_bytes()].concat()
+}
+
+fn page(
+    view: &dyn View,
+    issued_by: Option<&str>,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
+    let prefix = issued_by.map_or_else(Vec::new, |issued_by| of_issuer(issued_by, ""));
+    // The least key behind another one.
+    let from = after.map_or_else(|| prefix.clone(), |after| [&prefix, after.as_bytes(), &[0]].concat());
+    let table = if issued_by.is_some() { AGENT_OF_ISSUER } else { AGENT };
+    let mut ids = Vec::new();
+    view.scan(table, &from, &mut |key, _| match key.strip_prefix(prefix.as_slice()) {
+        Some(id) if ids.len() <= limit => {
+            ids.push(id.to_vec());
+            true
+        }
+        _ => false,
+    })?;
+    let (mut agents, mut bytes, mut last) = (Vec::new(), 0, None);
+    for (at, id) in ids.into_iter().enumerate() {
+        if at >= limit || bytes >= limits::TOOL_PAGE_BYTES_FULL {
+            let next = last.map(String::from_utf8).transpose();
+            return Ok((agents, next.map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?));
+        }
+        // It may have been forgotten meanwhile.
+        if let Some(row) = view.get(AGENT, &id)? {
+            bytes += row.len();
+            agents.push(decode::<AgentRow>(AGENT, &row)?.try_into()?);
+        }
+        last = Some(id);
+    }
+    Ok((agents, None))
+}
+
+impl State {
+    /// An agent, whatever it is good for.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if its row is not what was written.
+    pub fn agent(&self, agent_id: &str) -> Result<Option<IssuedAgent>, Corrupt> {
+        let row = self.core.view().get(AGENT, agent_id.as_bytes())?;
+        row.map(|row| decode::<AgentRow>(AGENT, &row)?.try_into()).transpose()
+    }
+
+    /// At most `limit` agents behind `after`, in the order of their ids, and behind which there are more,
+    /// if there are. `issued_by`: only those that this caller had issued. There are fewer where they have
+    /// [`limits::TOOL_PAGE_BYTES_FULL`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agents(
+        &self,
+        issued_by: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
+        page(self.core.view(), issued_by, after, limit)
+    }
+
+    /// What an agent is good for at `now`, which is no earlier than log time.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agent_standing(
+        &self,
+        _fresh: &Fresh,
+        agent: &IssuedAgent,
+        now: Timestamp,
+    ) -> Result<AgentStanding, Corrupt> {
+        standing(&Tables::new(self.core.view()), now, agent)
+    }
+
+    /// Whether an agent was in force until a revocation of `workload` was made, as far as is remembered: one
+    /// that was revoked or had ended before, or was issued after, was not hit by it.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn agent_was_active(
+        &self,
+        agent: &IssuedAgent,
+        workload: &str,
+        made: &Made,
+    ) -> Result<bool, Corrupt> {
+        was_active(&Tables::new(self.core.view()), agent, workload, made)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
+    /// what it is good for is the log's to say.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
+    /// behalf of its parent; [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn issue_agent(
+        self,
+        agent: Agent,
+        issued_by: String,
+        idempotency: Option<Idempotency>,
+    ) -> Result<String, Error> {
+        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
+        match self.propose_once(command, idempotency).await?.outcome {
+            Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
+                Ok(agent.agent_id)
+            }
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Revokes an agent, for ever, and all that derives from it; `event` is what streams are told of it. Whether
+    /// that changed anything.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
+    /// [`Error::Write`] says.
+    pub async fn revoke_agent(
+        self,
+        agent_id: &WorkloadId,
+        caller: String,
+        is_operator: bool,
+        event: Option<SecurityEvent>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<bool, Error> {
+        let command = RevokeAgent {
+            agent_id: agent_id.as_str().to_owned(),
+            digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
+            caller,
+            is_operator,
+            event: event.map(Into::into),
+        };
+        match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
+            Reply::Done { changed } => Ok(changed),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::id::{Digest128, DigestKind};
+    use crate::state::command::{self, EncryptionKeyRow, Metadata};
+    use crate::state::tables::{ENCRYPTION_KEY, OWNED, REVOCATION};
+    use crate::state::testing::Bench;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn id(name: &str) -> String {
+        format!("wimse://a.example/agent/mcp/{name}")
+    }
+
+    fn new(name: &str, parent: Option<&str>) -> Command {
+        let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+        Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
+    }
+
+    fn gone(name: &str, caller: &str, is_operator: bool) -> Command {
+        let digest = Digest128::of(DigestKind::Subject, b"", id(name).as_bytes());
+        Command::RevokeAgent(RevokeAgent {
+            agent_id: id(name),
+            digest: Bytes::copy_from_slice(digest.as_bytes()),
+            caller: caller.to_owned(),
+            is_operator,
+            event: None,
+        })
+    }
+
+    #[track_caller]
+    fn issued(reply: Reply) -> IssuedAgent {
+        match reply {
+            Reply::Agent(AgentIssued { row: Some(row) }) => row.try_into().expect("an agent"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(reply: &Reply) -> Option<Refusal> {
+        match reply {
+            Reply::Refused(refusal) => Some(*refusal),
+            _ => None,
+        }
+    }
+
+    fn rows(bench: &Bench, table: &str) -> usize {
+        bench.rows.0.keys().filter(|(of, _)| of == table).count()
+    }
+
+    #[test]
+    fn an_agent_ends_with_its_parent_and_derives_from_all_above_it() {
+        let mut bench = Bench::default();
+        let root = issued(bench.one(START, new("root", None)));
+        assert_eq!(root.ends_at, START.plus(limits::AGENT_LIFETIME_MAX));
+        let later = START.plus(SECOND);
+        let child = issued(bench.one(later, new("child", Some("root"))));
+        assert_eq!((child.issued_at, child.ends_at), (later, root.ends_at));
+        let grandchild = issued(bench.one(later, new("grandchild", Some("child"))));
+        assert_eq!(grandchild.agent.ancestors, [id("child"), id("root")]);
+        let own = issued(bench.one(later, new("own", None)));
+        assert_eq!((own.ends_at, own.agent.ancestors.len()), (later.plus(limits::AGENT_LIFETIME_MAX), 0));
+    }
+
+    #[test]
+    fn a_parent_that_is_unknown_revoked_or_ended_has_no_child() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        let refusal = |bench: &mut Bench, at, parent| refused(&bench.one(at, new("x", Some(parent))));
+        assert_eq!(refusal(&mut bench, START, "none"), Some(Refusal::UnknownAgent));
+        bench.one(START, gone("root", "alice", false));
+        for parent in ["root", "child"] {
+            assert_eq!(refusal(&mut bench, START, parent), Some(Refusal::AgentRevoked), "{parent}");
+        }
+        let end = START.plus(limits::AGENT_LIFETIME_MAX);
+        assert_eq!(refusal(&mut bench, end, "other"), Some(Refusal::AgentEnded));
+        issued(bench.one(end, new("y", None)));
+        let mut bench = Bench::default();
+        bench.one(START, new("other", None));
+        issued(bench.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
+    }
+
+    /// Revokes a workload that is no agent.
+    fn without(workload: &str) -> Command {
+        let fact = lineage::Fact::workload(&workload.parse().expect("an id"));
+        let fact = Some(revocations::fact_row(&fact));
+        Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
+    }
+
+    fn new_by(name: &str, parent: Option<&str>, caller: &str) -> Command {
+        let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+        Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: caller.to_owned() })
+    }
+
+    fn stands(bench: &Bench, name: &str) -> AgentStanding {
+        let tables = Tables::new(&bench.rows);
+        let row = find(&tables, &id(name)).expect("readable").expect("there");
+        standing(&tables, START, &row.try_into().expect("an agent")).expect("readable")
+    }
+
+    #[test]
+    fn agents_are_revoked_with_who_had_them_or_those_above_them_issued_and_later_ones_are_not() {
+        let (one, other) = ("spiffe://a.example/one", "spiffe://a.example/other");
+        let mut bench = Bench::default();
+        for (name, parent, caller) in [
+            ("root", None, one),
+            ("child", Some("root"), other),
+            ("grandchild", Some("child"), other),
+            ("apart", None, other),
+            ("alike", None, "spiffe://a.example/onemore"),
+            ("nobodys", None, ""),
+        ] {
+            bench.one(START, new_by(name, parent, caller));
+        }
+        let child = issued(bench.one(START, new_by("again", Some("grandchild"), one)));
+        assert_eq!(child.issuers, [one, other], "each once");
+        let derives = |name: &str, from: &str| {
+            let row = find(&Tables::new(&bench.rows), &id(name)).expect("readable").expect("there");
+            IssuedAgent::try_from(row).expect("an agent").derives_from(from)
+        };
+        assert!(derives("grandchild", one) && derives("grandchild", other) && derives("again", other));
+        assert!(derives("grandchild", "wimse://a.example/one"), "under its other name");
+        assert!(!derives("root", other) && !derives("apart", one) && !derives("nobodys", ""));
+
+        // Under its other name.
+        bench.one(START, without("wimse://a.example/one"));
+        for name in ["root", "child", "grandchild", "again"] {
+            assert_eq!(stands(&bench, name), AgentStanding::Revoked, "{name}");
+        }
+        for name in ["apart", "alike", "nobodys"] {
+            assert_eq!(stands(&bench, name), AgentStanding::Active, "{name}");
+        }
+        let refusal = refused(&bench.one(START, new_by("late", Some("grandchild"), other)));
+        assert_eq!(refusal, Some(Refusal::AgentRevoked));
+        bench.one(START, new_by("fresh", None, one));
+        bench.one(START, new_by("late", Some("fresh"), one));
+        assert_eq!(
+            (stands(&bench, "fresh"), stands(&bench, "late")),
+            (AgentStanding::Active, AgentStanding::Active)
+        );
+        // The revocation is forgotten before its agents are, and they stay revoked.
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        bench.one(later, new_by("other", None, other));
+        assert_eq!((rows(&bench, REVOCATION), stands(&bench, "root")), (0, AgentStanding::Revoked));
+        assert_eq!(stands(&bench, "late"), AgentStanding::Active);
+    }
+
+    #[test]
+    fn who_was_revoked_is_remembered_as_long_as_its_agents_and_only_if_it_has_any() {
+        let caller = "spiffe://a.example/one";
+        let mut bench = Bench::default();
+        bench.one(START, without(caller));
+        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 0);
+        bench.apply(START, vec![new_by("same", None, caller), without(caller)]);
+        assert_eq!(stands(&bench, "same"), AgentStanding::Revoked);
+        bench.one(START, new_by("after", None, caller));
+        let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 1);
+        bench.one(end, new_by("x", None, "spiffe://a.example/other"));
+        assert_eq!((rows(&bench, AGENT_ISSUER_REVOKED), rows(&bench, AGENT)), (0, 1));
+    }
+
+    #[test]
+    fn a_child_issued_in_the_same_entry_as_its_parents_revocation_is_refused() {
+        let mut bench = Bench::default();
+        let replies = bench
+            .apply(START, vec![new("root", None), gone("root", "alice", false), new("child", Some("root"))]);
+        assert_eq!(refused(&replies[2]), Some(Refusal::AgentRevoked));
+    }
+
+    #[test]
+    fn only_who_had_it_issued_and_an_operator_revoke_an_agent_and_it_is_revoked_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("a", None), new("b", None)]);
+        assert_eq!(refused(&bench.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&bench.one(START, gone("a", "", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&bench.one(START, gone("none", "alice", true))), Some(Refusal::UnknownAgent));
+        assert_eq!(rows(&bench, REVOCATION), 0);
+        let changed = |reply| matches!(reply, Reply::Done { changed: true });
+        assert!(changed(bench.one(START, gone("a", "alice", false))));
+        assert!(changed(bench.one(START, gone("b", "bob", true))));
+        let before = bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())].clone();
+        assert!(!changed(bench.one(START.plus(SECOND), gone("a", "bob", true))));
+        assert_eq!(bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())], before);
+        let row = AgentRow::decode(before.as_slice()).expect("row");
+        assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
+        let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
+        assert!(bench.machine.revocations().covers(None, &[digest], None, START));
+        assert_eq!(digest, lineage::workload(&id("a").parse().expect("an identifier")), "what tokens carry");
+    }
+
+    #[test]
+    fn a_retry_with_its_idempotency_key_is_told_the_first_agent_of_which_only_the_id_was_remembered() {
+        let mut bench = Bench::default();
+        let once = |name: &str| {
+            let idempotency = command::Idempotency {
+                key: Bytes::from_static(&[1; 16]),
+                request: Bytes::from_static(&[7; 16]),
+                owner: Bytes::from_static(&[9; 16]),
+            };
+            let agent = Agent { agent_id: id(name), agent_name: "n".repeat(256), ..Agent::default() };
+            let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
+            command::encode_once(Command::IssueAgent(command), Some(idempotency))
+        };
+        bench.encoded(START, vec![once("first")]);
+        // Each request draws another id.
+        let told = bench.told(START, vec![once("second")]).remove(0);
+        assert!(told.is_repeated);
+        let agent = Agent { agent_id: id("first"), ..Agent::default() };
+        let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
+        assert_eq!(told.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
+        assert_eq!(rows(&bench, AGENT), 1);
+    }
+
+    #[test]
+    fn a_page_of_agents_ends_where_it_is_full() {
+        let mut bench = Bench::default();
+        let value = "v".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
+        for name in ["a", "b", "c", "d", "e"] {
+            let metadata = vec![Metadata { name: "m".to_owned(), value: value.clone() }];
+            let agent = Agent { agent_id: id(name), metadata, ..Agent::default() };
+            let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
+            bench.one(START, Command::IssueAgent(command));
+        }
+        for issued_by in [None, Some("alice")] {
+            let (first, next) = page(&bench.rows, issued_by, None, 1000).expect("page");
+            assert_eq!((first.len(), next), (4, Some(id("d"))));
+            let (second, next) = page(&bench.rows, issued_by, Some(&id("d")), 1000).expect("page");
+            assert_eq!((second.len(), next), (1, None));
+            let (few, next) = page(&bench.rows, issued_by, None, 2).expect("page");
+            assert_eq!((few.len(), next), (2, Some(id("b"))));
+        }
+    }
+
+    #[test]
+    fn an_id_is_given_once() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        assert_eq!(refused(&bench.one(START, new("a", None))), Some(Refusal::NotTheOwner));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 1u64.to_be_bytes());
+    }
+
+    #[test]
+    fn an_ended_agent_is_shown_for_a_day_and_then_forgotten() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("a", None), new("ab", None)]);
+        for name in ["a", "ab"] {
+            let key = [id(name).as_bytes(), &[0], b"kid"].concat();
+            bench.rows.0.insert(
+                (ENCRYPTION_KEY.to_owned(), key),
+                EncryptionKeyRow { kid: "kid".to_owned(), ..EncryptionKeyRow::default() }.encode_to_vec(),
+            );
+        }
+        bench.one(START, gone("ab", "alice", false));
+        let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        // The revoked one is forgotten sooner.
+        bench.one(last.minus(Duration::from_millis(1)), new("b", None));
+        assert_eq!(
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [2, 2, 2, 1]
+        );
+        bench.one(last, new("c", None));
+        assert_eq!(
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [2, 2, 2, 0]
+        );
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
+        // No token is left that its revocation could cover.
+        assert_eq!(rows(&bench, REVOCATION), 0);
+    }
+
+    #[test]
+    fn a_revoked_agent_makes_room_when_its_last_token_has_ended_and_its_children_stay_revoked() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        bench.one(START, gone("root", "alice", false));
+        assert_eq!(rows(&bench, AGENT_END), 3);
+        let last = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(last.minus(Duration::from_millis(1)), new("a", None)));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4));
+        issued(bench.one(last, new("b", None)));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4), "one more and one less");
+        assert!(!bench.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
+        assert_eq!(
+            rows(&bench, REVOCATION),
+            0,
+            "nor is its revocation remembered longer than its tokens live"
+        );
+        assert_eq!(refused(&bench.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
+        let child = bench.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
+        let child = AgentRow::decode(child.as_slice()).expect("row").try_into().expect("an agent");
+        let standing = standing(&Tables::new(&bench.rows), last, &child).expect("rows");
+        assert_eq!(standing, AgentStanding::Revoked, "what readers judge the child by");
+        // One that is near its end does not live longer for being revoked.
+        let end = START.plus(limits::AGENT_LIFETIME_MAX);
+        bench.one(end.minus(SECOND), gone("other", "alice", false));
+        assert!(bench.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
+    }
+
+    #[test]
+    fn one_caller_does_not_fill_the_cluster_with_agents() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        bench.rows.0.insert(row.clone(), (limits::AGENTS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        issued(bench.one(START, new("b", None)));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
+        let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
+        issued(bench.one(START, Command::IssueAgent(bobs)));
+        // Revoking makes room, if not at once.
+        bench.one(START, gone("b", "alice", false));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        let later = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(later, new("c", None)));
+        assert_eq!(refused(&bench.one(later, new("d", None))), Some(Refusal::TooManyAgents));
+    }
+
+    #[test]
+    fn what_a_refused_request_forgot_is_no_longer_counted() {
+        let mut bench = Bench::default();
+        let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
+        let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
+        bench.one(START, Command::IssueAgent(bobs));
+        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        bench.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        assert_eq!(refused(&bench.one(later, new("a", None))), Some(Refusal::TooManyAgents));
+        assert_eq!((rows(&bench, AGENT), rows(&bench, OWNED)), (0, 1));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 0u64.to_be_bytes());
+    }
+
+    #[test]
+    fn so_many_ended_agents_are_forgotten_at_once() {
+        let mut bench = Bench::default();
+        bench.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        bench.one(later, new("b0", None));
+        assert_eq!(rows(&bench, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
+        // Also by several in one entry, none of which sees the same one again.
+        bench.apply(later, vec![new("b1", None), new("b2", None)]);
+        assert_eq!(rows(&bench, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
+        bench.apply(later, vec![new("b3", None), new("b4", None)]);
+        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END), rows(&bench, AGENT_OF_ISSUER)), (5, 5, 5));
+        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 5u64.to_be_bytes());
+    }
+
+    #[test]
+    fn beyond_their_limit_no_agent_is_issued() {
+        let mut bench = Bench::default();
+        bench.one(START, new("a", None));
+        let set = |bench: &mut Bench, agents: u64| {
+            bench.rows.0.insert((META.to_owned(), AGENTS.to_vec()), agents.to_be_bytes().to_vec());
+        };
+        set(&mut bench, limits::AGENTS_MAX - 1);
+        issued(bench.one(START, new("b", None)));
+        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        // One that ended long ago makes room.
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        issued(bench.one(later, new("c", None)));
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = |at: usize| {
+            vec![
+                new(&format!("r{at}"), None),
+                new(&format!("c{at}"), Some(&format!("r{at}"))),
+                gone(&format!("r{at}"), "alice", false),
+                new(&format!("d{at}"), Some(&format!("r{at}"))),
+                new(&format!("s{at}"), None),
+            ]
+        };
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        for round in 0..3 {
+            let at = START.plus(limits::AGENT_LIFETIME_MAX * 2 * u32::try_from(round).expect("small"));
+            together.apply(at, commands(round));
+            for command in commands(round) {
+                apart.one(at, command);
+            }
+            // A revocation names the entry it came with, and so do an agent and what the live feed tells.
+            let without_entries = |bench: &Bench| {
+                let rows = bench.rows.without_events();
+                let rows = rows.into_iter().filter(|((table, _), _)| table != REVOCATION);
+                let rows = rows.map(|((table, key), row)| {
+                    let agent = (table == AGENT).then(|| decode::<AgentRow>(AGENT, &row).expect("a row"));
+                    let agent = agent
+                        .map(|agent| AgentRow { issued_index: 0, revoked_index: 0, ..agent }.encode_to_vec());
+                    (table.clone(), key.clone(), agent.unwrap_or_else(|| row.clone()))
+                });
+                rows.collect::<Vec<_>>()
+            };
+            assert_eq!(without_entries(&together), without_entries(&apart));
+        }
+    }
+}

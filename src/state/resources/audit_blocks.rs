@@ -1,0 +1,590 @@
+//! Blocks of audit entries as replicated state. Their contents are never read here.
+//!
+//! A block is one node's, and each follows the one before it of the same node. Blocks of all nodes have
+//! numbers in the order of the log; the oldest are dropped when they are old or too many.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View};
+use crate::id::Digest128;
+use crate::limits;
+use crate::state::command::{
+    AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, Command, Refusal, Reply,
+};
+use crate::state::machine::idempotency::digest;
+use crate::state::tables::{
+    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, META, Moment, Tables,
+    decode,
+};
+use crate::state::{Error, State};
+
+/// Row of the meta table: the number of the last block.
+const NEWEST: &[u8] = b"newest_audit_block";
+/// Row of the meta table: the number of the oldest block that is kept.
+const OLDEST: &[u8] = b"oldest_audit_block";
+/// Row of the meta table: what all blocks take that are kept, in bytes as [`bytes_of`] counts them.
+const BYTES: &[u8] = b"audit_bytes";
+/// What a block's row, and each tool in it with its two rows, takes besides what is in the block: keys,
+/// checksums, and what the database needs to find them.
+const ROW_BYTES: u64 = 128;
+
+/// SHA-256 of an entry or a block.
+pub type AuditHash = [u8; 32];
+
+/// A block as it is given to the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAuditBlock {
+    /// Counts the blocks of this node from 1.
+    pub sequence: u64,
+    /// The hash of the one before it; `None` for the first.
+    pub prev_hash: Option<AuditHash>,
+    /// Its own.
+    pub hash: AuditHash,
+    /// How many entries it holds.
+    pub entries: u32,
+    /// The last entry about each tool.
+    pub heads: Vec<(Digest128, AuditHash)>,
+    /// The entries, compressed.
+    pub payload: Bytes,
+}
+
+/// A block as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditBlock {
+    /// Its place among the blocks of all nodes, from 1.
+    pub number: u64,
+    /// Whose it is.
+    pub node_id: u64,
+    /// Counts the blocks of that node from 1.
+    pub sequence: u64,
+    /// The hash of the one before it of that node; empty for the first.
+    pub prev_hash: Bytes,
+    /// Its own.
+    pub hash: Bytes,
+    /// How many entries it holds.
+    pub entries: u32,
+    /// The entries, compressed.
+    pub payload: Bytes,
+    /// When it was appended, in log time.
+    pub appended_at: Timestamp,
+}
+
+/// The last block of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastAuditBlock {
+    /// Its sequence; 0 if there is none.
+    pub sequence: u64,
+    /// Its hash; `None` if there is none.
+    pub hash: Option<AuditHash>,
+}
+
+impl State {
+    /// Appends a block of this node; whether it was not there yet.
+    ///
+    /// # Errors
+    /// [`Error::AuditBlockMissing`], or as [`Error::Write`] says.
+    pub async fn append_audit_block(&self, block: NewAuditBlock) -> Result<bool, Error> {
+        let head = |(tool, hash): (Digest128, AuditHash)| AuditHead {
+            tool: Bytes::copy_from_slice(tool.as_bytes()),
+            hash: Bytes::copy_from_slice(&hash),
+        };
+        let command = AppendAuditBlock {
+            node_id: self.core.node_id(),
+            sequence: block.sequence,
+            prev_hash: block.prev_hash.map_or_else(Bytes::new, |hash| Bytes::copy_from_slice(&hash)),
+            hash: Bytes::copy_from_slice(&block.hash),
+            entries: block.entries,
+            heads: block.heads.into_iter().map(head).collect(),
+            payload: block.payload,
+        };
+        self.as_node().propose(Command::AppendAuditBlock(command)).await
+    }
+
+    /// The last block of this node.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn last_audit_block(&self) -> Result<LastAuditBlock, Corrupt> {
+        let row = self.core.view().get(AUDIT_NODE, &self.core.node_id().to_be_bytes())?;
+        let Some(row) = row else { return Ok(LastAuditBlock::default()) };
+        let row = decode::<AuditNodeRow>(AUDIT_NODE, &row)?;
+        Ok(LastAuditBlock { sequence: row.sequence, hash: Some(hash(&row.hash)?) })
+    }
+
+    /// The last entry about a tool in the blocks of this node.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn audit_head(&self, tool: &Digest128) -> Result<Option<AuditHash>, Corrupt> {
+        let view = self.core.machine().resident().over(self.core.view());
+        let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.core.node_id()))?;
+        row.map(|row| hash(&row)).transpose()
+    }
+
+    /// The newest block with entries about a tool; below the number `before`, if there is one.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn audit_block_about(
+        &self,
+        tool: &Digest128,
+        before: Option<u64>,
+    ) -> Result<Option<AuditBlock>, Corrupt> {
+        block_about(self.core.view(), tool, before)
+    }
+
+    /// The oldest block that is kept and has a number above `after`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn audit_block_after(&self, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
+        block_after(self.core.view(), after)
+    }
+}
+
+/// Appends a block, and drops some of the oldest if they are beyond their limits.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
+    let node = command.node_id.to_be_bytes();
+    let last = match tables.row(AUDIT_NODE, &node)? {
+        Some(row) => decode::<AuditNodeRow>(AUDIT_NODE, &row)?,
+        None => AuditNodeRow::default(),
+    };
+    // Whoever was not told what became of a block sends it again.
+    if command.sequence <= last.sequence {
+        return Ok(Reply::Done { changed: false });
+    }
+    if command.sequence != last.sequence.saturating_add(1) || command.prev_hash != last.hash {
+        return Ok(Reply::Refused(Refusal::AuditBlockMissing));
+    }
+    hash(&command.hash)?;
+    let number = tables.number(NEWEST)?.saturating_add(1);
+    for head in &command.heads {
+        let tool = digest(&head.tool)?;
+        tables.put(AUDIT_TRAIL, &in_trail(&tool, number), Vec::new());
+        tables.put(AUDIT_HEAD, &of_node(tool.as_bytes(), command.node_id), hash(&head.hash)?.to_vec());
+    }
+    let last = AuditNodeRow { sequence: command.sequence, hash: command.hash.clone() };
+    tables.put(AUDIT_NODE, &node, last.encode_to_vec());
+    let row = AuditBlockRow {
+        block: Some(command),
+        appended_at_millis: moment.now.millis(),
+        appended_passed_millis: moment.passed.millis(),
+    };
+    let bytes = bytes_of(&row);
+    put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
+    put_number(tables, NEWEST, number);
+    tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
+    drop_oldest(tables, moment.passed, number, bytes)?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// What a block takes: many small tools weigh as much as one large payload.
+fn bytes_of(row: &AuditBlockRow) -> u64 {
+    let rows = row.block.as_ref().map_or(0, |block| block.heads.len()).saturating_add(1);
+    (row.encoded_len() as u64).saturating_add((rows as u64).saturating_mul(ROW_BYTES))
+}
+
+/// Never drops the block `newest`, and only so much at once: an entry of the log is applied in bounded
+/// time, and the next block drops more. At least as much as was `appended`, or it would grow for ever.
+fn drop_oldest(
+    tables: &mut Tables<'_>,
+    passed: Timestamp,
+    newest: u64,
+    appended: u64,
+) -> Result<(), Corrupt> {
+    let mut oldest = tables.number(OLDEST)?.max(1);
+    let mut bytes = tables.number(BYTES)?;
+    let (mut by_age, mut by_bytes) = (tables.number(DROPPED_BY_AGE)?, tables.number(DROPPED_BY_BYTES)?);
+    let mut dropped = 0_u64;
+    let kept_from = passed.minus(limits::AUDIT_RETENTION).millis();
+    while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
+        let key = oldest.to_be_bytes();
+        let row = tables.row(AUDIT_BLOCK, &key)?;
+        let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is not there")))?;
+        let row = decode::<AuditBlockRow>(AUDIT_BLOCK, &row)?;
+        if row.appended_passed_millis < kept_from {
+            by_age = by_age.saturating_add(1);
+        } else if bytes > limits::AUDIT_BYTES_MAX {
+            by_bytes = by_bytes.saturating_add(1);
+        } else {
+            break;
+        }
+        let freed = bytes_of(&row);
+        let block = row.block.unwrap_or_default();
+        for head in &block.heads {
+            let tool = digest(&head.tool)?;
+            tables.delete(AUDIT_TRAIL, &in_trail(&tool, oldest));
+            let head_key = of_node(tool.as_bytes(), block.node_id);
+            // Nothing newer of this node is about the tool: names of tools that are no more do not stay.
+            if tables.row(AUDIT_HEAD, &head_key)?.is_some_and(|row| row == head.hash) {
+                tables.delete(AUDIT_HEAD, &head_key);
+            }
+        }
+        tables.delete(AUDIT_BLOCK, &key);
+        bytes = bytes.saturating_sub(freed);
+        dropped = dropped.saturating_add(freed);
+        oldest = oldest.saturating_add(1);
+    }
+    if dropped > 0 {
+        put_number(tables, OLDEST, oldest);
+        put_number(tables, BYTES, bytes);
+        put_number(tables, DROPPED_BY_AGE, by_age);
+        put_number(tables, DROPPED_BY_BYTES, by_bytes);
+    }
+    Ok(())
+}
+
+fn put_number(tables: &mut Tables<'_>, key: &[u8], number: u64) {
+    tables.put(META, key, number.to_be_bytes().to_vec());
+}
+
+/// The newest first: numbers count down from the largest.
+fn in_trail(tool: &Digest128, number: u64) -> Vec<u8> {
+    of_node(tool.as_bytes(), u64::MAX - number)
+}
+
+fn of_node(tool: &[u8; 16], node: u64) -> Vec<u8> {
+    [&tool[..], &node.to_be_bytes()].concat()
+}
+
+fn hash(bytes: &[u8]) -> Result<AuditHash, Corrupt> {
+    bytes.try_into().map_err(|_| Corrupt::row("an audit hash is not 32 bytes"))
+}
+
+fn block_about(
+    view: &dyn View,
+    tool: &Digest128,
+    before: Option<u64>,
+) -> Result<Option<AuditBlock>, Corrupt> {
+    let Some(newest) = before.unwrap_or(u64::MAX).checked_sub(1) else { return Ok(None) };
+    // What was dropped is not walked through.
+    let behind_oldest = in_trail(tool, oldest_of(view)?.saturating_sub(1));
+    let found = view.first_between(AUDIT_TRAIL, &in_trail(tool, newest), &behind_oldest)?;
+    let number = found.and_then(|(key, _)| {
+        let number = key.strip_prefix(tool.as_bytes())?.try_into().ok()?;
+        Some(u64::MAX - u64::from_be_bytes(number))
+    });
+    let Some(number) = number else { return Ok(None) };
+    // It may have been dropped since; so were all before it.
+    let row = view.get(AUDIT_BLOCK, &number.to_be_bytes())?;
+    row.map(|row| block(number, &row)).transpose()
+}
+
+fn block_after(view: &dyn View, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
+    let from = after.saturating_add(1).max(oldest_of(view)?);
+    let newest = Tables::new(view).number(NEWEST)?;
+    if from > newest {
+        return Ok(None);
+    }
+    let behind_newest = newest.saturating_add(1).to_be_bytes();
+    let Some((key, row)) = view.first_between(AUDIT_BLOCK, &from.to_be_bytes(), &behind_newest)? else {
+        return Ok(None);
+    };
+    let key = key.try_into().map_err(|_| Corrupt::row("the number of an audit block is not 8 bytes"))?;
+    block(u64::from_be_bytes(key), &row).map(Some)
+}
+
+/// The oldest block that is kept.
+fn oldest_of(view: &dyn View) -> Result<u64, Corrupt> {
+    Ok(Tables::new(view).number(OLDEST)?.max(1))
+}
+
+fn block(number: u64, row: &[u8]) -> Result<AuditBlock, Corrupt> {
+    let row = decode::<AuditBlockRow>(AUDIT_BLOCK, row)?;
+    let block = row.block.ok_or_else(|| Corrupt::row(format_args!("audit block {number} is empty")))?;
+    Ok(AuditBlock {
+        number,
+        node_id: block.node_id,
+        sequence: block.sequence,
+        prev_hash: block.prev_hash,
+        hash: block.hash,
+        entries: block.entries,
+        payload: block.payload,
+        appended_at: Timestamp::from_millis(row.appended_at_millis),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::{Machine as _, Stamp, Write};
+    use crate::state::Replicated;
+    use crate::state::command::{decode_reply, encode, encode_batch_without_ids};
+
+    #[derive(Default)]
+    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
+
+    impl View for Rows {
+        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            from: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            for ((of, key), row) in self.0.range((table.to_owned(), from.to_vec())..) {
+                if of != table || !visit(key, row) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl Rows {
+        fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
+            self.apply_as(Stamp { time: at, latest: at, passed: at }, blocks)
+        }
+
+        fn apply_as(&mut self, stamp: Stamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
+            let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
+            let batch = encode_batch_without_ids(stamp, commands);
+            let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
+            for write in applied.writes {
+                match write {
+                    Write::Put { table, key, value } => drop(self.0.insert((table.to_owned(), key), value)),
+                    Write::Delete { table, key } => drop(self.0.remove(&(table.to_owned(), key))),
+                    Write::DeleteRange { .. } => panic!("nothing here has ranges"),
+                }
+            }
+            applied.replies.iter().map(|reply| decode_reply(reply).expect("reply").outcome).collect()
+        }
+
+        fn count(&self, table: &str) -> usize {
+            self.0.keys().filter(|(of, _)| of == table).count()
+        }
+
+        /// The numbers of the blocks about a tool, newest first.
+        fn trail(&self, tool: u8) -> Vec<u64> {
+            let mut before = None;
+            std::iter::from_fn(|| {
+                let block = block_about(self, &Digest128::from_bytes([tool; 16]), before).expect("rows")?;
+                before = Some(block.number);
+                Some(block.number)
+            })
+            .collect()
+        }
+    }
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const DONE: Reply = Reply::Done { changed: true };
+    const AGAIN: Reply = Reply::Done { changed: false };
+    const MISSING: Reply = Reply::Refused(Refusal::AuditBlockMissing);
+
+    fn hash_of(node: u64, sequence: u64) -> Bytes {
+        let mut hash = vec![u8::try_from(node).expect("small"); 32];
+        hash[..8].copy_from_slice(&sequence.to_be_bytes());
+        if sequence == 0 { Bytes::new() } else { hash.into() }
+    }
+
+    /// A block of a node about some tools.
+    fn block(node: u64, sequence: u64, tools: &[u8]) -> AppendAuditBlock {
+        let head =
+            |tool: &u8| AuditHead { tool: vec![*tool; 16].into(), hash: hash_of(node, sequence + 1000) };
+        AppendAuditBlock {
+            node_id: node,
+            sequence,
+            prev_hash: hash_of(node, sequence.saturating_sub(1)),
+            hash: hash_of(node, sequence),
+            entries: 1,
+            heads: tools.iter().map(head).collect(),
+            payload: Bytes::from_static(b"not opened"),
+        }
+    }
+
+    #[test]
+    fn a_block_sent_again_changes_nothing_and_one_that_skips_is_refused() {
+        let mut rows = Rows::default();
+        assert_eq!(
+            rows.apply(START, vec![block(1, 1, &[7]), block(1, 1, &[7]), block(1, 2, &[7])]),
+            [DONE, AGAIN, DONE]
+        );
+        let before = rows.0.clone();
+        assert_eq!(rows.apply(START, vec![block(1, 1, &[8]), block(1, 2, &[8])]), [AGAIN, AGAIN]);
+        assert_eq!(rows.apply(START, vec![block(1, 4, &[7]), block(2, 2, &[7])]), [MISSING, MISSING]);
+        let elsewhere = AppendAuditBlock { prev_hash: hash_of(2, 2), ..block(1, 3, &[7]) };
+        assert_eq!(rows.apply(START, vec![elsewhere]), [MISSING]);
+        rows.0.retain(|key, _| key.1 != b"time");
+        let kept: BTreeMap<_, _> = before.into_iter().filter(|(key, _)| key.1 != b"time").collect();
+        assert_eq!(rows.0, kept);
+        assert_eq!(rows.apply(START, vec![block(1, 3, &[7]), block(2, 1, &[7])]), [DONE, DONE]);
+    }
+
+    #[test]
+    fn blocks_about_a_tool_are_found_newest_first_whoever_wrote_them() {
+        let mut rows = Rows::default();
+        let blocks = vec![block(1, 1, &[7, 8]), block(2, 1, &[7]), block(1, 2, &[8]), block(1, 3, &[7])];
+        rows.apply(START, blocks);
+        assert_eq!((rows.trail(7), rows.trail(8), rows.trail(9)), (vec![4, 2, 1], vec![3, 1], vec![]));
+        assert_eq!(block_about(&rows, &Digest128::from_bytes([7; 16]), Some(0)).expect("rows"), None);
+        let numbers = |after| block_after(&rows, after).expect("rows").map(|block| block.number);
+        assert_eq!((numbers(0), numbers(3), numbers(4), numbers(u64::MAX)), (Some(1), Some(4), None, None));
+    }
+
+    /// A block about so many other tools.
+    fn wide(node: u64, sequence: u64, tools: u16) -> AppendAuditBlock {
+        let head = |tool: u16| {
+            let mut digest = vec![255; 16];
+            digest[..2].copy_from_slice(&tool.to_be_bytes());
+            AuditHead { tool: digest.into(), hash: hash_of(node, sequence + 1000) }
+        };
+        AppendAuditBlock { heads: (0..tools).map(head).collect(), ..block(node, sequence, &[]) }
+    }
+
+    fn weight(block: &AppendAuditBlock) -> u64 {
+        let [appended_at_millis, appended_passed_millis] = [START.millis(); 2];
+        bytes_of(&AuditBlockRow { block: Some(block.clone()), appended_at_millis, appended_passed_millis })
+    }
+
+    impl Rows {
+        fn number(&self, key: &[u8]) -> u64 {
+            Tables::new(self).number(key).expect("number")
+        }
+
+        /// As if what is kept took so much.
+        fn keep(&mut self, bytes: u64) {
+            self.0.insert((META.to_owned(), BYTES.to_vec()), bytes.to_be_bytes().to_vec());
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_is_not_looked_for() {
+        let mut rows = Rows::default();
+        rows.apply(START, (1..=6).map(|sequence| block(1, sequence, &[7])).collect());
+        // As if the database still had to step over what was dropped.
+        rows.0.insert((META.to_owned(), OLDEST.to_vec()), 4_u64.to_be_bytes().to_vec());
+        assert_eq!(rows.trail(7), [6, 5, 4]);
+        assert_eq!(block_after(&rows, 0).expect("rows").map(|block| block.number), Some(4));
+        assert_eq!(block_after(&rows, 5).expect("rows").map(|block| block.number), Some(6));
+        assert_eq!(block_after(&rows, 6).expect("rows"), None);
+    }
+
+    #[test]
+    fn blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows() {
+        let mut rows = Rows::default();
+        for sequence in 1..=20 {
+            rows.apply(START, vec![block(1, sequence, &[7, 200])]);
+        }
+        rows.apply(START, vec![block(2, 1, &[9])]);
+        let last = START.plus(limits::AUDIT_RETENTION);
+        rows.apply(last, vec![block(1, 21, &[7])]);
+        assert_eq!(rows.count(AUDIT_BLOCK), 22, "everything is kept to the end");
+        let later = last.plus(Duration::from_millis(1));
+        rows.apply(later, vec![block(1, 22, &[7])]);
+        assert_eq!((rows.count(AUDIT_BLOCK), rows.trail(200), rows.trail(9)), (2, vec![], vec![]));
+        assert_eq!((rows.count(AUDIT_TRAIL), rows.count(AUDIT_HEAD), rows.count(AUDIT_NODE)), (2, 1, 2));
+        assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (21, 0));
+        assert_eq!(rows.number(BYTES), weight(&block(1, 21, &[7])) + weight(&block(1, 22, &[7])));
+        assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node goes on from its last block");
+    }
+
+    /// A leader's clock was 100 days ahead: what was written a second ago went as if it were old.
+    #[test]
+    fn a_leap_of_log_time_drops_no_block() {
+        let mut rows = Rows::default();
+        rows.apply(START, vec![block(1, 1, &[7])]);
+        let ahead = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(24 * 3600));
+        let passed = START.plus(Duration::from_secs(1));
+        rows.apply_as(Stamp { time: ahead, latest: ahead, passed }, vec![block(1, 2, &[7])]);
+        assert_eq!((rows.trail(7), rows.number(DROPPED_BY_AGE)), (vec![2, 1], 0));
+    }
+
+    #[test]
+    fn so_much_is_dropped_at_once_and_more_with_the_next() {
+        let mut rows = Rows::default();
+        let most = limits::AUDIT_BYTES_DROPPED_FULL;
+        let each = weight(&wide(1, 2, 1000));
+        let at_once = most.div_ceil(each);
+        assert!((2..100).contains(&at_once), "{at_once}");
+        // Payloads are small: it is the tools that make the work.
+        for sequence in 1..=2 * at_once {
+            rows.apply(START, vec![wide(1, sequence, 1000)]);
+        }
+        let later = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(1));
+        rows.apply(later, vec![block(1, 2 * at_once + 1, &[7])]);
+        // The first names no block before it, and weighs a little less.
+        let left = rows.count(AUDIT_BLOCK) as u64 - 1;
+        assert!((at_once - 1..=at_once).contains(&left), "{left} of {}", 2 * at_once);
+        rows.apply(later, vec![block(1, 2 * at_once + 2, &[7])]);
+        assert!(rows.count(AUDIT_BLOCK) <= 3);
+    }
+
+    #[test]
+    fn beyond_so_many_bytes_the_oldest_blocks_are_dropped() {
+        let mut rows = Rows::default();
+        rows.apply(START, vec![block(1, 1, &[7]), block(1, 2, &[7])]);
+        let (first, each) = (weight(&block(1, 1, &[7])), weight(&block(1, 2, &[7])));
+        assert_eq!(rows.number(BYTES), first + each);
+        assert!(each > ROW_BYTES * 2 + 10, "rows count, not payloads only");
+        rows.keep(limits::AUDIT_BYTES_MAX - each);
+        rows.apply(START, vec![block(1, 3, &[7])]);
+        assert_eq!(rows.trail(7), [3, 2, 1], "at the limit");
+        rows.apply(START, vec![block(1, 4, &[7])]);
+        assert_eq!(rows.trail(7), [4, 3], "beyond it, until there is room for all");
+        assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (0, 2));
+        assert_eq!(rows.number(BYTES), limits::AUDIT_BYTES_MAX - first);
+    }
+
+    #[test]
+    fn what_is_kept_does_not_grow_beyond_its_limit_whatever_is_appended() {
+        let mut rows = Rows::default();
+        for sequence in 1..=20 {
+            rows.apply(START, vec![wide(1, sequence, 1000)]);
+        }
+        rows.keep(limits::AUDIT_BYTES_MAX);
+        // Larger than what is dropped at once otherwise.
+        let large = AppendAuditBlock { payload: vec![1; 2 * 1024 * 1024].into(), ..block(1, 21, &[7]) };
+        assert!(weight(&large) > limits::AUDIT_BYTES_DROPPED_FULL);
+        for appended in [large, wide(1, 22, 500)] {
+            rows.apply(START, vec![appended]);
+            assert!(rows.number(BYTES) <= limits::AUDIT_BYTES_MAX, "{}", rows.number(BYTES));
+        }
+        assert!(rows.count(AUDIT_BLOCK) > 2, "and no more goes than must");
+    }
+
+    #[test]
+    fn the_block_just_appended_is_never_dropped() {
+        let mut rows = Rows::default();
+        rows.0
+            .insert((META.to_owned(), BYTES.to_vec()), (2 * limits::AUDIT_BYTES_MAX).to_be_bytes().to_vec());
+        rows.apply(START, vec![block(1, 1, &[7])]);
+        assert_eq!(rows.trail(7), [1]);
+    }
+
+    #[test]
+    fn the_same_blocks_leave_the_same_rows_however_they_are_batched() {
+        let blocks =
+            || (1..=20).flat_map(|sequence| [block(1, sequence, &[1, 2]), block(2, sequence, &[2, 3])]);
+        let (mut together, mut apart) = (Rows::default(), Rows::default());
+        together.apply(START, blocks().collect());
+        blocks().for_each(|block| drop(apart.apply(START, vec![block])));
+        let later = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(1));
+        for rows in [&mut together, &mut apart] {
+            rows.apply(later, vec![block(1, 21, &[1])]);
+        }
+        assert_eq!(together.0, apart.0);
+    }
+
+    #[test]
+    fn a_block_without_a_hash_or_with_half_a_digest_stops_the_node() {
+        let rows = Rows::default();
+        let no_hash = AppendAuditBlock { hash: Bytes::new(), ..block(1, 1, &[]) };
+        let mut half = block(1, 1, &[7]);
+        half.heads[0].tool = Bytes::from_static(&[7; 8]);
+        for command in [no_hash, half] {
+            let moment = Moment { now: START, latest: START, passed: START };
+            assert!(append(&mut Tables::new(&rows), moment, command).is_err());
+        }
+    }
+}

@@ -1,0 +1,699 @@
+//! Encryption keys as replicated state: which agent, or other workload, has which.
+//!
+//! Whether a key is good for anything was decided before; here a key is a name and a text. A key goes with the agent,
+//! with the token that registered it, or, of a subject that is no agent of ours, some time after its registration.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::agents;
+use super::feed::{self, Note};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
+use crate::limits;
+use crate::state::command::{
+    Command, EncryptionKeyRegistered, EncryptionKeyRow, Refusal, RegisterEncryptionKey,
+    Registrar as RegistrarRow, RemoveEncryptionKey, Reply,
+};
+use crate::state::machine::idempotency::digest;
+use crate::state::tables;
+use crate::state::tables::quotas::Owned;
+use crate::state::tables::{ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, Moment, Tables};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+
+/// Registers a key of an agent that is in force, or of a subject that is no agent of ours. The same key again is found
+/// as it is, but for its `alg` and for its registrar: the row has those of the last registration.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn register(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    command: RegisterEncryptionKey,
+) -> Result<Reply, Corrupt> {
+    let subject = &command.workload_id;
+    if command.is_agent
+        && let Err(refusal) = agents::acting(tables, moment.now, subject)?
+    {
+        return Ok(Reply::Refused(refusal));
+    }
+    forget_ended(tables, moment)?;
+    let known = of(tables, subject)?;
+    let same = known.iter().find(|row| row.kid == command.kid);
+    let is_first = known.is_empty() && !command.is_agent;
+    let trust_domain = trust_domain(subject)?;
+    let is_full = same.is_none() && known.len() >= limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX
+        || is_first && Owned::KeySubjects.of(tables, &trust_domain)? >= limits::ENCRYPTION_KEY_SUBJECTS_MAX;
+    if is_full {
+        return Ok(Reply::Refused(Refusal::TooManyEncryptionKeys));
+    }
+    if is_first {
+        Owned::KeySubjects.add(tables, &trust_domain)?;
+    }
+    let ends_at = moment.passed.plus(limits::ENCRYPTION_KEY_LIFETIME);
+    let row = EncryptionKeyRow {
+        kid: command.kid,
+        jwk: command.jwk,
+        registered_at_millis: same.map_or(moment.now.millis(), |row| row.registered_at_millis),
+        registrar: command.registrar,
+        ends_at_millis: if command.is_agent { 0 } else { ends_at.millis() },
+    };
+    if let Some(same) = same {
+        delete_row(tables, subject, same)?;
+    }
+    put_row(tables, subject, &row)?;
+    let created = same.is_none();
+    if created {
+        feed::note(tables, moment.now, Note::of_agent(subject, "", "encryption key registered"))?;
+    }
+    Ok(Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }))
+}
+
+/// Removes one key.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn remove(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: &RemoveEncryptionKey,
+) -> Result<Reply, Corrupt> {
+    let subject = &command.workload_id;
+    let Some(row) = find(tables, subject, command.kid.as_bytes())? else {
+        return Ok(Reply::Refused(Refusal::UnknownEncryptionKey));
+    };
+    delete(tables, subject, &row)?;
+    feed::note(tables, now, Note::of_agent(subject, &command.caller, "encryption key removed"))?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// Removes keys that were registered with a token that derives from this fact and has a smaller `idx`, a bounded number
+/// at once. Whether none is left.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn remove_registered_with(
+    tables: &mut Tables<'_>,
+    fact: &Digest128,
+    below: u64,
+) -> Result<bool, Corrupt> {
+    const MOST: usize = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
+    let rows = tables.keys_under(ENCRYPTION_KEY_OF, fact.as_bytes(), &[], MOST + 1)?;
+    let malformed = || Corrupt::row("the registrar of an encryption key has no key");
+    for row in rows.iter().take(MOST) {
+        let (index, name) = row.get(16..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(malformed)?;
+        if u64::from_be_bytes(*index) >= below {
+            return Ok(true);
+        }
+        let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
+        let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
+        let found = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
+        delete(tables, subject, &found)?;
+    }
+    Ok(rows.len() <= MOST)
+}
+
+/// Forgets the keys of an agent that is itself forgotten, in this entry.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
+    // One by one: most agents have none, and a range that is removed slows the readers of all others.
+    for row in of(tables, agent_id)? {
+        delete(tables, agent_id, &row)?;
+    }
+    Ok(())
+}
+
+/// Forgets a few keys that ended: more than one entry adds.
+fn forget_ended(tables: &mut Tables<'_>, moment: Moment) -> Result<(), Corrupt> {
+    let mut ended = Vec::new();
+    tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
+        let Some((at, name)) = key.split_first_chunk::<8>() else { return false };
+        let is_due = i64::from_be_bytes(*at) <= moment.passed.millis();
+        if is_due && !tables.is_deleted(ENCRYPTION_KEY_END, key) {
+            ended.push(name.to_vec());
+        }
+        is_due && ended.len() < limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE
+    })?;
+    let malformed = || Corrupt::row("the end of an encryption key has no key");
+    for name in ended {
+        let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
+        let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
+        let row = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
+        delete(tables, subject, &row)?;
+    }
+    Ok(())
+}
+
+/// All keys of a subject, of which there are few.
+fn of(tables: &Tables<'_>, subject: &str) -> Result<Vec<EncryptionKeyRow>, Corrupt> {
+    let rows = tables.messages_under::<EncryptionKeyRow>(ENCRYPTION_KEY, &prefix(subject))?;
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
+}
+
+fn find(tables: &Tables<'_>, subject: &str, kid: &[u8]) -> Result<Option<EncryptionKeyRow>, Corrupt> {
+    let row = tables.row(ENCRYPTION_KEY, &[&prefix(subject)[..], kid].concat())?;
+    row.map(|row| tables::decode(ENCRYPTION_KEY, &row)).transpose()
+}
+
+/// Deletes a key; the last one of a subject that is no agent makes room for another subject.
+fn delete(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) -> Result<(), Corrupt> {
+    delete_row(tables, subject, row)?;
+    if row.ends_at_millis != 0 && of(tables, subject)?.is_empty() {
+        Owned::KeySubjects.remove(tables, &trust_domain(subject)?)?;
+    }
+    Ok(())
+}
+
+fn put_row(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) -> Result<(), Corrupt> {
+    for (table, key) in keys_beside(subject, row)? {
+        tables.put(table, &key, Vec::new());
+    }
+    tables.put(ENCRYPTION_KEY, &name(subject, row), row.encode_to_vec());
+    Ok(())
+}
+
+fn delete_row(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) -> Result<(), Corrupt> {
+    for (table, key) in keys_beside(subject, row)? {
+        tables.delete(table, &key);
+    }
+    tables.delete(ENCRYPTION_KEY, &name(subject, row));
+    Ok(())
+}
+
+/// What stands in the other tables for a key: one row for each fact that its registrar derives from, and its end.
+fn keys_beside(subject: &str, row: &EncryptionKeyRow) -> Result<Vec<(&'static str, Vec<u8>)>, Corrupt> {
+    let name = name(subject, row);
+    let mut keys = Vec::new();
+    for fact in row.registrar.iter().flat_map(|registrar| &registrar.lineage) {
+        let index = row.registrar.as_ref().map_or(0, |registrar| registrar.index).to_be_bytes();
+        keys.push((ENCRYPTION_KEY_OF, [digest(fact)?.as_bytes(), &index[..], &name].concat()));
+    }
+    if row.ends_at_millis != 0 {
+        keys.push((ENCRYPTION_KEY_END, [&row.ends_at_millis.to_be_bytes()[..], &name].concat()));
+    }
+    Ok(keys)
+}
+
+fn name(subject: &str, row: &EncryptionKeyRow) -> Vec<u8> {
+    [&prefix(subject)[..], row.kid.as_bytes()].concat()
+}
+
+/// An identifier has no zero byte, so that no subject's keys begin like another's.
+fn prefix(subject: &str) -> Vec<u8> {
+    [subject.as_bytes(), &[0]].concat()
+}
+
+fn trust_domain(subject: &str) -> Result<String, Corrupt> {
+    let id = subject.parse::<WorkloadId>();
+    let id = id.map_err(|_| Corrupt::row("an encryption key is of no workload"))?;
+    Ok(id.trust_domain().as_str().to_owned())
+}
+
+/// An encryption key of a subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptionKeyFacts {
+    /// RFC 7638 thumbprint.
+    pub kid: String,
+    /// A public JWK as JSON.
+    pub jwk: String,
+    /// When it was registered first, in log time.
+    pub registered_at: Timestamp,
+    /// The token that registered it last; `None` in logs from before that was kept.
+    pub registrar: Option<Registrar>,
+}
+
+/// The token that an encryption key was registered with: the key is as good as that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registrar {
+    /// What it derives from, itself among it.
+    pub lineage: Vec<Digest128>,
+    /// Its `idx`.
+    pub idx: Option<LogPosition>,
+    /// Its `iat`.
+    pub iat: Timestamp,
+}
+
+impl From<&Registrar> for RegistrarRow {
+    fn from(registrar: &Registrar) -> Self {
+        let lineage = registrar.lineage.iter();
+        Self {
+            lineage: lineage.map(|digest| Bytes::copy_from_slice(digest.as_bytes())).collect(),
+            incarnation: registrar
+                .idx
+                .map_or_else(Bytes::new, |position| Bytes::copy_from_slice(position.incarnation.as_bytes())),
+            index: registrar.idx.map_or(0, |position| position.index),
+            iat_millis: registrar.iat.millis(),
+        }
+    }
+}
+
+impl TryFrom<RegistrarRow> for Registrar {
+    type Error = Corrupt;
+
+    fn try_from(row: RegistrarRow) -> Result<Self, Corrupt> {
+        let idx = match row.incarnation.as_ref() {
+            [] => None,
+            incarnation => {
+                let incarnation = incarnation.try_into().map(Incarnation::from_bytes);
+                let incarnation = incarnation.map_err(|_| Corrupt::row("an incarnation is not 16 bytes"))?;
+                Some(LogPosition { incarnation, index: row.index })
+            }
+        };
+        Ok(Self {
+            lineage: row.lineage.iter().map(|fact| digest(fact)).collect::<Result<_, _>>()?,
+            idx,
+            iat: Timestamp::from_millis(row.iat_millis),
+        })
+    }
+}
+
+impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
+    type Error = Corrupt;
+
+    fn try_from(row: EncryptionKeyRow) -> Result<Self, Corrupt> {
+        let registered_at = Timestamp::from_millis(row.registered_at_millis);
+        let registrar = row.registrar.map(TryInto::try_into).transpose()?;
+        Ok(Self { kid: row.kid, jwk: row.jwk, registered_at, registrar })
+    }
+}
+
+impl State {
+    /// The keys of a subject that have not ended, whatever an agent is good for, in the order of their names.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyFacts>, Corrupt> {
+        let tables = Tables::new(self.core().view());
+        let now = self.index().passed.millis();
+        let alive = of(&tables, subject)?
+            .into_iter()
+            .filter(|row| row.ends_at_millis == 0 || row.ends_at_millis > now);
+        alive.map(TryInto::try_into).collect()
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Registers a key of an agent of ours, or of another subject; whether it was not there before, and the key as it is
+    /// now.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`], [`Error::AgentEnded`],
+    /// [`Error::TooManyEncryptionKeys`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn register_encryption_key(
+        self,
+        subject: &WorkloadId,
+        is_agent: bool,
+        (kid, jwk): (String, String),
+        registrar: &Registrar,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(bool, EncryptionKeyFacts), Error> {
+        let (workload_id, registrar) = (subject.to_string(), Some(registrar.into()));
+        let command = RegisterEncryptionKey { workload_id, kid, jwk, registrar, is_agent };
+        let command = Command::RegisterEncryptionKey(command);
+        match self.propose_once(command, idempotency).await?.outcome {
+            Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }) => {
+                Ok((created, row.try_into()?))
+            }
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Removes a key. `caller` is who asks, empty for nobody.
+    ///
+    /// # Errors
+    /// [`Error::UnknownEncryptionKey`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn remove_encryption_key(
+        self,
+        subject: &WorkloadId,
+        kid: String,
+        caller: String,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(), Error> {
+        let command = RemoveEncryptionKey { workload_id: subject.to_string(), kid, caller };
+        match self.propose_once(Command::RemoveEncryptionKey(command), idempotency).await?.outcome {
+            Reply::Done { .. } => Ok(()),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::{View, Write};
+    use crate::state::command::{self, Agent, AgentRow};
+    use crate::state::resources::revocations;
+    use crate::state::tables::{AGENT, OWNED};
+    use crate::state::testing::Bench;
+    use crate::token::lineage::Fact;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const AGENT_ID: &str = "wimse://a.example/agent/mcp/1";
+
+    #[derive(Default)]
+    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
+
+    impl View for Rows {
+        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            from: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            for ((row_table, key), row) in self.0.range((table.to_owned(), from.to_vec())..) {
+                if row_table != table || !visit(key, row) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl Rows {
+        fn write(&mut self, writes: Vec<Write>) {
+            for write in writes {
+                match write {
+                    Write::Put { table, key, value } => drop(self.0.insert((table.to_owned(), key), value)),
+                    Write::Delete { table, key } => drop(self.0.remove(&(table.to_owned(), key))),
+                    Write::DeleteRange { table, from, to } => {
+                        self.0.retain(|(name, key), _| name != table || *key < from || *key >= to);
+                    }
+                }
+            }
+        }
+
+        fn agent(&mut self, agent_id: &str, ancestors: &[&str], revoked_at: Option<Timestamp>) {
+            let row = AgentRow {
+                agent: Some(Agent {
+                    agent_id: agent_id.into(),
+                    ancestors: ancestors.iter().map(|&id| id.to_owned()).collect(),
+                    ..Agent::default()
+                }),
+                ends_at_millis: NOW.plus(Duration::from_secs(3600)).millis(),
+                revoked_at_millis: revoked_at.map_or(0, Timestamp::millis),
+                ..AgentRow::default()
+            };
+            self.0.insert((AGENT.to_owned(), agent_id.as_bytes().to_vec()), row.encode_to_vec());
+        }
+
+        fn register(&mut self, now: Timestamp, agent_id: &str, kid: &str, jwk: &str) -> Reply {
+            let command = RegisterEncryptionKey {
+                workload_id: agent_id.into(),
+                kid: kid.into(),
+                jwk: jwk.into(),
+                registrar: None,
+                is_agent: true,
+            };
+            let mut tables = Tables::new(self);
+            let reply = register(&mut tables, moment(now), command).expect("applies");
+            let writes = tables.into_writes();
+            self.write(writes);
+            reply
+        }
+
+        fn keys(&self) -> usize {
+            self.0.keys().filter(|(table, _)| table == ENCRYPTION_KEY).count()
+        }
+    }
+
+    fn moment(at: Timestamp) -> Moment {
+        Moment { now: at, latest: at, passed: at }
+    }
+
+    fn registered(created: bool, jwk: &str, at: Timestamp) -> Reply {
+        let row = EncryptionKeyRow {
+            kid: "k".into(),
+            jwk: jwk.into(),
+            registered_at_millis: at.millis(),
+            registrar: None,
+            ends_at_millis: 0,
+        };
+        Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) })
+    }
+
+    #[test]
+    fn a_key_is_registered_once_and_says_what_was_said_last() {
+        let mut rows = Rows::default();
+        rows.agent(AGENT_ID, &[], None);
+        let later = NOW.plus(Duration::from_secs(1));
+        assert_eq!(rows.register(NOW, AGENT_ID, "k", "a"), registered(true, "a", NOW));
+        assert_eq!(rows.register(later, AGENT_ID, "k", "a"), registered(false, "a", NOW));
+        assert_eq!(rows.register(later, AGENT_ID, "k", "b"), registered(false, "b", NOW));
+        assert_eq!(rows.keys(), 1);
+    }
+
+    #[test]
+    fn an_agent_has_a_limited_number_of_keys() {
+        let mut rows = Rows::default();
+        rows.agent(AGENT_ID, &[], None);
+        // Those of an agent whose name begins alike, and comes before or after, do not count.
+        let (before, after) = (format!("{AGENT_ID}-"), format!("{AGENT_ID}0"));
+        for other in [&before, &after] {
+            rows.agent(other, &[], None);
+            rows.register(NOW, other, "other", "{}");
+        }
+        let kid = |number: usize| format!("key-{number}");
+        for number in 0..limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX {
+            let reply = rows.register(NOW, AGENT_ID, &kid(number), "{}");
+            assert!(matches!(reply, Reply::EncryptionKey(_)), "{number}: {reply:?}");
+        }
+        let full = Reply::Refused(Refusal::TooManyEncryptionKeys);
+        assert_eq!(rows.register(NOW, AGENT_ID, "one more", "{}"), full);
+        let again = rows.register(NOW, AGENT_ID, &kid(0), "{}");
+        assert!(matches!(again, Reply::EncryptionKey(EncryptionKeyRegistered { created: false, .. })));
+        assert_eq!(rows.keys(), limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX + 2);
+    }
+
+    #[test]
+    fn the_limit_counts_what_the_same_entry_registered() {
+        let mut rows = Rows::default();
+        rows.agent(AGENT_ID, &[], None);
+        let mut tables = Tables::new(&rows);
+        let replies = (0..=limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX).map(|number| {
+            let command = RegisterEncryptionKey {
+                workload_id: AGENT_ID.into(),
+                kid: number.to_string(),
+                is_agent: true,
+                ..RegisterEncryptionKey::default()
+            };
+            register(&mut tables, moment(NOW), command).expect("applies")
+        });
+        assert_eq!(replies.last(), Some(Reply::Refused(Refusal::TooManyEncryptionKeys)));
+    }
+
+    #[test]
+    fn only_an_agent_in_force_registers_keys() {
+        let mut rows = Rows::default();
+        let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
+        let mut agent = |name: &str, ancestors: &[&str], revoked_at| {
+            let ancestors: Vec<_> = ancestors.iter().map(|name| id(name)).collect();
+            let ancestors: Vec<_> = ancestors.iter().map(String::as_str).collect();
+            rows.agent(&id(name), &ancestors, revoked_at);
+        };
+        agent("revoked", &[], Some(NOW));
+        agent("parent", &["revoked"], None);
+        agent("child", &["parent", "revoked"], None);
+        agent("orphan", &["forgotten"], None);
+        agent("good", &[], None);
+        agent("heir", &["good"], None);
+        let end = NOW.plus(Duration::from_secs(3600));
+        for (agent_id, now, refusal) in [
+            ("nobody", NOW, Some(Refusal::UnknownAgent)),
+            ("revoked", NOW, Some(Refusal::AgentRevoked)),
+            ("parent", NOW, Some(Refusal::AgentRevoked)),
+            ("child", NOW, Some(Refusal::AgentRevoked)),
+            // No parent is forgotten before its child has ended, unless it was revoked.
+            ("orphan", NOW, Some(Refusal::AgentRevoked)),
+            ("orphan", end, Some(Refusal::AgentEnded)),
+            ("good", end.minus(Duration::from_millis(1)), None),
+            ("heir", NOW, None),
+            ("good", end, Some(Refusal::AgentEnded)),
+        ] {
+            let reply = rows.register(now, &id(agent_id), "k", "a");
+            let expected = refusal.map_or(registered(true, "a", now), Reply::Refused);
+            assert_eq!(reply, expected, "{agent_id} at {now:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_forgotten_leaves_no_keys_and_takes_none_with_it() {
+        let mut rows = Rows::default();
+        let others =
+            [format!("{AGENT_ID}0"), format!("{AGENT_ID}-"), "wimse://a.example/agent/mcp/0".to_owned()];
+        for agent_id in others.iter().map(String::as_str).chain([AGENT_ID]) {
+            rows.agent(agent_id, &[], None);
+            rows.register(NOW, agent_id, "k", "a");
+            rows.register(NOW, agent_id, "\u{7f}", "a");
+        }
+        let mut tables = Tables::new(&rows);
+        forget(&mut tables, AGENT_ID).expect("forgets");
+        let writes = tables.into_writes();
+        rows.write(writes);
+        assert_eq!(rows.keys(), 2 * others.len());
+        assert!(
+            rows.0.keys().all(|(table, key)| table != ENCRYPTION_KEY || !key.starts_with(&prefix(AGENT_ID)))
+        );
+    }
+
+    const WORKLOAD: &str = "spiffe://a.example/ns/shop/sa/cart";
+    const DONE: Reply = Reply::Done { changed: true };
+
+    fn fact(name: &str) -> Fact {
+        Fact::subject("https://idp.example", name)
+    }
+
+    fn key_of(subject: &str, kid: &str, index: u64, facts: &[&str]) -> Command {
+        let digests = facts.iter().map(|name| Bytes::copy_from_slice(fact(name).digest().as_bytes()));
+        let registrar = RegistrarRow { lineage: digests.collect(), index, ..RegistrarRow::default() };
+        Command::RegisterEncryptionKey(RegisterEncryptionKey {
+            workload_id: subject.to_owned(),
+            kid: kid.to_owned(),
+            jwk: "{}".to_owned(),
+            registrar: Some(registrar),
+            is_agent: false,
+        })
+    }
+
+    fn removed(subject: &str, kid: &str) -> Command {
+        let (workload_id, kid, caller) = (subject.to_owned(), kid.to_owned(), String::new());
+        Command::RemoveEncryptionKey(RemoveEncryptionKey { workload_id, kid, caller })
+    }
+
+    fn revoked(name: &str) -> Command {
+        let fact = Some(revocations::fact_row(&fact(name)));
+        Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
+    }
+
+    impl Bench {
+        fn kids(&self, subject: &str) -> Vec<String> {
+            let rows = of(&Tables::new(&self.rows), subject).expect("rows");
+            rows.into_iter().map(|row| row.kid).collect()
+        }
+
+        fn rows_in(&self, tables: &[&str]) -> usize {
+            self.rows.0.keys().filter(|(table, _)| tables.contains(&table.as_str())).count()
+        }
+
+        fn subjects(&self) -> u64 {
+            Owned::KeySubjects.of(&Tables::new(&self.rows), "a.example").expect("a count")
+        }
+    }
+
+    const ALL: [&str; 3] = [ENCRYPTION_KEY, ENCRYPTION_KEY_OF, ENCRYPTION_KEY_END];
+
+    /// A key came back when the revocation of its token was forgotten, a day later.
+    #[test]
+    fn key_of_a_revoked_token_is_gone_for_good() {
+        let mut bench = Bench::default();
+        bench.one(NOW, key_of(WORKLOAD, "stolen", 1, &["alice", "gateway"]));
+        bench.one(NOW, key_of(WORKLOAD, "good", 1, &["bob", "gateway"]));
+        bench.one(NOW, revoked("alice"));
+        assert_eq!(bench.kids(WORKLOAD), ["good"]);
+        bench.one(NOW, key_of(WORKLOAD, "later", 9, &["alice"]));
+        let later = NOW.plus(limits::REVOCATION_RETENTION).plus(Duration::from_secs(1));
+        bench.one(later, key_of(WORKLOAD, "other", 9, &["carol"]));
+        assert_eq!(bench.kids(WORKLOAD), ["good", "later", "other"]);
+        bench.one(later, revoked("gateway"));
+        for kid in ["later", "other"] {
+            assert_eq!(bench.one(later, removed(WORKLOAD, kid)), DONE);
+        }
+        assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
+    }
+
+    /// A key that is registered again has the later token only.
+    #[test]
+    fn key_registered_again_goes_with_its_last_token() {
+        let mut bench = Bench::default();
+        bench.one(NOW, key_of(WORKLOAD, "k", 1, &["alice"]));
+        bench.one(NOW, key_of(WORKLOAD, "k", 2, &["bob"]));
+        bench.one(NOW, revoked("alice"));
+        assert_eq!(bench.kids(WORKLOAD), ["k"]);
+        bench.one(NOW, revoked("bob"));
+        assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
+    }
+
+    /// One entry does not remove all that a signing key has signed for; the revocation is remembered until they are gone.
+    #[test]
+    fn revocation_is_kept_until_its_keys_are_removed() {
+        let mut bench = Bench::default();
+        let many = 2 * limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE + 1;
+        let subject = |number: usize| format!("{WORKLOAD}-{number}");
+        for number in 0..many {
+            bench.one(NOW, key_of(&subject(number), "k", 1, &["alice"]));
+        }
+        bench.one(NOW, revoked("alice"));
+        let most = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
+        assert_eq!(bench.rows_in(&[ENCRYPTION_KEY]), many - most);
+        let idle = || Command::AllowRevocations(command::AllowRevocations::default());
+        let mut at = NOW.plus(limits::REVOCATION_RETENTION);
+        for (keys, revocations) in [(1, 1), (0, 0), (0, 0)] {
+            at = at.plus(Duration::from_secs(1));
+            bench.one(at, idle());
+            let left = (bench.rows_in(&[ENCRYPTION_KEY]), bench.machine.revocations().watermarks());
+            assert_eq!(left, (keys, revocations));
+        }
+    }
+
+    #[test]
+    fn key_without_agent_ends_30_days_after_its_registration() {
+        let mut bench = Bench::default();
+        bench.one(NOW, key_of(WORKLOAD, "a", 1, &["alice"]));
+        bench.one(NOW, key_of(WORKLOAD, "b", 1, &["alice"]));
+        let again = NOW.plus(Duration::from_secs(3600));
+        bench.one(again, key_of(WORKLOAD, "b", 1, &["alice"]));
+        let other = format!("{WORKLOAD}-2");
+        let end = NOW.plus(limits::ENCRYPTION_KEY_LIFETIME);
+        bench.one(end.minus(Duration::from_millis(1)), key_of(&other, "c", 1, &["alice"]));
+        assert_eq!(bench.kids(WORKLOAD), ["a", "b"]);
+        bench.one(end, key_of(&other, "c", 1, &["alice"]));
+        assert_eq!((bench.kids(WORKLOAD), bench.subjects()), (vec!["b".to_owned()], 2));
+        bench.one(again.plus(limits::ENCRYPTION_KEY_LIFETIME), key_of(&other, "c", 1, &["alice"]));
+        assert_eq!((bench.kids(WORKLOAD).len(), bench.subjects()), (0, 1));
+    }
+
+    #[test]
+    fn one_registration_forgets_only_so_many_ended_keys() {
+        let mut bench = Bench::default();
+        let most = limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE;
+        for number in 0..=most {
+            bench.one(NOW, key_of(WORKLOAD, &number.to_string(), 1, &[]));
+        }
+        let end = NOW.plus(limits::ENCRYPTION_KEY_LIFETIME);
+        for left in [2, 1] {
+            bench.one(end, key_of(&format!("{WORKLOAD}-2"), "k", 1, &[]));
+            assert_eq!(bench.rows_in(&[ENCRYPTION_KEY]), left);
+        }
+    }
+
+    #[test]
+    fn trust_domain_has_a_limit_of_subjects_with_keys() {
+        let mut bench = Bench::default();
+        bench.one(NOW, key_of(WORKLOAD, "a", 1, &[]));
+        let count = limits::ENCRYPTION_KEY_SUBJECTS_MAX - 1;
+        let key = (OWNED.to_owned(), Owned::KeySubjects.key("a.example"));
+        bench.rows.0.insert(key, count.to_be_bytes().to_vec());
+        let full = Reply::Refused(Refusal::TooManyEncryptionKeys);
+        assert_ne!(bench.one(NOW, key_of(&format!("{WORKLOAD}-2"), "a", 1, &[])), full);
+        assert_eq!(bench.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
+        // Who has one may have more, and another trust domain has its own.
+        assert_ne!(bench.one(NOW, key_of(WORKLOAD, "b", 1, &[])), full);
+        assert_ne!(bench.one(NOW, key_of("spiffe://b.example/x", "a", 1, &[])), full);
+        // The last key of a subject makes room.
+        for kid in ["a", "b"] {
+            assert_eq!(bench.one(NOW, removed(WORKLOAD, kid)), DONE);
+        }
+        let unknown = Reply::Refused(Refusal::UnknownEncryptionKey);
+        assert_eq!(bench.one(NOW, removed(WORKLOAD, "a")), unknown);
+        assert_ne!(bench.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
+    }
+}

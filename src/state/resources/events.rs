@@ -1,0 +1,284 @@
+//! Events as the log tells them: what each is called, what it says, and how much of them is kept.
+//!
+//! Two tables hold them, in the order of their ids: the outbox what streams deliver, the feed what the live
+//! feed shows. Both are spans: rows are added behind the last one and dropped from the first one on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View};
+use crate::json;
+use crate::limits;
+use crate::state::command;
+use crate::state::command::stated;
+use crate::state::tables::{META, Tables};
+use crate::token::lineage::{Fact, SUBJECT};
+use crate::token::subject_id;
+
+/// CAEP 1.0: a session, and whatever comes of it, is revoked.
+pub const SESSION_REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+/// SSF 1.0: the receiver asked whether the stream works.
+pub const VERIFICATION: &str = "https://schemas.openid.net/secevent/ssf/event-type/verification";
+/// SSF 1.0: we have changed the status of the stream ourselves.
+pub const STREAM_UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream-updated";
+
+/// What an event is called: the log index of its entry, and its place among what that entry tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId {
+    /// The log index of its entry.
+    pub index: u64,
+    /// From 0.
+    pub number: u32,
+}
+
+impl EventId {
+    /// The least id behind this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self.number.checked_add(1) {
+            Some(number) => Self { index: self.index, number },
+            None => Self { index: self.index.saturating_add(1), number: 0 },
+        }
+    }
+
+    /// As the key of a row: rows are in the order of ids.
+    #[must_use]
+    pub fn key(self) -> [u8; 12] {
+        let mut key = [0; 12];
+        key[..8].copy_from_slice(&self.index.to_be_bytes());
+        key[8..].copy_from_slice(&self.number.to_be_bytes());
+        key
+    }
+
+    /// From the key of a row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is none.
+    pub fn from_key(key: &[u8]) -> Result<Self, Corrupt> {
+        let read = || {
+            let (index, number) = key.split_first_chunk::<8>()?;
+            let number = u32::from_be_bytes(number.try_into().ok()?);
+            Some(Self { index: u64::from_be_bytes(*index), number })
+        };
+        read().ok_or_else(|| Corrupt::row("the id of an event is not 12 bytes"))
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.number)
+    }
+}
+
+/// It is not two numbers as [`EventId`] shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be two numbers with a hyphen between them")]
+pub struct NoEventId;
+
+impl FromStr for EventId {
+    type Err = NoEventId;
+
+    fn from_str(text: &str) -> Result<Self, NoEventId> {
+        let (index, number) = text.split_once('-').ok_or(NoEventId)?;
+        let id = Self {
+            index: index.parse().map_err(|_| NoEventId)?,
+            number: number.parse().map_err(|_| NoEventId)?,
+        };
+        // One spelling: no sign and no zeros in front.
+        if id.to_string() == text { Ok(id) } else { Err(NoEventId) }
+    }
+}
+
+impl From<EventId> for command::EventId {
+    fn from(id: EventId) -> Self {
+        Self { index: id.index, number: id.number }
+    }
+}
+
+impl From<command::EventId> for EventId {
+    fn from(id: command::EventId) -> Self {
+        Self { index: id.index, number: id.number }
+    }
+}
+
+/// What is told to the receivers of streams, without what is of each stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecurityEvent {
+    /// A URI.
+    pub event_type: String,
+    /// Whom it is about, as a subject identifier.
+    pub sub_id: Value,
+    /// What it says.
+    pub claims: Map<String, Value>,
+    /// The transaction it belongs to.
+    pub txn: Option<String>,
+    /// The issuers through which it came to us, if it is passed on.
+    pub via: Vec<String>,
+}
+
+impl SecurityEvent {
+    /// That a fact was revoked `at` this time, as CAEP says it: `by` whom, `admin` or `user`, and why; an empty
+    /// reason is none. `None` for a signing key, which is no subject of anybody.
+    #[must_use]
+    pub fn revoked(fact: &Fact, by: &str, reason: &str, at: Timestamp) -> Option<Self> {
+        let (issuer, value) = (fact.issuer(), fact.value());
+        let sub_id = match fact.kind() {
+            SUBJECT if issuer.is_empty() => json!({"format": "uri", "uri": value}),
+            SUBJECT | "client" => json!({"format": "iss_sub", "iss": issuer, "sub": value}),
+            "email" => json!({"format": "email", "email": value}),
+            "token" => json!({"format": "jwt_id", "iss": issuer, "jti": value}),
+            _ => return None,
+        };
+        let mut claims = Map::new();
+        claims.insert("event_timestamp".to_owned(), at.secs().into());
+        claims.insert("initiating_entity".to_owned(), by.into());
+        if !reason.is_empty() {
+            claims.insert("reason_admin".to_owned(), json!({ "en": reason }));
+        }
+        Some(Self { event_type: SESSION_REVOKED.to_owned(), sub_id, claims, txn: None, via: Vec::new() })
+    }
+
+    /// About a stream itself.
+    #[must_use]
+    pub fn of_stream(event_type: &str, stream_id: &str, claims: Map<String, Value>) -> Self {
+        let sub_id = json!({"format": "opaque", "id": stream_id});
+        Self { event_type: event_type.to_owned(), sub_id, claims, txn: None, via: Vec::new() }
+    }
+
+    /// Whom it is about, as one text.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        subject_id::text(&self.sub_id)
+    }
+}
+
+impl From<SecurityEvent> for command::SecurityEvent {
+    fn from(event: SecurityEvent) -> Self {
+        Self {
+            event_type: event.event_type,
+            sub_id: event.sub_id.to_string(),
+            claims: Value::Object(event.claims).to_string(),
+            txn: event.txn.unwrap_or_default(),
+            via: event.via,
+        }
+    }
+}
+
+impl TryFrom<command::SecurityEvent> for SecurityEvent {
+    type Error = Corrupt;
+
+    fn try_from(event: command::SecurityEvent) -> Result<Self, Corrupt> {
+        Ok(Self {
+            sub_id: Value::Object(object(&event.sub_id)?),
+            claims: object(&event.claims)?,
+            event_type: event.event_type,
+            txn: stated(event.txn),
+            via: event.via,
+        })
+    }
+}
+
+/// What of a table of events is there. One row of the meta table, of 40 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Everything before it was dropped.
+    pub begin: EventId,
+    /// Behind the last event that was added.
+    pub end: EventId,
+    /// How many there are.
+    pub events: u64,
+    /// What they take, in bytes.
+    pub bytes: u64,
+}
+
+impl Span {
+    /// As the entry sees it.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn of(tables: &Tables<'_>, row: &'static [u8]) -> Result<Self, Corrupt> {
+        tables.row(META, row)?.map_or(Ok(Self::default()), |row| Self::read(&row))
+    }
+
+    /// As it was after the last entry.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the row is not what was written.
+    pub fn at(view: &dyn View, row: &'static [u8]) -> Result<Self, Corrupt> {
+        view.get(META, row)?.map_or(Ok(Self::default()), |row| Self::read(&row))
+    }
+
+    /// From its row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not what was written.
+    pub fn read(row: &[u8]) -> Result<Self, Corrupt> {
+        let number = |at: usize| {
+            let bytes = row.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            bytes.map(|bytes| u64::from_be_bytes(*bytes))
+        };
+        let read = || {
+            let (begin, rest) = row.split_at_checked(12)?;
+            let (end, _) = rest.split_at_checked(12).filter(|(_, numbers)| numbers.len() == 16)?;
+            Some((begin, end, number(24)?, number(32)?))
+        };
+        let (begin, end, events, bytes) = read().ok_or_else(|| Corrupt::row("a span is not 40 bytes"))?;
+        Ok(Self { begin: EventId::from_key(begin)?, end: EventId::from_key(end)?, events, bytes })
+    }
+
+    /// Writes it.
+    pub fn put(self, tables: &mut Tables<'_>, row: &'static [u8]) {
+        let numbers = [self.events.to_be_bytes(), self.bytes.to_be_bytes()].concat();
+        tables.put(META, row, [&self.begin.key()[..], &self.end.key(), &numbers].concat());
+    }
+}
+
+/// Visits what a table of events still has from `from` on, in order, until `visit` answers false.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn scan<E>(
+    view: &dyn View,
+    (table, span): (&'static str, &'static [u8]),
+    from: EventId,
+    read: impl Fn(&[u8], &[u8]) -> Result<E, Corrupt>,
+    visit: &mut dyn FnMut(E) -> bool,
+) -> Result<(), Corrupt> {
+    // What was dropped is not walked through.
+    let from = from.max(Span::at(view, span)?.begin);
+    let mut outcome = Ok(());
+    view.scan(table, &from.key(), &mut |key, row| match read(key, row) {
+        Ok(event) => visit(event),
+        Err(error) => {
+            outcome = Err(error);
+            false
+        }
+    })?;
+    outcome
+}
+
+/// A JSON object as a row has it.
+///
+/// # Errors
+/// [`Corrupt`] if it is none.
+pub fn object(text: &str) -> Result<Map<String, Value>, Corrupt> {
+    json::parse_object(text.as_bytes()).map_err(|_| Corrupt::row("a member of a row is no JSON object"))
+}
+
+/// The beginning of a text, up to `bytes_max` bytes.
+#[must_use]
+pub fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+/// Whether what was told at this time that has passed is no longer kept.
+#[must_use]
+pub fn is_over(passed_then: Timestamp, passed: Timestamp) -> bool {
+    passed_then.plus(limits::EVENTS_KEPT) < passed
+}
+
+#[cfg(test)]
+mod tests;

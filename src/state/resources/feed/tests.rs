@@ -1,0 +1,301 @@
+//! What the live feed tells, and how much of it is kept.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::state::command::{
+    AcceptSignal, Agent, Bootstrap, Command, DeregisterTool, IssueAgent, LiftBlock, PublishSigningKey,
+    PutPolicy, PutTool, RegisterEncryptionKey, Reply, RetireSigningKey, Revoke, RevokeAgent, TaintSigningKey,
+    Tool,
+};
+use crate::state::resources::revocations::fact_row;
+use crate::state::tables::{BLOCK, META};
+use crate::state::testing::Bench;
+use crate::token::lineage::Fact;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const AGENT: &str = "wimse://a.example/agent/mcp/1";
+
+impl Bench {
+    /// What the feed tells from `from` on.
+    fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
+        let mut told = Vec::new();
+        read(&self.rows, from, &mut |event| {
+            told.push(event);
+            true
+        })
+        .expect("reads");
+        told
+    }
+
+    /// What one command tells, as "kind subject target detail".
+    fn tells(&mut self, command: Command) -> Vec<String> {
+        let from = *self.machine.feed_end().borrow();
+        self.one(START, command);
+        let text = |event: FeedEvent| {
+            let (target, detail) = (event.target.unwrap_or_default(), event.detail.unwrap_or_default());
+            assert_eq!((event.result.as_str(), event.at), ("ok", START));
+            format!("{} {} [{target}] {detail}", event.kind, event.subject)
+        };
+        self.told_from(from).into_iter().map(text).collect()
+    }
+
+    /// The kinds of all that is told.
+    pub fn feed_kinds(&self) -> Vec<String> {
+        self.told_from(EventId::default()).into_iter().map(|event| event.kind).collect()
+    }
+
+    /// The ids of what is told of this kind.
+    pub fn feed_ids_of(&self, kind: &str) -> Vec<EventId> {
+        let told = self.told_from(EventId::default());
+        told.into_iter().filter(|event| event.kind == kind).map(|event| event.id).collect()
+    }
+
+    fn span(&self) -> Span {
+        Span::at(&self.rows, SPAN).expect("reads")
+    }
+}
+
+fn tool(name: &str) -> Command {
+    let tool = Tool {
+        tool_id: "t".to_owned(),
+        name: name.to_owned(),
+        protocols: vec!["mcp".to_owned()],
+        resource_uri: Some("https://t.example".to_owned()),
+        ..Tool::default()
+    };
+    Command::PutTool(PutTool {
+        tool: Some(tool),
+        caller: "alice".to_owned(),
+        replaces: true,
+        ..PutTool::default()
+    })
+}
+
+fn policy(digest: &str) -> Command {
+    Command::PutPolicy(PutPolicy {
+        digest: digest.to_owned(),
+        applied_by: "alice".to_owned(),
+        ..PutPolicy::default()
+    })
+}
+
+#[test]
+fn whatever_stands_is_told_once_and_what_changes_nothing_is_not() {
+    let mut bench = Bench::default();
+    let id = Bytes::from_static(&[7; 16]);
+    let bootstrap =
+        || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), is_timed: true });
+    assert_eq!(bench.tells(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
+    assert!(bench.tells(bootstrap()).is_empty());
+
+    assert_eq!(bench.tells(policy("p")), ["cluster p [alice] policy applied"]);
+    assert!(bench.tells(policy("p")).is_empty());
+
+    assert_eq!(bench.tells(tool("one")), ["tool t [https://t.example] registered"]);
+    assert!(bench.tells(tool("one")).is_empty());
+    assert_eq!(bench.tells(tool("two")), ["tool t [https://t.example] replaced"]);
+    let gone = || DeregisterTool {
+        tool_id: "t".to_owned(),
+        caller: "alice".to_owned(),
+        ..DeregisterTool::default()
+    };
+    assert_eq!(bench.tells(Command::DeregisterTool(gone())), ["tool t [https://t.example] deregistered"]);
+    assert!(bench.tells(Command::DeregisterTool(gone())).is_empty());
+
+    let publish = |kid: &str| {
+        Command::PublishSigningKey(PublishSigningKey {
+            kid: kid.to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm: String::new(),
+        })
+    };
+    for kid in ["k1", "k2"] {
+        assert_eq!(bench.tells(publish(kid)), [format!("key {kid} [] published")]);
+        assert!(bench.tells(publish(kid)).is_empty());
+    }
+    let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
+    assert!(bench.tells(retire()).is_empty(), "no successor is old enough");
+    let taint = || Command::TaintSigningKey(TaintSigningKey { kid: "k1".to_owned(), digest: id.clone() });
+    assert_eq!(bench.tells(taint()), ["key k1 [] tainted"]);
+    assert!(bench.tells(taint()).is_empty());
+}
+
+#[test]
+fn a_key_that_is_retired_is_told() {
+    let mut bench = Bench::default();
+    for kid in ["k1", "k2"] {
+        let key = PublishSigningKey {
+            kid: kid.to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm: String::new(),
+        };
+        bench.one(START.minus(limits::KEY_PUBLISH_AHEAD), Command::PublishSigningKey(key));
+    }
+    let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
+    assert_eq!(bench.tells(retire()), ["key k1 [] retired"]);
+    assert!(bench.tells(retire()).is_empty());
+}
+
+#[test]
+fn an_agent_and_whatever_ends_it_are_told() {
+    let mut bench = Bench::default();
+    let agent = |id: &str| {
+        let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
+        Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
+    };
+    assert_eq!(bench.tells(agent(AGENT)), [format!("agent {AGENT} [alice] issued")]);
+    assert!(bench.tells(agent(AGENT)).is_empty());
+    let key = || {
+        let (agent_id, kid) = (AGENT.to_owned(), "k".to_owned());
+        Command::RegisterEncryptionKey(RegisterEncryptionKey {
+            workload_id: agent_id,
+            is_agent: true,
+            kid,
+            ..RegisterEncryptionKey::default()
+        })
+    };
+    assert_eq!(bench.tells(key()), [format!("agent {AGENT} [] encryption key registered")]);
+    assert!(bench.tells(key()).is_empty());
+    let fact = Fact::workload(&AGENT.parse().expect("an id"));
+    let digest = Bytes::copy_from_slice(fact.digest().as_bytes());
+    let revoke = || {
+        let (agent_id, caller) = (AGENT.to_owned(), "alice".to_owned());
+        Command::RevokeAgent(RevokeAgent {
+            agent_id,
+            digest: digest.clone(),
+            caller,
+            ..RevokeAgent::default()
+        })
+    };
+    assert_eq!(bench.tells(revoke()), [format!("agent {AGENT} [alice] revoked")]);
+    assert!(bench.tells(revoke()).is_empty());
+}
+
+#[test]
+fn what_an_operator_revokes_and_lifts_is_told() {
+    let mut bench = Bench::default();
+    let fact = Fact::signing_key("https://idp.example", "k");
+    let revoke = Command::Revoke(Revoke {
+        fact: Some(fact_row(&fact)),
+        reason: "stolen".to_owned(),
+        caller: "alice".to_owned(),
+        blocks: true,
+        ..Revoke::default()
+    });
+    assert_eq!(bench.tells(revoke), ["revocation k [https://idp.example] stolen"]);
+    let id = bench.rows.0.keys().find(|(table, _)| table == BLOCK).map(|(_, key)| Bytes::from(key.clone()));
+    let lift = || Command::LiftBlock(LiftBlock { id: id.clone().expect("a block") });
+    assert_eq!(bench.tells(lift()), ["revocation k [https://idp.example] block lifted"]);
+    assert!(bench.tells(lift()).is_empty());
+}
+
+#[test]
+fn an_older_log_is_told_as_far_as_it_says() {
+    let mut bench = Bench::default();
+    let signal = AcceptSignal {
+        jti: Bytes::from_static(&[1; 16]),
+        issuer: "https://idp.example".to_owned(),
+        quota: 1,
+        content: Bytes::from_static(&[7; 16]),
+        ..AcceptSignal::default()
+    };
+    let told = bench.tells(Command::AcceptSignal(signal));
+    assert_eq!(told, ["signal  [https://idp.example] 0 effects"]);
+}
+
+#[test]
+fn ids_grow_within_an_entry_and_across_entries() {
+    let mut bench = Bench::default();
+    bench.apply(START, vec![policy("a"), policy("b")]);
+    bench.apply(START, vec![policy("c")]);
+    let ids: Vec<EventId> = bench.told_from(EventId::default()).into_iter().map(|event| event.id).collect();
+    let id = |index, number| EventId { index, number };
+    assert_eq!(ids, [id(1, 0), id(1, 1), id(2, 0)]);
+    assert_eq!(*bench.machine.feed_end().borrow(), id(2, 1));
+    let from: Vec<EventId> = bench.told_from(id(1, 1)).into_iter().map(|event| event.id).collect();
+    assert_eq!(from, [id(1, 1), id(2, 0)], "from the one that is asked for on");
+}
+
+#[test]
+fn whoever_waits_is_woken_by_what_is_told_and_by_nothing_else() {
+    let mut bench = Bench::default();
+    let end = bench.machine.feed_end();
+    bench.one(START, policy("a"));
+    assert!(end.has_changed().expect("open"));
+    let end = bench.machine.feed_end();
+    bench.one(START, policy("a"));
+    assert!(!end.has_changed().expect("open"));
+}
+
+#[test]
+fn a_long_text_is_cut() {
+    let mut bench = Bench::default();
+    let long = "x".repeat(limits::FEED_TEXT_BYTES_MAX);
+    bench.apply(START, vec![policy(&long), policy(&format!("{long}y"))]);
+    let told = bench.told_from(EventId::default());
+    assert_eq!((told[0].subject.as_str(), told[1].subject.as_str()), (long.as_str(), long.as_str()));
+}
+
+/// Rows of the feed that no command made, one in each entry from 1 on.
+fn filled(events: u64) -> Bench {
+    let mut bench = Bench::default();
+    let row =
+        FeedRow { kind: "tool".to_owned(), result: "ok".to_owned(), ..FeedRow::default() }.encode_to_vec();
+    for index in 1..=events {
+        bench.rows.0.insert((FEED.to_owned(), EventId { index, number: 0 }.key().to_vec()), row.clone());
+    }
+    let end = EventId { index: events, number: 1 };
+    let rows = crate::state::testing::Rows::default();
+    let mut tables = Tables::new(&rows);
+    Span { end, events, ..Span::default() }.put(&mut tables, SPAN);
+    let span = tables.row(META, SPAN).expect("reads").expect("there");
+    bench.rows.0.insert((META.to_owned(), SPAN.to_vec()), span);
+    bench.skip_to(events);
+    bench
+}
+
+#[test]
+fn only_the_newest_are_kept_and_the_oldest_go_in_one_piece() {
+    let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
+    let full = limits::FEED_EVENTS_MAX + at_once;
+    let mut bench = filled(full - 2);
+    bench.one(START, policy("a"));
+    assert_eq!((bench.span().begin, bench.span().events), (EventId::default(), full - 1));
+    bench.one(START, policy("b"));
+    let first = EventId { index: at_once + 1, number: 0 };
+    assert_eq!((bench.span().begin, bench.span().events), (first, limits::FEED_EVENTS_MAX));
+    let told = bench.told_from(EventId::default());
+    assert_eq!((told.len() as u64, told[0].id), (limits::FEED_EVENTS_MAX, first));
+    bench.one(START, policy("c"));
+    assert_eq!(bench.span().begin, first, "and none with each that comes");
+}
+
+#[test]
+fn an_entry_drops_as_often_as_it_must_and_nothing_of_its_own() {
+    let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
+    let mut bench = filled(limits::FEED_EVENTS_MAX + at_once - 1);
+    let many = 2 * at_once + 10;
+    bench.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());
+    assert_eq!(bench.span().events, limits::FEED_EVENTS_MAX + 9);
+    assert_eq!(bench.span().begin, EventId { index: 3 * at_once + 1, number: 0 });
+    let told = bench.told_from(EventId::default());
+    assert_eq!(told.len() as u64, bench.span().events);
+    assert_eq!(told.iter().filter(|event| event.kind == "cluster").count() as u64, many);
+}
+
+#[test]
+fn a_damaged_row_is_said_and_not_shown() {
+    let mut bench = Bench::default();
+    bench.one(START, policy("a"));
+    let sound = bench.rows.0.clone();
+    // A key that is no id, and a row that is none.
+    for (key, row) in [(vec![0; 13], vec![]), (vec![0; 12], vec![0xff])] {
+        bench.rows.0.clone_from(&sound);
+        bench.rows.0.insert((FEED.to_owned(), key), row);
+        assert!(read(&bench.rows, EventId::default(), &mut |_| true).is_err());
+    }
+    assert_eq!(bench.one(START, policy("b")), Reply::Done { changed: true }, "what is not read stops nobody");
+}

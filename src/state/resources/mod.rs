@@ -1,0 +1,17 @@
+//! The replicated resources, one file each: their commands, rows and reads.
+
+pub(crate) mod agents;
+pub(crate) mod audit_blocks;
+pub(crate) mod encryption_keys;
+pub(crate) mod events;
+pub(crate) mod feed;
+pub(crate) mod nonces;
+pub(crate) mod outbox;
+pub(crate) mod policies;
+pub(crate) mod revocation_index;
+pub(crate) mod revocations;
+pub(crate) mod signals;
+pub(crate) mod signing_keys;
+pub(crate) mod streams;
+pub(crate) mod subject_blocks;
+pub(crate) mod tools;

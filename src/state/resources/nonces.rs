@@ -1,0 +1,344 @@
+//! Single use, once in the whole cluster: the nonce of an execution scope is spent by the exchange that
+//! brings it, and an execution-scoped token by its first verification.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::id::Digest128;
+use crate::limits;
+use crate::state::command::{
+    Command, IdempotencyRow, MintedToken, RecordExchange, Refusal, Reply, SpendToken,
+};
+use crate::state::machine::idempotency::{KEYS, digest};
+use crate::state::tables::ttl_buckets::{Bucketed, Most};
+use crate::state::tables::{IDEMPOTENCY, NONCE, SPENT_TOKEN, Tables, decode};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+
+const NONCES: Bucketed = Bucketed {
+    table: NONCE,
+    oldest: b"oldest_nonce_bucket",
+    retention: limits::NONCE_RETENTION,
+    bucket: Duration::from_secs(6 * 3600),
+};
+const NONCES_MOST: Most = Most { per_owner: limits::NONCES_PER_CALLER_MAX, total: limits::NONCES_MAX };
+
+const TOKENS: Bucketed = Bucketed {
+    table: SPENT_TOKEN,
+    oldest: b"oldest_spent_token_bucket",
+    retention: limits::SPENT_TOKEN_RETENTION,
+    bucket: Duration::from_secs(300),
+};
+const _: () = assert!(
+    limits::SPENT_TOKEN_RETENTION.as_secs()
+        == limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs() + 300
+);
+const TOKENS_MOST: Most =
+    Most { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
+
+/// Records what an exchange mints, and spends its nonce if it has one. A retry of the same request under the same
+/// `Idempotency-Key` does not come here: it is answered with what was recorded.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn record_exchange(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: RecordExchange,
+) -> Result<Reply, Corrupt> {
+    let token = command.token.ok_or_else(|| Corrupt::row("a command records no token"))?;
+    if !command.nonce.is_empty() {
+        let (nonce, owner) = (digest(&command.nonce)?, digest(&command.owner)?);
+        if NONCES.find(tables, now, &nonce)?.is_some() {
+            return Ok(Reply::Refused(Refusal::NonceSpent));
+        }
+        if !NONCES.has_room(tables, now, &owner, &NONCES_MOST)? {
+            return Ok(Reply::Refused(Refusal::TooManyNonces));
+        }
+        NONCES.remember_of(tables, now, &owner, &nonce, Vec::new())?;
+    }
+    Ok(Reply::Minted(token))
+}
+
+/// Spends a token.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken) -> Result<Reply, Corrupt> {
+    let (token, owner) = (digest(&command.token)?, digest(&command.owner)?);
+    if TOKENS.find(tables, now, &token)?.is_some() {
+        return Ok(Reply::Refused(Refusal::TokenSpent));
+    }
+    if !TOKENS.has_room(tables, now, &owner, &TOKENS_MOST)? {
+        return Ok(Reply::Refused(Refusal::TooManySpentTokens));
+    }
+    TOKENS.remember_of(tables, now, &owner, &token, Vec::new())?;
+    Ok(Reply::Done { changed: true })
+}
+
+fn bytes(digest: Digest128) -> Bytes {
+    Bytes::copy_from_slice(digest.as_bytes())
+}
+
+impl State {
+    /// Whether this node knows that [`OnBehalf::spend_token`] would be refused because the token is spent. It
+    /// may be spent meanwhile: only spending it decides.
+    ///
+    /// # Errors
+    /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
+    pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
+        let tables = Tables::new(self.core.view());
+        let now = tables.passed()?;
+        let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
+        if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
+            let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
+            let is_retry = digest(&row.request)? == idempotency.request;
+            // What is known under the key has spent it.
+            return if is_retry { Ok(false) } else { Err(Error::IdempotencyKeyReused) };
+        }
+        Ok(TOKENS.find(&tables, now, &token)?.is_some())
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Records what an exchange mints, as the outcome that an `Idempotency-Key` repeats, and spends its nonce once in
+    /// the whole cluster. Answers what is to be minted: `token`, or that of the first request under the key. `owner` is
+    /// whose nonce it counts as.
+    ///
+    /// # Errors
+    /// [`Error::NonceSpent`], [`Error::TooManyNonces`], [`Error::TooManyIdempotencyKeys`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn record_exchange(
+        self,
+        nonce: Option<Digest128>,
+        owner: Digest128,
+        token: MintedToken,
+        idempotency: Option<Idempotency>,
+    ) -> Result<MintedToken, Error> {
+        let nonce = nonce.map_or_else(Bytes::new, bytes);
+        let command = RecordExchange { nonce, owner: bytes(owner), token: Some(token) };
+        match self.propose_once(Command::RecordExchange(command), idempotency).await?.outcome {
+            Reply::Minted(token) => Ok(token),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Spends an execution-scoped token, once in the whole cluster. `owner` is whom it counts for.
+    ///
+    /// # Errors
+    /// [`Error::TokenSpent`], [`Error::TooManySpentTokens`], [`Error::TooManyIdempotencyKeys`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn spend_token(
+        self,
+        token: Digest128,
+        owner: Digest128,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(), Error> {
+        let command = Command::SpendToken(SpendToken { token: bytes(token), owner: bytes(owner) });
+        match self.propose_once(command, idempotency).await?.outcome {
+            Reply::Done { .. } => Ok(()),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::command::{Idempotency, encode_once};
+    use crate::state::testing::Bench;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const DONE: Reply = Reply::Done { changed: true };
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// A command, and the caller's key with its request.
+    type Brought = (Command, Option<Idempotency>);
+
+    fn sixteen(byte: u8) -> Bytes {
+        Bytes::from(vec![byte; 16])
+    }
+
+    fn token(jti: &str) -> MintedToken {
+        MintedToken { jti: jti.to_owned(), iat: START.secs(), exp: START.secs() + 30 }
+    }
+
+    /// An exchange that mints a token with this `jti`; without a nonce, if that is 0.
+    fn exchange(owner: u8, nonce: u8, jti: &str) -> Command {
+        let nonce = if nonce == 0 { Bytes::new() } else { sixteen(nonce) };
+        let owner = sixteen(owner);
+        Command::RecordExchange(RecordExchange { nonce, owner, token: Some(token(jti)) })
+    }
+
+    fn minted(jti: &str) -> Reply {
+        Reply::Minted(token(jti))
+    }
+
+    fn used(owner: u8, token: u8) -> Command {
+        Command::SpendToken(SpendToken { token: sixteen(token), owner: sixteen(owner) })
+    }
+
+    fn under(key: u8, request: u8, command: Command) -> Brought {
+        let idempotency = Idempotency { key: sixteen(key), request: sixteen(request), owner: sixteen(1) };
+        (command, Some(idempotency))
+    }
+
+    impl Bench {
+        fn brought(&mut self, at: Timestamp, (command, idempotency): Brought) -> Reply {
+            self.encoded(at, vec![encode_once(command, idempotency)]).remove(0)
+        }
+
+        fn rows_of(&self, table: &str) -> usize {
+            self.rows.0.keys().filter(|(of, key)| of == table && key.len() == 24).count()
+        }
+
+        /// As if so many rows of `owner`, or of all, had been remembered in this bucket.
+        fn put_count(&mut self, bucketed: &Bucketed, at: Timestamp, owner: Option<u8>, count: u64) {
+            let owner = owner.map(|owner| Digest128::from_bytes([owner; 16]));
+            let key = bucketed.count_key_at(at, owner);
+            self.rows.0.insert((bucketed.table.to_owned(), key), count.to_be_bytes().to_vec());
+        }
+    }
+
+    #[test]
+    fn nonce_and_token_are_spent_once_also_within_one_entry() {
+        let mut bench = Bench::default();
+        let replies = bench.apply(START, vec![exchange(1, 1, "a"), exchange(2, 1, "b"), exchange(1, 2, "c")]);
+        assert_eq!(replies, [minted("a"), Reply::Refused(Refusal::NonceSpent), minted("c")]);
+        let replies = bench.apply(START, vec![used(1, 1), used(2, 1), used(1, 2)]);
+        assert_eq!(replies, [DONE, Reply::Refused(Refusal::TokenSpent), DONE]);
+    }
+
+    #[test]
+    fn a_nonce_stays_spent_for_as_long_as_was_promised() {
+        let mut bench = Bench::default();
+        bench.one(START, exchange(1, 1, "a"));
+        for hour in 1..=24 {
+            let at = START.plus(Duration::from_secs(hour * 3600));
+            let reply = bench.one(at, exchange(1, 1, "a"));
+            assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "hour {hour}");
+        }
+    }
+
+    #[test]
+    fn expired_nonces_leave_the_table() {
+        let mut bench = Bench::default();
+        for nonce in 1..=100 {
+            bench.one(START, exchange(nonce, nonce, "a"));
+        }
+        let later = START.plus(limits::NONCE_RETENTION).plus(Duration::from_secs(6 * 3600 + 1));
+        bench.one(later, exchange(1, 200, "a"));
+        // The nonce, its owner's count, and that of all.
+        let rows = bench.rows.0.keys().filter(|(table, _)| table == NONCE).count();
+        assert_eq!((rows, bench.rows_of(NONCE)), (3, 1));
+    }
+
+    #[test]
+    fn a_clock_set_back_does_not_bring_a_nonce_back() {
+        let mut bench = Bench::default();
+        bench.one(START, exchange(1, 1, "a"));
+        let earlier = START.minus(Duration::from_secs(30 * 24 * 3600));
+        assert_eq!(bench.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
+    }
+
+    /// A day's worth of used tokens was remembered, though none can come again after its `exp` and the leeway of clocks.
+    #[test]
+    fn used_token_is_remembered_until_five_minutes_after_exp() {
+        let mut bench = Bench::default();
+        bench.one(START, used(1, 1));
+        // Of the longest token that a clock ahead could have minted.
+        let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME).plus(limits::LEEWAY);
+        let last = exp.plus(Duration::from_secs(300)).minus(MILLISECOND);
+        assert_eq!(bench.one(last, used(1, 1)), Reply::Refused(Refusal::TokenSpent));
+        // Rows are dropped a bucket of five minutes at a time.
+        bench.one(last.plus(Duration::from_secs(301)), used(1, 2));
+        assert_eq!(bench.rows_of(SPENT_TOKEN), 1);
+    }
+
+    /// A retry drew another `jti`, so that the tokens of one request passed once each.
+    #[test]
+    fn retry_under_its_key_repeats_the_recorded_token() {
+        let mut bench = Bench::default();
+        for nonce in [0, 1] {
+            let key = 9 - nonce;
+            assert_eq!(bench.brought(START, under(key, 5, exchange(1, nonce, "first"))), minted("first"));
+            let retry = bench.brought(START.plus(MILLISECOND), under(key, 5, exchange(1, nonce, "second")));
+            assert_eq!(retry, minted("first"));
+            let other = bench.brought(START, under(key, 6, exchange(1, nonce, "third")));
+            assert_eq!(other, Reply::Refused(Refusal::IdempotencyKeyReused));
+        }
+        for (key, request) in [(7, 5), (7, 5)] {
+            let reply = bench.brought(START, under(key, request, exchange(1, 1, "other")));
+            assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "another key does not reopen the nonce");
+        }
+        let reply = bench.brought(START, under(7, 6, exchange(1, 2, "fresh")));
+        assert_eq!(reply, minted("fresh"), "a refusal leaves the key unused");
+    }
+
+    #[test]
+    fn retried_verification_passes_under_its_key_only() {
+        let mut bench = Bench::default();
+        for _ in 0..2 {
+            assert_eq!(bench.brought(START, under(9, 5, used(1, 1))), DONE);
+        }
+        let refused = Reply::Refused(Refusal::TokenSpent);
+        assert_eq!(bench.brought(START, under(8, 5, used(1, 1))), refused);
+        assert_eq!(bench.one(START, used(1, 1)), refused);
+        let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
+        assert_eq!(bench.brought(START, under(9, 6, used(1, 2))), reused);
+    }
+
+    #[test]
+    fn idempotency_key_is_remembered_for_a_day() {
+        let mut bench = Bench::default();
+        bench.brought(START, under(9, 5, exchange(1, 0, "a")));
+        let kept = START.plus(limits::IDEMPOTENCY_RETENTION);
+        let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
+        assert_eq!(bench.brought(kept, under(9, 6, exchange(1, 0, "b"))), reused);
+        // Rows are forgotten a whole bucket at a time.
+        let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
+        assert_eq!(bench.brought(later, under(9, 6, exchange(1, 0, "b"))), minted("b"));
+    }
+
+    /// Nothing bounded what one caller, or all, had the cluster remember for a day.
+    #[test]
+    fn callers_and_all_have_a_limit() {
+        let bring = |at: Timestamp, of: &Bucketed, bench: &mut Bench, owner: u8, number: u8| match of.table {
+            NONCE => bench.one(at, exchange(owner, number, "a")),
+            SPENT_TOKEN => bench.one(at, used(owner, number)),
+            _ => {
+                let (key, request, owner) = (sixteen(number), sixteen(5), sixteen(owner));
+                let idempotency = Idempotency { key, request, owner };
+                bench.brought(at, (exchange(1, 0, "a"), Some(idempotency)))
+            }
+        };
+        let keys_most =
+            Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
+        for (of, most, refusal) in [
+            (&NONCES, &NONCES_MOST, Refusal::TooManyNonces),
+            (&TOKENS, &TOKENS_MOST, Refusal::TooManySpentTokens),
+            (&KEYS, &keys_most, Refusal::TooManyIdempotencyKeys),
+        ] {
+            let mut bench = Bench::default();
+            bring(START, of, &mut bench, 1, 1);
+            bench.put_count(of, START, Some(1), most.per_owner - 1);
+            let refused = Reply::Refused(refusal);
+            assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
+            let rows = bench.rows.0.clone();
+            assert_eq!(bring(START, of, &mut bench, 1, 3), refused);
+            assert_eq!(bring(START.plus(of.retention), of, &mut bench, 1, 3), refused, "nothing goes early");
+            assert!(rows.keys().all(|row| bench.rows.0.contains_key(row)));
+            // What is known is answered as before, and another caller has its own.
+            assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
+            assert_ne!(bring(START, of, &mut bench, 2, 4), refused);
+            // One row is of a later bucket.
+            bench.put_count(of, START, None, most.total - 2);
+            assert_ne!(bring(START, of, &mut bench, 2, 5), refused);
+            assert_eq!(bring(START, of, &mut bench, 2, 6), refused);
+            let gone = START.plus(of.retention).plus(of.bucket);
+            assert_ne!(bring(gone, of, &mut bench, 1, 7), refused);
+        }
+    }
+}

@@ -1,0 +1,659 @@
+//! Revocations as rows: what was revoked, when, by whom and why, and for how long that is kept.
+//!
+//! A revocation is a watermark: it refuses what was issued before its entry. It is kept, by elapsed time, until
+//! every credential it could cover is dead. What is looked up for each request is in `revocation_index`.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::events::SecurityEvent;
+use super::revocation_index::RevocationIndex;
+use super::signals::{self, Kept};
+use super::{agents, encryption_keys, feed, outbox, signing_keys, subject_blocks};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, Fresh, View};
+use crate::id::{Digest128, LogPosition, WorkloadId};
+use crate::limits;
+use crate::state::command;
+use crate::state::command::{Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
+use crate::state::machine::idempotency::digest;
+use crate::state::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
+
+/// Row of the meta table: below this key of [`REVOCATION_END`] nothing is left.
+const FORGOTTEN_UP_TO: &[u8] = b"revocations_forgotten_up_to";
+
+/// A revocation that is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// The digest of what is revoked, as it stands in `lineage`.
+    pub id: Digest128,
+    /// The log index of its entry: tokens of this cluster with a smaller `idx` are refused.
+    pub index: u64,
+    /// The stamp of its entry: no wall clock that was read then showed a later time, and a signal was not issued later.
+    pub at: Timestamp,
+    /// When it is forgotten, at the earliest.
+    pub ends_at: Timestamp,
+    /// What the digest is of; `None` where only the digest was known.
+    pub fact: Option<FactText>,
+    /// Why, as whoever revoked it said; may be empty.
+    pub reason: String,
+    /// The issuer of the signal or the caller; empty for nobody.
+    pub by: String,
+}
+
+/// What a digest is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FactText {
+    /// `subject`, `email`, `client`, `token` or `key`.
+    pub kind: String,
+    /// Whose word it is; empty for a workload identifier.
+    pub issuer: String,
+    /// The value.
+    pub value: String,
+}
+
+/// What an operator revokes.
+#[derive(Clone, Debug)]
+pub struct Revocation<'r> {
+    /// The fact.
+    pub fact: &'r Fact,
+    /// What it is beside.
+    pub target: Target,
+    /// Whether the fact is blocked as well: later credentials and certificates are refused too, until that is lifted.
+    pub blocks: bool,
+    /// Why; may be empty.
+    pub reason: String,
+    /// Who asks; empty for nobody.
+    pub caller: String,
+    /// What streams are told of it; `None` if it concerns nobody they know.
+    pub event: Option<SecurityEvent>,
+}
+
+/// What a fact is, as far as more is to be done than to refuse what was issued before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Nothing more.
+    Fact,
+    /// Must be an agent that is remembered.
+    Agent,
+    /// A signing key of this fabric, which is tainted in the same entry.
+    OwnKey,
+}
+
+/// What the log says of an operator's revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The log index of its entry.
+    pub index: u64,
+    /// Log time of its entry.
+    pub at: Timestamp,
+    /// The log index of the entry that had revoked the same as an issuer of agents before; 0 if none had.
+    pub issuer_revoked_before: u64,
+}
+
+impl Revoked {
+    fn read(key: &[u8], row: &[u8]) -> Result<Self, Corrupt> {
+        let id = digest(key)?;
+        let row = decode::<RevocationRow>(REVOCATION, row)?;
+        let at = Timestamp::from_millis(row.at_millis);
+        let text = |fact: FactRow| FactText { kind: fact.kind, issuer: fact.issuer, value: fact.value };
+        Ok(Self {
+            id,
+            index: row.index,
+            at,
+            ends_at: at.plus(limits::REVOCATION_RETENTION),
+            fact: row.fact.map(text),
+            reason: row.reason,
+            by: row.by,
+        })
+    }
+}
+
+/// What the index in memory needs of a row of [`REVOCATION`].
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn watermark(key: &[u8], row: &[u8]) -> Result<(Digest128, u64, Timestamp), Corrupt> {
+    watermark_of(key, &decode(REVOCATION, row)?)
+}
+
+fn watermark_of(key: &[u8], row: &RevocationRow) -> Result<(Digest128, u64, Timestamp), Corrupt> {
+    // A token is named by its `jti`, whenever a retry minted it; its family is what renewals add to.
+    let is_token = row.fact.as_ref().is_some_and(|fact| fact.kind == TOKEN);
+    let when = (row.index, Timestamp::from_millis(row.at_millis));
+    let (index, at) = if is_token { RevocationIndex::EVERYTHING } else { when };
+    Ok((digest(key)?, index, at))
+}
+
+/// A fact as a command carries it.
+#[must_use]
+pub fn fact_row(fact: &Fact) -> FactRow {
+    FactRow {
+        digest: Bytes::copy_from_slice(fact.digest().as_bytes()),
+        kind: fact.kind().to_owned(),
+        issuer: fact.issuer().to_owned(),
+        value: fact.value().to_owned(),
+    }
+}
+
+/// What is noted of a revocation.
+#[derive(Default)]
+pub struct Note {
+    /// What it is of.
+    pub fact: Option<FactRow>,
+    /// Why.
+    pub reason: String,
+    /// Whose word it is.
+    pub by: String,
+    /// Whether that is the issuer of a signal.
+    pub of_signal: bool,
+}
+
+/// Revokes everything that derives from the fact with this digest and was issued before this entry.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the digest is not what was written.
+pub fn revoke(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    fact_digest: &[u8],
+    note: Note,
+) -> Result<(), Corrupt> {
+    let digest = digest(fact_digest)?;
+    if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
+        agents::note_revoked(tables, moment.now, index, &fact.value, &note.by)?;
+    }
+    let known = tables.row(REVOCATION, digest.as_bytes())?;
+    let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
+    if let Some(known) = &known {
+        tables.delete(REVOCATION_END, &end(known.kept_until_millis, digest.as_bytes()));
+    } else {
+        let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
+        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+    }
+    if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
+        signals::count(tables, &known.by, Kept::Revocation, false)?;
+    }
+    if note.of_signal {
+        signals::count(tables, &note.by, Kept::Revocation, true)?;
+    }
+    // As the index in memory merges them: a node that is rebuilt from the rows covers what the others cover, also if
+    // a proposer's clock was set back in between.
+    let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
+    let (at_millis, kept_until_millis) = (moment.latest.millis().max(covered), kept_until(moment).millis());
+    let row = match (note.fact, known) {
+        // Whoever knows only the digest takes nothing away from what is known of it.
+        (None, Some(known)) => {
+            RevocationRow { index, at_millis, kept_until_millis, of_signal: false, ..known }
+        }
+        (fact, _) => RevocationRow {
+            index,
+            at_millis,
+            kept_until_millis,
+            fact: fact.map(|fact| FactRow { digest: Bytes::new(), ..fact }),
+            reason: note.reason,
+            by: note.by,
+            of_signal: note.of_signal,
+        },
+    };
+    tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
+    tables.put(REVOCATION_END, &end(kept_until_millis, digest.as_bytes()), Vec::new());
+    // Those that are left are not handed out while the revocation is remembered, and removed before it is forgotten.
+    encryption_keys::remove_registered_with(tables, &digest, index).map(drop)
+}
+
+/// Until when, in time that has passed, what is revoked or lifted at this moment is remembered.
+#[must_use]
+pub fn kept_until(moment: Moment) -> Timestamp {
+    moment.passed.plus(limits::REVOCATION_RETENTION)
+}
+
+/// The key under which a row is looked at again when it may have ended: by its own key, of a revocation or of
+/// a block.
+#[must_use]
+pub fn end(kept_until_millis: i64, key: &[u8]) -> Vec<u8> {
+    [&kept_until_millis.to_be_bytes()[..], key].concat()
+}
+
+/// Revokes a fact as an operator, who has some room beyond the limit.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn by_operator(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    command: command::Revoke,
+) -> Result<Reply, Corrupt> {
+    let fact = command.fact.ok_or_else(|| Corrupt::row("a command revokes no fact"))?;
+    let most = limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
+    if tables.number(REVOCATIONS)? >= most {
+        return Ok(Reply::Refused(Refusal::TooManyRevocations));
+    }
+    if command.blocks
+        && subject_blocks::count(tables)? >= limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX
+    {
+        return Ok(Reply::Refused(Refusal::TooManyRevocations));
+    }
+    if command.must_be_agent && agents::find(tables, &fact.value)?.is_none() {
+        return Ok(Reply::Refused(Refusal::UnknownAgent));
+    }
+    if command.taints {
+        let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
+        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, moment, index, &taint)? {
+            return Ok(refused);
+        }
+    }
+    if command.blocks {
+        subject_blocks::put_by_operator(tables, moment, fact.clone(), &command.reason, &command.caller)?;
+    }
+    let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
+    let digest = fact.digest.clone();
+    let told = feed::Note {
+        kind: "revocation",
+        subject: &fact.value,
+        target: &fact.issuer,
+        detail: &command.reason,
+    };
+    feed::note(tables, moment.now, told)?;
+    let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
+    revoke(tables, moment, index, &digest, note)?;
+    if let Some(event) = command.event {
+        outbox::append(tables, moment, event)?;
+    }
+    Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.now.millis(), issuer_revoked_before }))
+}
+
+/// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted: more
+/// than an entry with this many facts can add.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Result<(), Corrupt> {
+    let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
+    let mut ended = Vec::new();
+    let from = tables.row(META, FORGOTTEN_UP_TO)?.unwrap_or_default();
+    tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
+        let is_due = at_of(key).is_some_and(|at| at < moment.passed);
+        if is_due {
+            ended.push(key.to_vec());
+        }
+        is_due && ended.len() < most
+    })?;
+    let Some(last) = ended.last() else { return Ok(()) };
+    tables.put(META, FORGOTTEN_UP_TO, last.clone());
+    for key in &ended {
+        tables.delete(REVOCATION_END, key);
+        match key.get(8..).unwrap_or_default() {
+            revocation if revocation.len() == 16 => forget_if_ended(tables, moment, revocation)?,
+            block => subject_blocks::forget_if_ended(tables, moment, block)?,
+        }
+    }
+    Ok(())
+}
+
+/// It may have been revoked again since.
+fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
+    let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
+    let row = decode::<RevocationRow>(REVOCATION, &row)?;
+    if row.kept_until_millis < moment.passed.millis() {
+        let (digest, below, _) = watermark_of(key, &row)?;
+        if !encryption_keys::remove_registered_with(tables, &digest, below)? {
+            let kept_until_millis = moment.passed.millis();
+            tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
+            tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+            return Ok(());
+        }
+        tables.delete(REVOCATION, key);
+        let revocations = tables.number(REVOCATIONS)?.saturating_sub(1);
+        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+        if row.of_signal {
+            signals::count(tables, &row.by, Kept::Revocation, false)?;
+        }
+    }
+    Ok(())
+}
+
+fn at_of(key: &[u8]) -> Option<Timestamp> {
+    key.first_chunk::<8>().map(|at| Timestamp::from_millis(i64::from_be_bytes(*at)))
+}
+
+fn list(
+    view: &dyn View,
+    after: Option<Digest128>,
+    limit: usize,
+) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
+    // The least key behind another one.
+    let from = after.map_or_else(Vec::new, |after| [&after.as_bytes()[..], &[0]].concat());
+    let (mut revoked, mut next, mut outcome) = (Vec::new(), None, Ok(()));
+    view.scan(REVOCATION, &from, &mut |key, row| {
+        if revoked.len() >= limit {
+            next = revoked.last().map(|last: &Revoked| last.id);
+            return false;
+        }
+        match Revoked::read(key, row) {
+            Ok(read) => revoked.push(read),
+            Err(error) => outcome = Err(error),
+        }
+        outcome.is_ok()
+    })?;
+    outcome.map(|()| (revoked, next))
+}
+
+impl State {
+    /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of that
+    /// name, if it is a token of a fabric; it counts only within our own incarnation (contract §3, `idx`).
+    #[must_use]
+    pub fn revokes(
+        &self,
+        _fresh: &Fresh,
+        lineage: &[Digest128],
+        idx: Option<LogPosition>,
+        iat: Timestamp,
+    ) -> bool {
+        self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
+    }
+
+    /// Whether a caller is blocked by whose certificate it comes. A watermark does not reach a certificate: nobody
+    /// can tell when what it stands for was issued. Nobody is before the cluster is bootstrapped.
+    #[must_use]
+    pub fn is_blocked_caller(&self, fresh: &Fresh, (issuer, id): (&str, &str), now: Timestamp) -> bool {
+        let Some(position) = self.position() else { return false };
+        let workload = id.parse::<WorkloadId>().ok().map(|id| lineage::workload(&id));
+        let facts: Vec<_> = workload.into_iter().chain([lineage::client(issuer, id)]).collect();
+        self.revokes(fresh, &facts, Some(position), now)
+    }
+
+    /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are
+    /// more, if there are.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn revocation_list(
+        &self,
+        after: Option<Digest128>,
+        limit: usize,
+    ) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
+        list(self.core.view(), after, limit)
+    }
+
+    /// The revocation of a fact, if it is remembered.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if its row is not what was written.
+    pub fn revocation(&self, fact: &Fact) -> Result<Option<Revoked>, Corrupt> {
+        let id = fact.digest();
+        let row = self.core.view().get(REVOCATION, id.as_bytes())?;
+        row.map(|row| Revoked::read(id.as_bytes(), &row)).transpose()
+    }
+
+    /// How many revocations are remembered.
+    #[must_use]
+    pub fn revocation_count(&self) -> u64 {
+        self.index().revocations
+    }
+
+    /// How many blocks stand.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.core.machine().revocations().blocks()
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
+    /// member can answer from before it; a repetition, with what it came to the first time.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn revoke(
+        self,
+        revocation: Revocation<'_>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Made, Error> {
+        let Revocation { fact, target, blocks, reason, caller, event } = revocation;
+        let command = command::Revoke {
+            fact: Some(fact_row(fact)),
+            reason,
+            caller,
+            blocks,
+            must_be_agent: target == Target::Agent,
+            taints: target == Target::OwnKey,
+            event: event.map(Into::into),
+        };
+        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
+            Reply::Revoked(made) => Ok(Made {
+                index: made.index,
+                at: Timestamp::from_millis(made.at_millis),
+                issuer_revoked_before: made.issuer_revoked_before,
+            }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::{Machine as _, Stamp};
+    use crate::state::Replicated;
+    use crate::state::command::{Agent, IssueAgent, PublishSigningKey};
+    use crate::state::tables::AGENT;
+    use crate::state::testing::Bench;
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fact(sub: &str) -> Fact {
+        Fact::subject("https://a.example", sub)
+    }
+
+    fn gone(fact: &Fact) -> Command {
+        let fact = Some(fact_row(fact));
+        let (reason, caller) = ("stolen".to_owned(), "alice".to_owned());
+        Command::Revoke(command::Revoke { fact, reason, caller, ..command::Revoke::default() })
+    }
+
+    /// An entry that changes nothing but log time.
+    fn idle(bench: &mut Bench, at: Timestamp) {
+        bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
+    }
+
+    impl Bench {
+        fn revoked(&self) -> Vec<Digest128> {
+            let (revoked, next) = list(&self.rows, None, 1000).expect("list");
+            assert_eq!(next, None);
+            revoked.into_iter().map(|revoked| revoked.id).collect()
+        }
+    }
+
+    #[test]
+    fn a_revocation_is_kept_until_what_it_covers_is_dead_and_then_forgotten() {
+        let mut bench = Bench::default();
+        bench.one(START, gone(&fact("alice")));
+        let last = START.plus(limits::REVOCATION_RETENTION);
+        idle(&mut bench, last);
+        assert_eq!(
+            (bench.revoked(), bench.machine.revocations().watermarks()),
+            (vec![fact("alice").digest()], 1)
+        );
+        idle(&mut bench, last.plus(Duration::from_millis(1)));
+        assert_eq!((bench.revoked(), bench.machine.revocations().watermarks()), (vec![], 0));
+        assert_eq!(bench.machine.index().revocations, 0);
+        assert!(bench.rows.0.keys().all(|(table, _)| table != REVOCATION_END));
+    }
+
+    #[test]
+    fn what_is_revoked_again_is_kept_from_then_on() {
+        let mut bench = Bench::default();
+        bench.one(START, gone(&fact("alice")));
+        let again = START.plus(Duration::from_secs(3600));
+        bench.one(again, gone(&fact("alice")));
+        assert_eq!(bench.machine.index().revocations, 1);
+        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(bench.revoked().len(), 1);
+        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION).plus(SECOND));
+        assert_eq!((bench.revoked().len(), bench.machine.index().revocations), (0, 0));
+    }
+
+    #[test]
+    fn a_clock_set_back_neither_forgets_nor_shortens_a_revocation() {
+        let mut bench = Bench::default();
+        idle(&mut bench, START);
+        bench.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
+        idle(&mut bench, START.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(bench.revoked().len(), 1);
+    }
+
+    #[test]
+    fn one_entry_forgets_only_so_many() {
+        let mut bench = Bench::default();
+        let many = limits::REVOCATIONS_FORGOTTEN_AT_ONCE + 1;
+        for number in 0..many {
+            bench.one(START, gone(&fact(&number.to_string())));
+        }
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert_eq!((bench.revoked().len(), bench.machine.revocations().watermarks()), (1, 1));
+        idle(&mut bench, later);
+        assert_eq!((bench.revoked().len(), bench.machine.revocations().watermarks()), (0, 0));
+    }
+
+    #[test]
+    fn a_restarted_node_refuses_what_it_refused_before() {
+        let mut bench = Bench::default();
+        for sub in ["alice", "bob"] {
+            bench.one(START, gone(&fact(sub)));
+        }
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        let covers = |sub: &str| restarted.revocations().covers(None, &[fact(sub).digest()], None, START);
+        assert_eq!([covers("alice"), covers("bob"), covers("carol")], [true, true, false]);
+        assert_eq!(restarted.index().revocations, 2);
+    }
+
+    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first: the row kept the
+    /// time of the second, the index in memory of each running node the later one.
+    #[test]
+    fn restarted_node_covers_the_latest_time_of_a_fact() {
+        let mut bench = Bench::default();
+        let ahead = START.plus(Duration::from_secs(600));
+        for latest in [ahead, START] {
+            let stamp = Stamp { time: START, latest, passed: START };
+            bench.stamped_as(stamp, vec![command::encode(gone(&fact("alice")))]);
+        }
+        let restarted = Replicated::default();
+        restarted.rebuild(&bench.rows).expect("rebuilds");
+        for node in [&bench.machine, &restarted] {
+            assert!(node.revocations().covers(None, &[fact("alice").digest()], None, ahead));
+        }
+        assert_eq!(list(&bench.rows, None, 1).expect("list").0[0].at, ahead);
+    }
+
+    #[test]
+    fn a_list_tells_who_revoked_what_and_why_page_by_page() {
+        let mut bench = Bench::default();
+        for sub in ["alice", "bob", "carol"] {
+            bench.one(START, gone(&fact(sub)));
+        }
+        let (first, next) = list(&bench.rows, None, 2).expect("list");
+        let (rest, end) = list(&bench.rows, next, 2).expect("list");
+        assert_eq!((first.len(), rest.len(), end), (2, 1, None));
+        let mut ids: Vec<_> = first.iter().chain(&rest).map(|revoked| revoked.id).collect();
+        assert!(ids.is_sorted());
+        ids.dedup();
+        assert_eq!(ids.len(), 3);
+        let alice = first.into_iter().chain(rest).find(|revoked| revoked.id == fact("alice").digest());
+        let alice = alice.expect("listed");
+        let text = FactText {
+            kind: "subject".to_owned(),
+            issuer: "https://a.example".to_owned(),
+            value: "alice".to_owned(),
+        };
+        assert_eq!((alice.fact, alice.reason.as_str(), alice.by.as_str()), (Some(text), "stolen", "alice"));
+        assert_eq!((alice.index, alice.at), (1, START));
+    }
+
+    #[test]
+    fn an_agent_whose_tokens_are_all_revoked_is_revoked_for_ever_with_all_below_it() {
+        let mut bench = Bench::default();
+        let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
+        let new = |name: &str, parent: Option<&str>| {
+            let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
+            Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
+        };
+        for (name, parent) in [("root", None), ("child", Some("root")), ("other", None)] {
+            bench.one(START, new(name, parent));
+        }
+        bench.one(START, gone(&Fact::workload(&id("root").parse().expect("an id"))));
+        let refused = bench.one(START, new("late", Some("child")));
+        assert_eq!(refused, Reply::Refused(Refusal::AgentRevoked));
+        assert!(matches!(bench.one(START, new("fine", Some("other"))), Reply::Agent(_)));
+        // Not for as long as the revocation is remembered, but as long as the agent is.
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert_eq!(bench.revoked().len(), 0);
+        assert_eq!(bench.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
+        // A subject of an issuer that looks like it is another fact.
+        let stranger = Fact::subject("https://a.example", &id("other"));
+        bench.one(later, gone(&stranger));
+        assert!(matches!(bench.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
+        assert!(bench.rows.0.keys().any(|(table, _)| table == AGENT));
+    }
+
+    /// A node that stops between two entries would leave a key that is shown as revoked and still signs.
+    #[test]
+    fn a_key_of_ours_is_tainted_by_the_entry_that_notes_it_and_what_is_not_there_is_not_revoked() {
+        let mut bench = Bench::default();
+        let publish = PublishSigningKey {
+            kid: "k".to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm: String::new(),
+        };
+        bench.one(START, Command::PublishSigningKey(publish));
+        let key = |kid: &str| Fact::signing_key("https://fabric.example", kid);
+        let taint = |kid: &str| {
+            let fact = Some(fact_row(&key(kid)));
+            let reason = "stolen".to_owned();
+            Command::Revoke(command::Revoke { fact, reason, taints: true, ..command::Revoke::default() })
+        };
+        assert_eq!(bench.one(START, taint("other")), Reply::Refused(Refusal::UnknownSigningKey));
+        let agent = Fact::workload(&"wimse://a.example/agent/mcp/x".parse().expect("an id"));
+        let fact = Some(fact_row(&agent));
+        let unknown = command::Revoke { fact, must_be_agent: true, ..command::Revoke::default() };
+        assert_eq!(bench.one(START, Command::Revoke(unknown)), Reply::Refused(Refusal::UnknownAgent));
+        assert!(bench.revoked().is_empty());
+        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)));
+        assert!(bench.machine.index().signing_keys["k"].tainted_at.is_some());
+        let (revoked, _) = list(&bench.rows, None, 10).expect("list");
+        assert_eq!(
+            (revoked.len(), revoked[0].reason.as_str(), revoked[0].id),
+            (1, "stolen", key("k").digest())
+        );
+        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)), "once more changes nothing");
+    }
+
+    /// The key of a request is kept for a day and up to six hours, the row of a revocation for a day.
+    #[test]
+    fn a_late_retry_is_answered_as_the_first_time_also_when_the_row_is_forgotten() {
+        let mut bench = Bench::default();
+        let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
+        let key = Idempotency { key, request, owner };
+        let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
+        let first = bench.told(START, gone()).remove(0);
+        let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+        idle(&mut bench, later);
+        assert!(bench.revoked().is_empty());
+        let again = bench.told(later, gone()).remove(0);
+        assert!(again.is_repeated && !first.is_repeated);
+        assert_eq!(again.outcome, first.outcome);
+        assert!(matches!(first.outcome, Reply::Revoked(command::Revoked { index: 1, .. })));
+    }
+}

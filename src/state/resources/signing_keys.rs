@@ -1,0 +1,366 @@
+//! The signing keys of every node, public halves only (contract §3, Keys).
+//!
+//! The log holds when a key was published, retired or tainted. Everything else follows from that and from elapsed
+//! time: whether it may sign, whether it stands in the JWKS, whether it is forgotten. A wall clock that is wrong makes
+//! no key old.
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use super::revocations::Note;
+use super::{feed, revocations};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
+use crate::state::machine::idempotency;
+use crate::state::tables::{BOOTSTRAPPED_AT, META, Moment, REVOCATION, SIGNING_KEY, Tables, eight_bytes};
+use crate::token::signing_key::SigningAlgorithm;
+
+/// A signing key as the log knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningKeyFacts {
+    /// RFC 7638 thumbprint.
+    pub kid: String,
+    /// The node that holds the private half.
+    pub node_id: u64,
+    /// The public half, a JWK as JSON (RFC 7517).
+    pub jwk: String,
+    /// By what it signs, and so for what it is good.
+    pub algorithm: SigningAlgorithm,
+    /// When it was published, in log time as the next two.
+    pub published_at: Timestamp,
+    /// When it was retired: it signs no more.
+    pub retired_at: Option<Timestamp>,
+    /// When it was tainted: nothing it signed is accepted.
+    pub tainted_at: Option<Timestamp>,
+    /// When it was published, in elapsed time as the next two.
+    pub published_passed: Timestamp,
+    /// From when it may sign.
+    pub usable_from: Timestamp,
+    /// When it was retired, or tainted since.
+    pub ended_passed: Option<Timestamp>,
+}
+
+/// What a key is good for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SigningKeyState {
+    /// Published, not old enough to sign.
+    Pending,
+    /// May sign.
+    Active,
+    /// Signs no more; what it signed is still accepted.
+    Retired,
+    /// Nothing it can have signed is alive.
+    Dead,
+    /// Nothing it signed is accepted.
+    Tainted,
+}
+
+impl SigningKeyState {
+    /// One lower-case word, as shown by the API and the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+            Self::Retired => "retired",
+            Self::Dead => "dead",
+            Self::Tainted => "tainted",
+        }
+    }
+}
+
+/// How long what a key has signed can be accepted after it signs no more: a token until it expires, a security
+/// event token, which does not expire, until it is too old to be taken (contract §6).
+const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
+    let longest = match algorithm {
+        SigningAlgorithm::Es256 => limits::TOKEN_LIFETIME_LONGEST,
+        SigningAlgorithm::Rs256 => limits::SET_AGE_MAX,
+    };
+    Duration::from_secs(longest.as_secs() + limits::LEEWAY.as_secs())
+}
+
+impl SigningKeyFacts {
+    /// What the key is good for at `passed`, in elapsed time.
+    #[must_use]
+    pub fn state(&self, passed: Timestamp) -> SigningKeyState {
+        match (self.tainted_at, self.retired_at) {
+            (Some(_), _) => SigningKeyState::Tainted,
+            (None, Some(_)) if self.has_outlived(self.algorithm, passed) => SigningKeyState::Dead,
+            (None, Some(_)) => SigningKeyState::Retired,
+            (None, None) if passed >= self.usable_from => SigningKeyState::Active,
+            (None, None) => SigningKeyState::Pending,
+        }
+    }
+
+    /// Whether what it signed may be accepted at `passed`, so that it stands in the JWKS.
+    #[must_use]
+    pub fn verifies(&self, passed: Timestamp) -> bool {
+        !matches!(self.state(passed), SigningKeyState::Tainted | SigningKeyState::Dead)
+    }
+
+    /// When it can sign at the earliest, in log time, for people.
+    #[must_use]
+    pub fn usable_at(&self) -> Timestamp {
+        self.published_at.plus(self.usable_from.since(self.published_passed))
+    }
+
+    /// Whether it ended so long ago that nothing which a key of this algorithm signed before is accepted.
+    fn has_outlived(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> bool {
+        self.ended_passed.is_some_and(|ended| passed >= ended.plus(outlived_by(algorithm)))
+    }
+
+    /// Whether it signs, or will.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.retired_at.is_none() && self.tainted_at.is_none()
+    }
+
+    fn forgettable(&self, passed: Timestamp) -> bool {
+        // A tainted key stands in no key set; it is shown for a while, and an event's key no longer than a token's.
+        let shown_as = if self.tainted_at.is_some() { SigningAlgorithm::Es256 } else { self.algorithm };
+        self.has_outlived(shown_as, passed)
+    }
+
+    /// From its row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the key of the row is not a `kid`, or the row names another algorithm than ours.
+    pub fn from_row(kid: &[u8], row: SigningKeyRow) -> Result<Self, Corrupt> {
+        let instant = |millis: i64| (millis != 0).then(|| Timestamp::from_millis(millis));
+        Ok(Self {
+            kid: String::from_utf8(kid.to_vec()).map_err(|_| Corrupt::row("a kid is not UTF-8"))?,
+            node_id: row.node_id,
+            jwk: row.jwk,
+            algorithm: read_algorithm(&row.algorithm)?,
+            published_at: Timestamp::from_millis(row.published_at_millis),
+            retired_at: instant(row.retired_at_millis),
+            tainted_at: instant(row.tainted_at_millis),
+            published_passed: Timestamp::from_millis(row.published_passed_millis),
+            usable_from: Timestamp::from_millis(row.usable_from_millis),
+            ended_passed: instant(row.ended_passed_millis),
+        })
+    }
+
+    fn to_row(&self) -> Vec<u8> {
+        let millis = |instant: Option<Timestamp>| instant.map_or(0, Timestamp::millis);
+        SigningKeyRow {
+            node_id: self.node_id,
+            jwk: self.jwk.clone(),
+            published_at_millis: self.published_at.millis(),
+            usable_from_millis: self.usable_from.millis(),
+            retired_at_millis: millis(self.retired_at),
+            tainted_at_millis: millis(self.tainted_at),
+            algorithm: write_algorithm(self.algorithm),
+            published_passed_millis: self.published_passed.millis(),
+            ended_passed_millis: millis(self.ended_passed),
+        }
+        .encode_to_vec()
+    }
+}
+
+fn tell(tables: &mut Tables<'_>, now: Timestamp, kid: &str, what: &str) -> Result<(), Corrupt> {
+    feed::note(tables, now, feed::Note { kind: "key", subject: kid, target: "", detail: what })
+}
+
+/// An algorithm as it is in the log: ES256 has no name there, so that logs and rows from before there
+/// was another one mean what they meant.
+#[must_use]
+pub fn write_algorithm(algorithm: SigningAlgorithm) -> String {
+    match algorithm {
+        SigningAlgorithm::Es256 => String::new(),
+        SigningAlgorithm::Rs256 => algorithm.as_str().to_owned(),
+    }
+}
+
+fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
+    SigningAlgorithm::ALL
+        .into_iter()
+        .find(|algorithm| write_algorithm(*algorithm) == text)
+        .ok_or_else(|| Corrupt::row("a signing key is of an unknown algorithm"))
+}
+
+/// Publishes a key. It may sign once it is [`limits::KEY_PUBLISH_AHEAD`] old, so that whoever
+/// caches the JWKS knows it by then. Two may sign at once ("waived at bootstrap", contract §3):
+///
+/// 1. the very first key of its algorithm in a cluster: nobody can have cached the keys of anything it would
+///    verify
+/// 2. the first key of its algorithm of a node, until the cluster is [`limits::KEY_PUBLISH_AHEAD`] old, so that
+///    nodes that are founded together all sign. Nobody can hold a JWKS from before the cluster; one that is held
+///    was fetched minutes ago at most, is good for 60 s, and whoever meets a `kid` that is not in it fetches
+///    it again.
+///
+/// A node's second key waits whatever became of its first: one that is retired or tainted is remembered for
+/// longer than the cluster is that young.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn publish(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    command: &PublishSigningKey,
+) -> Result<Reply, Corrupt> {
+    let Moment { now, passed, .. } = moment;
+    let known = all(tables)?;
+    if known.iter().any(|key| key.kid == command.kid) {
+        return Ok(Reply::Done { changed: false });
+    }
+    if known.iter().filter(|key| !key.forgettable(passed)).count() >= limits::SIGNING_KEYS_MAX {
+        return Ok(Reply::Refused(Refusal::TooManySigningKeys));
+    }
+    let algorithm = read_algorithm(&command.algorithm)?;
+    let alike: Vec<_> = known.into_iter().filter(|key| key.algorithm == algorithm).collect();
+    let is_first_ever = alike.is_empty();
+    let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
+    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, passed)?);
+    // Only those of the same algorithm: where the last key of one is gone, the next is not the first.
+    for key in alike.into_iter().filter(|key| key.forgettable(passed)) {
+        tables.delete(SIGNING_KEY, key.kid.as_bytes());
+    }
+    let facts = SigningKeyFacts {
+        kid: command.kid.clone(),
+        node_id: command.node_id,
+        jwk: command.jwk.clone(),
+        algorithm,
+        published_at: now,
+        retired_at: None,
+        tainted_at: None,
+        published_passed: passed,
+        usable_from: if signs_at_once { passed } else { passed.plus(limits::KEY_PUBLISH_AHEAD) },
+        ended_passed: None,
+    };
+    tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
+    tell(tables, now, &facts.kid, "published")?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. One of before that was
+/// remembered is not young.
+fn is_young(tables: &Tables<'_>, passed: Timestamp) -> Result<bool, Corrupt> {
+    let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
+    let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
+    Ok(passed < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
+}
+
+/// Retires a key, if its node has another one of its algorithm that may sign.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Reply, Corrupt> {
+    let known = all(tables)?;
+    let Some(key) = known.iter().find(|key| key.kid == kid) else {
+        return Ok(Reply::Refused(Refusal::UnknownSigningKey));
+    };
+    if key.retired_at.is_some() || key.tainted_at.is_some() {
+        return Ok(Reply::Done { changed: false });
+    }
+    let successor = known.iter().any(|other| {
+        other.kid != kid
+            && (other.node_id, other.algorithm) == (key.node_id, key.algorithm)
+            && other.state(moment.passed) == SigningKeyState::Active
+    });
+    if !successor {
+        return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
+    }
+    let (retired_at, ended_passed) = (Some(moment.now), Some(moment.passed));
+    let retired = SigningKeyFacts { retired_at, ended_passed, ..key.clone() };
+    tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
+    tell(tables, moment.now, kid, "retired")?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// Taints a key, whatever that leaves its node with: nothing it signed is accepted any more, nor what
+/// derives from that, whichever key signed it since.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn taint(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    index: u64,
+    command: &TaintSigningKey,
+) -> Result<Reply, Corrupt> {
+    // Logs from before there were revocations have none, and are still applied.
+    let digest = match command.digest.as_ref() {
+        [] => None,
+        digest => Some(idempotency::digest(digest)?),
+    };
+    let known = all(tables)?;
+    let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
+        return Ok(Reply::Refused(Refusal::UnknownSigningKey));
+    };
+    let is_revoked = match &digest {
+        Some(digest) => tables.row(REVOCATION, digest.as_bytes())?.is_some(),
+        None => true,
+    };
+    if key.tainted_at.is_some() && is_revoked {
+        return Ok(Reply::Done { changed: false });
+    }
+    if key.tainted_at.is_none() {
+        tell(tables, moment.now, &command.kid, "tainted")?;
+    }
+    let (tainted_at, ended_passed) = (Some(moment.now), Some(moment.passed));
+    let tainted = SigningKeyFacts { tainted_at, ended_passed, ..key.clone() };
+    tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
+    if let Some(digest) = digest {
+        revocations::revoke(tables, moment, index, digest.as_bytes(), Note::default())?;
+    }
+    Ok(Reply::Done { changed: true })
+}
+
+fn all(tables: &Tables<'_>) -> Result<Vec<SigningKeyFacts>, Corrupt> {
+    let rows = tables.messages::<SigningKeyRow>(SIGNING_KEY)?;
+    rows.into_iter().map(|(kid, row)| SigningKeyFacts::from_row(&kid, row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDED: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn retired(algorithm: SigningAlgorithm) -> SigningKeyFacts {
+        SigningKeyFacts {
+            kid: "k".to_owned(),
+            node_id: 1,
+            jwk: "{}".to_owned(),
+            algorithm,
+            published_at: Timestamp::from_secs(1),
+            retired_at: Some(Timestamp::from_secs(2)),
+            tainted_at: None,
+            published_passed: Timestamp::from_secs(1),
+            usable_from: Timestamp::from_secs(1),
+            ended_passed: Some(ENDED),
+        }
+    }
+
+    /// A receiver takes an event for a day, and could verify it for an hour.
+    #[test]
+    fn a_retired_key_is_published_until_nothing_that_it_signed_is_taken_any_more() {
+        for (algorithm, secs) in
+            [(SigningAlgorithm::Es256, 3_600 + 5), (SigningAlgorithm::Rs256, 24 * 3_600 + 5)]
+        {
+            let (facts, dead) = (retired(algorithm), ENDED.plus(Duration::from_secs(secs)));
+            let last = dead.minus(Duration::from_millis(1));
+            assert_eq!(
+                (facts.state(last), facts.state(dead)),
+                (SigningKeyState::Retired, SigningKeyState::Dead)
+            );
+            assert_eq!((facts.verifies(last), facts.verifies(dead)), (true, false));
+            assert_eq!((facts.forgettable(last), facts.forgettable(dead)), (false, true));
+        }
+    }
+
+    /// By tainting one key after the other somebody would fill the log's places for a day.
+    #[test]
+    fn a_tainted_key_takes_no_place_longer_whatever_it_signed() {
+        for algorithm in SigningAlgorithm::ALL {
+            let facts = SigningKeyFacts { tainted_at: Some(ENDED), ..retired(algorithm) };
+            let forgotten = ENDED.plus(Duration::from_secs(3_600 + 5));
+            assert!(!facts.verifies(ENDED) && facts.forgettable(forgotten));
+            assert!(!facts.forgettable(forgotten.minus(Duration::from_millis(1))));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! How a stream moves on, and never back.
+
+use serde_json::json;
+
+use super::*;
+use crate::state::resources::streams::StreamConfig;
+use crate::state::testing::{Bench, create_stream, signal};
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const DONE: Reply = Reply::Done { changed: true };
+
+fn id(index: u64, number: u32) -> EventId {
+    EventId { index, number }
+}
+
+fn letter(id: EventId) -> command::DeadLetter {
+    command::DeadLetter {
+        id: Some(id.into()),
+        err: "invalid_request".to_owned(),
+        description: "no".to_owned(),
+        event_type: "urn:event".to_owned(),
+        sub_id: json!({"format": "opaque", "id": "1"}).to_string(),
+    }
+}
+
+/// To move the stream on from `version`.
+fn advance(version: u64, cursor: StreamCursor, dead: Vec<command::DeadLetter>) -> Command {
+    let (stream_id, cursor) = ("s".to_owned(), Some(cursor.into()));
+    Command::AdvanceStream(AdvanceStream { stream_id, version, cursor, dead_letters: dead, filter: None })
+}
+
+fn to(next: EventId) -> StreamCursor {
+    StreamCursor { next, ..StreamCursor::default() }
+}
+
+impl Bench {
+    /// A stream that begins at 1-0, and events up to entry 5, two in each.
+    fn with_events() -> Self {
+        let mut bench = Self::with_stream();
+        for jti in ["1", "2", "3", "4"] {
+            bench.one(START, signal(jti, &["a", "b"]));
+        }
+        bench
+    }
+
+    fn place(&self) -> StreamCursor {
+        StreamCursor::clone(&self.machine.index().stream_cursors["s"])
+    }
+
+    fn letters(&self, after: Option<EventId>, limit: usize) -> (Vec<EventId>, Option<EventId>) {
+        let (letters, next) = dead_letters(&self.rows, "s", after, limit).expect("reads");
+        (letters.into_iter().map(|letter| letter.id).collect(), next)
+    }
+}
+
+#[test]
+fn a_stream_moves_on_only_from_the_place_that_was_read() {
+    let mut bench = Bench::with_events();
+    assert_eq!(bench.one(START, advance(1, to(id(2, 2)), Vec::new())), DONE);
+    assert_eq!(bench.place(), StreamCursor { next: id(2, 2), version: 2, ..StreamCursor::default() });
+    let rows = bench.rows.0.clone();
+    for version in [0, 1, 3, u64::MAX] {
+        let reply = bench.one(START, advance(version, to(id(3, 0)), vec![letter(id(2, 1))]));
+        assert_eq!(reply, Reply::Refused(Refusal::StreamChanged), "{version}");
+    }
+    assert_eq!(bench.rows.0, rows);
+    // Of two that read the same place, one moves it.
+    let both = vec![advance(2, to(id(3, 0)), Vec::new()), advance(2, to(id(4, 0)), Vec::new())];
+    assert_eq!(bench.apply(START, both), [DONE, Reply::Refused(Refusal::StreamChanged)]);
+    assert_eq!(bench.place().next, id(3, 0));
+}
+
+#[test]
+fn neither_the_place_nor_a_count_goes_back() {
+    let mut bench = Bench::with_events();
+    let far = StreamCursor { delivered: 5, dropped: 3, ..to(id(4, 0)) };
+    bench.one(START, advance(1, far, Vec::new()));
+    bench.one(START, advance(2, StreamCursor { delivered: 4, dropped: 2, ..to(id(2, 0)) }, Vec::new()));
+    let place = bench.place();
+    assert_eq!((place.next, place.delivered, place.dropped, place.version), (id(4, 0), 5, 3, 3));
+}
+
+#[test]
+fn what_is_done_is_kept_behind_the_place_only_and_up_to_the_window() {
+    let mut bench = Bench::with_events();
+    let done = [id(2, 1), id(3, 0), id(3, 1), id(5, 2)].into();
+    bench.one(START, advance(1, StreamCursor { done, ..to(id(3, 0)) }, Vec::new()));
+    assert_eq!(bench.place().done, [id(3, 0), id(3, 1), id(5, 2)].into());
+    // Also when the place itself was further than was said.
+    let done = [id(2, 1), id(3, 1)].into();
+    bench.one(START, advance(2, StreamCursor { done, ..to(id(2, 0)) }, Vec::new()));
+    assert_eq!(bench.place().done, [id(3, 1)].into());
+
+    let many: Vec<String> = (0..=limits::STREAM_WINDOW).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    bench.one(START, signal("5", &many));
+    let most = u32::try_from(limits::STREAM_WINDOW).expect("fits");
+    let index = bench.waiting_from(id(6, 0)).last().expect("an event").id.index;
+    let done: BTreeSet<EventId> = (1..=most + 1).map(|number| id(index, number)).collect();
+    bench.one(START, advance(3, StreamCursor { done: done.clone(), ..to(id(3, 0)) }, Vec::new()));
+    let kept = bench.place().done;
+    assert_eq!((kept.len(), kept.first(), kept.last()), (1000, done.first(), Some(&id(index, most))));
+}
+
+#[test]
+fn nothing_is_done_that_has_not_happened() {
+    let mut bench = Bench::with_events();
+    let done = [id(5, 1), id(6, 0), id(7, 0), id(u64::MAX, 0)].into();
+    bench.one(START, advance(1, StreamCursor { done, ..to(id(3, 0)) }, Vec::new()));
+    assert_eq!(bench.place().done, [id(5, 1)].into());
+    // Or the next event of this very entry would never be delivered.
+    bench.apply(START, vec![advance(2, to(id(u64::MAX, 0)), Vec::new()), signal("5", &["late"])]);
+    let left = bench.waiting_from(bench.place().next);
+    assert_eq!(left.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["late"]);
+}
+
+#[test]
+fn what_a_receiver_refuses_is_remembered_and_counted() {
+    let mut bench = Bench::with_events();
+    let told = StreamCursor { dead_letters: 7, ..to(id(3, 0)) };
+    bench.one(START, advance(1, told, vec![letter(id(2, 2)), letter(id(2, 1))]));
+    bench.one(START, advance(2, to(id(4, 0)), vec![letter(id(3, 1))]));
+    assert_eq!(bench.place().dead_letters, 3, "by the log, whatever was said");
+    let (letters, next) = dead_letters(&bench.rows, "s", None, 9).expect("reads");
+    let first = DeadLetter {
+        id: id(2, 1),
+        at: START,
+        err: "invalid_request".to_owned(),
+        description: "no".to_owned(),
+        event_type: "urn:event".to_owned(),
+        sub_id: r#"{"format":"opaque","id":"1"}"#.to_owned(),
+    };
+    assert_eq!((letters.first(), letters.len(), next), (Some(&first), 3, None));
+}
+
+#[test]
+fn dead_letters_come_page_by_page_and_those_of_others_do_not() {
+    let mut bench = Bench::with_events();
+    // One id begins the other.
+    bench.one(START, create_stream("s0", "bob"));
+    let letters = vec![letter(id(2, 1)), letter(id(2, 2)), letter(id(3, 1))];
+    bench.one(START, advance(1, to(id(4, 0)), letters));
+    let Command::AdvanceStream(others) = advance(1, to(id(4, 0)), vec![letter(id(3, 2))]) else {
+        panic!("moves")
+    };
+    bench.one(START, Command::AdvanceStream(AdvanceStream { stream_id: "s0".to_owned(), ..others }));
+    assert_eq!(bench.letters(None, 2), (vec![id(2, 1), id(2, 2)], Some(id(2, 2))));
+    assert_eq!(bench.letters(Some(id(2, 2)), 2), (vec![id(3, 1)], None));
+    assert_eq!(bench.letters(None, 3), (vec![id(2, 1), id(2, 2), id(3, 1)], None));
+    assert_eq!(bench.letters(Some(id(3, 1)), 3), (vec![], None));
+}
+
+#[test]
+fn only_the_newest_dead_letters_are_kept() {
+    let mut bench = Bench::with_events();
+    let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, most)));
+    assert_eq!(bench.letters(None, usize::MAX).0.len() as u64, most);
+    bench.one(START, advance(2, to(id(1, 0)), many(most + 1, 2)));
+    let (kept, _) = bench.letters(None, usize::MAX);
+    assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
+    assert_eq!(bench.place().dead_letters, most + 2);
+    // The same one again is one.
+    bench.one(START, advance(3, to(id(1, 0)), many(most, 2)));
+    assert_eq!(bench.letters(None, usize::MAX).0, kept);
+}
+
+/// Rows that say how many of them were looked at, and from where on.
+struct Watched<'r> {
+    rows: &'r crate::state::testing::Rows,
+    scans: std::cell::RefCell<Vec<(Vec<u8>, usize)>>,
+}
+
+impl View for Watched<'_> {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        self.rows.get(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let mut visited = 0;
+        self.rows.scan(table, from, &mut |key, row| {
+            visited += 1;
+            visit(key, row)
+        })?;
+        self.scans.borrow_mut().push((from.to_vec(), visited));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_dead_letter_costs_the_same_however_many_are_kept_and_were_dropped() {
+    let mut bench = Bench::with_events();
+    let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, most)));
+    bench.one(START, advance(2, to(id(1, 0)), many(most + 1, 70)));
+    let Command::AdvanceStream(next) = advance(3, to(id(1, 0)), many(most + 71, 3)) else { panic!("moves") };
+    let watched = Watched { rows: &bench.rows, scans: Vec::new().into() };
+    super::advance(&mut Tables::of_entry(&watched, 9), START, next).expect("moves");
+    let first_kept = [&b"s\0"[..], &id(70, 0).next().key()].concat();
+    assert_eq!(watched.scans.take(), [(first_kept, 4)], "behind all that was dropped");
+    // Below its limit nothing is walked through at all.
+    let mut bench = Bench::with_events();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, 9)));
+    let Command::AdvanceStream(next) = advance(2, to(id(1, 0)), many(10, 3)) else { panic!("moves") };
+    let watched = Watched { rows: &bench.rows, scans: Vec::new().into() };
+    super::advance(&mut Tables::of_entry(&watched, 9), START, next).expect("moves");
+    assert_eq!(watched.scans.take(), []);
+}
+
+#[test]
+fn the_newest_dead_letters_are_kept_also_if_all_came_in_one_entry_and_in_any_order() {
+    let mut bench = Bench::with_events();
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    let entry = vec![
+        advance(1, to(id(1, 0)), many(2_000, 600)),
+        advance(2, to(id(1, 0)), many(1_000, 600)),
+        advance(3, to(id(1, 0)), many(3_000, 600)),
+        // Older than all that are kept.
+        advance(4, to(id(1, 0)), many(5, 3)),
+    ];
+    assert_eq!(bench.apply(START, entry), [DONE, DONE, DONE, DONE]);
+    let (kept, _) = bench.letters(None, usize::MAX);
+    let expected: Vec<EventId> = (2_200..2_600).chain(3_000..3_600).map(|index| id(index, 0)).collect();
+    assert_eq!((kept, bench.place().dead_letters), (expected, 1_803));
+}
+
+#[test]
+fn dead_letters_of_before_they_were_counted_are_counted_once() {
+    let mut bench = Bench::with_events();
+    let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
+    let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
+    bench.one(START, advance(1, to(id(1, 0)), many(1, most)));
+    let old = StreamCursor { kept: None, ..bench.place() };
+    let row = StreamCursorRow::from(old).encode_to_vec();
+    bench.rows.0.insert((STREAM_CURSOR.to_owned(), b"s".to_vec()), row);
+    bench.one(START, advance(2, to(id(1, 0)), many(most + 1, 2)));
+    let (kept, _) = bench.letters(None, usize::MAX);
+    assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
+    assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+    // What a command says of it counts for nothing.
+    let told = StreamCursor { kept: Some(Kept { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
+    bench.one(START, advance(3, told, Vec::new()));
+    assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+}
+
+#[test]
+fn a_subject_that_is_too_long_is_left_out_of_a_dead_letter() {
+    let sub_id = |bytes: usize| {
+        let empty = json!({"format": "opaque", "id": ""}).to_string().len();
+        json!({"format": "opaque", "id": "x".repeat(bytes - empty)}).to_string()
+    };
+    let most = limits::DEAD_LETTER_SUBJECT_BYTES_MAX;
+    assert_eq!(kept_subject(sub_id(most)), sub_id(most));
+    assert_eq!(kept_subject(sub_id(most + 1)), "{}", "not half of it");
+}
+
+#[test]
+fn a_damaged_dead_letter_is_said_and_one_without_an_id_stops_the_node() {
+    let mut bench = Bench::with_events();
+    let of_nothing = command::DeadLetter { id: None, ..letter(id(1, 0)) };
+    let Command::AdvanceStream(command) = advance(1, to(id(2, 0)), vec![of_nothing]) else { panic!("moves") };
+    assert!(super::advance(&mut Tables::of_entry(&bench.rows, 6), START, command).is_err());
+    for (key, row) in [(vec![0; 11], vec![]), (vec![0; 12], vec![0xff])] {
+        let key = [b"s\0", &key[..]].concat();
+        bench.rows.0.insert((DEAD_LETTER.to_owned(), key.clone()), row);
+        assert!(dead_letters(&bench.rows, "s", None, 9).is_err());
+        bench.rows.0.remove(&(DEAD_LETTER.to_owned(), key));
+    }
+}
+
+#[test]
+fn a_place_survives_its_row() {
+    let done = [id(3, 1), id(4, 0)].into();
+    let kept = Some(Kept { count: 2, first: id(1, 7) });
+    let cursor =
+        StreamCursor { next: id(2, 1), done, version: 3, delivered: 4, dropped: 5, dead_letters: 6, kept };
+    let row = StreamCursorRow::from(cursor.clone()).encode_to_vec();
+    assert_eq!(StreamCursor::from_row(&row).expect("reads"), cursor);
+    assert!(StreamCursor::from_row(&[0xff]).is_err());
+    let config: StreamConfig = command::Stream::default().into();
+    assert_eq!(command::Stream::from(config), command::Stream::default());
+}

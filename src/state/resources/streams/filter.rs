@@ -1,0 +1,115 @@
+//! What a stream is for: which types of events, and about whom. What is added later counts from there on.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{cursor, find, put, written};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command::{self, ChangeStreamSubject, Refusal, Reply, Since, StreamRow};
+use crate::state::resources::events::{EventId, object};
+use crate::state::tables::Tables;
+use crate::token::subject_id::SubjectId;
+
+/// What counts for a stream from an event on, and not what was before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Added {
+    /// Types of events that it delivers.
+    pub types: BTreeMap<String, EventId>,
+    /// Subjects that had been removed. At most [`limits::STREAM_SUBJECTS_MAX`].
+    pub subjects: Vec<(SubjectId, EventId)>,
+}
+
+impl Added {
+    pub(super) fn read(row: &StreamRow) -> Result<Self, Corrupt> {
+        let added_subject = |added: &Since| Ok((subject(&added.what)?, since(added)));
+        Ok(Self {
+            types: row.added_types.iter().map(|added| (added.what.clone(), since(added))).collect(),
+            subjects: row.added_subjects.iter().map(added_subject).collect::<Result<_, Corrupt>>()?,
+        })
+    }
+}
+
+fn since(added: &Since) -> EventId {
+    added.since.unwrap_or_default().into()
+}
+
+/// A subject as a row has it.
+pub(super) fn subject(text: &str) -> Result<SubjectId, Corrupt> {
+    let read = SubjectId::read(&Value::Object(object(text)?), "sub_id");
+    read.map_err(|_| Corrupt::row("a stream has a subject that cannot be read"))
+}
+
+/// Whoever has looked for its events must look again before the stream moves on.
+pub(super) fn with_another(row: StreamRow) -> StreamRow {
+    // As `put` counts them.
+    StreamRow { filter: row.changes.saturating_add(1), ..row }
+}
+
+/// Since when each type counts that was not delivered from the beginning on.
+pub(super) fn added_types(
+    added: &[Since],
+    before: &command::Stream,
+    stream: &command::Stream,
+    here: EventId,
+) -> Vec<Since> {
+    let since = |what: &String| {
+        let known = added.iter().find(|added| added.what == *what);
+        if before.events_delivered.contains(what) {
+            known.cloned()
+        } else {
+            Some(Since { what: what.clone(), since: Some(here.into()) })
+        }
+    };
+    stream.events_delivered.iter().filter_map(since).collect()
+}
+
+/// Takes a subject out of a stream, or back into it, where it counts from here on.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn change_subject(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: ChangeStreamSubject,
+) -> Result<Reply, Corrupt> {
+    object(&command.sub_id)?;
+    let Some(mut row) = find(tables, &command.stream_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownStream));
+    };
+    let is_removed = row.removed_subjects.contains(&command.sub_id);
+    if is_removed == command.removed {
+        return Ok(written(row));
+    }
+    if command.removed {
+        let bytes: usize = row.removed_subjects.iter().map(String::len).sum();
+        if row.removed_subjects.len() >= limits::STREAM_SUBJECTS_MAX
+            || bytes.saturating_add(command.sub_id.len()) > limits::STREAM_SUBJECTS_BYTES_MAX
+        {
+            return Ok(Reply::Refused(Refusal::TooManySubjects));
+        }
+        row.added_subjects.retain(|added| added.what != command.sub_id);
+        row.removed_subjects.push(command.sub_id);
+    } else {
+        let passed = cursor::cursor_of(tables, &command.stream_id)?.next;
+        row.removed_subjects.retain(|sub_id| *sub_id != command.sub_id);
+        add_subject(&mut row.added_subjects, command.sub_id, tables.next_event(), passed);
+    }
+    put(tables, now, with_another(row), "updated")
+}
+
+/// Remembers that a subject counts from here on. What the stream has passed is forgotten, and beyond the limits
+/// the first that was added: better an event too many than one too few.
+fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, passed: EventId) {
+    added.retain(|added| since(added) > passed);
+    added.push(Since { what, since: Some(here.into()) });
+    let is_too_much = |added: &[Since]| {
+        added.len() > limits::STREAM_SUBJECTS_MAX
+            || added.iter().map(|added| added.what.len()).sum::<usize>() > limits::STREAM_SUBJECTS_BYTES_MAX
+    };
+    while is_too_much(added) {
+        added.remove(0);
+    }
+}

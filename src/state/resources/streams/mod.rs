@@ -1,0 +1,371 @@
+//! Streams as replicated state: whose each is, what it delivers to whom, and whether it does.
+//!
+//! A stream is a filter over the outbox and a place in it ([`cursor`]). All of them are kept in memory: there are
+//! few, and each event is looked at for all of them. Who may change which was decided before; its owner never
+//! changes.
+
+mod cursor;
+mod filter;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message as _;
+use serde_json::{Map, Value};
+
+pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
+pub use self::filter::{Added, change_subject};
+pub use self::status::{StreamStatus, UnknownStatus, set_status};
+
+use super::events::{SecurityEvent, VERIFICATION};
+use super::feed::{self, Note};
+use super::outbox;
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command;
+use crate::state::command::{
+    ChangeStreamSubject, Command, CreateStream, DeleteStream, Refusal, Reply, StreamRow, StreamWritten,
+    UpdateStream, VerifyStream, stated,
+};
+use crate::state::tables::quotas::Owned;
+use crate::state::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::token::subject_id::{self, SubjectId};
+
+/// What a receiver configures, with what we have answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// 32 lower-case hexadecimal digits.
+    pub stream_id: String,
+    /// Who created it; empty for nobody. What an update says of it is not looked at.
+    pub owner: String,
+    /// `aud` of its tokens.
+    pub aud: String,
+    /// The types of events that it asked for.
+    pub events_requested: Vec<String>,
+    /// Those of them that it gets.
+    pub events_delivered: Vec<String>,
+    /// Where they are pushed; `None` if it is polled.
+    pub endpoint_url: Option<String>,
+    /// What its receiver calls it.
+    pub description: Option<String>,
+}
+
+/// A stream as the log knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stream {
+    /// What its receiver configured.
+    pub config: StreamConfig,
+    /// Whether it delivers.
+    pub status: StreamStatus,
+    /// Why it has this status.
+    pub reason: Option<String>,
+    /// We have paused it, and tell its receiver so when it is enabled again.
+    pub owes_update: bool,
+    /// When it was created, in log time.
+    pub created_at: Timestamp,
+    /// When anything here was changed last, in log time.
+    pub updated_at: Timestamp,
+    /// Whom it does not get events about, as it is told of them.
+    pub removed_subjects: Vec<SubjectId>,
+    /// What it was not for from its beginning on.
+    pub added: Added,
+    /// Counts the changes of its configuration, from 1.
+    pub revision: u64,
+    /// Counts all its changes, those of its status and its subjects among them.
+    pub changes: u64,
+    /// Which of them was the last of what it is for. Whoever looks for its events by one filter does not move it
+    /// on by another.
+    pub filter: u64,
+}
+
+impl From<StreamConfig> for command::Stream {
+    fn from(config: StreamConfig) -> Self {
+        Self {
+            stream_id: config.stream_id,
+            owner: config.owner,
+            aud: config.aud,
+            events_requested: config.events_requested,
+            events_delivered: config.events_delivered,
+            endpoint_url: config.endpoint_url.unwrap_or_default(),
+            description: config.description.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<command::Stream> for StreamConfig {
+    fn from(stream: command::Stream) -> Self {
+        Self {
+            stream_id: stream.stream_id,
+            owner: stream.owner,
+            aud: stream.aud,
+            events_requested: stream.events_requested,
+            events_delivered: stream.events_delivered,
+            endpoint_url: stated(stream.endpoint_url),
+            description: stated(stream.description),
+        }
+    }
+}
+
+impl TryFrom<StreamRow> for Stream {
+    type Error = Corrupt;
+
+    fn try_from(row: StreamRow) -> Result<Self, Corrupt> {
+        let status = StreamStatus::read(row.status)?;
+        let added = Added::read(&row)?;
+        Ok(Self {
+            config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream is without the stream"))?.into(),
+            status,
+            reason: stated(row.reason),
+            owes_update: row.owes_update,
+            created_at: Timestamp::from_millis(row.created_at_millis),
+            updated_at: Timestamp::from_millis(row.updated_at_millis),
+            removed_subjects: row
+                .removed_subjects
+                .iter()
+                .map(|text| filter::subject(text))
+                .collect::<Result<_, _>>()?,
+            added,
+            revision: row.revision,
+            changes: row.changes,
+            filter: row.filter,
+        })
+    }
+}
+
+impl Stream {
+    /// "A stream answers only its creator and operators" (contract §2). `caller` is `None` for nobody, whom only
+    /// development mode lets in.
+    #[must_use]
+    pub fn answers(&self, caller: Option<&str>, is_operator: bool) -> bool {
+        is_operator || caller.unwrap_or_default() == self.config.owner
+    }
+
+    /// From its row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if it is not what was written.
+    pub fn from_row(row: &[u8]) -> Result<Self, Corrupt> {
+        decode::<StreamRow>(STREAM, row)?.try_into()
+    }
+}
+
+/// Before the rows that are a stream's. No id has a zero byte.
+fn key_of(stream_id: &str) -> Vec<u8> {
+    [stream_id.as_bytes(), &[0]].concat()
+}
+
+fn find(tables: &Tables<'_>, stream_id: &str) -> Result<Option<StreamRow>, Corrupt> {
+    let row = tables.row(STREAM, stream_id.as_bytes())?;
+    row.map(|row| decode::<StreamRow>(STREAM, &row)).transpose()
+}
+
+fn put(tables: &mut Tables<'_>, now: Timestamp, row: StreamRow, detail: &str) -> Result<Reply, Corrupt> {
+    let changes = row.changes.saturating_add(1);
+    let row = StreamRow { updated_at_millis: now.millis(), changes, ..row };
+    let stream_id = row.stream.as_ref().map(|stream| stream.stream_id.clone()).unwrap_or_default();
+    tables.put(STREAM, stream_id.as_bytes(), row.encode_to_vec());
+    feed::note(tables, now, Note { kind: "stream", subject: &stream_id, detail, ..Note::default() })?;
+    Ok(written(row))
+}
+
+fn written(row: StreamRow) -> Reply {
+    Reply::Stream(StreamWritten { row: Some(row) })
+}
+
+/// Creates a stream. It is enabled, and gets what happens from here on.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) -> Result<Reply, Corrupt> {
+    let stream = command.stream.ok_or_else(|| Corrupt::row("a command creates no stream"))?;
+    if find(tables, &stream.stream_id)?.is_some() {
+        return Ok(Reply::Refused(Refusal::StreamChanged));
+    }
+    let streams = tables.number(STREAMS)?;
+    let of_owner = Owned::Streams.of(tables, &stream.owner)?;
+    if streams >= limits::STREAMS_MAX || of_owner >= limits::STREAMS_PER_CALLER_MAX {
+        return Ok(Reply::Refused(Refusal::TooManyStreams));
+    }
+    tables.put(META, STREAMS, streams.saturating_add(1).to_be_bytes().to_vec());
+    Owned::Streams.add(tables, &stream.owner)?;
+    StreamCursor::new(tables.next_event()).put(tables, &stream.stream_id);
+    let row = StreamRow {
+        stream: Some(stream),
+        created_at_millis: now.millis(),
+        revision: 1,
+        ..StreamRow::default()
+    };
+    put(tables, now, filter::with_another(row), "created")
+}
+
+/// Replaces the configuration of a stream. What it holds, it goes on holding; of the types that it did not
+/// deliver before, it gets what happens from here on.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) -> Result<Reply, Corrupt> {
+    let stream = command.stream.ok_or_else(|| Corrupt::row("a command updates no stream"))?;
+    let Some(row) = find(tables, &stream.stream_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownStream));
+    };
+    if row.revision != command.revision {
+        return Ok(Reply::Refused(Refusal::StreamChanged));
+    }
+    let known = row.stream.clone().unwrap_or_default();
+    let stream = command::Stream { owner: known.owner.clone(), ..stream };
+    if known == stream {
+        return Ok(written(row));
+    }
+    let (revision, is_other_filter) =
+        (row.revision.saturating_add(1), known.events_delivered != stream.events_delivered);
+    let added_types = filter::added_types(&row.added_types, &known, &stream, tables.next_event());
+    let row = StreamRow { stream: Some(stream), revision, added_types, ..row };
+    put(tables, now, if is_other_filter { filter::with_another(row) } else { row }, "updated")
+}
+
+/// Sends a verification event, if it is not too soon after the last.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn verify(tables: &mut Tables<'_>, moment: Moment, command: VerifyStream) -> Result<Reply, Corrupt> {
+    let Some(row) = find(tables, &command.stream_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownStream));
+    };
+    if StreamStatus::read(row.status)? != StreamStatus::Enabled {
+        return Ok(Reply::Refused(Refusal::StreamNotEnabled));
+    }
+    let verified_at = Timestamp::from_millis(row.verified_at_millis);
+    if row.verified_at_millis != 0 && moment.passed < verified_at.plus(limits::VERIFICATION_INTERVAL_MIN) {
+        return Ok(Reply::Refused(Refusal::VerifiedTooOften));
+    }
+    let row = StreamRow { verified_at_millis: moment.passed.millis(), ..row };
+    tables.put(STREAM, command.stream_id.as_bytes(), row.encode_to_vec());
+    let mut claims = Map::new();
+    if !command.state.is_empty() {
+        claims.insert("state".to_owned(), command.state.into());
+    }
+    let event = SecurityEvent::of_stream(VERIFICATION, &command.stream_id, claims);
+    outbox::append_for(tables, moment, event.into(), &command.stream_id)?;
+    Ok(written(row))
+}
+
+/// Deletes a stream, with its place and its dead letters. What was appended for it stays until it is dropped.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -> Result<Reply, Corrupt> {
+    let stream_id = command.stream_id.as_str();
+    let Some(row) = find(tables, stream_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownStream));
+    };
+    let owner = row.stream.map(|stream| stream.owner).unwrap_or_default();
+    tables.delete(STREAM, stream_id.as_bytes());
+    cursor::forget(tables, stream_id);
+    let streams = tables.number(STREAMS)?.saturating_sub(1);
+    tables.put(META, STREAMS, streams.to_be_bytes().to_vec());
+    Owned::Streams.remove(tables, &owner)?;
+    let note = Note { kind: "stream", subject: stream_id, detail: "deleted", ..Note::default() };
+    feed::note(tables, now, note)?;
+    Ok(Reply::Done { changed: true })
+}
+
+impl State {
+    /// Every stream, by its id.
+    #[must_use]
+    pub fn streams(&self) -> Arc<BTreeMap<String, Arc<Stream>>> {
+        Arc::clone(&self.index().streams)
+    }
+
+    /// A stream.
+    #[must_use]
+    pub fn stream(&self, stream_id: &str) -> Option<Arc<Stream>> {
+        self.index().streams.get(stream_id).map(Arc::clone)
+    }
+
+    /// Where a stream stands.
+    #[must_use]
+    pub fn stream_cursor(&self, stream_id: &str) -> Option<Arc<StreamCursor>> {
+        self.index().stream_cursors.get(stream_id).map(Arc::clone)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Creates a stream, or finds the one that the same request has created before.
+    ///
+    /// # Errors
+    /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id is taken; [`Error::IdempotencyKeyReused`], or
+    /// as [`Error::Write`] says.
+    pub async fn create_stream(
+        self,
+        config: StreamConfig,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Stream, Error> {
+        let command = CreateStream { stream: Some(config.into()) };
+        self.write_stream(Command::CreateStream(command), idempotency).await
+    }
+
+    /// Replaces the configuration of a stream that has this revision.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], [`Error::StreamChanged`], or as [`Error::Write`] says.
+    pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
+        let command = UpdateStream { stream: Some(config.into()), revision };
+        self.write_stream(Command::UpdateStream(command), None).await
+    }
+
+    /// Takes a subject out of a stream, or back into it. `sub_id` is one that [`SubjectId::read`] takes.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], [`Error::TooManySubjects`], [`Error::Damaged`] if it is none, or as
+    /// [`Error::Write`] says.
+    pub async fn change_stream_subject(
+        self,
+        stream_id: &str,
+        sub_id: &Value,
+        removed: bool,
+    ) -> Result<(), Error> {
+        if SubjectId::read(sub_id, "sub_id").is_err() {
+            return Err(Corrupt::row("a subject of a stream cannot be read").into());
+        }
+        let sub_id = subject_id::passed_on(sub_id, None).to_string();
+        let command = ChangeStreamSubject { stream_id: stream_id.to_owned(), sub_id, removed };
+        self.write_stream(Command::ChangeStreamSubject(command), None).await.map(drop)
+    }
+
+    /// Sends a verification event on a stream.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], [`Error::VerifiedTooOften`], or as [`Error::Write`]
+    /// says.
+    pub async fn verify_stream(self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
+        let state = state.unwrap_or_default();
+        let command = VerifyStream { stream_id: stream_id.to_owned(), state };
+        self.write_stream(Command::VerifyStream(command), None).await.map(drop)
+    }
+
+    /// Deletes a stream.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
+    pub async fn delete_stream(self, stream_id: &str) -> Result<(), Error> {
+        let command = DeleteStream { stream_id: stream_id.to_owned() };
+        self.propose(Command::DeleteStream(command)).await.map(drop)
+    }
+
+    pub(crate) async fn write_stream(
+        self,
+        command: Command,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Stream, Error> {
+        match self.propose_once(command, idempotency).await?.outcome {
+            Reply::Stream(StreamWritten { row: Some(row) }) => Ok(row.try_into()?),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Whether a stream delivers, and who said so.
+
+use std::str::FromStr;
+
+use serde_json::Map;
+
+use super::cursor::cursor_of;
+use super::{Stream, find, put, written};
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow};
+use crate::state::resources::events::{STREAM_UPDATED, SecurityEvent, cut};
+use crate::state::resources::outbox;
+use crate::state::tables::{Moment, Tables};
+use crate::state::{Error, OnBehalf, State};
+
+/// Whether a stream delivers (SSF 1.0, stream status).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamStatus {
+    /// It delivers.
+    Enabled,
+    /// It holds what happens.
+    Paused,
+    /// It neither delivers nor holds.
+    Disabled,
+}
+
+impl StreamStatus {
+    /// As it is on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enabled => "enabled",
+            Self::Paused => "paused",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// As a row or a command has it.
+    pub(super) fn read(status: i32) -> Result<Self, Corrupt> {
+        match command::StreamStatus::try_from(status) {
+            Ok(command::StreamStatus::StreamEnabled) => Ok(Self::Enabled),
+            Ok(command::StreamStatus::StreamPaused) => Ok(Self::Paused),
+            Ok(command::StreamStatus::StreamDisabled) => Ok(Self::Disabled),
+            Err(_) => Err(Corrupt::newer("a stream has a status that is not known")),
+        }
+    }
+}
+
+impl From<StreamStatus> for command::StreamStatus {
+    fn from(status: StreamStatus) -> Self {
+        match status {
+            StreamStatus::Enabled => Self::StreamEnabled,
+            StreamStatus::Paused => Self::StreamPaused,
+            StreamStatus::Disabled => Self::StreamDisabled,
+        }
+    }
+}
+
+/// It is no status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be enabled, paused or disabled")]
+pub struct UnknownStatus;
+
+impl FromStr for StreamStatus {
+    type Err = UnknownStatus;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStatus> {
+        let all = [Self::Enabled, Self::Paused, Self::Disabled];
+        all.into_iter().find(|status| status.as_str() == text).ok_or(UnknownStatus)
+    }
+}
+
+/// Sets the status of a stream. One that was disabled begins here: what happened meanwhile was not held. One
+/// that we have paused tells so when it is enabled again, whoever disabled it between; so does one that was paused
+/// already when we had a reason of our own.
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn set_status(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    command: SetStreamStatus,
+) -> Result<Reply, Corrupt> {
+    let Some(row) = find(tables, &command.stream_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownStream));
+    };
+    let (before, status) = (StreamStatus::read(row.status)?, StreamStatus::read(command.status)?);
+    if command.by_transmitter {
+        if command.changes.is_some_and(|changes| changes != row.changes) {
+            return Ok(Reply::Refused(Refusal::StreamChanged));
+        }
+        let is_known_paused = before == StreamStatus::Paused && command.changes.is_some();
+        if before != StreamStatus::Enabled && !is_known_paused {
+            return Ok(Reply::Refused(Refusal::StreamNotEnabled));
+        }
+    }
+    let is_owed = command.by_transmitter && status != StreamStatus::Enabled;
+    if status == before && row.reason == command.reason && !is_owed {
+        return Ok(written(row));
+    }
+    if before == StreamStatus::Disabled && status != before {
+        cursor_of(tables, &command.stream_id)?.anew(tables.next_event()).put(tables, &command.stream_id);
+    }
+    let mut row = StreamRow { status: command.status, reason: command.reason, ..row };
+    if is_owed {
+        row.owes_update = true;
+        row.owed_reason.clone_from(&row.reason);
+    }
+    if status == StreamStatus::Enabled && row.owes_update {
+        let reason = std::mem::take(&mut row.owed_reason);
+        row.owes_update = false;
+        outbox::append_for(tables, moment, updated(&command.stream_id, reason), &command.stream_id)?;
+    }
+    put(tables, moment.now, row, status.as_str())
+}
+
+/// SSF 1.0: the status that the stream has now, and why we had changed it.
+fn updated(stream_id: &str, reason: String) -> command::SecurityEvent {
+    let mut claims = Map::new();
+    claims.insert("status".to_owned(), StreamStatus::Enabled.as_str().into());
+    if !reason.is_empty() {
+        claims.insert("reason".to_owned(), reason.into());
+    }
+    SecurityEvent::of_stream(STREAM_UPDATED, stream_id, claims).into()
+}
+
+impl State {
+    /// Pauses a stream, as its transmitter, or has it tell why it would be paused if it was not already. A reason
+    /// beyond its limit is cut. `stream` is what this was decided by: whatever its owner has changed meanwhile may
+    /// be the remedy.
+    ///
+    /// # Errors
+    /// [`Error::StreamChanged`] if it is not that any more; [`Error::UnknownStream`], [`Error::StreamNotEnabled`]
+    /// if it is disabled, or as [`Error::Write`] says.
+    pub async fn pause_stream(&self, stream: &Stream, reason: &str) -> Result<(), Error> {
+        let command = SetStreamStatus {
+            stream_id: stream.config.stream_id.clone(),
+            status: command::StreamStatus::from(StreamStatus::Paused).into(),
+            reason: cut(reason, limits::STREAM_REASON_BYTES_MAX).to_owned(),
+            by_transmitter: true,
+            changes: Some(stream.changes),
+        };
+        self.as_node().write_stream(Command::SetStreamStatus(command), None).await.map(drop)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Sets the status of a stream, as its receiver.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
+    pub async fn set_stream_status(
+        self,
+        stream_id: &str,
+        status: StreamStatus,
+        reason: String,
+    ) -> Result<Stream, Error> {
+        let command = SetStreamStatus {
+            stream_id: stream_id.to_owned(),
+            status: command::StreamStatus::from(status).into(),
+            reason,
+            by_transmitter: false,
+            changes: None,
+        };
+        self.write_stream(Command::SetStreamStatus(command), None).await
+    }
+}

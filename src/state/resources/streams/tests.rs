@@ -1,0 +1,496 @@
+//! The life of a stream, and every way to be refused.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::cluster::{Machine as _, Stamp};
+use crate::state::command::{self, AdvanceStream, SetStreamStatus, encode, encode_once};
+use crate::state::resources::events::{EventId, STREAM_UPDATED};
+use crate::state::tables::{DEAD_LETTER, OWNED, STREAM_CURSOR};
+use crate::state::testing::{Bench, batch, create_stream, delete_stream, signal};
+use crate::state::{Replicated, Told};
+
+mod changes;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const DONE: Reply = Reply::Done { changed: true };
+
+fn set(status: StreamStatus, reason: &str) -> SetStreamStatus {
+    SetStreamStatus {
+        stream_id: "s".to_owned(),
+        status: command::StreamStatus::from(status).into(),
+        reason: reason.to_owned(),
+        by_transmitter: false,
+        changes: None,
+    }
+}
+
+fn receiver_sets(status: StreamStatus, reason: &str) -> Command {
+    Command::SetStreamStatus(set(status, reason))
+}
+
+fn we_pause(reason: &str) -> Command {
+    Command::SetStreamStatus(SetStreamStatus { by_transmitter: true, ..set(StreamStatus::Paused, reason) })
+}
+
+fn verify(state: &str) -> Command {
+    Command::VerifyStream(VerifyStream { stream_id: "s".to_owned(), state: state.to_owned() })
+}
+
+fn subject(sub_id: &Value, removed: bool) -> Command {
+    let sub_id = sub_id.to_string();
+    Command::ChangeStreamSubject(ChangeStreamSubject { stream_id: "s".to_owned(), sub_id, removed })
+}
+
+fn email(address: &str) -> Value {
+    json!({"format": "email", "email": address})
+}
+
+fn update(revision: u64, change: impl FnOnce(&mut command::Stream)) -> Command {
+    let Command::CreateStream(created) = create_stream("s", "mallory") else { panic!("creates") };
+    let mut stream = created.stream.expect("a stream");
+    change(&mut stream);
+    Command::UpdateStream(UpdateStream { stream: Some(stream), revision })
+}
+
+#[track_caller]
+fn refused(reply: &Reply, refusal: Refusal) {
+    assert_eq!(*reply, Reply::Refused(refusal));
+}
+
+#[track_caller]
+fn stands(reply: Reply) -> Stream {
+    match reply {
+        Reply::Stream(StreamWritten { row: Some(row) }) => row.try_into().expect("a stream"),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Bench {
+    fn stream(&self) -> Arc<Stream> {
+        Arc::clone(&self.machine.index().streams["s"])
+    }
+
+    fn cursor(&self) -> Arc<StreamCursor> {
+        Arc::clone(&self.machine.index().stream_cursors["s"])
+    }
+
+    /// What is about the stream itself and waits, as type and claims.
+    fn waiting_for_it(&self) -> Vec<(String, Value)> {
+        let waiting = self.waiting_from(EventId::default()).into_iter();
+        let own = waiting.filter(|event| event.stream_id.is_some()).map(|event| {
+            assert_eq!(event.stream_id.as_deref(), Some("s"));
+            assert_eq!(event.event.sub_id, json!({"format": "opaque", "id": "s"}));
+            (event.event.event_type, Value::Object(event.event.claims))
+        });
+        own.collect()
+    }
+
+    fn restarts_the_same(&self) {
+        let restarted = Replicated::default();
+        restarted.rebuild(&self.rows).expect("rebuilds");
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", self.machine.index()));
+    }
+}
+
+#[test]
+fn a_stream_is_enabled_begins_at_its_entry_and_is_kept_in_memory() {
+    let mut bench = Bench::default();
+    bench.apply(START, vec![create_stream("t", "bob"), create_stream("s", "alice")]);
+    let stream = bench.stream();
+    assert_eq!(
+        (stream.status, stream.reason.clone(), stream.owes_update),
+        (StreamStatus::Enabled, None, false)
+    );
+    assert_eq!((stream.created_at, stream.updated_at, stream.revision), (START, START, 1));
+    assert_eq!((stream.config.owner.as_str(), stream.config.endpoint_url.clone()), ("alice", None));
+    let next = EventId { index: 1, number: 1 };
+    assert_eq!(*bench.cursor(), StreamCursor { next, version: 1, ..StreamCursor::default() });
+    refused(&bench.one(START, create_stream("s", "mallory")), Refusal::StreamChanged);
+    bench.restarts_the_same();
+}
+
+#[test]
+fn a_retry_finds_the_stream_that_the_first_request_created() {
+    let mut bench = Bench::default();
+    let once = |stream_id: &str| {
+        let digest = bytes::Bytes::from_static(&[7; 16]);
+        let idempotency =
+            command::Idempotency { key: digest.clone(), request: digest.clone(), owner: digest };
+        encode_once(create_stream(stream_id, "alice"), Some(idempotency))
+    };
+    let first = bench.told(START, vec![once("s")]).remove(0);
+    let rows = bench.rows.without_events();
+    let again = bench.told(START, vec![once("another")]).remove(0);
+    assert_eq!(again, Told::repeated(first.outcome));
+    assert_eq!(bench.rows.without_events(), rows, "and makes no other");
+    let kept = bench.rows.0.iter().find(|((table, _), _)| table == crate::state::tables::IDEMPOTENCY);
+    assert!(
+        kept.is_some_and(|(_, row)| !row.windows(9).any(|part| part == b"receiver.")),
+        "nor keeps it twice"
+    );
+}
+
+#[test]
+fn beyond_its_limits_no_stream_is_created_until_one_is_deleted() {
+    let mut bench = Bench::default();
+    let name = |number: u64| format!("s{number}");
+    for number in 0..limits::STREAMS_PER_CALLER_MAX {
+        stands(bench.one(START, create_stream(&name(number), "alice")));
+    }
+    refused(&bench.one(START, create_stream("more", "alice")), Refusal::TooManyStreams);
+    bench.one(START, delete_stream("s0"));
+    stands(bench.one(START, create_stream("more", "alice")));
+    refused(&bench.one(START, create_stream("again", "alice")), Refusal::TooManyStreams);
+    let mut others = 0;
+    while bench.machine.index().streams.len() < usize::try_from(limits::STREAMS_MAX).expect("fits") {
+        let owner = format!("caller {}", others / limits::STREAMS_PER_CALLER_MAX);
+        stands(bench.one(START, create_stream(&format!("o{others}"), &owner)));
+        others += 1;
+    }
+    refused(&bench.one(START, create_stream("last", "nobody else")), Refusal::TooManyStreams);
+    assert_eq!(bench.one(START, delete_stream("more")), DONE);
+    stands(bench.one(START, create_stream("last", "nobody else")));
+}
+
+#[test]
+fn a_deleted_stream_leaves_nothing_and_takes_nothing_with_it() {
+    let mut bench = Bench::default();
+    // One id begins the other.
+    bench.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
+    for stream_id in ["s", "s0"] {
+        let id = Some(EventId { index: 1, number: 0 }.into());
+        let letter = command::DeadLetter { id, ..command::DeadLetter::default() };
+        let command = AdvanceStream {
+            stream_id: stream_id.to_owned(),
+            version: 1,
+            cursor: Some(command::StreamCursorRow::default()),
+            dead_letters: vec![letter],
+            filter: None,
+        };
+        assert_eq!(bench.one(START, Command::AdvanceStream(command)), DONE);
+    }
+    assert_eq!(bench.one(START, delete_stream("s")), DONE);
+    for table in [STREAM, STREAM_CURSOR, DEAD_LETTER, OWNED] {
+        assert_eq!(bench.rows.0.keys().filter(|(of, _)| of == table).count(), 1, "{table}");
+    }
+    let index = bench.machine.index().clone();
+    assert_eq!((index.streams.len(), index.stream_cursors.len()), (1, 1));
+    bench.restarts_the_same();
+}
+
+#[test]
+fn whatever_is_asked_of_a_stream_that_is_not_there_is_refused() {
+    let mut bench = Bench::default();
+    bench.one(START, create_stream("t", "alice"));
+    let advance = AdvanceStream { stream_id: "s".to_owned(), ..AdvanceStream::default() };
+    let rows = bench.rows.0.clone();
+    for command in [
+        update(1, |_| {}),
+        receiver_sets(StreamStatus::Disabled, ""),
+        we_pause(""),
+        subject(&email("a@b.example"), true),
+        subject(&email("a@b.example"), false),
+        verify(""),
+        delete_stream("s"),
+        Command::AdvanceStream(advance),
+    ] {
+        refused(&bench.one(START, command), Refusal::UnknownStream);
+    }
+    assert_eq!(bench.rows.0, rows);
+}
+
+#[test]
+fn a_configuration_is_replaced_from_what_was_read_and_its_owner_never() {
+    let mut bench = Bench::with_stream();
+    let url = "https://receiver.example/push";
+    let later = START.plus(SECOND);
+    let stream = stands(bench.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
+    assert_eq!((stream.config.endpoint_url.as_deref(), stream.config.owner.as_str()), (Some(url), "alice"));
+    assert_eq!((stream.revision, stream.created_at, stream.updated_at), (2, START, later));
+    assert_eq!(*bench.stream(), stream);
+    refused(&bench.one(later, update(1, |_| {})), Refusal::StreamChanged);
+    refused(&bench.one(later, update(3, |_| {})), Refusal::StreamChanged);
+    let rows = bench.rows.without_events();
+    let again = stands(bench.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
+    assert_eq!((again, bench.rows.without_events()), (stream, rows), "what is as it should be is left alone");
+    bench.restarts_the_same();
+}
+
+#[test]
+fn a_change_of_status_is_no_change_of_the_configuration() {
+    let mut bench = Bench::with_stream();
+    bench.one(START, we_pause("too slow"));
+    bench.one(START, subject(&email("a@b.example"), true));
+    let stream = stands(bench.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
+    assert_eq!((stream.status, stream.reason.as_deref()), (StreamStatus::Paused, Some("too slow")));
+    assert_eq!((stream.owes_update, stream.removed_subjects.len()), (true, 1));
+}
+
+#[test]
+fn a_receiver_sets_any_status_and_is_told_nothing_of_it() {
+    use StreamStatus::{Disabled, Enabled, Paused};
+    let mut bench = Bench::with_stream();
+    for status in [Paused, Disabled, Paused, Enabled, Disabled, Enabled, Paused, Enabled] {
+        let stream = stands(bench.one(START.plus(SECOND), receiver_sets(status, "because")));
+        assert_eq!((stream.status, stream.reason.as_deref()), (status, Some("because")));
+        assert_eq!(*bench.stream(), stream);
+    }
+    assert!(bench.waiting_for_it().is_empty());
+    assert_eq!(bench.stream().updated_at, START.plus(SECOND));
+    let told = bench.feed_ids_of("stream").len();
+    stands(bench.one(START, receiver_sets(Enabled, "because")));
+    assert_eq!(bench.feed_ids_of("stream").len(), told, "the same again is no news");
+}
+
+#[test]
+fn a_paused_stream_holds_and_one_that_was_disabled_begins_anew() {
+    use StreamStatus::{Disabled, Enabled, Paused};
+    let mut bench = Bench::with_stream();
+    let held = bench.cursor().next;
+    bench.one(START, receiver_sets(Paused, ""));
+    bench.one(START, signal("1", &["a"]));
+    bench.one(START, receiver_sets(Enabled, ""));
+    assert_eq!(bench.cursor().next, held);
+    for (jti, status) in [("2", Enabled), ("3", Paused)] {
+        bench.one(START, receiver_sets(Disabled, ""));
+        bench.one(START, signal(jti, &["missed"]));
+        let version = bench.cursor().version;
+        // What the same entry tells before it is missed too, and what it tells behind it is not.
+        let (before, behind) = (format!("{jti} before"), format!("{jti} behind"));
+        let entry = vec![signal(&before, &["missed"]), receiver_sets(status, ""), signal(&behind, &["got"])];
+        bench.apply(START, entry);
+        let got = bench.waiting_from(bench.cursor().next);
+        assert_eq!(got.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["got"]);
+        assert_eq!(bench.cursor().version, version + 1, "whoever delivers at this moment starts over");
+    }
+    bench.restarts_the_same();
+}
+
+#[test]
+fn what_is_done_of_a_stream_that_begins_anew_is_forgotten_with_the_rest() {
+    let mut bench = Bench::with_stream();
+    bench.one(START, signal("1", &["a", "b"]));
+    let done = vec![EventId { index: 2, number: 2 }.into()];
+    let cursor = Some(command::StreamCursorRow { done, delivered: 1, ..command::StreamCursorRow::default() });
+    let advance = AdvanceStream { stream_id: "s".to_owned(), version: 1, cursor, ..AdvanceStream::default() };
+    assert_eq!(bench.one(START, Command::AdvanceStream(advance)), DONE);
+    assert_eq!(bench.cursor().done.len(), 1);
+    bench.apply(
+        START,
+        vec![receiver_sets(StreamStatus::Disabled, ""), receiver_sets(StreamStatus::Enabled, "")],
+    );
+    assert_eq!((bench.cursor().done.len(), bench.cursor().delivered), (0, 1));
+}
+
+#[test]
+fn we_pause_only_a_stream_that_is_enabled() {
+    let mut bench = Bench::with_stream();
+    for status in [StreamStatus::Paused, StreamStatus::Disabled] {
+        bench.one(START, receiver_sets(status, "mine"));
+        let rows = bench.rows.0.clone();
+        refused(&bench.one(START, we_pause("too slow")), Refusal::StreamNotEnabled);
+        assert_eq!(bench.rows.without_events(), crate::state::testing::Rows(rows).without_events());
+    }
+    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    assert_eq!(stands(bench.one(START, we_pause("too slow"))).reason.as_deref(), Some("too slow"));
+    refused(&bench.one(START, we_pause("still too slow")), Refusal::StreamNotEnabled);
+}
+
+#[test]
+fn a_pause_of_ours_is_told_once_when_the_stream_is_enabled_again() {
+    let mut bench = Bench::with_stream();
+    bench.one(START, we_pause("too slow"));
+    assert!(bench.stream().owes_update && bench.waiting_for_it().is_empty());
+    let stream = stands(bench.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
+    assert_eq!((stream.owes_update, stream.reason.as_deref()), (false, Some("fixed")));
+    let told = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
+    assert_eq!(bench.waiting_for_it(), std::slice::from_ref(&told));
+    assert!(
+        bench.waiting_from(bench.cursor().next).iter().any(|event| event.stream_id.is_some()),
+        "and is heard"
+    );
+    for status in [StreamStatus::Paused, StreamStatus::Enabled] {
+        bench.one(START, receiver_sets(status, ""));
+    }
+    assert_eq!(bench.waiting_for_it(), [told], "and not again");
+    bench.restarts_the_same();
+}
+
+#[test]
+fn a_pause_of_ours_is_owed_until_the_stream_is_enabled_whatever_its_receiver_does_between() {
+    let mut bench = Bench::with_stream();
+    bench.one(START, we_pause("too slow"));
+    for status in [StreamStatus::Disabled, StreamStatus::Paused, StreamStatus::Disabled] {
+        let stream = stands(bench.one(START, receiver_sets(status, "mine")));
+        assert!(stream.owes_update && stream.reason.as_deref() == Some("mine"));
+    }
+    assert!(bench.waiting_for_it().is_empty());
+    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    let told = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
+    assert_eq!(bench.waiting_for_it(), [told]);
+    // It began anew, and this is the first that it gets.
+    let first = bench.waiting_from(bench.cursor().next).remove(0);
+    assert_eq!(first.event.event_type, STREAM_UPDATED);
+}
+
+#[test]
+fn a_verification_is_for_its_stream_and_says_what_the_receiver_said() {
+    let mut bench = Bench::with_stream();
+    bench.one(START, create_stream("t", "bob"));
+    stands(bench.one(START, verify("VGhpcw==")));
+    stands(bench.one(START.plus(limits::VERIFICATION_INTERVAL_MIN), verify("")));
+    let of = |claims: Value| (VERIFICATION.to_owned(), claims);
+    assert_eq!(bench.waiting_for_it(), [of(json!({"state": "VGhpcw=="})), of(json!({}))]);
+}
+
+#[test]
+fn only_an_enabled_stream_is_verified() {
+    let mut bench = Bench::with_stream();
+    for status in [StreamStatus::Paused, StreamStatus::Disabled] {
+        bench.one(START, receiver_sets(status, ""));
+        refused(&bench.one(START, verify("")), Refusal::StreamNotEnabled);
+    }
+    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    stands(bench.one(START, verify("")));
+}
+
+#[test]
+fn a_stream_is_verified_once_a_minute_of_time_that_has_passed() {
+    let mut bench = Bench::with_stream();
+    let replies = bench.apply(START, vec![verify(""), verify("")]);
+    refused(&replies[1], Refusal::VerifiedTooOften);
+    assert_eq!(bench.waiting_for_it().len(), 1, "also within one entry");
+    let (almost, minute) = (Duration::from_millis(59_999), limits::VERIFICATION_INTERVAL_MIN);
+    refused(&bench.one(START.plus(almost), verify("")), Refusal::VerifiedTooOften);
+    stands(bench.one(START.plus(minute), verify("")));
+    // A clock that is set ahead passes no time, and one that is set back stops none.
+    let at =
+        |time: Timestamp, elapsed| Stamp { time, latest: time, passed: START.plus(minute).plus(elapsed) };
+    let ahead = START.plus(Duration::from_secs(86_400));
+    let reply = bench.stamped_as(at(ahead, SECOND), vec![encode(verify(""))]).remove(0);
+    refused(&reply.outcome, Refusal::VerifiedTooOften);
+    let reply = bench.stamped_as(at(START.minus(minute), minute), vec![encode(verify(""))]).remove(0);
+    stands(reply.outcome);
+    // Neither does a change of its status.
+    bench.one(START, receiver_sets(StreamStatus::Paused, ""));
+    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    refused(&bench.one(START, verify("")), Refusal::VerifiedTooOften);
+}
+
+#[test]
+fn a_subject_is_taken_out_once_and_back_again() {
+    let mut bench = Bench::with_stream();
+    let (a, b) = (email("a@b.example"), email("b@b.example"));
+    for sub_id in [&a, &b, &a] {
+        stands(bench.one(START, subject(sub_id, true)));
+    }
+    let read = |sub_id: &Value| SubjectId::read(sub_id, "sub_id").expect("a subject");
+    assert_eq!(bench.stream().removed_subjects, [read(&a), read(&b)]);
+    for sub_id in [&a, &a, &email("c@b.example")] {
+        stands(bench.one(START, subject(sub_id, false)));
+    }
+    assert_eq!(bench.stream().removed_subjects, [read(&b)]);
+    bench.restarts_the_same();
+}
+
+#[test]
+fn a_stream_is_without_only_so_many_subjects() {
+    let mut bench = Bench::with_stream();
+    for number in 0..limits::STREAM_SUBJECTS_MAX {
+        stands(bench.one(START, subject(&email(&format!("{number}@b.example")), true)));
+    }
+    refused(&bench.one(START, subject(&email("more@b.example"), true)), Refusal::TooManySubjects);
+    stands(bench.one(START, subject(&email("0@b.example"), true)));
+    stands(bench.one(START, subject(&email("0@b.example"), false)));
+    stands(bench.one(START, subject(&email("more@b.example"), true)));
+
+    let mut bench = Bench::with_stream();
+    let long = |letter: &str, bytes: usize| {
+        let empty = json!({"format": "iss_sub", "iss": letter, "sub": ""}).to_string().len();
+        json!({"format": "iss_sub", "iss": letter, "sub": "s".repeat(bytes - empty)})
+    };
+    let quarter = limits::STREAM_SUBJECTS_BYTES_MAX / 8;
+    for letter in ["a", "b", "c", "d", "e", "f", "g"] {
+        stands(bench.one(START, subject(&long(letter, quarter), true)));
+    }
+    refused(&bench.one(START, subject(&long("h", quarter + 1), true)), Refusal::TooManySubjects);
+    stands(bench.one(START, subject(&long("h", quarter), true)));
+}
+
+#[test]
+fn a_damaged_row_or_command_stops_the_node() {
+    let bench = Bench::with_stream();
+    for (table, key) in [(STREAM, "s"), (STREAM_CURSOR, "s")] {
+        let mut rows = crate::state::testing::Rows(bench.rows.0.clone());
+        rows.0.insert((table.to_owned(), key.as_bytes().to_vec()), vec![0xff]);
+        assert!(Replicated::default().rebuild(&rows).is_err(), "{table}");
+    }
+    let row = |change: &dyn Fn(&mut StreamRow)| {
+        let stream = command::Stream { stream_id: "s".to_owned(), ..command::Stream::default() };
+        let mut row = StreamRow { stream: Some(stream), ..StreamRow::default() };
+        change(&mut row);
+        Stream::from_row(&row.encode_to_vec())
+    };
+    assert!(row(&|_| {}).is_ok());
+    assert!(row(&|row| row.stream = None).is_err());
+    assert!(row(&|row| row.status = 9).is_err());
+    for sub_id in ["", "[]", "{}", r#"{"format":"email"}"#] {
+        assert!(row(&|row| row.removed_subjects = vec![sub_id.to_owned()]).is_err(), "{sub_id}");
+    }
+    let of_nobody = ChangeStreamSubject { stream_id: "s".to_owned(), sub_id: "1".to_owned(), removed: true };
+    for command in [
+        Command::ChangeStreamSubject(of_nobody),
+        Command::CreateStream(CreateStream::default()),
+        Command::UpdateStream(UpdateStream::default()),
+        Command::SetStreamStatus(SetStreamStatus { status: 9, ..set(StreamStatus::Paused, "") }),
+        Command::AdvanceStream(AdvanceStream {
+            stream_id: "s".to_owned(),
+            version: 1,
+            ..AdvanceStream::default()
+        }),
+    ] {
+        let batch = batch(Stamp::default(), vec![encode(command.clone())]);
+        assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err(), "{command:?}");
+    }
+}
+
+#[test]
+fn the_same_commands_give_the_same_streams_however_they_are_batched() {
+    let commands = || {
+        vec![
+            create_stream("s", "alice"),
+            create_stream("t", "alice"),
+            update(1, |stream| "mine".clone_into(&mut stream.description)),
+            subject(&email("a@b.example"), true),
+            we_pause("too slow"),
+            delete_stream("t"),
+        ]
+    };
+    let (mut together, mut apart) = (Bench::default(), Bench::default());
+    let replies = together.apply(START, commands());
+    let one_by_one: Vec<Reply> = commands().into_iter().map(|command| apart.one(START, command)).collect();
+    assert_eq!(replies, one_by_one);
+    // Where a stream begins is an id, which follows the log.
+    let rows = |bench: &Bench| {
+        let mut rows = bench.rows.without_events();
+        rows.retain(|(table, _), _| table != STREAM_CURSOR);
+        rows
+    };
+    assert_eq!(rows(&together), rows(&apart));
+    together.restarts_the_same();
+}
+
+#[test]
+fn a_status_is_one_of_three_words() {
+    for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
+        assert_eq!(status.as_str().parse(), Ok(status));
+        assert_eq!(StreamStatus::read(command::StreamStatus::from(status).into()).expect("known"), status);
+    }
+    for word in ["", "Enabled", "enabled ", "stopped"] {
+        assert_eq!(word.parse::<StreamStatus>(), Err(UnknownStatus));
+    }
+}

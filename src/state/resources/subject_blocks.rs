@@ -1,0 +1,308 @@
+//! Blocks as rows: which issuer blocks which fact for the sake of which family of events.
+//!
+//! Block and lift are each merged by the later time, so that they may come in any order: what counts is
+//! which of them happened last, and of a tie the block. A block does not end by itself; a row that blocks
+//! nothing is forgotten when no signal can come any more that is older than it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::feed;
+use super::revocations::{FactText, end, kept_until};
+use super::signals::{self, Kept};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View};
+use crate::id::{Digest128, DigestKind};
+use crate::limits;
+use crate::state::command::{BlockRow, Command, Effect, EffectKind, Fact, LiftBlock, Refusal, Reply};
+use crate::state::machine::idempotency::digest;
+use crate::state::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::token::lineage;
+
+/// Stands where an issuer's block has its issuer. No issuer is called so.
+const OPERATOR: &str = "";
+/// The family of an operator's blocks.
+const OPERATOR_FAMILY: &str = "operator";
+
+/// What a block is called: the digest of the fact, and that of the issuer and the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockId([u8; 32]);
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
+    }
+}
+
+impl FromStr for BlockId {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
+        bytes.try_into().map(Self).map_err(|_| Malformed)
+    }
+}
+
+/// It is not the base64url of 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be the base64url of 32 bytes")]
+pub struct Malformed;
+
+/// A block that is not lifted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// What it is called.
+    pub id: BlockId,
+    /// What is blocked.
+    pub fact: FactText,
+    /// The issuer of the signal, or the operator; empty for nobody.
+    pub by: String,
+    /// For the sake of which family of events.
+    pub family: String,
+    /// When it happened, as whoever blocked it says.
+    pub at: Timestamp,
+    /// Why, as whoever blocked it said; may be empty.
+    pub reason: String,
+}
+
+impl Blocked {
+    fn read(key: &[u8], row: BlockRow) -> Result<Self, Corrupt> {
+        let id = key.try_into().map_err(|_| Corrupt::row("the key of a block is not 32 bytes"))?;
+        let Fact { kind, issuer, value, .. } = row.fact.unwrap_or_default();
+        Ok(Self {
+            id: BlockId(id),
+            fact: FactText { kind, issuer, value },
+            by: if row.issuer.is_empty() { row.by } else { row.issuer },
+            family: row.family,
+            at: Timestamp::from_millis(row.blocked_at_millis.unwrap_or_default()),
+            reason: row.reason,
+        })
+    }
+}
+
+/// How many rows there are.
+///
+/// # Errors
+/// [`Corrupt`] if the row is not what was written.
+pub fn count(tables: &Tables<'_>) -> Result<u64, Corrupt> {
+    tables.number(BLOCKS)
+}
+
+/// Blocks a fact, or lifts that.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn put(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    effect: &Effect,
+    fact: Fact,
+    issuer: &str,
+    reason: &str,
+) -> Result<(), Corrupt> {
+    let key = key(&fact.digest, issuer, &effect.family);
+    let known = if let Some(row) = tables.row(BLOCK, &key)? {
+        let known = decode::<BlockRow>(BLOCK, &row)?;
+        tables.delete(REVOCATION_END, &end(known.kept_until_millis, &key));
+        known
+    } else {
+        let blocks = count(tables)?.saturating_add(1);
+        tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        signals::count(tables, issuer, Kept::Block, true)?;
+        BlockRow::default()
+    };
+    let at = Some(effect.happened_at_millis);
+    let (blocked, lifted) = match effect.kind() {
+        EffectKind::Block => (known.blocked_at_millis.max(at), known.lifted_at_millis),
+        _ => (known.blocked_at_millis, known.lifted_at_millis.max(at)),
+    };
+    let row = BlockRow {
+        blocked_at_millis: blocked,
+        lifted_at_millis: lifted,
+        fact: Some(Fact { digest: Bytes::new(), ..fact }),
+        issuer: issuer.to_owned(),
+        family: effect.family.clone(),
+        reason: reason.to_owned(),
+        kept_until_millis: kept_until(moment).millis(),
+        by: String::new(),
+    };
+    tables.put(BLOCK, &key, row.encode_to_vec());
+    if !is_blocked(&row) {
+        tables.put(REVOCATION_END, &end(row.kept_until_millis, &key), Vec::new());
+    }
+    Ok(())
+}
+
+/// Blocks a fact as an operator, from now on or, if that was lifted in this very moment, from then.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn put_by_operator(
+    tables: &mut Tables<'_>,
+    moment: Moment,
+    fact: Fact,
+    reason: &str,
+    by: &str,
+) -> Result<(), Corrupt> {
+    let key = key(&fact.digest, OPERATOR, OPERATOR_FAMILY);
+    let known = tables.row(BLOCK, &key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let lifted_at = known.and_then(|row| row.lifted_at_millis);
+    let effect = Effect {
+        kind: EffectKind::Block.into(),
+        fact: None,
+        family: OPERATOR_FAMILY.to_owned(),
+        happened_at_millis: moment.now.millis().max(lifted_at.unwrap_or(i64::MIN)),
+    };
+    put(tables, moment, &effect, fact, OPERATOR, reason)?;
+    if let Some(row) = tables.row(BLOCK, &key)? {
+        let row = BlockRow { by: by.to_owned(), ..decode::<BlockRow>(BLOCK, &row)? };
+        tables.put(BLOCK, &key, row.encode_to_vec());
+    }
+    Ok(())
+}
+
+/// Lifts a block as an operator, whoever blocked it. Whoever did may block again, with a later event.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply, Corrupt> {
+    let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
+    let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
+    let kept_until_millis = kept_until(moment).millis();
+    let lifted_at_millis = Some(after.max(moment.now.millis()));
+    let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
+    tables.put(BLOCK, key, row.encode_to_vec());
+    tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+    let fact = row.fact.unwrap_or_default();
+    let note =
+        feed::Note { kind: "revocation", subject: &fact.value, target: &fact.issuer, detail: "block lifted" };
+    feed::note(tables, moment.now, note)?;
+    Ok(Reply::Done { changed: true })
+}
+
+/// The key of the row that says whether `issuer` blocks the fact with this digest for the sake of `family`.
+#[must_use]
+pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
+    let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), family.as_bytes());
+    [fact, by.as_bytes()].concat()
+}
+
+/// Forgets a row, if it has blocked nothing for long enough.
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
+    let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
+    let row = decode::<BlockRow>(BLOCK, &row)?;
+    if !is_blocked(&row) && row.kept_until_millis < moment.passed.millis() {
+        tables.delete(BLOCK, key);
+        let blocks = count(tables)?.saturating_sub(1);
+        tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        signals::count(tables, &row.issuer, Kept::Block, false)?;
+    }
+    Ok(())
+}
+
+/// Whether anyone blocks the fact with this digest, the commands of this entry before included.
+///
+/// # Errors
+/// [`Corrupt`] if a row is not what was written.
+pub fn is_fact_blocked(tables: &Tables<'_>, fact: &Digest128) -> Result<bool, Corrupt> {
+    let rows = tables.messages_under::<BlockRow>(BLOCK, fact.as_bytes())?;
+    Ok(rows.iter().any(|(_, row)| is_blocked(row)))
+}
+
+/// `None` is less than any time.
+fn is_blocked(row: &BlockRow) -> bool {
+    row.blocked_at_millis.is_some() && row.blocked_at_millis >= row.lifted_at_millis
+}
+
+/// What the index in memory needs of a row of [`BLOCK`]: the fact, who blocks it, and whether it is blocked.
+///
+/// # Errors
+/// [`Corrupt`] if it is not what was written.
+pub fn standing(key: &[u8], row: &[u8]) -> Result<(Digest128, Digest128, bool), Corrupt> {
+    let (fact, by) = key.split_at_checked(16).ok_or_else(|| Corrupt::row("the key of a block is short"))?;
+    let row = decode::<BlockRow>(BLOCK, row)?;
+    Ok((digest(fact)?, digest(by)?, is_blocked(&row)))
+}
+
+fn list(
+    view: &dyn View,
+    after: Option<BlockId>,
+    limit: usize,
+) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+    // The least key behind another one.
+    let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
+    let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
+    view.scan(BLOCK, &from, &mut |key, row| {
+        if blocked.len() >= limit || seen >= limits::BLOCK_ROWS_SEEN_AT_ONCE {
+            next = last;
+            return false;
+        }
+        seen += 1;
+        let read = decode::<BlockRow>(BLOCK, row).and_then(|row| {
+            let is_blocked = is_blocked(&row);
+            Ok((is_blocked, Blocked::read(key, row)?))
+        });
+        match read {
+            Ok((is_blocked, read)) => {
+                last = Some(read.id);
+                blocked.extend(Some(read).filter(|_| is_blocked));
+            }
+            Err(error) => outcome = Err(error),
+        }
+        outcome.is_ok()
+    })?;
+    outcome.map(|()| (blocked, next))
+}
+
+impl State {
+    /// At most `limit` blocks that are not lifted behind `after`, in the order of their ids, and behind which
+    /// there may be more. There are fewer where many were lifted.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn blocks(
+        &self,
+        after: Option<BlockId>,
+        limit: usize,
+    ) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+        list(self.core.view(), after, limit)
+    }
+
+    /// Whether an operator blocks a fact.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if its row is not what was written.
+    pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
+        let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
+        let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+        Ok(row.is_some_and(|row| is_blocked(&row)))
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Lifts a block, whoever blocked it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`], or as [`Error::Write`]
+    /// says.
+    pub async fn lift_block(self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
+        let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
+        match self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome {
+            Reply::Done { .. } => Ok(()),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

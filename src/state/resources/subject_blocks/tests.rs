@@ -1,0 +1,189 @@
+//! What an operator blocks, lists and lifts.
+
+use std::time::Duration;
+
+use super::*;
+use crate::cluster::Machine as _;
+use crate::state::Replicated;
+use crate::state::command::{self, AcceptSignal};
+use crate::state::resources::revocations::fact_row;
+use crate::state::testing::Bench;
+use crate::token::lineage::Fact as Named;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const LATER: Timestamp = Timestamp::from_secs(1_900_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const IDP: &str = "https://idp.example";
+
+fn stolen(kid: &str) -> Named {
+    Named::signing_key(IDP, kid)
+}
+
+fn gone(kid: &str) -> Command {
+    Command::Revoke(command::Revoke {
+        fact: Some(fact_row(&stolen(kid))),
+        reason: "stolen".to_owned(),
+        caller: "alice".to_owned(),
+        blocks: true,
+        ..command::Revoke::default()
+    })
+}
+
+/// What an issuer of signals blocks.
+fn disabled(sub: &str, happened_at: Timestamp) -> Command {
+    let effect = Effect {
+        kind: EffectKind::Block.into(),
+        fact: Some(fact_row(&Named::subject(IDP, sub))),
+        family: "account".to_owned(),
+        happened_at_millis: happened_at.millis(),
+    };
+    let jti = Digest128::of(DigestKind::Signal, sub.as_bytes(), &happened_at.millis().to_be_bytes());
+    Command::AcceptSignal(AcceptSignal {
+        jti: Bytes::copy_from_slice(jti.as_bytes()),
+        issuer: IDP.to_owned(),
+        quota: 1000,
+        effects: vec![effect],
+        content: Bytes::from_static(&[7; 16]),
+        ..AcceptSignal::default()
+    })
+}
+
+fn unblock(id: BlockId) -> Command {
+    Command::LiftBlock(LiftBlock { id: Bytes::copy_from_slice(&id.0) })
+}
+
+fn all(bench: &Bench) -> Vec<Blocked> {
+    let (blocked, next) = list(&bench.rows, None, 1000).expect("list");
+    assert_eq!(next, None);
+    blocked
+}
+
+fn refuses(machine: &Replicated, fact: &Named, iat: Timestamp) -> bool {
+    machine.revocations().covers(None, &[fact.digest()], None, iat)
+}
+
+fn idle(bench: &mut Bench, at: Timestamp) {
+    bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
+}
+
+/// Attack: the key of an issuer is stolen and revoked; the thief dates what it signs a day ahead, and goes on when
+/// the revocation is forgotten.
+#[test]
+fn a_key_that_is_revoked_signs_nothing_more_whatever_time_it_says_and_however_late_it_is() {
+    let mut bench = Bench::default();
+    bench.one(START, gone("k"));
+    assert!(refuses(&bench.machine, &stolen("k"), START));
+    assert!(refuses(&bench.machine, &stolen("k"), LATER));
+    assert!(!refuses(&bench.machine, &stolen("other"), LATER));
+    let forgotten = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
+    idle(&mut bench, forgotten);
+    assert_eq!(bench.machine.revocations().watermarks(), 0);
+    let restarted = Replicated::default();
+    restarted.rebuild(&bench.rows).expect("rebuilds");
+    for machine in [&bench.machine, &restarted] {
+        assert!(refuses(machine, &stolen("k"), START) && refuses(machine, &stolen("k"), LATER));
+    }
+    let [blocked] = &all(&bench)[..] else { panic!("one") };
+    let said = (blocked.fact.kind.as_str(), blocked.fact.issuer.as_str(), blocked.fact.value.as_str());
+    assert_eq!(said, ("key", IDP, "k"));
+    assert_eq!((blocked.by.as_str(), blocked.reason.as_str(), blocked.at), ("alice", "stolen", START));
+}
+
+#[test]
+fn a_block_that_is_lifted_leaves_the_watermark_and_is_forgotten_and_made_again_it_counts_again() {
+    let mut bench = Bench::default();
+    bench.one(START, gone("k"));
+    let id = all(&bench)[0].id;
+    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(refuses(&bench.machine, &stolen("k"), START) && !refuses(&bench.machine, &stolen("k"), LATER));
+    assert!(all(&bench).is_empty());
+    assert_eq!(bench.one(START, unblock(id)), Reply::Refused(Refusal::UnknownBlock));
+    // In the same moment: the later entry counts, not the later time.
+    bench.one(START, gone("k"));
+    assert!(refuses(&bench.machine, &stolen("k"), LATER));
+    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(!refuses(&bench.machine, &stolen("k"), LATER));
+    idle(&mut bench, START.plus(limits::REVOCATION_RETENTION).plus(SECOND));
+    assert!(bench.rows.0.keys().all(|(table, _)| table != BLOCK));
+    for key in [Bytes::new(), Bytes::from_static(&[7; 32]), Bytes::from_static(&[7; 40])] {
+        let lifted = bench.one(LATER, Command::LiftBlock(LiftBlock { id: key }));
+        assert_eq!(lifted, Reply::Refused(Refusal::UnknownBlock));
+    }
+}
+
+#[test]
+fn an_operator_lifts_what_an_issuer_blocked_and_only_a_later_event_blocks_again() {
+    let mut bench = Bench::default();
+    let alice = Named::subject(IDP, "alice");
+    // Its clock is ahead: the lift is later all the same.
+    let ahead = START.plus(SECOND);
+    bench.one(START, disabled("alice", ahead));
+    let id = all(&bench)[0].id;
+    assert_eq!(all(&bench)[0].by, IDP);
+    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(!refuses(&bench.machine, &alice, LATER));
+    bench.one(START, disabled("alice", START));
+    assert!(!refuses(&bench.machine, &alice, LATER), "an event of before");
+    bench.one(START, disabled("alice", ahead.plus(SECOND)));
+    assert!(refuses(&bench.machine, &alice, LATER));
+}
+
+#[test]
+fn the_list_holds_what_blocks_in_order_and_nothing_else() {
+    let mut bench = Bench::default();
+    for kid in ["a", "b", "c", "d", "e"] {
+        bench.one(START, gone(kid));
+    }
+    let lifted = all(&bench)[2].id;
+    bench.one(START, unblock(lifted));
+    let expected: Vec<_> = all(&bench).into_iter().map(|blocked| blocked.id).collect();
+    assert!(expected.len() == 4 && !expected.contains(&lifted) && expected.is_sorted_by_key(|id| id.0));
+    for limit in [1, 2, 3, 4] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let (some, next) = list(&bench.rows, after, limit).expect("list");
+            found.extend(some.into_iter().map(|blocked| blocked.id));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{limit}");
+    }
+    for id in expected {
+        assert_eq!(id.to_string().parse(), Ok(id));
+    }
+    for text in ["", "a", "AAAA", "!"] {
+        assert_eq!(text.parse::<BlockId>(), Err(Malformed));
+    }
+}
+
+#[test]
+fn a_page_looks_at_only_so_many_and_says_where_the_next_begins() {
+    let mut bench = Bench::default();
+    let most = limits::BLOCK_ROWS_SEEN_AT_ONCE;
+    let lifted = BlockRow { lifted_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
+    for number in 0..most {
+        let mut key = vec![0; 32];
+        key[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        bench.rows.0.insert((BLOCK.to_owned(), key), lifted.clone());
+    }
+    assert_eq!(list(&bench.rows, None, 10).expect("list"), (Vec::new(), None));
+    let blocked = BlockRow { blocked_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
+    bench.rows.0.insert((BLOCK.to_owned(), vec![255; 32]), blocked);
+    let (none, next) = list(&bench.rows, None, 10).expect("list");
+    assert!(none.is_empty() && next.is_some());
+    let (one, end) = list(&bench.rows, next, 10).expect("list");
+    assert_eq!((one.len(), end), (1, None));
+}
+
+#[test]
+fn beyond_the_limit_not_even_an_operator_blocks() {
+    let mut bench = Bench::default();
+    let most = limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
+    bench.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
+    assert_eq!(bench.one(START, gone("k")), Reply::Refused(Refusal::TooManyRevocations));
+    assert_eq!(bench.machine.revocations().watermarks(), 0);
+    bench.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), (most - 1).to_be_bytes().to_vec());
+    assert!(matches!(bench.one(START, gone("k")), Reply::Revoked(_)));
+}

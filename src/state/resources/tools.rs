@@ -1,0 +1,746 @@
+//! The registry of tools as replicated state.
+//!
+//! What a tool may be was decided before it was proposed; here is decided who may change which state
+//! of it. Whoever registers tools must not decide how much memory a node needs: readers find them in
+//! [`crate::state::tables::row_cache`], which is bounded, or in the database.
+
+use prost::Message as _;
+
+use super::feed::{self, Note};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, View};
+use crate::limits;
+use crate::state::command::{
+    Command, DeregisterTool, How, PutTool, Refusal, Reply, Told, Tool, ToolRow, ToolVersion, ToolWritten,
+};
+use crate::state::tables::quotas::Owned;
+use crate::state::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
+use crate::state::{Error, Idempotency, OnBehalf, State};
+
+/// Row of the meta table: the number of the last registration. It only grows, so that no state of a tool
+/// is taken for one of another registration of its id.
+const LAST_REGISTRATION: &[u8] = b"last_tool_registration";
+
+/// Registers or replaces a tool. In this order:
+///
+/// 1. another content replaces what is there only if the command says so
+/// 2. and only for whoever registered it, or an operator
+/// 3. what the caller says is there, is there
+/// 4. what is there is what is asked for: nothing changes, whoever asks
+///
+/// RFC 9110 §13.2.1: "A server MUST ignore all received preconditions if its response to the same request
+/// without those conditions [...] would have been a status code other than a 2xx (Successful) or 412".
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<Reply, Corrupt> {
+    let tool = command.tool.ok_or_else(|| Corrupt::row("a command to put a tool has none"))?;
+    let Some(there) = row_of(tables, &tool.tool_id)? else {
+        if command.must_exist || !command.expected.is_empty() {
+            return Ok(Reply::Refused(Refusal::PreconditionFailed));
+        }
+        return register(tables, now, tool, command.caller);
+    };
+    let is_same = there.tool.as_ref() == Some(&tool);
+    if !is_same && !command.replaces {
+        return Ok(Reply::Refused(Refusal::ToolExists));
+    }
+    if !is_same && !may_change(&there, &command.caller, command.is_operator) {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    if command.must_be_new || !is_expected(&command.expected, &there) {
+        return Ok(Reply::Refused(Refusal::PreconditionFailed));
+    }
+    if is_same { Ok(written(How::Unchanged, there)) } else { replace(tables, now, tool, there) }
+}
+
+/// Deregisters a tool. Whoever may not change it is not told which state it is in (RFC 9110 §13.2.1).
+///
+/// # Errors
+/// [`Corrupt`] if a row or the command is not what was written.
+pub fn deregister(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    command: &DeregisterTool,
+) -> Result<Reply, Corrupt> {
+    let Some(there) = row_of(tables, &command.tool_id)? else {
+        return Ok(Reply::Refused(Refusal::UnknownTool));
+    };
+    let protocols = there.tool.as_ref().map_or(&[][..], |tool| &tool.protocols);
+    if !command.protocol.is_empty() && !protocols.contains(&command.protocol) {
+        return Ok(Reply::Refused(Refusal::UnknownTool));
+    }
+    if !may_change(&there, &command.caller, command.is_operator) {
+        return Ok(Reply::Refused(Refusal::NotTheOwner));
+    }
+    if !is_expected(&command.expected, &there) {
+        return Ok(Reply::Refused(Refusal::PreconditionFailed));
+    }
+    for protocol in protocols {
+        tables.delete(TOOL_OF_PROTOCOL, &protocol_key(protocol, &command.tool_id));
+    }
+    tables.delete(TOOL, command.tool_id.as_bytes());
+    let tools = tables.number(TOOLS)?.checked_sub(1);
+    let tools = tools.ok_or_else(|| Corrupt::row("there are fewer tools than none"))?;
+    tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
+    Owned::Tools.remove(tables, &there.registered_by)?;
+    tell(tables, now, &there, "deregistered")?;
+    Ok(Reply::Done { changed: true })
+}
+
+fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String) -> Result<Reply, Corrupt> {
+    let tools = tables.number(TOOLS)?;
+    let of_caller = Owned::Tools.of(tables, &caller)?;
+    if tools >= limits::TOOLS_MAX || of_caller >= limits::TOOLS_PER_CALLER_MAX {
+        return Ok(Reply::Refused(Refusal::TooManyTools));
+    }
+    let registration = tables.number(LAST_REGISTRATION)? + 1;
+    tables.put(META, LAST_REGISTRATION, registration.to_be_bytes().to_vec());
+    tables.put(META, TOOLS, (tools + 1).to_be_bytes().to_vec());
+    Owned::Tools.add(tables, &caller)?;
+    let row = ToolRow {
+        tool: Some(tool),
+        version: Some(ToolVersion { registration, revision: 1 }),
+        registered_by: caller,
+        registered_at_millis: now.millis(),
+        updated_at_millis: now.millis(),
+    };
+    put_row(tables, &row);
+    tell(tables, now, &row, "registered")?;
+    Ok(written(How::Registered, row))
+}
+
+fn replace(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, there: ToolRow) -> Result<Reply, Corrupt> {
+    let version = there.version.ok_or_else(|| Corrupt::row("a tool has no version"))?;
+    for protocol in there.tool.iter().flat_map(|tool| &tool.protocols) {
+        if !tool.protocols.contains(protocol) {
+            tables.delete(TOOL_OF_PROTOCOL, &protocol_key(protocol, &tool.tool_id));
+        }
+    }
+    let row = ToolRow {
+        tool: Some(tool),
+        version: Some(ToolVersion { revision: version.revision + 1, ..version }),
+        updated_at_millis: now.millis(),
+        ..there
+    };
+    put_row(tables, &row);
+    tell(tables, now, &row, "replaced")?;
+    Ok(written(How::Replaced, row))
+}
+
+fn tell(tables: &mut Tables<'_>, now: Timestamp, row: &ToolRow, what: &str) -> Result<(), Corrupt> {
+    let Some(tool) = &row.tool else { return Ok(()) };
+    let target = tool.resource_uri.as_deref().unwrap_or_default();
+    feed::note(tables, now, Note { kind: "tool", subject: &tool.tool_id, target, detail: what })
+}
+
+fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {
+    let Some(tool) = &row.tool else { return };
+    tables.put(TOOL, tool.tool_id.as_bytes(), row.encode_to_vec());
+    for protocol in &tool.protocols {
+        tables.put(TOOL_OF_PROTOCOL, &protocol_key(protocol, &tool.tool_id), Vec::new());
+    }
+}
+
+fn row_of(tables: &Tables<'_>, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
+    let row = tables.row(TOOL, tool_id.as_bytes())?;
+    row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
+}
+
+fn is_expected(expected: &[ToolVersion], there: &ToolRow) -> bool {
+    expected.is_empty() || there.version.is_some_and(|version| expected.contains(&version))
+}
+
+/// What nobody registered, in development mode, belongs to nobody.
+fn may_change(there: &ToolRow, caller: &str, is_operator: bool) -> bool {
+    is_operator || (!caller.is_empty() && there.registered_by == caller)
+}
+
+fn written(how: How, row: ToolRow) -> Reply {
+    Reply::Tool(ToolWritten { how: how.into(), row: Some(row) })
+}
+
+/// No protocol has a zero byte in its name, so no other protocol's rows lie between.
+fn protocol_key(protocol: &str, tool_id: &str) -> Vec<u8> {
+    [protocol.as_bytes(), &[0], tool_id.as_bytes()].concat()
+}
+
+/// A part of the registry, in the order of ids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolPage {
+    /// The tools.
+    pub rows: Vec<ToolRow>,
+    /// The id behind which the next page begins; `None` if nothing is there.
+    pub next: Option<String>,
+}
+
+/// Which tools are wanted of the registry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToolQuery<'q> {
+    /// Only those behind this id.
+    pub after: Option<&'q str>,
+    /// Only those that take this protocol.
+    pub protocol: Option<&'q str>,
+    /// Most tools. A page ends sooner where it has [`limits::TOOL_PAGE_BYTES_FULL`].
+    pub limit: usize,
+}
+
+fn tool(view: &dyn View, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
+    let row = view.get(TOOL, tool_id.as_bytes())?;
+    row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
+}
+
+/// For each tool that a page of a protocol may have, so many of all are looked at before the list of those
+/// that take it: most take the same few protocols, and what lies together is read at once.
+const SEEN_FOR_EACH: usize = 2;
+
+fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
+    // The first key that is greater.
+    let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
+    let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, query };
+    let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
+    let mut seen = 0;
+    let mut rest = None;
+    let mut outcome = Ok(true);
+    view.scan(TOOL, &after, &mut |tool_id, row| {
+        if seen_max == Some(seen) {
+            rest = Some(tool_id.to_vec());
+            return false;
+        }
+        seen += 1;
+        outcome = page.take(row);
+        matches!(outcome, Ok(true))
+    })?;
+    if let (Some(protocol), Some(rest)) = (query.protocol, rest) {
+        let prefix = protocol_key(protocol, "");
+        view.scan(TOOL_OF_PROTOCOL, &[&prefix[..], &rest].concat(), &mut |key, _| {
+            let Some(tool_id) = key.strip_prefix(&prefix[..]) else { return false };
+            outcome = match view.get(TOOL, tool_id) {
+                // Deregistered since the scan began.
+                Ok(None) => Ok(true),
+                Ok(Some(row)) => page.take(&row),
+                Err(error) => Err(error),
+            };
+            matches!(outcome, Ok(true))
+        })?;
+    }
+    outcome?;
+    Ok(page.page)
+}
+
+/// A page while it is read.
+struct Filling<'q> {
+    page: ToolPage,
+    last: Option<String>,
+    bytes: usize,
+    query: ToolQuery<'q>,
+}
+
+impl Filling<'_> {
+    /// One more row; whether another may follow.
+    fn take(&mut self, row: &[u8]) -> Result<bool, Corrupt> {
+        let read = decode::<ToolRow>(TOOL, row)?;
+        // It may have been replaced by one that takes others since the scan began.
+        let takes = |wanted| read.tool.iter().flat_map(|tool| &tool.protocols).any(|known| known == wanted);
+        if !self.query.protocol.is_none_or(takes) {
+            return Ok(true);
+        }
+        if self.page.rows.len() >= self.query.limit || self.bytes >= limits::TOOL_PAGE_BYTES_FULL {
+            self.page.next = self.last.take();
+            return Ok(false);
+        }
+        self.last = read.tool.as_ref().map(|tool| tool.tool_id.clone());
+        self.bytes += row.len();
+        self.page.rows.push(read);
+        Ok(true)
+    }
+}
+
+impl State {
+    /// A tool as it is registered now.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
+        Ok(tool(&self.core.machine().resident().over(self.core.view()), tool_id)?)
+    }
+
+    /// How many tools a caller has registered.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn tools_of(&self, caller: &str) -> Result<u64, Error> {
+        Ok(Owned::Tools.of(&Tables::new(self.core.view()), caller)?)
+    }
+
+    /// A page of the registry.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
+        Ok(page(&self.core.machine().resident().over(self.core.view()), query)?)
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Registers or replaces a tool, as the command says.
+    ///
+    /// # Errors
+    /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
+    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn put_tool(
+        self,
+        command: PutTool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<ToolWritten>, Error> {
+        let told = self.propose_once(Command::PutTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: told.is_repeated }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+
+    /// Deregisters a tool.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
+    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    pub async fn deregister_tool(
+        self,
+        command: DeregisterTool,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Told<()>, Error> {
+        let told = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
+        match told.outcome {
+            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: told.is_repeated }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Machine as _;
+    use crate::state::tables::{IDEMPOTENCY, OWNED};
+    use crate::state::testing::Bench;
+    use crate::state::{Replicated, command};
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const LATER: Timestamp = Timestamp::from_secs(1_800_000_060);
+
+    fn tool(tool_id: &str, name: &str, protocols: &[&str]) -> Tool {
+        Tool {
+            tool_id: tool_id.to_owned(),
+            name: name.to_owned(),
+            protocols: protocols.iter().map(|protocol| (*protocol).to_owned()).collect(),
+            ..Tool::default()
+        }
+    }
+
+    /// What POST proposes.
+    fn new(tool_id: &str, name: &str) -> PutTool {
+        PutTool {
+            tool: Some(tool(tool_id, name, &["mcp"])),
+            caller: "alice".to_owned(),
+            ..PutTool::default()
+        }
+    }
+
+    /// What PUT proposes.
+    fn put(tool_id: &str, name: &str) -> PutTool {
+        PutTool { replaces: true, ..new(tool_id, name) }
+    }
+
+    fn gone(tool_id: &str) -> DeregisterTool {
+        DeregisterTool {
+            tool_id: tool_id.to_owned(),
+            caller: "alice".to_owned(),
+            ..DeregisterTool::default()
+        }
+    }
+
+    fn version(registration: u64, revision: u64) -> ToolVersion {
+        ToolVersion { registration, revision }
+    }
+
+    /// What was done, and the row it left.
+    #[track_caller]
+    fn done(reply: Reply) -> (How, ToolRow) {
+        match reply {
+            Reply::Tool(written) => (written.how(), written.row.expect("a row")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn stands(reply: Reply) -> (How, ToolVersion) {
+        let (how, row) = done(reply);
+        (how, row.version.expect("a version"))
+    }
+
+    #[track_caller]
+    fn refused(reply: &Reply, refusal: Refusal) {
+        assert_eq!(*reply, Reply::Refused(refusal));
+    }
+
+    impl Bench {
+        fn put_tool(&mut self, command: PutTool) -> Reply {
+            self.one(START, Command::PutTool(command))
+        }
+
+        fn deregister(&mut self, command: DeregisterTool) -> Reply {
+            self.one(START, Command::DeregisterTool(command))
+        }
+
+        fn takes(&self, tool_id: &str, protocol: &str) -> bool {
+            self.rows.0.contains_key(&(TOOL_OF_PROTOCOL.to_owned(), protocol_key(protocol, tool_id)))
+        }
+
+        fn ids(&self, query: ToolQuery<'_>) -> (Vec<String>, Option<String>) {
+            let page = page(&self.machine.resident().over(&self.rows), query).expect("page");
+            let ids = page.rows.into_iter().map(|row| row.tool.expect("a tool").tool_id);
+            (ids.collect(), page.next)
+        }
+    }
+
+    #[test]
+    fn a_tool_is_registered_once_and_the_same_again_changes_nothing_whoever_asks() {
+        let mut bench = Bench::default();
+        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
+        let rows = bench.rows.0.clone();
+        let other = PutTool { caller: "bob".to_owned(), ..new("t", "one") };
+        let (how, row) = done(bench.put_tool(other));
+        assert_eq!((how, row.registered_by.as_str()), (How::Unchanged, "alice"));
+        let other = PutTool { caller: "bob".to_owned(), ..put("t", "one") };
+        assert_eq!(stands(bench.put_tool(other)), (How::Unchanged, version(1, 1)));
+        assert_eq!(bench.rows.0, rows);
+        refused(&bench.put_tool(new("t", "two")), Refusal::ToolExists);
+        assert_eq!(bench.rows.0, rows);
+    }
+
+    #[test]
+    fn a_tool_is_replaced_and_deregistered_only_by_its_owner_or_an_operator() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        let rows = bench.rows.0.clone();
+        for caller in ["bob", "", "alic", "alice2"] {
+            let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
+            refused(&bench.put_tool(stranger.clone()), Refusal::NotTheOwner);
+            // Nor is a stranger told which state it is in.
+            let stale = PutTool { expected: vec![version(9, 9)], ..stranger.clone() };
+            refused(&bench.put_tool(stale), Refusal::NotTheOwner);
+            refused(&bench.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
+            let stranger = DeregisterTool { caller: caller.to_owned(), ..gone("t") };
+            refused(&bench.deregister(stranger), Refusal::NotTheOwner);
+        }
+        assert_eq!(bench.rows.0, rows);
+        assert_eq!(stands(bench.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
+        let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
+        let (how, row) = done(bench.one(LATER, Command::PutTool(operator)));
+        assert_eq!((how, row.version), (How::Replaced, Some(version(1, 3))));
+        // Who owns it does not change with who changed it last.
+        assert_eq!((row.registered_by.as_str(), row.registered_at_millis), ("alice", START.millis()));
+        assert_eq!(row.updated_at_millis, LATER.millis());
+        let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("t") };
+        assert_eq!(bench.deregister(operator), Reply::Done { changed: true });
+    }
+
+    #[test]
+    fn what_nobody_registered_is_nobodys_to_change() {
+        let mut bench = Bench::default();
+        bench.put_tool(PutTool { caller: String::new(), ..new("t", "one") });
+        refused(&bench.put_tool(PutTool { caller: String::new(), ..put("t", "two") }), Refusal::NotTheOwner);
+    }
+
+    #[test]
+    fn a_condition_that_does_not_hold_changes_nothing() {
+        let mut bench = Bench::default();
+        let must_exist = PutTool { must_exist: true, ..put("t", "one") };
+        refused(&bench.put_tool(must_exist.clone()), Refusal::PreconditionFailed);
+        let expects =
+            |expected: &[ToolVersion], name: &str| PutTool { expected: expected.to_vec(), ..put("t", name) };
+        refused(&bench.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
+        let must_be_new = PutTool { must_be_new: true, ..put("t", "one") };
+        assert_eq!(stands(bench.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
+        // Also where nothing would change.
+        refused(&bench.put_tool(must_be_new), Refusal::PreconditionFailed);
+        refused(&bench.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
+        assert_eq!(stands(bench.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
+        let either = expects(&[version(9, 9), version(1, 1)], "two");
+        assert_eq!(stands(bench.put_tool(either.clone())), (How::Replaced, version(1, 2)));
+        refused(&bench.put_tool(either), Refusal::PreconditionFailed);
+        let stale = DeregisterTool { expected: vec![version(1, 1)], ..gone("t") };
+        refused(&bench.deregister(stale), Refusal::PreconditionFailed);
+        let fresh = DeregisterTool { expected: vec![version(1, 2)], ..gone("t") };
+        assert_eq!(bench.deregister(fresh), Reply::Done { changed: true });
+    }
+
+    #[test]
+    fn of_two_writers_of_one_state_in_one_entry_one_wins() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        let write =
+            |name: &str| Command::PutTool(PutTool { expected: vec![version(1, 1)], ..put("t", name) });
+        let mut replies = bench.apply(START, vec![write("two"), write("three")]);
+        refused(&replies.remove(1), Refusal::PreconditionFailed);
+        assert_eq!(stands(replies.remove(0)), (How::Replaced, version(1, 2)));
+    }
+
+    #[test]
+    fn a_tool_registered_anew_is_never_taken_for_the_one_before_it() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("t", "one"));
+        bench.put_tool(put("t", "two"));
+        bench.deregister(gone("t"));
+        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
+        bench.put_tool(put("t", "two"));
+        let stale = PutTool { expected: vec![version(1, 2)], ..put("t", "three") };
+        refused(&bench.put_tool(stale), Refusal::PreconditionFailed);
+    }
+
+    #[test]
+    fn a_tool_is_gone_from_every_list_and_unknown_behind_another_protocols_door() {
+        let mut bench = Bench::default();
+        let both = PutTool { tool: Some(tool("t", "one", &["mcp", "http"])), ..new("t", "one") };
+        bench.put_tool(both);
+        let through = |protocol: &str| DeregisterTool { protocol: protocol.to_owned(), ..gone("t") };
+        refused(&bench.deregister(through("a2a/2025-draft-01")), Refusal::UnknownTool);
+        let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..put("t", "one") };
+        bench.put_tool(only_http);
+        refused(&bench.deregister(through("mcp")), Refusal::UnknownTool);
+        let of = |protocol| ToolQuery { protocol: Some(protocol), limit: 9, ..ToolQuery::default() };
+        assert_eq!(bench.ids(of("mcp")).0, Vec::<String>::new());
+        assert_eq!(bench.ids(of("http")).0, ["t"]);
+        assert_eq!(bench.deregister(through("http")), Reply::Done { changed: true });
+        refused(&bench.deregister(gone("t")), Refusal::UnknownTool);
+        let left = bench.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
+        assert_eq!(left.count(), 0);
+        assert_eq!(bench.machine.index().tools, 0);
+    }
+
+    fn of_protocol(tool_id: &str, protocol: &str) -> PutTool {
+        PutTool { tool: Some(tool(tool_id, "n", &[protocol])), ..new(tool_id, "n") }
+    }
+
+    #[test]
+    fn a_list_of_a_protocol_has_no_tool_that_no_longer_takes_it() {
+        let mut bench = Bench::default();
+        // So many that they are not looked at one by one.
+        for id in ["a", "b", "c", "t"] {
+            bench.put_tool(of_protocol(id, "http"));
+        }
+        // As a reader finds it that began before the tool was replaced, or deregistered.
+        for id in ["s", "t"] {
+            bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", id)), Vec::new());
+        }
+        bench.put_tool(new("u", "one"));
+        let mcp = ToolQuery { protocol: Some("mcp"), limit: 1, after: None };
+        assert_eq!(bench.ids(mcp), (vec!["u".to_owned()], None));
+    }
+
+    #[test]
+    fn the_pages_of_a_protocol_have_each_of_its_tools_once_however_many_lie_between() {
+        let mut bench = Bench::default();
+        for at in 0..120u32 {
+            let protocol = if (at < 20 && at % 2 == 0) || at % 31 == 0 { "mcp" } else { "http" };
+            bench.put_tool(of_protocol(&format!("t{at:03}"), protocol));
+        }
+        for protocol in ["mcp", "http", "a2a"] {
+            let every = ToolQuery { limit: 1000, protocol: Some(protocol), after: None };
+            let expected: Vec<String> = bench.ids(ToolQuery { protocol: None, ..every }).0;
+            let expected: Vec<String> = expected.into_iter().filter(|id| bench.takes(id, protocol)).collect();
+            for limit in [1, 2, 3, 7, 200] {
+                let (mut ids, mut after) = (Vec::new(), None::<String>);
+                loop {
+                    let (page, next) = bench.ids(ToolQuery { limit, after: after.as_deref(), ..every });
+                    assert!(page.len() == limit || next.is_none(), "{page:?}");
+                    ids.extend(page);
+                    after = next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+                assert_eq!(ids, expected, "{protocol}, {limit} at a time");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_of_a_rare_protocol_does_not_look_at_every_tool() {
+        struct Counted<'v>(&'v dyn View, std::cell::Cell<usize>);
+        impl View for Counted<'_> {
+            fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+                self.1.set(self.1.get() + 1);
+                self.0.get(table, key)
+            }
+            fn scan(
+                &self,
+                table: &str,
+                from: &[u8],
+                visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+            ) -> Result<(), Corrupt> {
+                self.0.scan(table, from, &mut |key, row| {
+                    self.1.set(self.1.get() + 1);
+                    visit(key, row)
+                })
+            }
+        }
+        let mut bench = Bench::default();
+        for at in 0..500 {
+            bench.put_tool(of_protocol(&format!("t{at:03}"), "http"));
+        }
+        bench.put_tool(of_protocol("z", "mcp"));
+        let view = Counted(&bench.rows, std::cell::Cell::new(0));
+        let query = ToolQuery { limit: 10, protocol: Some("mcp"), after: None };
+        assert_eq!(page(&view, query).expect("page").rows.len(), 1);
+        assert!(view.1.get() < 30, "{} rows", view.1.get());
+    }
+
+    #[test]
+    fn pages_have_every_tool_once_in_the_order_of_ids() {
+        let mut bench = Bench::default();
+        // One id begins another, and one protocol's name another's.
+        for (id, protocol) in [("b", "mcp"), ("a", "mc"), ("ab", "mcp"), ("a!", "mcp"), ("~", "mcp")] {
+            bench.put_tool(of_protocol(id, protocol));
+        }
+        let mut query = ToolQuery { limit: 2, ..ToolQuery::default() };
+        let (first, next) = bench.ids(query);
+        assert_eq!((first, next.as_deref()), (vec!["a".to_owned(), "a!".to_owned()], Some("a!")));
+        query.after = next.as_deref();
+        let (second, next) = bench.ids(query);
+        assert_eq!((second, next.as_deref()), (vec!["ab".to_owned(), "b".to_owned()], Some("b")));
+        query.after = next.as_deref();
+        assert_eq!(bench.ids(query), (vec!["~".to_owned()], None));
+        // A page that ends where the list ends has no next one.
+        let all = ToolQuery { limit: 5, ..ToolQuery::default() };
+        assert_eq!(bench.ids(all).1, None);
+        let mcp = ToolQuery { protocol: Some("mcp"), limit: 3, after: Some("a") };
+        assert_eq!(
+            bench.ids(mcp),
+            (vec!["a!".to_owned(), "ab".to_owned(), "b".to_owned()], Some("b".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_page_ends_where_it_is_full() {
+        let mut bench = Bench::default();
+        let description = "d".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
+        for id in ["a", "b", "c", "d", "e"] {
+            let tool = Tool { description: Some(description.clone()), ..tool(id, "n", &["mcp"]) };
+            bench.put_tool(PutTool { tool: Some(tool), ..new(id, "n") });
+        }
+        for protocol in [None, Some("mcp")] {
+            let query = ToolQuery { limit: 1000, protocol, after: None };
+            let (first, next) = bench.ids(query);
+            assert_eq!((first.len(), next.as_deref()), (4, Some("d")));
+            assert_eq!(bench.ids(ToolQuery { after: Some("d"), ..query }), (vec!["e".to_owned()], None));
+        }
+    }
+
+    #[test]
+    fn one_caller_does_not_fill_the_registry() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("first", "one"));
+        bench.put_tool(put("first", "two"));
+        let row = (OWNED.to_owned(), Owned::Tools.key("alice"));
+        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        bench.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        assert_eq!(stands(bench.put_tool(new("last", "one"))).0, How::Registered);
+        refused(&bench.put_tool(new("more", "one")), Refusal::TooManyTools);
+        let bob = |tool_id: &str| PutTool { caller: "bob".to_owned(), ..new(tool_id, "one") };
+        assert_eq!(stands(bench.put_tool(bob("bobs"))).0, How::Registered);
+        // Also if an operator removes it: it is no longer the caller's.
+        bench.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
+        assert_eq!(stands(bench.put_tool(new("more", "one"))).0, How::Registered);
+        bench.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
+        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == OWNED).count(), 1);
+    }
+
+    #[test]
+    fn beyond_its_limit_no_tool_is_registered_until_one_is_deregistered() {
+        let mut bench = Bench::default();
+        bench.put_tool(new("last", "one"));
+        let count = |tools: u64| ((META.to_owned(), TOOLS.to_vec()), tools.to_be_bytes().to_vec());
+        bench.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
+        assert_eq!(stands(bench.put_tool(new("t", "one"))).0, How::Registered);
+        refused(&bench.put_tool(new("u", "one")), Refusal::TooManyTools);
+        // What is there can be changed all the same.
+        assert_eq!(stands(bench.put_tool(put("t", "two"))).0, How::Replaced);
+        bench.deregister(gone("last"));
+        assert_eq!(stands(bench.put_tool(new("u", "one"))).0, How::Registered);
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+        let commands = || {
+            vec![
+                Command::PutTool(new("a", "one")),
+                Command::PutTool(put("a", "two")),
+                Command::PutTool(new("b", "one")),
+                Command::DeregisterTool(gone("a")),
+                Command::PutTool(new("a", "three")),
+                Command::PutTool(new("a", "four")),
+                Command::DeregisterTool(gone("c")),
+            ]
+        };
+        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        let replies = together.apply(START, commands());
+        let one_by_one: Vec<Reply> =
+            commands().into_iter().map(|command| apart.one(START, command)).collect();
+        assert_eq!(replies, one_by_one);
+        assert_eq!(together.rows.without_events(), apart.rows.without_events());
+        let restarted = Replicated::default();
+        restarted.rebuild(&together.rows).expect("rebuilds");
+        assert_eq!(restarted.index().tools, 2);
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", apart.machine.index()));
+    }
+
+    #[test]
+    fn an_outcome_is_remembered_without_its_tool_and_only_if_it_changed_anything() {
+        let mut bench = Bench::default();
+        let once = |key: u8, name: &str| {
+            let [key, request, owner] = [key, 7, 9].map(|byte| bytes::Bytes::from(vec![byte; 16]));
+            let description = Some("d".repeat(limits::TOOL_DESCRIPTION_BYTES_MAX));
+            let tool = Tool { description, ..tool("t", name, &["mcp"]) };
+            let command = Command::PutTool(PutTool { tool: Some(tool), ..put("t", name) });
+            command::encode_once(command, Some(command::Idempotency { key, request, owner }))
+        };
+        let remembered = |bench: &Bench| -> Vec<usize> {
+            let is_key = |key: &[u8]| key.len() == 24;
+            let rows = bench.rows.0.iter().filter(|((table, key), _)| table == IDEMPOTENCY && is_key(key));
+            rows.map(|(_, row)| row.len()).collect()
+        };
+        let first = bench.told(START, vec![once(1, "one")]).remove(0);
+        assert_eq!(stands(bench.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
+        let sizes = remembered(&bench);
+        assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
+        bench.deregister(gone("t"));
+        // The tool comes back from the retry itself, whatever is there now.
+        assert_eq!(bench.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
+    }
+
+    #[test]
+    fn a_retry_with_its_idempotency_key_is_told_the_first_outcome_and_changes_nothing() {
+        let mut bench = Bench::default();
+        let digest = |byte: u8| bytes::Bytes::from(vec![byte; 16]);
+        let once = |name: &str, request: u8| {
+            let (key, request, owner) = (digest(1), digest(request), digest(9));
+            let idempotency = command::Idempotency { key, request, owner };
+            command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
+        };
+        let first = bench.told(START, vec![once("one", 7)]).remove(0);
+        bench.put_tool(put("t", "two"));
+        let rows = bench.rows.0.clone();
+        let retried = bench.told(START, vec![once("one", 7)]).remove(0);
+        // It is told for what it is: whoever counts or audits writes counts this one once.
+        assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
+        assert_eq!(first.outcome, retried.outcome);
+        assert_eq!(stands(first.outcome), (How::Registered, version(1, 1)));
+        assert_eq!(bench.rows.0, rows);
+        assert_eq!(
+            bench.encoded(START, vec![once("one", 8)]),
+            [Reply::Refused(Refusal::IdempotencyKeyReused)]
+        );
+    }
+}

@@ -1,0 +1,567 @@
+//! A table in memory, in the order of keys and bounded in bytes.
+//!
+//! The space of keys is divided into spans. Of each span either every row is here, packed into one
+//! [`Leaf`], or it is not known what there is: then the database is to be asked. So a row is never taken
+//! for absent because there was no room for it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use super::packed_rows;
+use super::packed_rows::{Leaf, Packer, Packing};
+use crate::cluster::Corrupt;
+
+/// What a span takes beside its key and its leaf: its place in a node of the map, which is half to two
+/// thirds full, and that node's in the next.
+const SPAN_BYTES: usize = 72;
+/// What stands before the bytes of a leaf: who shares them.
+const SHARED_BYTES: usize = 16;
+
+/// Where a row is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Here, if it is anywhere.
+    Here(Option<Vec<u8>>),
+    /// That is not known here.
+    Elsewhere,
+}
+
+#[derive(Clone)]
+enum Span {
+    /// All of its rows; at least one.
+    Here(Leaf),
+    /// What there is must be asked elsewhere.
+    Elsewhere,
+}
+
+/// Spans by the key that each begins with. There is no row before the first.
+#[derive(Default)]
+struct Spans {
+    by_first: BTreeMap<Box<[u8]>, Span>,
+    bytes: usize,
+}
+
+/// A table, or as much of it as there is room for. One thread writes, any number read.
+pub struct Leaves {
+    packing: Packing,
+    bytes_max: usize,
+    spans: RwLock<Spans>,
+    packer: Mutex<Packer>,
+}
+
+/// A span as it was when it was looked at.
+pub struct Reading {
+    packing: Packing,
+    span: Option<Span>,
+    /// Where the next span began; `None` if it was the last.
+    pub end: Option<Box<[u8]>>,
+}
+
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaves").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Leaves {
+    /// Of a table without rows, that may take up to `bytes_max` bytes of memory.
+    #[must_use]
+    pub fn new(packing: Packing, bytes_max: usize) -> Self {
+        Self { packing, bytes_max, spans: RwLock::default(), packer: Mutex::default() }
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.read().bytes
+    }
+
+    /// The row under `key`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the leaf is not what was packed.
+    pub fn get(&self, key: &[u8]) -> Result<Found, Corrupt> {
+        let span = self.read().covering(key).map(|(_, span)| span.clone());
+        let leaf = match span {
+            Some(Span::Here(leaf)) => leaf,
+            Some(Span::Elsewhere) => return Ok(Found::Elsewhere),
+            None => return Ok(Found::Here(None)),
+        };
+        for row in packed_rows::rows(&leaf.unpack(self.packing)?) {
+            let (there, row) = row?;
+            if there >= key {
+                return Ok(Found::Here((there == key).then(|| row.to_vec())));
+            }
+        }
+        Ok(Found::Here(None))
+    }
+
+    /// The span that `key` lies in.
+    #[must_use]
+    pub fn reading(&self, key: &[u8]) -> Reading {
+        let spans = self.read();
+        let span = spans.covering(key).map(|(_, span)| span.clone());
+        Reading { packing: self.packing, span, end: spans.behind(key).map(|(first, _)| first.into()) }
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the leaf is not what was packed.
+    pub fn put(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        self.change(key, Some(row))
+    }
+
+    /// Removes a row.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the leaf is not what was packed.
+    pub fn remove(&self, key: &[u8]) -> Result<(), Corrupt> {
+        self.change(key, None)
+    }
+
+    /// Packs the leaf anew that `key` lies in. Where that leaves no room, its span is given up.
+    fn change(&self, key: &[u8], row: Option<&[u8]>) -> Result<(), Corrupt> {
+        let mut packer = self.packer.lock().unwrap_or_else(PoisonError::into_inner);
+        let covering =
+            self.read().covering(key).map(|(first, span)| (Box::<[u8]>::from(first), span.clone()));
+        let (first, rows) = match &covering {
+            Some((_, Span::Elsewhere)) => return Ok(()),
+            Some((first, Span::Here(leaf))) => {
+                (first.clone(), changed(&leaf.unpack(self.packing)?, key, row)?)
+            }
+            None => (Box::default(), changed(&[], key, row)?),
+        };
+        let mut fresh = Vec::new();
+        for part in packed_rows::parts(&rows, self.packing.full())? {
+            let begins = if fresh.is_empty() { first.clone() } else { first_key(part)? };
+            fresh.push((begins, Span::Here(packer.pack(self.packing, part)?)));
+        }
+        let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
+        spans.remove(&first);
+        let bytes: usize = fresh.iter().map(|(first, span)| bytes_of(first, span)).sum();
+        if fresh.is_empty() {
+            spans.join(&first);
+        } else if spans.bytes + bytes <= self.bytes_max {
+            for (first, span) in fresh {
+                spans.insert(first, span);
+            }
+        } else {
+            spans.give_up(first, self.bytes_max);
+        }
+        Ok(())
+    }
+
+    /// Gives everything up.
+    pub fn forget(&self) {
+        let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
+        *spans = Spans::default();
+        spans.give_up(Box::default(), self.bytes_max);
+    }
+
+    /// Becomes what was filled.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the last rows cannot be packed.
+    pub fn replace(&self, mut filling: Filling) -> Result<(), Corrupt> {
+        filling.pack()?;
+        *self.spans.write().unwrap_or_else(PoisonError::into_inner) = filling.spans;
+        Ok(())
+    }
+
+    /// Begins to fill one like it, from a table's rows in their order.
+    #[must_use]
+    pub fn filling(&self) -> Filling {
+        Filling {
+            packing: self.packing,
+            bytes_max: self.bytes_max,
+            spans: Spans::default(),
+            packer: Packer::default(),
+            first: Box::default(),
+            rows: Vec::new(),
+            is_full: false,
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Spans> {
+        self.spans.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    /// Visits the rows from `from` on, in order, until `visit` answers false. Answers what `visit` did last,
+    /// or true; `None` if the rows are to be asked for elsewhere.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the leaf is not what was packed.
+    pub fn visit(
+        &self,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Option<bool>, Corrupt> {
+        let leaf = match &self.span {
+            Some(Span::Here(leaf)) => leaf,
+            Some(Span::Elsewhere) => return Ok(None),
+            None => return Ok(Some(true)),
+        };
+        for row in packed_rows::rows(&leaf.unpack(self.packing)?) {
+            let (key, row) = row?;
+            if key >= from && !visit(key, row) {
+                return Ok(Some(false));
+            }
+        }
+        Ok(Some(true))
+    }
+}
+
+/// A table that is filled in the order of its keys.
+pub struct Filling {
+    packing: Packing,
+    bytes_max: usize,
+    spans: Spans,
+    packer: Packer,
+    first: Box<[u8]>,
+    rows: Vec<u8>,
+    is_full: bool,
+}
+
+impl Filling {
+    /// One more row, behind all others. Beyond the room there is it is left to the database.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if rows cannot be packed.
+    pub fn push(&mut self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
+        if self.is_full {
+            return Ok(());
+        }
+        // What is written next has room in it.
+        let full = self.packing.full() / 4 * 3;
+        if !self.rows.is_empty() && self.rows.len() + key.len() + row.len() > full {
+            self.pack()?;
+            self.first = key.into();
+        }
+        packed_rows::frame(&mut self.rows, key, row);
+        Ok(())
+    }
+
+    fn pack(&mut self) -> Result<(), Corrupt> {
+        if self.is_full || self.rows.is_empty() {
+            return Ok(());
+        }
+        let first = std::mem::take(&mut self.first);
+        let span = Span::Here(self.packer.pack(self.packing, &self.rows)?);
+        self.rows.clear();
+        if self.spans.bytes + bytes_of(&first, &span) <= self.bytes_max {
+            self.spans.insert(first, span);
+        } else {
+            self.spans.give_up(first, self.bytes_max);
+            self.is_full = true;
+        }
+        Ok(())
+    }
+}
+
+impl Spans {
+    fn covering(&self, key: &[u8]) -> Option<(&[u8], &Span)> {
+        let (first, span) =
+            self.by_first.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
+        Some((first, span))
+    }
+
+    fn behind(&self, key: &[u8]) -> Option<(&[u8], &Span)> {
+        let (first, span) =
+            self.by_first.range::<[u8], _>((Bound::Excluded(key), Bound::Unbounded)).next()?;
+        Some((first, span))
+    }
+
+    fn insert(&mut self, first: Box<[u8]>, span: Span) {
+        self.bytes += bytes_of(&first, &span);
+        self.by_first.insert(first, span);
+    }
+
+    /// What it covered is covered by the span before it, or has no rows.
+    fn remove(&mut self, first: &[u8]) {
+        if let Some((first, span)) = self.by_first.remove_entry(first) {
+            self.bytes -= bytes_of(&first, &span);
+        }
+    }
+
+    /// Makes one of two spans that are given up, if nothing is between them any more at `key`.
+    fn join(&mut self, key: &[u8]) {
+        if matches!(self.covering(key), Some((_, Span::Elsewhere)))
+            && let Some((next, Span::Elsewhere)) = self.behind(key)
+        {
+            let next = Box::<[u8]>::from(next);
+            self.remove(&next);
+        }
+    }
+
+    /// Gives up what begins with `first`: one span with what is given up beside it, and with more of what is
+    /// here if there is not even room for that.
+    fn give_up(&mut self, first: Box<[u8]>, bytes_max: usize) {
+        let first = match self.covering(&first) {
+            Some((before, Span::Elsewhere)) => before.into(),
+            _ => first,
+        };
+        self.remove(&first);
+        self.insert(first.clone(), Span::Elsewhere);
+        while let Some((next, span)) = self.behind(&first)
+            && (matches!(span, Span::Elsewhere) || self.bytes > bytes_max)
+        {
+            let next = Box::<[u8]>::from(next);
+            self.remove(&next);
+        }
+        if self.bytes > bytes_max {
+            self.remove(&first);
+            if let Some((before, _)) = self.covering(&first) {
+                let before = before.into();
+                return self.give_up(before, bytes_max);
+            }
+            // However little room there is, it is not said that there are no rows.
+            self.insert(first, Span::Elsewhere);
+        }
+    }
+}
+
+/// The rows of a leaf with one put, or removed.
+fn changed(rows: &[u8], key: &[u8], row: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
+    // Where the row is, or belongs.
+    let (mut begin, mut end) = (rows.len(), rows.len());
+    let mut reading = packed_rows::rows(rows);
+    loop {
+        let at = rows.len() - reading.left();
+        match reading.next().transpose()? {
+            Some((there, _)) if there < key => {}
+            Some((there, _)) => {
+                begin = at;
+                end = if there == key { rows.len() - reading.left() } else { at };
+                break;
+            }
+            None => break,
+        }
+    }
+    let mut fresh = Vec::with_capacity(rows.len() + key.len() + row.map_or(0, <[u8]>::len) + 20);
+    fresh.extend_from_slice(&rows[..begin]);
+    if let Some(row) = row {
+        packed_rows::frame(&mut fresh, key, row);
+    }
+    fresh.extend_from_slice(&rows[end..]);
+    Ok(fresh)
+}
+
+fn first_key(rows: &[u8]) -> Result<Box<[u8]>, Corrupt> {
+    match packed_rows::rows(rows).next() {
+        Some(row) => Ok(row?.0.into()),
+        None => Err(Corrupt::row("a leaf in memory has no rows")),
+    }
+}
+
+/// Bytes of memory that a span takes.
+fn bytes_of(first: &[u8], span: &Span) -> usize {
+    let leaf = match span {
+        Span::Here(leaf) => allocated(leaf.bytes() + SHARED_BYTES),
+        Span::Elsewhere => 0,
+    };
+    SPAN_BYTES + allocated(first.len()) + leaf
+}
+
+/// What the allocator gives for so many bytes: jemalloc has four sizes from one power of two to the next.
+fn allocated(bytes: usize) -> usize {
+    match bytes {
+        0 => 0,
+        1..=128 => bytes.next_multiple_of(16),
+        _ => bytes.next_multiple_of(1 << ((bytes - 1).ilog2() - 2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Something that does not compress, and is another for each seed.
+    pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state.to_be_bytes()[0]
+        };
+        (0..bytes).map(|_| next()).collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(Vec<u8>, Vec<u8>),
+        Remove(Vec<u8>),
+        /// As at a start, or when a snapshot is installed.
+        Rebuild,
+    }
+
+    fn keys() -> impl Strategy<Value = Vec<u8>> {
+        // Few enough to meet, and some that begin others.
+        (0u8..40, 0usize..3).prop_map(|(letter, length)| [&b"id"[..length], &[letter]].concat())
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let put = (keys(), any::<u64>(), 0usize..1500)
+            .prop_map(|(key, seed, length)| Step::Put(key, noise(seed, length)));
+        let step = prop_oneof![8 => put, 3 => keys().prop_map(Step::Remove), 1 => Just(Step::Rebuild)];
+        vec(step, 0..150)
+    }
+
+    fn filled(like: &Leaves, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> Filling {
+        let mut filling = like.filling();
+        for (key, row) in model {
+            filling.push(key, row).expect("packs");
+        }
+        filling
+    }
+
+    impl Leaves {
+        /// What is here, and whether it is everything.
+        fn rows(&self) -> (BTreeMap<Vec<u8>, Vec<u8>>, bool) {
+            let (mut rows, mut is_all) = (BTreeMap::<Vec<u8>, Vec<u8>>::new(), true);
+            let mut from = Some(Box::<[u8]>::default());
+            while let Some(begin) = from {
+                let reading = self.reading(&begin);
+                let visited = reading.visit(&begin, &mut |key, row| {
+                    assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "in order");
+                    assert!(reading.end.as_deref().is_none_or(|end| key < end), "in its span");
+                    rows.insert(key.to_vec(), row.to_vec());
+                    true
+                });
+                is_all &= visited.expect("reads").is_some();
+                from = reading.end;
+            }
+            (rows, is_all)
+        }
+
+        fn spans(&self) -> usize {
+            self.read().by_first.len()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_map_whatever_is_written_and_however_little_room_there_is(
+            steps in steps(),
+            bytes_max in prop_oneof![Just(200usize), Just(8_000), Just(40_000), Just(usize::MAX / 2)],
+            packing in prop_oneof![Just(Packing::Plain), Just(Packing::Compressed)],
+        ) {
+            let leaves = Leaves::new(packing, bytes_max);
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Put(key, row) => {
+                        leaves.put(&key, &row).expect("puts");
+                        model.insert(key, row);
+                    }
+                    Step::Remove(key) => {
+                        leaves.remove(&key).expect("removes");
+                        model.remove(&key);
+                    }
+                    Step::Rebuild => leaves.replace(filled(&leaves, &model)).expect("fills"),
+                }
+                let (rows, is_all) = leaves.rows();
+                prop_assert!(is_all || bytes_max < usize::MAX / 2);
+                let is_right = rows.iter().all(|(key, row)| model.get(key) == Some(row));
+                prop_assert!(is_right && (!is_all || rows.len() == model.len()));
+                for letter in 0..40 {
+                    for key in [vec![letter], vec![b'i', letter], vec![b'i', b'd', letter]] {
+                        let found = leaves.get(&key).expect("reads");
+                        prop_assert!(found == Found::Here(model.get(&key).cloned()) || (found == Found::Elsewhere && !is_all));
+                        prop_assert!(found == Found::Elsewhere || rows.get(&key) == model.get(&key));
+                    }
+                }
+                let spans = leaves.read();
+                let bytes: usize = spans.by_first.iter().map(|(first, span)| bytes_of(first, span)).sum();
+                prop_assert!(spans.bytes == bytes && bytes <= bytes_max, "{} {}", spans.bytes, bytes);
+                let are_apart = |pair: &[&Span]| !matches!(pair, [Span::Elsewhere, Span::Elsewhere]);
+                prop_assert!(spans.by_first.values().collect::<Vec<_>>().windows(2).all(are_apart));
+            }
+        }
+    }
+
+    #[test]
+    fn beyond_its_bytes_rows_are_elsewhere_and_never_absent() {
+        for is_filled_in_order in [true, false] {
+            let leaves = Leaves::new(Packing::Compressed, 64 * 1024);
+            let model: BTreeMap<Vec<u8>, Vec<u8>> =
+                (0..400u64).map(|number| (noise(number, 16), noise(number, 600))).collect();
+            if is_filled_in_order {
+                leaves.replace(filled(&leaves, &model)).expect("fills");
+            } else {
+                model.iter().rev().for_each(|(key, row)| leaves.put(key, row).expect("puts"));
+            }
+            let found: Vec<Found> = model.keys().map(|key| leaves.get(key).expect("reads")).collect();
+            let here = found.iter().filter(|found| **found != Found::Elsewhere).count();
+            assert!((50..110).contains(&here), "{here}");
+            for ((_, row), found) in model.iter().zip(found) {
+                assert!(found == Found::Elsewhere || found == Found::Here(Some(row.clone())));
+            }
+            assert!(leaves.bytes() <= 64 * 1024 && leaves.bytes() > 48 * 1024, "{}", leaves.bytes());
+        }
+    }
+
+    #[test]
+    fn a_row_that_takes_no_room_is_left_elsewhere_and_the_others_stay() {
+        let leaves = Leaves::new(Packing::Plain, 16 * 1024);
+        (0..100u8).for_each(|key| leaves.put(&[key], &[key; 40]).expect("puts"));
+        leaves.put(&[50, 1], &noise(1, 16 * 1024)).expect("puts");
+        assert_eq!(leaves.get(&[50, 1]).expect("reads"), Found::Elsewhere);
+        for far in [0, 99] {
+            assert_eq!(leaves.get(&[far]).expect("reads"), Found::Here(Some(vec![far; 40])));
+        }
+    }
+
+    #[test]
+    fn what_is_removed_leaves_no_memory_behind() {
+        let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
+        let keys: Vec<Vec<u8>> = (0..500u64).map(|number| noise(number, 9)).collect();
+        for key in &keys {
+            leaves.put(key, &key.repeat(30)).expect("puts");
+        }
+        assert!(leaves.spans() > 10 && leaves.bytes() > 10_000);
+        for key in &keys {
+            leaves.remove(key).expect("removes");
+        }
+        assert_eq!((leaves.spans(), leaves.bytes()), (0, 0));
+        assert_eq!(leaves.get(&keys[0]).expect("reads"), Found::Here(None));
+        leaves.put(&keys[0], b"again").expect("puts");
+        assert_eq!(leaves.get(&keys[0]).expect("reads"), Found::Here(Some(b"again".to_vec())));
+    }
+
+    #[test]
+    fn a_damaged_leaf_is_corrupt_for_whoever_reads_or_writes_it() {
+        let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
+        leaves.put(b"a", &b"row".repeat(99)).expect("puts");
+        let mut spans = leaves.spans.write().expect("lock");
+        for span in spans.by_first.values_mut() {
+            if let Span::Here(leaf) = span {
+                *leaf = leaf.damaged(100);
+            }
+        }
+        drop(spans);
+        assert!(leaves.get(b"a").is_err() && leaves.get(b"b").is_err());
+        assert!(leaves.reading(b"").visit(b"", &mut |_, _| true).is_err());
+        assert!(leaves.put(b"b", b"row").is_err() && leaves.remove(b"a").is_err());
+        leaves.forget();
+        assert_eq!(leaves.get(b"a").expect("reads"), Found::Elsewhere);
+    }
+
+    #[test]
+    fn so_many_bytes_are_counted_as_the_allocator_gives() {
+        for (bytes, given) in [(1, 16), (16, 16), (17, 32), (128, 128), (129, 160), (160, 160), (161, 192)] {
+            assert_eq!(allocated(bytes), given, "{bytes}");
+        }
+        for (bytes, given) in
+            [(256, 256), (257, 320), (1025, 1280), (2048, 2048), (2049, 2560), (70_000, 81_920)]
+        {
+            assert_eq!(allocated(bytes), given, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The rows that requests read most and that are too many for the database's cache, in memory: tools, and
+//! the heads of their audit trails. Fed by what is applied, rebuilt at start.
+//!
+//! Rows are written by callers, so it is bytes that are bounded, not rows. What does not fit is read from
+//! the database.
+
+use super::packed_rows::Packing;
+use super::packed_table::{Found, Leaves};
+use super::{AUDIT_HEAD, TOOL};
+use crate::cluster::{Corrupt, View, Write};
+use crate::limits;
+
+/// Tables that are in memory, as far as there is room.
+#[derive(Debug)]
+pub struct Resident {
+    tools: Leaves,
+    audit_heads: Leaves,
+}
+
+impl Default for Resident {
+    fn default() -> Self {
+        Self {
+            tools: Leaves::new(Packing::Compressed, limits::TOOLS_IN_MEMORY_BYTES),
+            // Hashes have nothing in common.
+            audit_heads: Leaves::new(Packing::Plain, limits::AUDIT_HEADS_IN_MEMORY_BYTES),
+        }
+    }
+}
+
+impl Resident {
+    fn leaves(&self, table: &str) -> Option<&Leaves> {
+        match table {
+            TOOL => Some(&self.tools),
+            AUDIT_HEAD => Some(&self.audit_heads),
+            _ => None,
+        }
+    }
+
+    /// Takes up what was written.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if what is in memory is damaged.
+    pub fn project(&self, write: &Write) -> Result<(), Corrupt> {
+        match write {
+            Write::Put { table, key, value } => {
+                self.leaves(table).map_or(Ok(()), |leaves| leaves.put(key, value))
+            }
+            Write::Delete { table, key } => self.leaves(table).map_or(Ok(()), |leaves| leaves.remove(key)),
+            Write::DeleteRange { table, .. } => {
+                if let Some(leaves) = self.leaves(table) {
+                    leaves.forget();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes everything up anew. Every row is read, also of what has no room.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if a row is not what was written.
+    pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
+        for (table, leaves) in [(TOOL, &self.tools), (AUDIT_HEAD, &self.audit_heads)] {
+            // There is not room for both, the old and the new.
+            leaves.forget();
+            let mut filling = leaves.filling();
+            let mut outcome = Ok(());
+            view.scan(table, &[], &mut |key, row| {
+                outcome = filling.push(key, row);
+                outcome.is_ok()
+            })?;
+            outcome?;
+            leaves.replace(filling)?;
+        }
+        Ok(())
+    }
+
+    /// Reads from memory what is there, and the rest from `below`.
+    #[must_use]
+    pub fn over<'r>(&'r self, below: &'r dyn View) -> Over<'r> {
+        Over { resident: self, below }
+    }
+}
+
+/// What [`Resident::over`] answers.
+pub struct Over<'r> {
+    resident: &'r Resident,
+    below: &'r dyn View,
+}
+
+impl View for Over<'_> {
+    fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+        let found = self.resident.leaves(table).map_or(Ok(Found::Elsewhere), |leaves| leaves.get(key))?;
+        match found {
+            Found::Here(row) => Ok(row),
+            Found::Elsewhere => self.below.get(table, key),
+        }
+    }
+
+    fn scan(
+        &self,
+        table: &str,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        let Some(leaves) = self.resident.leaves(table) else { return self.below.scan(table, from, visit) };
+        let mut from = Box::<[u8]>::from(from);
+        loop {
+            let reading = leaves.reading(&from);
+            let end = reading.end.as_deref();
+            let goes_on = if let Some(goes_on) = reading.visit(&from, visit)? {
+                goes_on
+            } else {
+                let mut goes_on = true;
+                self.below.scan(table, &from, &mut |key, row| {
+                    if end.is_some_and(|end| key >= end) {
+                        return false;
+                    }
+                    goes_on = visit(key, row);
+                    goes_on
+                })?;
+                goes_on
+            };
+            match reading.end {
+                Some(end) if goes_on => from = end,
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::cluster::Machine as _;
+    use crate::state::Replicated;
+    use crate::state::command::{Command, DeregisterTool, PutTool, Tool};
+    use crate::state::tables::META;
+    use crate::state::testing::{Bench, Rows};
+
+    const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    impl Resident {
+        fn of_bytes(bytes: usize) -> Self {
+            Self {
+                tools: Leaves::new(Packing::Compressed, bytes),
+                audit_heads: Leaves::new(Packing::Plain, bytes),
+            }
+        }
+    }
+
+    /// A database that nobody should have to ask for what is in memory.
+    struct Unasked;
+
+    impl View for Unasked {
+        fn get(&self, table: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            Err(Corrupt::row(format_args!("{table} was asked for")))
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            _: &[u8],
+            _: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            Err(Corrupt::row(format_args!("{table} was asked for")))
+        }
+    }
+
+    /// The rows from `from` on, at most `limit`.
+    fn scanned(view: &dyn View, table: &str, from: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut rows = Vec::new();
+        view.scan(table, from, &mut |key, row| {
+            rows.push((key.to_vec(), row.to_vec()));
+            rows.len() < limit
+        })
+        .expect("scans");
+        rows
+    }
+
+    fn put(tool_id: &str, description: String) -> Command {
+        let tool = Tool {
+            tool_id: tool_id.to_owned(),
+            protocols: vec!["mcp".to_owned()],
+            description: Some(description),
+            ..Tool::default()
+        };
+        Command::PutTool(PutTool {
+            tool: Some(tool),
+            caller: "alice".to_owned(),
+            replaces: true,
+            ..PutTool::default()
+        })
+    }
+
+    fn deregister(tool_id: &str) -> Command {
+        Command::DeregisterTool(DeregisterTool {
+            tool_id: tool_id.to_owned(),
+            caller: "alice".to_owned(),
+            ..DeregisterTool::default()
+        })
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Apply(Vec<(String, Option<usize>)>),
+        /// A new process over the same rows.
+        Restart,
+        /// A snapshot of another node, with these tools.
+        Install(Vec<(String, usize)>),
+    }
+
+    fn ids() -> impl Strategy<Value = String> {
+        prop_oneof!["[ab]{1,4}", "tool-[a-f]{2}", "[a-z.]{1,8}"]
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let batch = vec((ids(), proptest::option::weighted(0.75, 0usize..2000)), 1..12);
+        let install = vec((ids(), 0usize..2000), 0..40);
+        vec(
+            prop_oneof![9 => batch.prop_map(Step::Apply), 1 => Just(Step::Restart), 1 => install.prop_map(Step::Install)],
+            1..25,
+        )
+    }
+
+    fn text(length: usize) -> String {
+        (0..length).map(|at| char::from(b'a' + u8::try_from(at * at * 7 % 23).unwrap_or(0))).collect()
+    }
+
+    /// What one entry has changed of the tools.
+    fn changes(before: &Rows, after: &Rows) -> Vec<Write> {
+        let tools =
+            |rows: &Rows| scanned(rows, TOOL, b"", usize::MAX).into_iter().collect::<BTreeMap<_, _>>();
+        let (before, after) = (tools(before), tools(after));
+        let gone = before.keys().filter(|key| !after.contains_key(*key));
+        let gone = gone.map(|key| Write::Delete { table: TOOL, key: key.clone() });
+        let put = after.iter().filter(|(key, row)| before.get(*key) != Some(*row));
+        let put = put.map(|(key, row)| Write::Put { table: TOOL, key: key.clone(), value: row.clone() });
+        gone.chain(put).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn readers_find_what_is_in_the_database_after_any_writes_restarts_and_snapshots(
+            steps in steps(),
+            absent in vec(ids(), 9),
+        ) {
+            let mut bench = Bench::default();
+            let small = Resident::of_bytes(2000);
+            for step in steps {
+                match step {
+                    Step::Apply(batch) => {
+                        let command = |(id, length): (String, Option<usize>)| match length {
+                            Some(length) => put(&id, text(length)),
+                            None => deregister(&id),
+                        };
+                        let before = Rows(bench.rows.0.clone());
+                        bench.apply(START, batch.into_iter().map(command).collect());
+                        for write in changes(&before, &bench.rows) {
+                            small.project(&write).expect("projects");
+                        }
+                    }
+                    Step::Restart => {
+                        bench.machine = Replicated::default();
+                        bench.machine.rebuild(&bench.rows).expect("rebuilds");
+                    }
+                    Step::Install(tools) => {
+                        let mut other = Bench::default();
+                        other.apply(START, tools.iter().map(|(id, length)| put(id, text(*length))).collect());
+                        bench.rows = other.rows;
+                        bench.machine.rebuild(&bench.rows).expect("rebuilds");
+                        small.rebuild(&bench.rows).expect("rebuilds");
+                    }
+                }
+                let all = scanned(&bench.rows, TOOL, b"", usize::MAX);
+                prop_assert_eq!(&scanned(&bench.machine.resident().over(&Unasked), TOOL, b"", usize::MAX), &all);
+                for view in [bench.machine.resident().over(&bench.rows), small.over(&bench.rows)] {
+                    prop_assert_eq!(&scanned(&view, TOOL, b"", usize::MAX), &all);
+                    for (key, row) in &all {
+                        prop_assert_eq!(view.get(TOOL, key).expect("reads"), Some(row.clone()));
+                    }
+                    for id in &absent {
+                        let key = id.as_bytes();
+                        prop_assert_eq!(view.get(TOOL, key).expect("reads"), bench.rows.get(TOOL, key).expect("reads"));
+                        for limit in [1, 3] {
+                            prop_assert_eq!(scanned(&view, TOOL, key, limit), scanned(&bench.rows, TOOL, key, limit));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_memory_is_not_asked_of_the_database_nor_is_what_is_not_there() {
+        let mut bench = Bench::default();
+        bench.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
+        let head = Write::Put { table: AUDIT_HEAD, key: vec![1; 24], value: vec![2; 32] };
+        bench.machine.project(&[head], 2).expect("projects");
+        let view = bench.machine.resident().over(&Unasked);
+        assert!(view.get(TOOL, b"b").expect("reads").is_some());
+        assert_eq!(view.get(TOOL, b"a").expect("reads"), None);
+        assert_eq!(view.get(AUDIT_HEAD, &[1; 24]).expect("reads"), Some(vec![2; 32]));
+        assert_eq!(view.get(AUDIT_HEAD, &[2; 24]).expect("reads"), None);
+        assert!(view.get(META, b"time").is_err() && scanned(&bench.rows, META, b"", 1).len() == 1);
+    }
+
+    #[test]
+    fn a_range_that_is_removed_is_asked_of_the_database() {
+        let resident = Resident::default();
+        resident.project(&Write::Put { table: TOOL, key: vec![1], value: vec![1] }).expect("projects");
+        let range = Write::DeleteRange { table: TOOL, from: vec![0], to: vec![9] };
+        resident.project(&range).expect("projects");
+        assert_eq!(resident.over(&Rows::default()).get(TOOL, &[1]).expect("reads"), None);
+    }
+
+    #[test]
+    fn a_damaged_row_is_found_at_the_start_also_where_there_is_no_room_for_it() {
+        struct Damaged;
+        impl View for Damaged {
+            fn get(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+                Ok(None)
+            }
+            fn scan(
+                &self,
+                _: &str,
+                _: &[u8],
+                visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+            ) -> Result<(), Corrupt> {
+                let goes_on = (0..200u8).all(|key| visit(&[key], &[key; 500]));
+                if goes_on { Err(Corrupt::row("the last row is damaged")) } else { Ok(()) }
+            }
+        }
+        assert!(Resident::of_bytes(1000).rebuild(&Damaged).is_err());
+    }
+}

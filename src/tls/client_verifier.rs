@@ -1,0 +1,87 @@
+//! Who may finish a handshake: a client without a certificate, or one whose certificate is an X.509-SVID that
+//! leads to a CA of the very trust domain that it names, and is not revoked. CAs of different trust domains are never
+//! pooled: one of them could name workloads of the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+
+use super::svid;
+use super::svid::Refusal;
+use crate::id::TrustDomain;
+
+/// webpki's rules with the CAs of one trust domain, and ours after them.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+    is_mandatory: bool,
+    hints: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    pub fn new(
+        authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+        is_mandatory: bool,
+        provider: &CryptoProvider,
+    ) -> Self {
+        let hints = authorities.values().flat_map(|of| of.root_hint_subjects()).cloned().collect();
+        Self { authorities, is_mandatory, hints, algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        svid::check_size(intermediates).map_err(refused)?;
+        let webpki = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let verified = webpki.verify_client_cert(end_entity, intermediates, now)?;
+        svid::check_intermediates(intermediates).map_err(refused)?;
+        Ok(verified)
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn refused(refusal: Refusal) -> rustls::Error {
+    CertificateError::Other(OtherError(Arc::new(refusal))).into()
+}

@@ -1,0 +1,79 @@
+//! Why a handshake failed, in a few words for the log. Nothing a client chose stands in it but the
+//! SPIFFE id of a certificate that led to a CA.
+
+use std::borrow::Cow;
+use std::io;
+
+use rustls::{CertificateError, Error};
+
+use super::svid::Refusal;
+
+/// Why the handshake of a `TlsAcceptor` failed.
+#[must_use]
+pub fn handshake_failure(error: &io::Error) -> Cow<'static, str> {
+    match error.get_ref().and_then(|source| source.downcast_ref::<Error>()) {
+        Some(error) => of_tls(error),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "client closed the connection".into(),
+        None => "connection failed".into(),
+    }
+}
+
+fn of_tls(error: &Error) -> Cow<'static, str> {
+    match error {
+        Error::InvalidCertificate(error) => of_certificate(error),
+        Error::InvalidCertRevocationList(_) => "revocation list is not validly signed by its CA".into(),
+        Error::PeerIncompatible(_) => "client offers no version or cipher suite that we accept".into(),
+        Error::AlertReceived(_) => "client refused".into(),
+        Error::NoApplicationProtocol => "client speaks neither h2 nor http/1.1".into(),
+        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "not a TLS handshake".into(),
+        Error::InappropriateHandshakeMessage { .. } => "handshake messages out of order".into(),
+        Error::PeerMisbehaved(_) | Error::DecryptError | Error::PeerSentOversizedRecord => {
+            "client breaks the protocol".into()
+        }
+        _ => "handshake failed".into(),
+    }
+}
+
+fn of_certificate(error: &CertificateError) -> Cow<'static, str> {
+    use CertificateError as C;
+    match error {
+        C::BadEncoding => "certificate is malformed".into(),
+        C::Expired | C::ExpiredContext { .. } => "certificate has expired".into(),
+        C::NotValidYet | C::NotValidYetContext { .. } => "certificate is not valid yet".into(),
+        C::Revoked => "certificate is revoked".into(),
+        C::UnhandledCriticalExtension => "certificate has an unknown critical extension".into(),
+        C::UnknownIssuer => "certificate does not lead to a client CA".into(),
+        C::UnknownRevocationStatus => "no revocation list covers the certificate".into(),
+        C::ExpiredRevocationList | C::ExpiredRevocationListContext { .. } => {
+            "revocation list has expired".into()
+        }
+        C::BadSignature => "signature does not verify".into(),
+        C::UnsupportedSignatureAlgorithmContext { .. }
+        | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "signature algorithm is not accepted".into()
+        }
+        C::InvalidPurpose | C::InvalidPurposeContext { .. } => Refusal::NoClientAuth.to_string().into(),
+        C::Other(other) => of_other(other.0.as_ref()),
+        _ => "certificate is refused".into(),
+    }
+}
+
+/// The reasons for which rustls has no name of its own.
+fn of_other(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Cow<'static, str> {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return refusal.to_string().into();
+    }
+    match error.downcast_ref::<webpki::Error>() {
+        Some(webpki::Error::UnsupportedCriticalExtension) => {
+            of_certificate(&CertificateError::UnhandledCriticalExtension)
+        }
+        Some(webpki::Error::ExtensionValueInvalid) => of_certificate(&CertificateError::BadEncoding),
+        Some(webpki::Error::CaUsedAsEndEntity) => Refusal::Ca.to_string().into(),
+        Some(webpki::Error::EndEntityUsedAsCa) => "certificate was issued by one that is no CA".into(),
+        Some(webpki::Error::NameConstraintViolation) => "certificate has a name its CA may not give".into(),
+        Some(webpki::Error::PathLenConstraintViolated | webpki::Error::MaximumPathDepthExceeded) => {
+            "path to the CA is too long".into()
+        }
+        _ => "certificate is refused".into(),
+    }
+}

@@ -1,0 +1,122 @@
+//! Whom a node believes that it is connected to another node: a certificate that leads to the cluster's CA, is
+//! not revoked, and is an X.509-SVID of the trust domain. Names of hosts are not looked at: an address may be
+//! reached by many names, and which node answers is in the SPIFFE ID.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationOptionsBuilder,
+};
+
+use super::svid;
+use super::svid::Refusal;
+use crate::id::TrustDomain;
+
+/// webpki's rules for servers without those for names, and ours after them.
+#[derive(Debug)]
+pub(super) struct ServerVerifier {
+    authorities: BTreeMap<TrustDomain, Authorities>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The CAs of one trust domain, with their revocation lists.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    roots: Arc<RootCertStore>,
+    crls: Vec<CertRevocationList<'static>>,
+}
+
+impl Authorities {
+    /// # Errors
+    /// If a revocation list cannot be read.
+    pub fn new(
+        roots: Arc<RootCertStore>,
+        crls: &[CertificateRevocationListDer<'static>],
+    ) -> Result<Self, webpki::Error> {
+        let crls = crls.iter().map(|list| Ok(OwnedCertRevocationList::from_der(list)?.into()));
+        Ok(Self { roots, crls: crls.collect::<Result<_, webpki::Error>>()? })
+    }
+}
+
+impl ServerVerifier {
+    pub fn new(authorities: BTreeMap<TrustDomain, Authorities>, provider: &CryptoProvider) -> Self {
+        Self { authorities, algorithms: provider.signature_verification_algorithms }
+    }
+
+    fn check(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), CertificateError> {
+        svid::check_size(intermediates).map_err(refused)?;
+        let authorities = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let lists: Vec<&CertRevocationList<'_>> = authorities.crls.iter().collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok();
+        // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
+        let revocation =
+            revocation.map(|options| options.with_expiration_policy(ExpirationPolicy::Enforce).build());
+        let malformed = |_| CertificateError::BadEncoding;
+        EndEntityCert::try_from(end_entity)
+            .map_err(malformed)?
+            .verify_for_usage(
+                self.algorithms.all,
+                &authorities.roots.roots,
+                intermediates,
+                now,
+                KeyUsage::server_auth(),
+                revocation,
+                None,
+            )
+            .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))))?;
+        svid::check_intermediates(intermediates).map_err(refused)
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.check(end_entity, intermediates, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn refused(refusal: Refusal) -> CertificateError {
+    CertificateError::Other(OtherError(Arc::new(refusal)))
+}
