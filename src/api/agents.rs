@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::App;
+use super::admin_audit::Act;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
-use super::{idempotency, paging};
+use super::{App, idempotency, paging, text};
 use crate::clock::Timestamp;
 use crate::identity::{self, Identified, Members, Shown};
 use crate::state::{Current, stated};
@@ -280,7 +280,14 @@ pub async fn revoke(
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
     let who = identity::Caller { idempotency, ..who(&caller) };
-    let changed = app.identity.revoke(&agent_id, &who).await?;
+    let is_act = caller.is_operator() && !app.identity.is_issued_by(&agent_id, who.name()).await?;
+    let revocation = async { app.identity.revoke(&agent_id, &who).await.map_err(Error::from) };
+    let changed = if is_act {
+        let act = Act::begin(&app, &caller, format!("revoke agent {}", text::printable(&agent_id)))?;
+        act.end(revocation.await, |_| String::new()).await?
+    } else {
+        revocation.await?
+    };
     let request_id = super::middleware::current_request_id();
     tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())

@@ -71,7 +71,8 @@ pub struct Caller {
 
 impl Caller {
     /// As the log has it: empty for nobody.
-    fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 
@@ -233,16 +234,24 @@ impl Identity {
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of somebody else.
     pub async fn revoke(&self, agent_id: &str, caller: &Caller) -> Result<bool, Error> {
+        let is_own = self.is_issued_by(agent_id, caller.name()).await?;
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
         let name = caller.name().to_owned();
-        // An operator may have it issued too, and is then its issuer all the same.
-        let issued_by = known(&self.state, agent_id.as_str()).await?.map(|agent| agent.issued_by);
-        let by = if issued_by.as_ref() == Some(&name) { "user" } else { "admin" };
+        let by = if is_own { "user" } else { "admin" };
         let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
         let is_operator = caller.is_operator;
         let state = self.state.on_behalf_of(&caller.facts);
         let revoked = state.revoke_agent(&agent_id, name, is_operator, event, caller.idempotency).await;
         revoked.map_err(Error::of_revocation)
+    }
+
+    /// Whether `name` had this agent issued. An agent that does not exist was issued by no caller.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`] if `agent_id` is no identifier; those of a lookup.
+    pub async fn is_issued_by(&self, agent_id: &str, name: &str) -> Result<bool, Error> {
+        let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
+        Ok(known(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
     }
 
     fn shown(&self, fresh: &Fresh, agent: IssuedAgent) -> Result<Shown, Error> {

@@ -375,3 +375,28 @@ async fn changes_of_streams_of_others_are_administrative_acts() {
     assert_eq!(members(acts, "notes"), expected.each_ref().map(String::as_str));
     assert_eq!(members(acts, "actor"), ["spiffe://trust.example/chief"; 4]);
 }
+
+/// An operator that revokes the agent of another caller acts as an administrator; the caller that had it issued does
+/// not, even if it is an operator.
+#[tokio::test]
+async fn revoking_agents_of_others_is_an_administrative_act() {
+    let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
+    let (gateway, chief) = (node.certified("gateway"), node.certified("chief"));
+    let revoke = async |issuer, revoker| {
+        let agent =
+            json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]}).to_string();
+        let json = [("content-type", "application/json")];
+        let issued = node.call_over(issuer, "POST", "/v1/identity/agent", &json, agent).await;
+        assert!(issued.status == 200 || issued.status == 201, "{}", issued.body);
+        let id = issued.json()["agent_id"].as_str().expect("id").to_owned();
+        let path = format!("/v1/identity/agents/{}", id.replace(':', "%3A").replace('/', "%2F"));
+        assert_eq!(node.call_over(revoker, "DELETE", &path, &[], "").await.status, 204);
+        id
+    };
+    revoke(&gateway, &gateway).await;
+    let id = revoke(&gateway, &chief).await;
+    let acts = node.call_over(&gateway, "GET", "/v1/audit", &[], "").await.json();
+    let acts = acts.as_array().expect("an array");
+    assert_eq!(members(acts, "notes"), [format!("revoke agent {id}")]);
+    assert_eq!(members(acts, "actor"), ["spiffe://trust.example/chief"]);
+}
