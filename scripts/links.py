@@ -2,7 +2,8 @@
 """Checks the links of the documents, without network: `scripts/links.py [--book DIRECTORY]`.
 
 In Markdown: a relative link leads to a file, and its anchor to a heading. A page of docs/ links to pages of docs/ only,
-because the book contains nothing else. docs/SUMMARY.md names every page. With --book, the same for the HTML of the book.
+because the book contains nothing else. docs/SUMMARY.md names every page. `src/file.rs::name` leads to a function or type
+of that name. With --book, the same for the HTML of the book.
 """
 
 import html
@@ -15,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+SOURCE = re.compile(r"`(src/[a-z_/]+\.rs)::(\w+)`")
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:")
 
 
@@ -44,6 +46,16 @@ def markdown_complaints(pages):
                 yield f"{name}: {target}: the book does not contain it; name the path in backticks"
             elif anchor and anchor not in anchors.get(file, set()):
                 yield f"{name}: {target}: no such heading"
+
+
+def source_complaints(pages):
+    for page in pages:
+        for path, name in SOURCE.findall(page.read_text()):
+            file = ROOT / path
+            if not file.exists():
+                yield f"{page.relative_to(ROOT)}: {path}: no such file"
+            elif not re.search(rf"\b(fn|struct|enum|trait|const|type|mod) {name}\b", file.read_text()):
+                yield f"{page.relative_to(ROOT)}: {path}::{name}: no such item"
 
 
 def summary_complaints(pages):
@@ -77,7 +89,7 @@ def main():
         cwd=ROOT, capture_output=True, text=True, check=True,
     )
     pages = [ROOT / name for name in listed.stdout.split("\n") if name and (ROOT / name).exists()]
-    complaints = [*markdown_complaints(pages), *summary_complaints(pages)]
+    complaints = [*markdown_complaints(pages), *source_complaints(pages), *summary_complaints(pages)]
     if len(sys.argv) == 3 and sys.argv[1] == "--book":
         complaints += book_complaints(pathlib.Path(sys.argv[2]))
     print(*complaints, sep="\n", end="\n" if complaints else "")
