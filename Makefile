@@ -79,11 +79,14 @@ lint: checkout ## check format, lints, dependencies and links of documents; chan
 verify: lint test ## lint and test: what a change must pass; changes nothing
 
 .PHONY: fix
-fix: checkout ## format, apply lint suggestions, rewrite docs/reference/limits.md
+fix: checkout ## format, apply lint suggestions, rewrite the generated pages of docs/reference/
 	@scripts/install.sh lint
 	@cargo fmt --all
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house limits_page_equals
+	@scripts/reference.py configuration
+	@cargo build $(PROFILE) --bin trust-fabric
+	@scripts/reference.py cli --program "$$CARGO_TARGET_DIR/release/trust-fabric"
 
 .PHONY: proof
 proof: checkout ## run the long proofs too: the tests marked `ignore` because they take minutes
