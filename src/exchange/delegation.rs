@@ -1,5 +1,5 @@
-//! Delegation: may this actor act for this subject, and what does that make of the chain?
-//! (contract §3, Delegation; RFC 8693 §4.1, §4.4)
+//! Delegation: whether this actor may act for this subject, and the resulting actor chain
+//! (contract §3, Delegation; RFC 8693 §4.1, §4.4).
 
 use super::Error;
 use crate::clock::Timestamp;
@@ -9,7 +9,7 @@ use crate::token::act::{Act, NamedActor};
 use crate::token::foreign::Credential;
 use crate::token::lineage::canonical_name;
 
-/// A subject and its actor that may go together. Only [`pair`] makes one.
+/// A subject and its actor that passed every delegation rule. Only [`pair`] makes one.
 #[derive(Debug)]
 pub struct Pair {
     subject: Credential,
@@ -20,37 +20,37 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Whom the token will be about.
+    /// Subject of the new token.
     #[must_use]
     pub fn subject(&self) -> &Credential {
         &self.subject
     }
 
-    /// Who acts for it.
+    /// Actor of the new token.
     #[must_use]
     pub fn actor(&self) -> Option<&Credential> {
         self.actor.as_ref()
     }
 
-    /// The claim `act`: this actor, then everyone who acted before.
+    /// The claim `act`: this actor, then every earlier actor.
     #[must_use]
     pub fn act(&self) -> Option<&Act> {
         self.act.as_ref()
     }
 
-    /// The most hops that subject and actor leave; `None` if neither states any.
+    /// Maximum remaining depth by subject and actor; `None` if neither states one.
     #[must_use]
     pub fn depth_max(&self) -> Option<u32> {
         self.depth_max
     }
 
-    /// Everything both derive from.
+    /// Lineage digests of both credentials.
     #[must_use]
     pub fn lineage(&self) -> &[Digest128] {
         &self.lineage
     }
 
-    /// When the chain ends: with the first of its first credentials.
+    /// End of the chain: the earlier of both `root_exp`.
     #[must_use]
     pub fn root_exp(&self) -> Timestamp {
         let subject = self.subject.root_exp();
@@ -58,16 +58,13 @@ impl Pair {
     }
 }
 
-/// Checks the pair, not each alone, in this order:
+/// Checks the rules of a pair, in this order:
 ///
-/// 1. `may_act` of the subject names the actor, if it is there
-/// 2. the actor is not in the chain already
-/// 3. the actor has a hop left
-/// 4. the chain is not too long
-/// 5. the lineage is not too long
-///
-/// # Errors
-/// The first rule that is broken.
+/// 1. `may_act` of the subject, if present, names the actor
+/// 2. the actor is not in the chain yet
+/// 3. the actor has remaining depth
+/// 4. the chain has at most [`limits::ACT_DEPTH_MAX`] actors
+/// 5. the lineage has at most [`limits::LINEAGE_MAX`] digests
 pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Error> {
     let (act, depth_max) = match &actor {
         // "No actor: depth unchanged."
@@ -99,8 +96,7 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Erro
     Ok(Pair { subject, actor, act, depth_max, lineage })
 }
 
-/// "An agent already in the chain: 403." The chain is the subject, who acted for it, and who acted
-/// for the actor.
+/// "An agent already in the chain: 403." The chain is the subject, the actor, and the actors in the `act` of both.
 fn refuse_loop(subject: &Credential, actor: &Credential) -> Result<(), Error> {
     let prior = [actor.act(), subject.act()];
     let prior = prior.into_iter().flatten().flat_map(Act::chain).map(|act| act.sub.as_str());
@@ -115,7 +111,7 @@ fn refuse_loop(subject: &Credential, actor: &Credential) -> Result<(), Error> {
     Ok(())
 }
 
-/// This actor, then the actor's own chain, then the subject's.
+/// This actor, then the actor's own chain, then the subject's chain.
 fn extend(actor: &Credential, prior: Option<&Act>) -> Result<Act, Error> {
     let own = actor.act().into_iter().flat_map(Act::chain);
     let subjects = prior.into_iter().flat_map(Act::chain);

@@ -1,104 +1,104 @@
-//! Why an exchange was refused, by reason. `api` maps each to a status and a code, once.
+//! Reasons for which an exchange is refused. `api` maps each to a status and a code.
 
 use crate::policy::{Denial, DenialKind};
 use crate::{cluster, keyring, state, token};
 
-/// Why an exchange was refused.
+/// Reason for which an exchange is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `grant_type` is not the one of RFC 8693 §2.1.
+    /// `grant_type` is not that of RFC 8693 §2.1.
     #[error("grant_type must be urn:ietf:params:oauth:grant-type:token-exchange")]
     UnsupportedGrantType,
-    /// A member is missing, or breaks its rule.
+    /// A field is missing or breaks its rule.
     #[error("{field}: {rule}")]
     Invalid {
-        /// The member, for example `execution_scope.htm`.
+        /// The field, for example `execution_scope.htm`.
         field: &'static str,
         /// The rule.
         rule: &'static str,
     },
-    /// `subject_token_type` is none of the three of the specification.
+    /// `subject_token_type` is not supported (contract §3).
     #[error("unsupported subject_token_type")]
     UnsupportedSubjectTokenType,
-    /// `actor_token_type` is none of the three of the specification.
+    /// `actor_token_type` is not supported (contract §3).
     #[error("unsupported actor_token_type")]
     UnsupportedActorTokenType,
-    /// More than one audience (RFC 8707 §2; one per token).
-    #[error("exactly one audience or resource may be asked for")]
+    /// More than one audience (RFC 8707 §2); a token has one.
+    #[error("exactly one audience or resource may be requested")]
     SeveralAudiences,
-    /// The subject token is not acceptable. The reason is for the log only.
+    /// The subject token is not valid. The reason goes to the log only.
     #[error("subject_token is not valid")]
     SubjectToken(#[source] token::Error),
-    /// The actor token is not acceptable. The reason is for the log only.
+    /// The actor token is not valid. The reason goes to the log only.
     #[error("actor_token is not valid")]
     ActorToken(#[source] token::Error),
-    /// The keys of a credential's issuer cannot be had now.
+    /// The issuer's keys are not available now.
     #[error("the keys of the token's issuer cannot be fetched now")]
     IssuerUnavailable,
-    /// `may_act` of the subject token names somebody else (RFC 8693 §4.4).
+    /// `may_act` of the subject token names another actor (RFC 8693 §4.4).
     #[error("may_act of the subject token does not name this actor")]
     ActorNotNamed,
-    /// The actor stands in the chain already, or is its subject.
+    /// The actor is already in the chain, or is its subject.
     #[error("the actor is already part of the delegation chain")]
     ActorLoop,
-    /// The actor may not act for others.
+    /// The actor has no remaining depth.
     #[error("delegation depth exhausted: the agent was issued with depth 0, or has used it up")]
     DelegationDepthExhausted,
     /// More than [`crate::limits::ACT_DEPTH_MAX`] actors.
     #[error("the delegation chain has too many actors")]
     ChainTooLong,
-    /// More than [`crate::limits::LINEAGE_MAX`] facts.
+    /// More than [`crate::limits::LINEAGE_MAX`] digests.
     #[error("the token would derive from too many facts")]
     LineageTooLong,
-    /// The caller is blocked, whoever's credential it brings.
+    /// The caller is blocked, whatever credential it presents.
     #[error("the caller is blocked")]
     CallerBlocked,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
-    /// Policy says no.
+    /// Policy denied the request.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
-    /// Policy did not answer in time, which says nothing about what was asked.
+    /// Policy did not decide within its timeout; a retry may succeed.
     #[error("policy did not decide in time")]
     PolicyTimedOut(Denial),
-    /// Nothing that was asked for is granted.
+    /// The requested scope and the grant have nothing in common.
     #[error("policy denied: nothing of the requested scope can be granted")]
     NothingGranted,
     /// The blast radii of subject, actor and policy cannot be compared.
     #[error("policy denied: insufficient blast radius")]
     BlastRadius,
-    /// The nonce was used before.
+    /// The nonce was spent before.
     #[error("execution_scope.nonce already used")]
     NonceSpent,
-    /// The `Idempotency-Key` came with another body before.
+    /// The `Idempotency-Key` was used with another request.
     #[error("Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
-    /// A retry came after the token of the first request had ended, or was revoked.
+    /// The token that a retry would repeat has expired or was revoked.
     #[error("Idempotency-Key: the token of the first request has expired or was revoked")]
     TokenEnded,
-    /// The cluster remembers as much as it can, or as it may of the caller.
+    /// Too many retained nonces or idempotency keys, in the cluster or of the caller.
     #[error("{0}")]
     TooMany(#[source] state::Error),
-    /// This node cannot sign.
+    /// This node has no signing key to use.
     #[error("this node cannot sign tokens now")]
     CannotSign(#[source] keyring::Error),
-    /// The cluster has not begun its life.
+    /// The cluster is not bootstrapped.
     #[error("the cluster is starting")]
     NotBootstrapped,
-    /// It cannot be proven that this node knows what was revoked.
+    /// This node has no valid freshness lease.
     #[error(transparent)]
     Stale(state::Stale),
-    /// The nonce could not be written, or is not known to be.
+    /// The nonce was not written, or the outcome is unknown.
     #[error("{0}")]
     Write(#[source] cluster::Error),
-    /// Anything else, never the caller's fault.
+    /// Any other error; never the caller's fault.
     #[error("internal error")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
-    /// One word for the metric's label `result`.
+    /// Value of the metric label `result`.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Execution scope: a token for one action (contract §3; names after RFC 9449, without its proof).
+//! Execution scope: a token for one action (contract §3). Field names follow RFC 9449, without its proof of possession.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,8 +8,7 @@ use super::request::{is_absolute_uri, is_printable};
 use crate::limits;
 use crate::token::BodyHash;
 
-/// Binds a token to one HTTP action. An unknown member is refused: a constraint that is not
-/// understood must not be dropped silently.
+/// Binds a token to one HTTP action. Unknown fields are refused: dropping a constraint silently would widen the token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecutionScope {
@@ -19,19 +18,19 @@ pub struct ExecutionScope {
     pub htu: Option<String>,
     /// SHA-256 of the request body, 32 bytes in base64url.
     pub payload_hash: Option<String>,
-    /// Spent once in the whole cluster per subject.
+    /// Accepted once per subject in the whole cluster.
     pub nonce: Option<String>,
-    /// The operation, if it is not the method.
+    /// Operation; default: `htm`.
     pub exec_act: Option<String>,
-    /// What it is done to, if it is not the target URI.
+    /// Target of the operation; default: `htu`.
     pub target: Option<String>,
 }
 
 impl ExecutionScope {
-    /// Checks every member and brings `payload_hash` to its one spelling.
+    /// Checks every field and normalizes `payload_hash`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the first member that breaks its rule.
+    /// [`Error::Invalid`] with the first field that breaks its rule.
     pub fn check(self) -> Result<Self, Error> {
         let htm = self.htm.as_deref().ok_or(invalid("execution_scope.htm", "is required"))?;
         // RFC 9110 §9.1: a method is a token; all registered ones are capital letters.
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_accepted_with_and_without_padding_and_kept_in_one_spelling() {
+    fn digest_with_and_without_padding_is_normalized() {
         let bare = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
         for text in [bare.to_owned(), format!("{bare}=")] {
             let checked = ExecutionScope { payload_hash: Some(text), ..scope() }.check().expect("good");
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_of_any_other_length_or_alphabet_is_refused() {
+    fn digest_of_other_length_or_alphabet_is_refused() {
         for text in [
             "",
             "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuA",
@@ -123,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_constraint_is_never_dropped() {
+    fn unknown_constraint_is_refused() {
         let error = crate::json::read::<ExecutionScope>(br#"{"htm":"GET","htu":"a:b","max_uses":1}"#)
-            .expect_err("unknown member");
+            .expect_err("unknown field");
         assert!(error.to_string().contains("max_uses"), "{error}");
     }
 }

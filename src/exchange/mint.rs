@@ -1,4 +1,4 @@
-//! From a grant to the claims of the token (contract §3, Tokens).
+//! Builds the claims of an access token from a grant (contract §3, Tokens).
 
 use super::Error;
 use super::execution_scope::ExecutionScope;
@@ -10,23 +10,23 @@ use crate::state::MintedToken;
 use crate::token::CertificateDigest;
 use crate::token::mint::{AccessTokenClaims, ExecutionClaims};
 
-/// What does not follow from the grant.
+/// Inputs of the claims that do not follow from the grant.
 pub struct Circumstances<'c> {
     /// Our issuer.
     pub iss: &'c str,
     /// The authenticated caller.
     pub caller: Option<&'c str>,
-    /// The certificate that the token is bound to.
+    /// Certificate that the token is bound to.
     pub confirmation: Option<CertificateDigest>,
-    /// Its `jti`, which no other token has but that of a retry, and its times.
+    /// `jti`, shared only by retries of one request, and times.
     pub token: MintedToken,
-    /// What this node had applied before it looked anything up.
+    /// Last applied log id, read before any lookup.
     pub position: LogPosition,
-    /// Fresh and unique; used if the subject token has none.
+    /// New transaction id, used if the subject token has none.
     pub txn: String,
 }
 
-/// The `jti` and the times of a new token. An execution scope shortens its life.
+/// `jti` and times of a new token. An execution scope shortens its lifetime.
 #[must_use]
 pub fn new_token(now: Timestamp, has_execution_scope: bool) -> MintedToken {
     let lifetime =
@@ -36,10 +36,10 @@ pub fn new_token(now: Timestamp, has_execution_scope: bool) -> MintedToken {
     MintedToken { jti: uuid::Uuid::new_v4().to_string(), iat, exp }
 }
 
-/// The claims. The execution scope binds them to one action.
+/// Builds the claims.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the execution scope was not checked before.
+/// [`Error::Invalid`] if `htm` or `htu` is missing, which [`ExecutionScope::check`] excludes.
 pub fn claims(
     grant: &Grant,
     execution_scope: Option<&ExecutionScope>,

@@ -1,8 +1,7 @@
-//! Token exchange (RFC 8693): a credential in, policy decided, a WIMSE JWT out.
+//! Token exchange (RFC 8693), in the order of [`Exchange::exchange`]: request, subject, actor, pair, policy,
+//! narrowing, nonce, mint.
 //!
-//! request → subject → actor → pair → policy → narrowing → nonce → mint. [`Exchange::exchange`] is
-//! that line; each step is a file. A step that reaches out (issuers' keys, the nonce) is in this
-//! file; a step that decides is not.
+//! Steps with I/O (issuers' keys, the log) are in this file; pure steps have a file each.
 
 mod delegation;
 mod error;
@@ -39,55 +38,55 @@ use crate::token::jws::Compact;
 use crate::token::signature_cache::SignatureCache;
 use crate::token::{self, CertificateDigest, lineage};
 
-/// Everything an exchange needs.
+/// Dependencies of the exchange.
 pub struct Exchange {
-    /// Our own tokens, presented as credentials.
+    /// Verifies our own tokens, presented as credentials.
     pub own_tokens: OwnTokens,
-    /// The trust domain of our agents.
+    /// Trust domain of our agents.
     pub trust_domain: TrustDomain,
-    /// Who else may issue what.
+    /// Configured issuers.
     pub issuers: Issuers,
-    /// Their keys.
+    /// Keys of the configured issuers.
     pub issuer_keys: IssuerKeys,
-    /// Our keys.
+    /// Our signing keys.
     pub keyring: Keyring,
-    /// The replicated state.
+    /// Replicated state.
     pub state: State,
-    /// Signatures verified before.
+    /// Cache of verified signatures.
     pub signatures: SignatureCache,
-    /// Which blast radius lies within which.
+    /// Order of blast radii.
     pub containment: Containment,
-    /// The current policy, compiled.
+    /// Compiled active policy.
     pub policy: Arc<ArcSwapOption<Bundle>>,
     /// Time.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Who asks, and how.
+/// Caller of one exchange.
 #[derive(Clone, Debug, Default)]
-pub struct Caller {
+    /// Authenticated identifier.
     /// The authenticated caller.
     pub id: Option<String>,
-    /// The certificate of the connection.
+    /// Client certificate of the connection.
     pub certificate: Option<CertificateDigest>,
-    /// The facts by which the caller is judged when its commands are applied.
+    /// Digests by which `apply` checks subject blocks.
     pub facts: Arc<CallerFacts>,
-    /// Its `Idempotency-Key`.
+    /// `Idempotency-Key` of the request.
     pub idempotency_key: Option<String>,
 }
 
-/// A token that was minted, and what the answer says of it.
+/// A minted token and the fields of its response.
 #[derive(Clone)]
 pub struct Minted {
     /// The token.
     pub access_token: String,
-    /// Its lifetime in seconds.
+    /// Lifetime in seconds.
     pub expires_in_secs: u64,
-    /// The granted scope.
+    /// Granted scope.
     pub scope: String,
-    /// What it is meant for, for the live feed.
+    /// Audience, for the live feed.
     pub aud: String,
     /// Its `jti`, for the log.
     pub jti: String,
@@ -96,13 +95,13 @@ pub struct Minted {
 }
 
 impl Exchange {
-    /// Exchanges a credential for a token. `body` is the request as it came, for its
-    /// `Idempotency-Key`. `whose` is the credential's subject once it is verified, also of an exchange that is
-    /// refused after that.
+    /// Exchanges a credential for a token. `body` is the request body, hashed for its `Idempotency-Key`. `whose` is set
+    /// to the subject once its credential is verified, also if the exchange is refused after that.
+    ///
+    /// A refused exchange changes nothing, except that its nonce stays spent if signing failed.
     ///
     /// # Errors
-    /// As [`Error`] says. A refused exchange changes nothing, but for a nonce that was spent when
-    /// the signature failed.
+    /// [`Error`]: each variant is one rule.
     pub async fn exchange(
         &self,
         request: &Request,
@@ -110,11 +109,11 @@ impl Exchange {
         body: &[u8],
         whose: &mut Option<WorkloadId>,
     ) -> Result<Minted, Error> {
-        // Before anything is looked up (design §4): what was revoked before this request came is found by
-        // whatever is looked up for it, however long it waits for the keys of an issuer.
+        // The lease is checked before any lookup (design §4): lookups then see every revocation acknowledged before
+        // the request, however long the fetch of an issuer's keys takes.
         let fresh = self.state.fresh().await?;
         self.state.judges_by_time(&fresh)?;
-        // And so is this: a revocation that is applied meanwhile covers this token.
+        // Likewise the position: a revocation applied after it covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
         if self.state.refuses(&fresh, &caller.facts) {
@@ -125,7 +124,7 @@ impl Exchange {
         let subject = self.subject(&fresh, request, caller, now).await?;
         *whose = Some(subject.sub().clone());
         let actor = self.actor(&fresh, request, caller, now).await?;
-        // An exchange must not wash a binding off: what comes of a bound token is bound as it was.
+        // A binding survives the exchange: a token derived from a bound token is bound to the same certificate.
         let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
         let confirmation = asked.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
@@ -169,7 +168,7 @@ impl Exchange {
         self.credential(fresh, text, kind, caller, now).await.map_err(Unverified::of_subject)
     }
 
-    /// Without a type, the actor's token is a JWT.
+    /// The default of `actor_token_type` is JWT.
     async fn actor(
         &self,
         fresh: &Fresh,
@@ -182,7 +181,7 @@ impl Exchange {
         self.credential(fresh, text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
     }
 
-    /// A token of this fabric is a JWT too (RFC 8693 §3): presented as one, it is verified as our own.
+    /// RFC 8693 §3: our own token is a JWT too. One that is presented as `jwt` is verified as our own.
     fn kind(&self, text: &str, stated: Kind) -> Kind {
         let hint = Compact::parse(text).and_then(|token| token.unverified_issuer());
         let is_ours = hint.is_ok_and(|hint| hint.iss.as_deref() == Some(self.own_tokens.issuer()));
@@ -207,7 +206,7 @@ impl Exchange {
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
         let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
-        // An agent without a record would have no ancestors, no end and no revocation.
+        // An agent without a record would have no ancestors, no expiry and no revocation.
         let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
         let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());
         if actors.chain([credential.sub().clone()]).any(|id| id.is_agent_of(&self.trust_domain)) {
@@ -242,9 +241,9 @@ impl Exchange {
         decision.map_err(Error::from)
     }
 
-    /// With an execution scope: spends the nonce, once in the whole cluster for each subject, and records what is
-    /// minted. A retry under the same `Idempotency-Key` mints what the first request recorded, so that the tokens of
-    /// both together pass one verification.
+    /// With an execution scope: spends the nonce, once per subject in the whole cluster, and records the minted `jti`
+    /// and times. A retry under the same `Idempotency-Key` gets the recorded `jti`: both tokens together pass one
+    /// verification.
     async fn record(
         &self,
         grant: &Grant,
@@ -271,7 +270,7 @@ impl Exchange {
         Ok(state.record_exchange(nonce, owner, token, idempotency).await?)
     }
 
-    /// A retry mints no token that has expired or was revoked by its `jti`.
+    /// A retry gets no token that has expired or whose `jti` was revoked.
     fn check_is_alive(
         &self,
         fresh: &Fresh,
@@ -286,19 +285,19 @@ impl Exchange {
     }
 }
 
-/// `req_cnf` (RFC 9201 §3.1): the token may be bound to the certificate of this connection and to no
-/// other, so that nobody makes tokens for a key they do not hold.
+/// `req_cnf` (RFC 9201 §3.1) may name only the certificate of this connection: a caller cannot bind a token to a key
+/// that it does not hold.
 fn asked_confirmation(request: &Request, caller: &Caller) -> Result<Option<CertificateDigest>, Error> {
     match request.confirmation {
         asked if asked.is_none() || asked == caller.certificate => Ok(asked),
         _ => Err(Error::Invalid {
             field: "req_cnf",
-            rule: "must be the x5t#S256 of the client certificate that this request came with",
+            rule: "must be the x5t#S256 of this connection's client certificate",
         }),
     }
 }
 
-/// Why a credential was not verified, before it is known whose it was.
+/// Reason for which a credential was not verified; the caller maps it to its parameter.
 enum Unverified {
     Refused(token::Error),
     IssuerUnavailable,

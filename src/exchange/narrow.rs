@@ -1,6 +1,6 @@
 //! Narrowing: granted = requested ∩ subject's ∩ actor's ∩ policy's (contract §3, Narrowing).
 //!
-//! What a party does not state does not restrict. Nothing here ever adds.
+//! A party that does not state a claim does not restrict it. Nothing here widens.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::exchange::Permit;
 use crate::token::foreign::Credential;
 
-/// What the token will carry. Made from a [`Permit`] and a [`Pair`], by [`narrow`] only.
+/// Content of the new token. Only [`narrow`] makes one, from a [`Permit`] and a [`Pair`].
 #[derive(Debug)]
 pub struct Grant {
     permit: Permit,
@@ -22,45 +22,44 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// What policy permitted.
+    /// Decision of the policy.
     #[must_use]
     pub fn permit(&self) -> &Permit {
         &self.permit
     }
 
-    /// Who it is for.
+    /// Subject and actor.
     #[must_use]
     pub fn pair(&self) -> &Pair {
         &self.pair
     }
 
-    /// The capabilities.
+    /// Granted capabilities.
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.capabilities
     }
 
-    /// The words of `scope`: the capabilities and the plain scopes.
+    /// Words of `scope`: the capabilities and the plain scopes.
     #[must_use]
     pub fn scope(&self) -> &BTreeSet<String> {
         &self.scope
     }
 
-    /// The blast radius.
+    /// Granted blast radius.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()
     }
 
-    /// Hops left.
+    /// Remaining depth.
     #[must_use]
     pub fn delegation_depth(&self) -> u32 {
         self.delegation_depth
     }
 }
 
-/// Takes from what policy permits everything that was not asked for, or that subject or actor do
-/// not have.
+/// Intersects the decision of the policy with the requested scope and the claims of subject and actor.
 ///
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
@@ -98,7 +97,7 @@ pub fn narrow(
     Ok(Grant { permit, pair, capabilities, scope, blast_radius, delegation_depth })
 }
 
-/// "A scope word names a capability": both lists restrict, each if it is stated.
+/// "A scope word names a capability": each of both claims restricts, if present.
 fn has_capability(party: &Credential, capability: &String) -> bool {
     party.capabilities().is_none_or(|stated| stated.contains(capability)) && has_scope(party, capability)
 }

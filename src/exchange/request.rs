@@ -1,4 +1,4 @@
-//! The exchange request: from members as they came to a request that keeps every rule.
+//! Validation of the exchange request.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,24 +13,24 @@ use super::execution_scope::ExecutionScope;
 /// `grant_type` of RFC 8693 §2.1.
 pub const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 
-/// The members as they came, JSON or form; nothing is checked yet.
+/// Parameters as received, JSON or form; not validated.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     /// Must be [`GRANT_TYPE`].
     pub grant_type: Option<String>,
-    /// The source credential.
+    /// Subject token.
     pub subject_token: Option<String>,
-    /// What kind it is.
+    /// URI of its type.
     pub subject_token_type: Option<String>,
-    /// Target trust domain or service; every one that was given.
+    /// Every `audience`: target trust domain or service.
     pub audience: Vec<String>,
-    /// Target by URI (RFC 8707); every one that was given.
+    /// Every `resource`: target URI (RFC 8707).
     pub resource: Vec<String>,
-    /// Space-separated words.
+    /// Space-separated scope words.
     pub scope: Option<String>,
-    /// The delegating agent's token.
+    /// Actor token.
     pub actor_token: Option<String>,
-    /// What kind it is.
+    /// URI of its type.
     pub actor_token_type: Option<String>,
     /// `…:jwt` or `…:access_token`.
     pub requested_token_type: Option<String>,
@@ -38,31 +38,31 @@ pub struct Members {
     pub execution_scope: Option<ExecutionScope>,
     /// Binds the token to the caller's certificate.
     pub req_cnf: Option<RequestedConfirmation>,
-    /// Form mode: RFC 8693 demands `actor_token_type` with `actor_token`.
+    /// Form only: RFC 8693 §2.1 requires `actor_token_type` with `actor_token`.
     pub actor_token_type_required: bool,
 }
 
-/// A request that keeps every rule.
+/// Validated request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The source credential.
+    /// Subject token.
     pub subject_token: String,
-    /// What kind it is.
+    /// Its stated type.
     pub subject_token_type: Kind,
-    /// The delegating agent's token, and what kind it is said to be.
+    /// Actor token and its stated type.
     pub actor: Option<(String, Option<Kind>)>,
-    /// The one audience asked for.
+    /// Requested audience.
     pub audience: Option<String>,
-    /// The words asked for; empty asks for all that is granted.
+    /// Requested scope words; empty requests all that is granted.
     pub scope: Vec<String>,
     /// Binds the token to one action.
     pub execution_scope: Option<ExecutionScope>,
-    /// The certificate it is to be bound to.
+    /// Certificate to bind the token to.
     pub confirmation: Option<CertificateDigest>,
 }
 
-/// `req_cnf` (RFC 9201 §3.1), with the one method of confirmation there is here. An unknown member is
-/// refused: the caller believes the token to be bound.
+/// `req_cnf` (RFC 9201 §3.1) with the only supported confirmation method. Unknown fields are refused: the caller would
+/// believe the token to be bound.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestedConfirmation {
@@ -72,10 +72,10 @@ pub struct RequestedConfirmation {
 }
 
 impl Request {
-    /// Checks the members in the order of the table of RFC 8693 §2.1, `grant_type` first.
+    /// Checks the parameters in the order of RFC 8693 §2.1, `grant_type` first.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first broken rule.
     pub fn read(members: Members) -> Result<Self, Error> {
         match members.grant_type.as_deref() {
             None => return Err(Error::Invalid { field: "grant_type", rule: "is required" }),
@@ -111,7 +111,7 @@ fn confirmation(asked: &RequestedConfirmation) -> Result<CertificateDigest, Erro
     asked.certificate_digest.parse().map_err(|_| Error::Invalid { field: "req_cnf.x5t#S256", rule })
 }
 
-/// The size is bounded before anything is decoded.
+/// Bounds the size before anything is decoded.
 fn token_text(field: &'static str, text: Option<String>) -> Result<Option<String>, Error> {
     match text {
         Some(text) if text.is_empty() => Err(Error::Invalid { field, rule: "is empty" }),
@@ -122,7 +122,7 @@ fn token_text(field: &'static str, text: Option<String>) -> Result<Option<String
     }
 }
 
-/// RFC 8693 §2.1: `requested_token_type`. The answer is a JWT, which is also an access token.
+/// RFC 8693 §2.1: the minted JWT is also an access token.
 fn requested_token_type(requested: Option<&str>) -> Result<(), Error> {
     match requested {
         None
@@ -151,7 +151,7 @@ fn actor(
         (Some(token), kind) => Ok(Some((token, kind))),
         // RFC 8693 §2.1: "This parameter MUST NOT be included when the actor_token is not."
         (None, Some(_)) => {
-            Err(Error::Invalid { field: "actor_token_type", rule: "must not be there without actor_token" })
+            Err(Error::Invalid { field: "actor_token_type", rule: "is allowed only with actor_token" })
         }
         (None, None) => Ok(None),
     }
@@ -181,7 +181,7 @@ fn audience(audiences: Vec<String>, resources: Vec<String>) -> Result<Option<Str
     }
 }
 
-/// The words of a scope (RFC 6749 §3.3), each once.
+/// Distinct words of a scope (RFC 6749 §3.3).
 fn scope(text: &str) -> Result<Vec<String>, Error> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {

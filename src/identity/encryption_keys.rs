@@ -1,5 +1,5 @@
-//! The keys to which others encrypt for an agent, or another subject of this fabric: it registers its own, and every
-//! known caller may read them. They never stand in the key set of this fabric, whose keys sign.
+//! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every identified caller
+//! reads them. They are never in this fabric's JWK Set, whose keys sign.
 
 use serde_json::{Map, Value};
 
@@ -12,74 +12,74 @@ use crate::state::{self, AgentStanding, CallerFacts, Current, EncryptionKeyFacts
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::foreign::Credential;
 
-/// Why a key was not registered, or not handed out.
+/// Reason for which a key was not registered, removed or returned.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The policy has no rule about agents, or is not loaded.
+    /// The policy has no rule about agents, or none is loaded.
     #[error(transparent)]
     NotConfigured(#[from] super::Error),
-    /// The bearer is good, but others had a hand in it.
+    /// The bearer token is valid, but not the subject's own.
     #[error(
         "the bearer token must be the subject's own: without an actor, and an agent's identity token or one whose \
          client_id is its sub"
     )]
     NotItsOwn,
-    /// The bearer is of one subject and the request is about another.
+    /// The bearer token is of another subject than the request.
     #[error("workload_id: must be the subject of the bearer token")]
     AnotherSubject,
-    /// The caller is neither the subject nor had the agent issued.
-    #[error("workload_id: must be the subject of the bearer token, or an agent that the caller had issued")]
+    /// The caller is neither the subject nor the issuer of the agent.
+    #[error("workload_id: must be the subject of the bearer token, or an agent issued to the caller")]
     NotItsIssuer,
-    /// Not an identifier at all.
+    /// `workload_id` is not an identifier.
     #[error("workload_id: {0}")]
     WorkloadId(#[from] id::Error),
-    /// The key is not public, not for encryption or not sound.
+    /// The key is not a public encryption key, or is weak.
     #[error(transparent)]
     Key(#[from] encryption_key::Error),
-    /// There is none, or nobody should encrypt to it any more: it is revoked, or its life has ended.
-    #[error("there is no agent in force with this workload_id")]
+    /// No such agent, or it is revoked or expired.
+    #[error("no active agent has this workload_id")]
     NoAgent,
-    /// The subject is no agent of ours, and has none.
+    /// The subject is not an agent of ours and has no key.
     #[error("no encryption key is registered for this workload_id")]
     NoKey,
-    /// It could not be written.
+    /// Not written.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// A row could not be read.
+    /// A row is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
-    /// A key that was kept is not JSON.
-    #[error("a registered key is damaged")]
+    /// A stored key is not JSON.
+    #[error("a registered key is corrupt")]
     KeyDamaged(#[from] json::Error),
 }
 
-/// A key as it is registered.
+/// A registered key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Registered {
-    /// Whose it is.
+    /// Its subject.
     pub workload_id: WorkloadId,
     /// RFC 7638 thumbprint.
     pub kid: String,
-    /// The key: public, with `use` and `kid`.
+    /// Public JWK with `use` and `kid`.
     pub jwk: Map<String, Value>,
-    /// When it was registered first.
+    /// Time of its first registration.
     pub registered_at: Timestamp,
-    /// Whether it was not there before.
+    /// Whether this request registered it.
     pub is_new: bool,
 }
 
 impl Identity {
-    /// Registers a key to which others encrypt for the bearer's subject, in this order:
+    /// Registers an encryption key of the bearer's subject. Checks, in this order:
     ///
     /// 1. agent identity is configured
     /// 2. `workload_id` is an identifier
-    /// 3. the bearer is its subject's own ([`Credential::is_its_subjects_own`])
-    /// 4. it is the subject that the request names
-    /// 5. the key is public, for encryption, and sound
-    /// 6. an agent is in force; the subject has not too many keys, nor its trust domain too many such subjects
+    /// 3. the bearer token is its subject's own ([`Credential::is_its_subjects_own`])
+    /// 4. its subject is `workload_id`
+    /// 5. the key is public, for encryption, and not weak
+    /// 6. an agent is active; the quotas per subject and per trust domain are not reached
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error`]: one variant per check.
     pub async fn register_encryption_key(
         &self,
         bearer: Option<&Credential>,
@@ -107,7 +107,7 @@ impl Identity {
         Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
     }
 
-    /// Removes a key, for the bearer's own subject, or for the caller that had the agent issued; also while the policy
+    /// Removes a key, for the bearer's own subject or for the caller to which the agent was issued; also while the policy
     /// has no rule about agents.
     ///
     /// # Errors
@@ -137,11 +137,11 @@ impl Identity {
         Ok(removing.await?)
     }
 
-    /// The keys of a subject, to encrypt to any of them; none if it is an agent that has registered none. One that was
-    /// registered with a token that is revoked is not the subject's: it may be of a thief.
+    /// Encryption keys of a subject; an agent may have none. Keys registered with a token that is revoked by now are left
+    /// out: the token may have been stolen.
     ///
     /// # Errors
-    /// As [`Error`] says; [`Error::NoAgent`] also if nobody should encrypt to it any more.
+    /// [`Error::NoAgent`] also for an agent that is revoked or expired.
     pub async fn encryption_keys(
         &self,
         _current: &Current,

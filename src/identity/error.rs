@@ -1,20 +1,20 @@
-//! Why an identity was refused, by reason. `api` maps each to a status and a code, once.
+//! Reasons for which an identity request is refused. `api` maps each to a status and a code.
 
 use crate::cluster::{self, Corrupt};
 use crate::policy::blast_radius::BlastRadius;
 use crate::policy::{Denial, DenialKind};
 use crate::{keyring, state};
 
-/// Why an identity was refused.
+/// Reason for which an identity request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The policy has no rule about agents.
     #[error("agent identity is not configured: the policy has no rule data.svc.identity.decision")]
     NotConfigured,
-    /// A member is missing, or breaks its rule.
+    /// A field is missing or breaks its rule.
     #[error("{field}: {rule}")]
     Invalid {
-        /// The member.
+        /// The field.
         field: &'static str,
         /// The rule.
         rule: String,
@@ -22,94 +22,94 @@ pub enum Error {
     /// The caller is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
-    /// There is no such parent, or it is somebody else's: which of the two is not said.
-    #[error("on_behalf_of: the caller has had no agent with this agent_id issued")]
+    /// No such parent, or that of another caller; the response does not tell which.
+    #[error("on_behalf_of: no agent of the caller has this agent_id")]
     ParentUnknown,
-    /// The parent, or one of its own, is revoked.
+    /// The parent or one of its ancestors is revoked.
     #[error("on_behalf_of: the parent is revoked")]
     ParentRevoked,
-    /// The parent has come to its end.
-    #[error("on_behalf_of: the parent has come to the end of its life")]
+    /// The parent has expired.
+    #[error("on_behalf_of: the parent has expired")]
     ParentEnded,
-    /// The parent may have no children.
+    /// The parent has no remaining depth.
     #[error("on_behalf_of: the parent is a terminal agent, issued with delegation depth 0")]
     ParentTerminal,
     /// More than [`crate::limits::ACT_DEPTH_MAX`] ancestors.
     #[error("on_behalf_of: the parent has as many ancestors as an agent can have")]
     ChainTooLong,
-    /// The child would have more hops than are left.
+    /// The child would have more depth than its parent leaves.
     #[error("delegation_depth: must be at most {most}, one less than the parent's")]
     DepthExceedsParent {
-        /// What is left.
+        /// Maximum.
         most: u32,
     },
-    /// The child would do what its parent may not.
+    /// The child would have a capability that its parent lacks.
     #[error("capabilities: the parent does not have {capability}")]
     CapabilityExceedsParent {
-        /// The first that it lacks.
+        /// The first such capability.
         capability: String,
     },
-    /// The child would reach further than its parent.
+    /// The child's blast radius exceeds its parent's.
     #[error("max_blast_radius: must lie within the parent's, {limit}")]
     BlastRadiusExceedsParent {
-        /// The parent's.
+        /// Blast radius of the parent.
         limit: BlastRadius,
     },
-    /// Policy says no.
+    /// Policy denied the request.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
-    /// Policy did not answer in time, which says nothing about what was asked.
+    /// Policy did not decide within its timeout; a retry may succeed.
     #[error("policy did not decide in time")]
     PolicyTimedOut(Denial),
-    /// Nothing that was asked for is granted.
+    /// The requested capabilities and the grant have nothing in common.
     #[error("policy denied: none of the requested capabilities can be granted")]
     NothingGranted,
-    /// What was asked for and what is granted cannot be compared.
+    /// The requested and the granted blast radius cannot be compared.
     #[error("policy denied: insufficient blast radius")]
     BlastRadius,
-    /// The bearer is none that an agent renews itself with.
+    /// The bearer token is not an agent identity token.
     #[error("the bearer token is not an agent's own identity token")]
     NotAnIdentityToken,
-    /// More keys have signed its tokens than a lineage can name.
-    #[error("the agent was renewed across too many signing keys: have it issued anew")]
+    /// The lineage cannot hold another signing key.
+    #[error("the agent was renewed across too many signing keys: issue a new identity")]
     RenewedTooOften,
-    /// The agent, or one on whose behalf it acts, is revoked.
+    /// The agent or one of its ancestors is revoked.
     #[error("the agent is revoked")]
     Revoked,
-    /// The agent has come to its end.
-    #[error("the agent has come to the end of its life")]
+    /// The agent has expired.
+    #[error("the agent has expired")]
     Ended,
-    /// There is no such agent, or it is somebody else's: which of the two is not said.
+    /// No such agent, or that of another caller; the response does not tell which.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
-    /// More agents than the limit, of all or of the caller.
+    /// Quota of agents reached, of the cluster or of the caller.
     #[error("the cluster has too many agents, or too many of this caller")]
     TooManyAgents,
-    /// The `Idempotency-Key` came with another request before.
+    /// The `Idempotency-Key` was used with another request.
     #[error("Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
-    /// More idempotency keys than the limit, of all or of the caller.
-    #[error("Idempotency-Key: the cluster remembers as many keys as it can, or as it may of this caller")]
+    /// Quota of idempotency keys reached, of the cluster or of the caller.
+    #[error("Idempotency-Key: limit of retained keys reached, of the cluster or of this caller")]
     TooManyIdempotencyKeys,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
-    /// This node cannot sign.
+    /// This node has no signing key to use.
     #[error("this node cannot sign tokens now")]
     CannotSign(#[source] keyring::Error),
-    /// The cluster has not begun its life.
+    /// The cluster is not bootstrapped.
     #[error("the cluster is starting")]
     NotBootstrapped,
-    /// It cannot be proven that this node knows what was revoked.
+    /// This node has no valid freshness lease.
     #[error(transparent)]
     Stale(#[from] state::Stale),
-    /// This node's state is not known to be as new as what was acknowledged.
+    /// The linearizable read failed.
     #[error(transparent)]
     NotCurrent(state::NotCurrent),
-    /// It could not be written, or is not known to be.
+    /// Not written, or the outcome is unknown.
     #[error("{0}")]
     Write(#[source] cluster::Error),
-    /// Anything else, never the caller's fault.
+    /// Any other error; never the caller's fault.
     #[error("internal error")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -119,7 +119,7 @@ impl Error {
         Self::Internal(error.into())
     }
 
-    /// The log refused a new agent; what it says of an agent, it says of the parent.
+    /// `apply` refused a new agent. Its errors about an agent concern the parent.
     pub(super) fn of_issue(error: state::Error) -> Self {
         match error {
             state::Error::UnknownAgent => Self::ParentUnknown,
@@ -129,7 +129,7 @@ impl Error {
         }
     }
 
-    /// The log refused a revocation.
+    /// `apply` refused a revocation.
     pub(super) fn of_revocation(error: state::Error) -> Self {
         match error {
             state::Error::UnknownAgent | state::Error::NotTheOwner => Self::UnknownAgent,
@@ -137,7 +137,7 @@ impl Error {
         }
     }
 
-    /// It could not be found out whether there is such an agent.
+    /// The lookup of an agent failed.
     pub(super) fn of_lookup(error: state::Error) -> Self {
         match error {
             state::Error::NotCurrent(error) => Self::NotCurrent(error),

@@ -1,4 +1,4 @@
-//! From a grant to the claims of an identity token (contract §3, Tokens, and §4).
+//! Builds the claims of an identity token from a grant (contract §3, Tokens, and §4).
 
 use super::Error;
 use super::narrow::Grant;
@@ -9,29 +9,28 @@ use crate::state::IssuedAgent;
 use crate::token::lineage::{self, FAMILY_END};
 use crate::token::mint::{AccessTokenClaims, AgentClaims};
 
-/// What does not follow from the grant.
+/// Inputs of the claims that do not follow from the grant.
 pub(super) struct Circumstances<'c> {
     /// Our issuer.
     pub iss: &'c str,
-    /// What it derives from beside the agent's ancestors and issuers: the keys that signed what it renews.
+    /// Lineage carried over from the renewed token: the keys that signed its predecessors.
     pub lineage: Vec<Digest128>,
-    /// When.
+    /// Time of the request.
     pub now: Timestamp,
-    /// What this node had applied before it looked anything up.
+    /// Last applied log id, read before any lookup.
     pub position: LogPosition,
-    /// The family of the token: drawn when it is issued, kept when it is renewed.
+    /// Family of the token: random at issue, the same after a renewal.
     pub family: String,
-    /// Drawn at random: which token of its family it is.
+    /// Random number within the family.
     pub number: u64,
-    /// Fresh and unique.
+    /// New transaction id.
     pub txn: String,
 }
 
-/// The claims of the token of an agent. It lives [`limits::AGENT_TOKEN_LIFETIME`], and never longer than
-/// the agent.
+/// Builds the claims of an identity token. Lifetime: [`limits::AGENT_TOKEN_LIFETIME`], at most until the agent expires.
 ///
 /// # Errors
-/// [`Error::Ended`] if it would not live a second, [`Error::RenewedTooOften`].
+/// [`Error::Ended`] if the lifetime is below one second, [`Error::RenewedTooOften`].
 pub(super) fn claims(
     issued: &IssuedAgent,
     grant: &Grant,
@@ -50,7 +49,7 @@ pub(super) fn claims(
     if !derives_from.contains(&family) {
         derives_from.push(family);
     }
-    // With whoever had it, or one of those, issued: an agent dies with the workload that asked for it.
+        // The issuers too: an agent is revoked with the workload that had requested it.
     for ancestor in agent.ancestors.iter().chain(&issued.issuers) {
         let digest = lineage::workload(&ancestor.parse::<WorkloadId>().map_err(Error::internal)?);
         if !derives_from.contains(&digest) {
@@ -63,7 +62,7 @@ pub(super) fn claims(
     Ok(AccessTokenClaims {
         iss: iss.to_owned(),
         sub: agent.agent_id.clone(),
-        // It is for us alone: what a tool is shown must be exchanged first.
+        // For us alone: it must be exchanged before a tool accepts it.
         aud: iss.to_owned(),
         iat,
         nbf: iat,
@@ -78,7 +77,7 @@ pub(super) fn claims(
         act: None,
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
-        // An exchange chain never outlives the identity token it began with.
+        // An exchange chain ends with its identity token.
         root_exp: exp,
         execution: None,
         agent: Some(AgentClaims {

@@ -1,7 +1,7 @@
-//! Agents: their identity, its renewal and its end, and the keys to which others encrypt for them.
+//! Agents: issue, renewal and revocation of their identity, and their encryption keys.
 //!
-//! request → parent → policy → narrowing → the log → mint. [`Identity::issue`] is that line, and
-//! [`Identity::renew`] the same from the record on; each step is a file.
+//! [`Identity::issue`] is request, parent, policy, narrowing, log, mint; [`Identity::renew`] starts from the record.
+//! Each step has a file.
 
 pub mod encryption_keys;
 mod error;
@@ -36,41 +36,41 @@ use crate::token::lineage::Fact;
 use crate::token::signing_key::SigningKey;
 use crate::token::{self, lineage};
 
-/// Everything that the identity of an agent needs.
+/// Dependencies of agent identity.
 pub struct Identity {
     /// Our `iss`, and the `aud` of identity tokens.
     pub issuer: String,
-    /// The trust domain of every agent.
+    /// Trust domain of every agent.
     pub trust_domain: TrustDomain,
-    /// Our keys.
+    /// Our signing keys.
     pub keyring: Keyring,
-    /// The replicated state.
+    /// Replicated state.
     pub state: State,
-    /// Which blast radius lies within which.
+    /// Order of blast radii.
     pub containment: Containment,
-    /// The current policy, compiled.
+    /// Compiled active policy.
     pub policy: Arc<ArcSwapOption<Bundle>>,
     /// Time.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Who asks.
+/// Caller of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    /// As authenticated; `None` for nobody, which only development mode knows.
+    /// Authenticated identifier; `None` only in development mode.
     pub id: Option<String>,
-    /// Whether it may see and revoke what others had issued.
+    /// Whether it may see and revoke agents of other callers.
     pub is_operator: bool,
-    /// The facts by which the caller is judged when its commands are applied.
+    /// Digests by which `apply` checks subject blocks.
     pub facts: Arc<CallerFacts>,
-    /// Its `Idempotency-Key`, with the request.
+    /// `Idempotency-Key` with the digest of the request.
     pub idempotency: Option<Idempotency>,
 }
 
 impl Caller {
-    /// As the log has it: empty for nobody.
+    /// Identifier in the log: empty for an anonymous caller.
     #[must_use]
     pub fn name(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
@@ -81,37 +81,37 @@ impl Caller {
     }
 }
 
-/// An identity token that was minted, and what the answer says of it.
+/// A minted identity token and the fields of its response.
 #[derive(Clone)]
 pub struct Identified {
-    /// Whose it is.
+    /// The agent.
     pub agent_id: String,
     /// The token.
     pub token: String,
     /// `mcp`, `a2a`, `watsonx` or `custom`.
     pub platform: String,
-    /// What the token can do, in order.
+    /// Granted capabilities, sorted.
     pub capabilities: Vec<String>,
-    /// How far it reaches, if that is bounded.
+    /// Granted blast radius.
     pub blast_radius: Option<String>,
-    /// When the token ends.
+    /// `exp` of the token.
     pub expires_at: Timestamp,
     /// Its `jti`, for the log.
     pub jti: String,
 }
 
-/// An agent as it is shown.
+/// View of an agent.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// What the log says.
+    /// Its record.
     pub agent: IssuedAgent,
-    /// What it is good for now.
+    /// Its status now.
     pub standing: AgentStanding,
 }
 
-/// What one answer is made from, read before anything is looked up.
+/// Times and position of one mint, read before any lookup.
 struct Moment {
-    /// A revocation that is applied later covers the token.
+    /// Revocations applied after it cover the token.
     position: LogPosition,
     now: Timestamp,
     /// The later of `now` and log time.
@@ -119,7 +119,7 @@ struct Moment {
 }
 
 impl Identity {
-    /// The policy, if it has a rule about agents. Asked first: without it nothing here answers.
+    /// The policy, if it has a rule about agents. Checked before anything else.
     ///
     /// # Errors
     /// [`Error::NotConfigured`], [`Error::NoPolicy`].
@@ -132,10 +132,10 @@ impl Identity {
         }
     }
 
-    /// Gives a new agent an identity, and its first token.
+    /// Issues an identity to a new agent and mints its first token. A refused request changes nothing.
     ///
     /// # Errors
-    /// As [`Error`] says. A refused request changes nothing.
+    /// [`Error`]: each variant is one rule.
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
         self.state.core().judges_by_time(&fresh)?;
@@ -152,14 +152,14 @@ impl Identity {
         let issued_by = caller.id.as_deref();
         let permit = self.decide(&wanted, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let grant = narrow::narrow(&permit, &wanted, &self.containment)?;
-        // Nothing is written by a node that could not sign.
+        // Checked before the write: a node that cannot sign writes nothing.
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
         let agent = self.record(request, &grant)?;
         let state = self.state.on_behalf_of(&caller.facts);
         let issued = state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
         let agent_id = issued.map_err(Error::of_issue)?;
-        // Under an `Idempotency-Key` it may be an earlier one, and have ended since.
+        // With an `Idempotency-Key` it may be an earlier agent that has expired.
         let issued = self.acting(&fresh, &agent_id, moment.log_now).await?;
         let family = uuid::Uuid::new_v4().to_string();
         let identified = self.mint(&issued, &permit, (family, Vec::new()), &moment, &key)?;
@@ -167,19 +167,19 @@ impl Identity {
         Ok(identified)
     }
 
-    /// Gives an agent that shows its own identity token a new one.
+    /// Mints a new identity token for an agent that presents its current one.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error`]: each variant is one rule.
     pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
         let fresh = self.state.core().fresh().await?;
         self.state.core().judges_by_time(&fresh)?;
         let moment = self.moment()?;
-        // What was exchanged from an identity token may be narrower, and must never come back wider.
+        // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
         if !bearer.is_agent_identity() {
             return Err(Error::NotAnIdentityToken);
         }
-        // It was verified before this moment: what was revoked between would not cover the new token.
+        // The edge verified the token before `moment`: a revocation applied between would not cover the new token.
         if self.state.revokes(&fresh, bearer.lineage(), bearer.idx(), bearer.iat()) {
             return Err(Error::Revoked);
         }
@@ -193,25 +193,25 @@ impl Identity {
         let metadata: BTreeMap<_, _> = metadata.collect();
         let issued_by = stated(issued.issued_by.as_str());
         let Agent { agent_name, platform, .. } = &issued.agent;
-        // A policy that grants less than it did takes effect with the next token.
+        // A policy that grants less by now takes effect with this token.
         let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
         self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &moment, &key)
     }
 
-    /// An agent that this caller had issued; an operator sees all.
+    /// An agent issued to this caller; an operator sees all.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`] also for an agent of somebody else; [`Error::Stale`].
+    /// [`Error::UnknownAgent`] also for an agent of another caller; [`Error::Stale`].
     pub async fn show(&self, _current: &Current, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
         let fresh = self.state.core().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
 
-    /// At most `limit` of the agents behind `after` that this caller had issued, an operator of all; and
-    /// behind which there are more.
+    /// One page, of at most `limit` agents after `after`, of those issued to this caller (an operator sees all); and the
+    /// cursor of the next page.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Internal`].
@@ -229,14 +229,15 @@ impl Identity {
         Ok((shown?, next))
     }
 
-    /// Revokes an agent, and all that derives from it, for ever. Whether that changed anything.
+    /// Revokes an agent and everything that derives from it, permanently. Returns whether it was active.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`] also for an agent of somebody else.
+    /// [`Error::UnknownAgent`] also for an agent of another caller.
     pub async fn revoke(&self, agent_id: &str, caller: &Caller) -> Result<bool, Error> {
         let is_own = self.is_issued_by(agent_id, caller.name()).await?;
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
         let name = caller.name().to_owned();
+        // An operator that revokes its own agent acts as its issuer.
         let by = if is_own { "user" } else { "admin" };
         let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
         let is_operator = caller.is_operator;
@@ -296,7 +297,7 @@ impl Identity {
         decision.map_err(Error::from)
     }
 
-    /// An agent that is neither revoked nor ended; one that is forgotten has ended.
+    /// An active agent; one whose record is gone has expired.
     async fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = known(&self.state, agent_id).await?.ok_or(Error::Ended)?;
         match self.state.agent_standing(fresh, &issued, now)? {
@@ -306,7 +307,7 @@ impl Identity {
         }
     }
 
-    /// The record of a new agent, with a name that nobody had before.
+    /// Record of a new agent with a new identifier.
     fn record(&self, request: &Request, grant: &Grant) -> Result<Agent, Error> {
         let unique = uuid::Uuid::new_v4();
         let agent_id = format!("wimse://{}/agent/{}/{unique}", self.trust_domain, request.platform);
@@ -320,14 +321,14 @@ impl Identity {
             blast_radius: grant.blast_radius().map(ToString::to_string),
             delegation_depth: grant.delegation_depth(),
             on_behalf_of: request.on_behalf_of.clone(),
-            // The log knows them best.
+            // `apply` sets them from the parent's record.
             ancestors: Vec::new(),
             metadata: request.metadata.iter().map(pair).collect(),
         })
     }
 
-    /// The token says what the record says, as far as the policy still permits it. `family` and `lineage` are those
-    /// of the token that it renews; a token that is issued has a new family and no lineage to carry on.
+    /// The token carries the rights of the record that policy still permits. `family` and `lineage` are those of the
+    /// renewed token; at issue, the family is new and the lineage empty.
     fn mint(
         &self,
         issued: &IssuedAgent,
@@ -363,7 +364,7 @@ impl Identity {
     }
 }
 
-/// An agent that any node has issued, also one that is not known here yet.
+/// An agent issued through any node, by a linearizable read if this node has no record.
 async fn known(state: &State, agent_id: &str) -> Result<Option<IssuedAgent>, Error> {
     let look = || Ok::<_, state::Error>(state.agent(agent_id)?);
     state.confirmed(look).await.map_err(Error::of_lookup)
@@ -381,14 +382,14 @@ fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
     }
 }
 
-/// The family of an identity token, as its `jti` has it.
+/// Family of an identity token, from its `jti`.
 fn family(bearer: &Credential) -> Option<String> {
     let (family, _) = bearer.jti()?.split_once(lineage::FAMILY_END)?;
     Some(family.to_owned())
 }
 
-/// What a renewed token derives from: all that the shown one does, its family among it, but for the `jti` of that
-/// one, and for the agent, which the new token names.
+/// Lineage of a renewed token: that of the presented one, including its family, without its `jti` and without the
+/// agent, which the new token adds.
 fn renewed_lineage(bearer: &Credential) -> Vec<Digest128> {
     let mut own = vec![lineage::workload(bearer.sub())];
     own.extend(bearer.jti().map(|jti| lineage::token(bearer.iss(), jti)));

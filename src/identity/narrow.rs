@@ -1,4 +1,4 @@
-//! Narrowing: an agent is granted what it wants, as far as policy permits it. Nothing here ever adds.
+//! Narrowing: the requested agent ∩ policy. Nothing here widens.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::identity::Permit;
 use crate::state::Agent;
 
-/// What is wanted for an agent: by a request within the limits of its parent, or by its record.
+/// Requested rights of an agent: from a request within the limits of its parent, or from its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) capabilities: BTreeSet<String>,
@@ -34,7 +34,7 @@ impl Wanted {
     }
 }
 
-/// What an agent's record, or its token, will say. Made from a [`Permit`], by [`narrow`] only.
+/// Rights of an agent's record or token. Only [`narrow`] makes one, from a [`Permit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     capabilities: BTreeSet<String>,
@@ -44,32 +44,32 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The capabilities: at least one.
+    /// Granted capabilities: at least one.
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.capabilities
     }
 
-    /// The blast radius.
+    /// Granted blast radius.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()
     }
 
-    /// Hops.
+    /// Remaining depth.
     #[must_use]
     pub fn delegation_depth(&self) -> u32 {
         self.delegation_depth
     }
 
-    /// Digest of the bundle that granted it.
+    /// Digest of the deciding policy bundle.
     #[must_use]
     pub fn policy_digest(&self) -> &str {
         &self.policy_digest
     }
 }
 
-/// Takes from what is wanted everything that policy does not permit.
+/// Intersects the requested rights with the decision of the policy.
 ///
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].

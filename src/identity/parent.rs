@@ -1,5 +1,4 @@
-//! The agent on whose behalf another one acts: whether it may have a child, and which (contract §3,
-//! Delegation).
+//! The parent of an agent (`on_behalf_of`): whether it may have this child (contract §3, Delegation).
 
 use super::narrow::Wanted;
 use super::{Caller, Error, Request};
@@ -8,14 +7,14 @@ use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::state::{AgentStanding, Fresh, IssuedAgent, State};
 
-/// The parent that a request names, in this order:
+/// The parent named in a request. Checks, in this order:
 ///
-/// 1. there is such an agent, and the caller had it issued or is an operator
-/// 2. neither it nor one of its own parents is revoked
-/// 3. it has not come to its end
+/// 1. it exists, and was issued to the caller, or the caller is an operator
+/// 2. neither it nor an ancestor is revoked
+/// 3. it has not expired
 ///
 /// # Errors
-/// As [`Error`] says.
+/// [`Error::ParentUnknown`], [`Error::ParentRevoked`], [`Error::ParentEnded`].
 pub(super) async fn of(
     request: &Request,
     caller: &Caller,
@@ -33,11 +32,11 @@ pub(super) async fn of(
     }
 }
 
-/// What a child may ask for: "depth ≤ parent − 1, capabilities and blast radius ⊆ parent's". A child that
-/// states no blast radius has its parent's.
+/// Bounds a child by its parent: "depth ≤ parent − 1, capabilities and blast radius ⊆ parent's". A child that states
+/// no blast radius gets its parent's.
 ///
 /// # Errors
-/// The first that exceeds the parent's.
+/// The first bound that is exceeded.
 pub(super) fn limit(
     parent: &IssuedAgent,
     request: &Request,
@@ -105,7 +104,7 @@ mod tests {
         .expect("well formed")
     }
 
-    fn said(parent: &IssuedAgent, request: &Request) -> String {
+    fn outcome(parent: &IssuedAgent, request: &Request) -> String {
         match limit(parent, request, &Containment::default()) {
             Ok(wanted) => wanted.blast_radius.map_or_else(|| "none".to_owned(), |radius| radius.to_string()),
             Err(error) => error.to_string(),
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_less_than_its_parent_or_the_same() {
+    fn child_has_at_most_the_rights_of_its_parent() {
         let one = parent(2, 0, Some("namespace:pay"));
         for (request, expected) in [
             (asked("db.read", 1, None), "namespace:pay"),
@@ -135,19 +134,19 @@ mod tests {
                 "max_blast_radius: must lie within the parent's, namespace:pay",
             ),
         ] {
-            assert_eq!(said(&one, &request), expected);
+            assert_eq!(outcome(&one, &request), expected);
         }
-        assert_eq!(said(&parent(1, 0, None), &asked("db.read", 0, None)), "none");
-        assert_eq!(said(&parent(1, 0, None), &asked("db.read", 0, Some("global"))), "global");
+        assert_eq!(outcome(&parent(1, 0, None), &asked("db.read", 0, None)), "none");
+        assert_eq!(outcome(&parent(1, 0, None), &asked("db.read", 0, Some("global"))), "global");
     }
 
     #[test]
-    fn a_terminal_agent_and_one_at_the_end_of_a_chain_have_no_children() {
+    fn terminal_agent_and_agent_at_chain_end_have_no_children() {
         let request = asked("db.read", 0, None);
         assert!(
-            said(&parent(0, 0, None), &request).contains("terminal agent, issued with delegation depth 0")
+            outcome(&parent(0, 0, None), &request).contains("terminal agent, issued with delegation depth 0")
         );
-        assert_eq!(said(&parent(1, limits::ACT_DEPTH_MAX - 1, None), &request), "none");
-        assert!(said(&parent(1, limits::ACT_DEPTH_MAX, None), &request).contains("as many ancestors"));
+        assert_eq!(outcome(&parent(1, limits::ACT_DEPTH_MAX - 1, None), &request), "none");
+        assert!(outcome(&parent(1, limits::ACT_DEPTH_MAX, None), &request).contains("as many ancestors"));
     }
 }

@@ -1,4 +1,4 @@
-//! The request for an identity, checked on its own: what it says, not whether it may be granted.
+//! Validation of the identity request, independent of whether it is granted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use crate::id::WorkloadId;
 use crate::policy::blast_radius::BlastRadius;
 use crate::{limits, policy};
 
-/// The platforms that an agent can be of.
+/// Supported platforms.
 pub const PLATFORMS: [&str; 4] = ["mcp", "a2a", "watsonx", "custom"];
 
-/// The members of a request as they came.
+/// Fields as received; not validated.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
-    /// For people.
+    /// Name for people.
     pub agent_name: Option<String>,
     /// One of [`PLATFORMS`].
     pub platform: Option<String>,
-    /// What the agent shall be able to do.
+    /// Requested capabilities.
     pub capabilities: Option<Vec<String>>,
     /// The parent's `agent_id`.
     pub on_behalf_of: Option<String>,
-    /// How far it shall reach at most.
+    /// Requested blast radius.
     pub max_blast_radius: Option<String>,
-    /// A number.
+    /// Requested depth; a JSON number.
     pub delegation_depth: Option<Value>,
-    /// Whatever else.
+    /// Labels without meaning to the fabric.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// A request whose members keep their rules. Made by [`Request::read`] only.
+/// Validated request. Only [`Request::read`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub(super) agent_name: String,
@@ -44,10 +44,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// Checks each member.
+    /// Checks each field.
     ///
     /// # Errors
-    /// [`Error::Invalid`] that names the first that breaks its rule.
+    /// [`Error::Invalid`] with the first field that breaks its rule.
     pub fn read(members: Members) -> Result<Self, Error> {
         Ok(Self {
             agent_name: agent_name(members.agent_name)?,
@@ -126,7 +126,7 @@ fn delegation_depth(depth: Option<&Value>) -> Result<u32, Error> {
 fn metadata(pairs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Error> {
     const FIELD: &str = "metadata";
     if pairs.len() > limits::METADATA_MAX {
-        return Err(invalid(FIELD, format!("must have at most {} members", limits::METADATA_MAX)));
+        return Err(invalid(FIELD, format!("must have at most {} entries", limits::METADATA_MAX)));
     }
     let is_named = |name: &String| {
         (1..=limits::METADATA_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_request_asks_for_the_least() {
+    fn minimal_request_has_defaults() {
         let request = Request::read(members()).expect("well formed");
         assert_eq!((request.delegation_depth, request.max_blast_radius), (0, None));
         assert_eq!((request.on_behalf_of, request.metadata.len()), (None, 0));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_accepted_at_their_limits_and_refused_beyond() {
+    fn fields_are_accepted_at_their_limit_and_refused_beyond() {
         let name = |bytes| Members { agent_name: Some("n".repeat(bytes)), ..members() };
         assert!(Request::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
         assert!(refused(name(limits::AGENT_NAME_BYTES_MAX + 1)).starts_with("agent_name: must be 1 to 256"));
@@ -207,7 +207,7 @@ mod tests {
         let (most, name, value) =
             (limits::METADATA_MAX, limits::METADATA_NAME_BYTES_MAX, limits::METADATA_VALUE_BYTES_MAX);
         assert!(Request::read(with(most, name, value)).is_ok());
-        assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 members");
+        assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 entries");
         assert!(refused(with(1, name + 1, 1)).starts_with("metadata: names must be 1 to 128 bytes"));
         assert_eq!(
             refused(with(1, 1, value + 1)),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_names_its_member_and_its_rule() {
+    fn refusal_names_field_and_rule() {
         for (members, text) in [
             (Members { agent_name: None, ..members() }, "agent_name: is required"),
             (Members { agent_name: Some(String::new()), ..members() }, "agent_name: must be 1 to 256"),
@@ -258,8 +258,8 @@ mod tests {
                 "metadata: values must be at most 512 bytes without control",
             ),
         ] {
-            let said = refused(members);
-            assert!(said.starts_with(text), "{said} is not {text}");
+            let refusal = refused(members);
+            assert!(refusal.starts_with(text), "{refusal} is not {text}");
         }
     }
 }

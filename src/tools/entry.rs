@@ -1,4 +1,4 @@
-//! A tool entry that keeps every rule (contract §5; specification, "Universal tool entry").
+//! Validation of a tool entry (contract §5; specification, "Universal tool entry").
 
 use url::Url;
 
@@ -6,58 +6,58 @@ use crate::policy::blast_radius::BlastRadius;
 use crate::state::command::Tool;
 use crate::{limits, policy};
 
-/// The protocols by which a tool can be called (specification, "Universal tool entry").
+/// Supported protocols of a tool call (specification, "Universal tool entry").
 pub const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
 
-/// What a protocol must be, for people.
+/// Rule of a protocol field, for error texts.
 pub const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
 
-/// A rule of the entry that is broken.
+/// A broken rule of a tool entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{member}: {rule}")]
 pub struct Error {
-    /// The member.
+    /// The field.
     pub member: &'static str,
-    /// What holds for it.
+    /// Its rule.
     pub rule: String,
 }
 
-/// The members as they came; nothing is checked yet. Absent is `None` or empty.
+/// Fields as received; not validated. Absent is `None` or empty.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     /// Unique identifier of the tool.
     pub tool_id: Option<String>,
-    /// For people.
+    /// Name for people.
     pub name: Option<String>,
-    /// What `aud` of a token must be (RFC 8707).
+    /// Required `aud` of a token (RFC 8707).
     pub resource_uri: Option<String>,
-    /// What a token must have.
+    /// Capabilities that a token must have.
     pub required_capabilities: Vec<String>,
-    /// The most that a token may reach.
+    /// Maximum blast radius of a token.
     pub max_blast_radius: Option<String>,
-    /// Whether a token must be bound to one call.
+    /// Whether a token needs an execution scope.
     pub requires_execution: bool,
-    /// Values of `exec_act`.
+    /// Allowed values of `exec_act`.
     pub allowed_operations: Vec<String>,
-    /// Values of `target`.
+    /// Allowed values of `target`.
     pub allowed_targets: Vec<String>,
-    /// By which it can be called; empty is `mcp`.
+    /// Accepted protocols; empty means `mcp`.
     pub protocols: Vec<String>,
-    /// For people.
+    /// Description for people.
     pub description: Option<String>,
-    /// Of its schema, semver.
+    /// Version of its schema, semver.
     pub version: Option<String>,
 }
 
-/// An entry that keeps every rule.
+/// Validated tool entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Tool);
 
 impl Entry {
-    /// Checks the members in the order of the specification's table.
+    /// Checks the fields in the order of the specification's table.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first broken rule.
     pub fn read(members: Members) -> Result<Self, Error> {
         let tool_id = tool_id(members.tool_id)?;
         let name = name(members.name)?;
@@ -82,7 +82,7 @@ impl Entry {
             && members.allowed_operations.is_empty()
             && members.allowed_targets.is_empty()
         {
-            let rule = "needs allowed_operations or allowed_targets: there is nothing to bind a call to";
+            let rule = "requires allowed_operations or allowed_targets: without them there is no constraint";
             return Err(broken("requires_execution", rule));
         }
         let every = ("protocols", members.protocols.as_slice(), PROTOCOLS.len());
@@ -109,13 +109,13 @@ impl Entry {
         }))
     }
 
-    /// By which protocols the tool can be called.
+    /// Accepted protocols.
     #[must_use]
     pub fn protocols(&self) -> &[String] {
         &self.0.protocols
     }
 
-    /// As the log has it.
+    /// The entry as replicated.
     #[must_use]
     pub fn into_tool(self) -> Tool {
         self.0
@@ -126,8 +126,8 @@ fn broken(member: &'static str, rule: impl Into<String>) -> Error {
     Error { member, rule: rule.into() }
 }
 
-/// Contract §5: "1–256 printable ASCII without `/?#%` or space". A dot segment cannot be the end of a
-/// URL (RFC 3986 §5.2.4), so a tool of that name could be neither read nor deregistered.
+/// Contract §5: "1–256 printable ASCII without `/?#%` or space". Not a dot segment: URLs drop them (RFC 3986 §5.2.4), so
+/// the tool could be neither read nor deregistered.
 fn tool_id(given: Option<String>) -> Result<String, Error> {
     let tool_id = given.ok_or_else(|| broken("tool_id", "is required"))?;
     let well_formed = is_printable(&tool_id, limits::TOOL_ID_BYTES_MAX)
@@ -152,21 +152,21 @@ fn name(given: Option<String>) -> Result<String, Error> {
     Err(broken("name", format!("must be 1 to {bytes_max} bytes of UTF-8 without control characters")))
 }
 
-/// A description may have several lines, and nothing else that a terminal would obey.
+/// A description may have several lines, but no other control characters, which a terminal would interpret.
 fn description(given: Option<&str>) -> Result<(), Error> {
     let Some(given) = given else { return Ok(()) };
-    let is_obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-    if given.len() <= limits::TOOL_DESCRIPTION_BYTES_MAX && !given.contains(is_obeyed) {
+    let is_interpreted = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    if given.len() <= limits::TOOL_DESCRIPTION_BYTES_MAX && !given.contains(is_interpreted) {
         return Ok(());
     }
     let bytes_max = limits::TOOL_DESCRIPTION_BYTES_MAX;
     let rule =
-        format!("must be at most {bytes_max} bytes of UTF-8, without control characters but line breaks");
+        format!("must be at most {bytes_max} bytes of UTF-8, without control characters except line breaks");
     Err(broken("description", rule))
 }
 
-/// RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component". Stored as it was
-/// given: `aud` is compared byte for byte.
+/// RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component". Not normalized: `aud` is compared
+/// byte for byte.
 fn resource_uri(given: Option<&str>) -> Result<(), Error> {
     let Some(given) = given else { return Ok(()) };
     let well_formed = is_printable(given, limits::URI_BYTES_MAX)
@@ -198,7 +198,7 @@ fn version(given: Option<&str>) -> Result<(), Error> {
     Err(broken("version", rule))
 }
 
-/// A list whose entries all are as `rule` says, each once.
+/// A list of distinct entries that all satisfy `rule`.
 fn list(
     (member, entries, entries_max): (&'static str, &[String], usize),
     rule: &str,
@@ -213,7 +213,7 @@ fn list(
     let mut sorted: Vec<&String> = entries.iter().collect();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
-        return Err(broken(member, "must not name anything twice"));
+        return Err(broken(member, "must not have duplicate entries"));
     }
     Ok(())
 }
@@ -250,20 +250,20 @@ mod tests {
     fn is_refused(member: &str, change: impl FnOnce(&mut Members)) {
         let mut members = smallest();
         change(&mut members);
-        let shown = format!("{members:?}");
-        let error = Entry::read(members).expect_err(&shown);
-        assert_eq!(error.member, member, "{shown}: {error}");
+        let debug = format!("{members:?}");
+        let error = Entry::read(members).expect_err(&debug);
+        assert_eq!(error.member, member, "{debug}: {error}");
     }
 
     #[test]
-    fn an_entry_without_protocols_takes_mcp() {
+    fn entry_without_protocols_accepts_mcp() {
         assert_eq!(passes(|_| ()).protocols(), ["mcp"]);
         let every = passes(|members| members.protocols = words(&PROTOCOLS));
         assert_eq!(every.protocols(), PROTOCOLS);
     }
 
     #[test]
-    fn a_tool_id_can_be_the_last_segment_of_a_url_and_is_spelled_in_one_way() {
+    fn tool_id_is_one_url_path_segment_with_one_spelling() {
         for id in ["t", "a.b", "...", "<>\"`{}|^~!*'()", "wimse:x", "a@b", "&=+$,;", "\\", "[]"] {
             passes(|members| members.tool_id = Some(id.to_owned()));
         }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_for_people_and_hides_nothing_from_a_terminal() {
+    fn name_and_description_have_no_terminal_control_characters() {
         for name in ["\u{5d0}\u{5d1}", "\u{202e}eman", "\u{1f527}", "a \"b\" <c>", "'; DROP TABLE tools; --"]
         {
             passes(|members| members.name = Some(name.to_owned()));
@@ -305,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_an_absolute_uri_without_a_fragment() {
+    fn resource_is_an_absolute_uri_without_a_fragment() {
         for uri in ["https://tools.example/sql", "HTTPS://Tools.Example:443", "urn:x:y", "mcp://h/p?q=1"] {
             let entry = passes(|members| members.resource_uri = Some(uri.to_owned()));
-            assert_eq!(entry.into_tool().resource_uri.as_deref(), Some(uri), "kept as it was given");
+            assert_eq!(entry.into_tool().resource_uri.as_deref(), Some(uri), "not normalized");
         }
         for uri in [
             "",
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_token_can_have_is_no_requirement() {
+    fn requirement_that_no_token_can_meet_is_refused() {
         passes(|members| members.required_capabilities = words(&["db.read", "a:b/c"]));
         for word in ["", "a b", "a\"", "a\\", "\u{e9}", "a\n"] {
             is_refused("required_capabilities", |members| members.required_capabilities = words(&[word]));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_needs_something_to_bind_to() {
+    fn requires_execution_needs_operations_or_targets() {
         is_refused("requires_execution", |members| members.requires_execution = true);
         passes(|members| {
             members.requires_execution = true;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_and_versions_are_of_a_known_form() {
+    fn malformed_protocol_or_version_is_refused() {
         for protocol in ["", "MCP", "grpc", "a2a", "mcp "] {
             is_refused("protocols", |members| members.protocols = words(&[protocol]));
         }
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_named_twice() {
+    fn duplicate_list_entry_is_refused() {
         let twice = || words(&["http", "mcp", "http"]);
         is_refused("required_capabilities", |members| members.required_capabilities = twice());
         is_refused("allowed_operations", |members| members.allowed_operations = twice());
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_at_its_longest_passes_and_one_byte_more_is_refused() {
+    fn longest_field_passes_and_one_byte_more_is_refused() {
         type Set = fn(&mut Members, String);
         let cases: [(&str, usize, Set); 8] = [
             ("tool_id", limits::TOOL_ID_BYTES_MAX, |m, text| m.tool_id = Some(text)),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_at_its_longest_passes_and_one_entry_more_is_refused() {
+    fn longest_list_passes_and_one_entry_more_is_refused() {
         passes(|members| {
             members.required_capabilities = many(limits::CAPABILITIES_MAX);
             members.allowed_operations = many(limits::TOOL_ALLOWED_MAX);

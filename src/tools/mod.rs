@@ -1,8 +1,7 @@
-//! Tools: the registry, the nine checks of a call, and the audit of both (contract §5).
+//! Tools (contract §5): `registry` of tool entries, `checks` of a tool call, `verify` from request to verdict, and
+//! `audit` of both.
 //!
-//! What a tool asks of a token is written by `registry`; whether a token has it is decided in `checks`,
-//! which reads no state and no clock; `verify` is the line from a request to a verdict; `audit` keeps
-//! what was decided.
+//! `checks` reads neither state nor clock.
 
 pub mod audit;
 pub mod checks;
@@ -14,19 +13,19 @@ use std::sync::Arc;
 
 use crate::state::{CallerFacts, Idempotency};
 
-/// Who asks, and in which request.
+/// Caller of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    /// As authenticated; `None` for nobody, which only development mode knows.
+    /// Authenticated identifier; `None` only in development mode.
     pub id: Option<String>,
-    /// Who acts for it, by its bearer token.
+    /// Actor of its bearer token.
     pub actor: Option<String>,
-    /// Whether it may change what others registered.
+    /// Whether it may change tools of other callers.
     pub is_operator: bool,
     /// `X-Request-Id` of the request.
     pub request_id: String,
-    /// The facts by which the caller is judged when its commands are applied.
+    /// Digests by which `apply` checks subject blocks.
     pub facts: Arc<CallerFacts>,
-    /// Its `Idempotency-Key`, with the request.
+    /// `Idempotency-Key` with the digest of the request.
     pub idempotency: Option<Idempotency>,
 }

@@ -1,7 +1,6 @@
-//! The registry: what a tool entry may say (contract §5), and who may change it.
+//! The tool registry: who may change a tool entry (contract §5), and the audit of each change.
 //!
-//! One registry behind two doors; which of them a request came through is one argument, [`Door`].
-//! Nothing here decides about a token.
+//! Two route sets share one registry; [`Door`] names the one of a request.
 
 use std::fmt;
 
@@ -14,17 +13,17 @@ use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
 use crate::state::{self, Current, State, Told, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
-/// Which tools a request can see.
+/// Route set of a request, which determines the visible tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// `/v1/tools`: every one.
+    /// `/v1/tools`: all tools.
     Every,
-    /// `/v1/mcp/tools`: those that take `mcp`.
+    /// `/v1/mcp/tools`: tools that accept `mcp`.
     Mcp,
 }
 
 impl Door {
-    /// The protocol that a tool must take.
+    /// Protocol that a visible tool accepts.
     #[must_use]
     pub fn protocol(self) -> Option<&'static str> {
         match self {
@@ -34,19 +33,19 @@ impl Door {
     }
 }
 
-/// What the caller says is there (RFC 9110 §13.1).
+/// Preconditions of a write (RFC 9110 §13.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// `If-Match`: one of these states. Empty: not asked for.
+    /// `If-Match`: one of these versions. Empty: no such precondition.
     pub expected: Vec<ToolVersion>,
-    /// `If-Match: *`: any.
+    /// `If-Match: *`: the tool exists.
     pub must_exist: bool,
-    /// `If-None-Match: *`: none.
+    /// `If-None-Match: *`: the tool does not exist.
     pub must_be_new: bool,
 }
 
 impl Condition {
-    /// Whether it holds for a tool that is there.
+    /// Whether it holds for an existing tool.
     #[must_use]
     pub fn holds_for(&self, there: &ToolRow) -> bool {
         let is_expected = |version: ToolVersion| self.expected.contains(&version);
@@ -54,17 +53,17 @@ impl Condition {
     }
 }
 
-/// What was done. The text is for people.
+/// Effect of a write. Its text goes into audit notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The tool is new.
     Registered,
     /// Its entry is another.
-    Replaced,
+    /// Its entry was replaced.
     /// Its entry was what it should be.
-    Unchanged,
+    /// It had this entry already.
     /// It is gone.
-    Deregistered,
+    /// It was removed.
 }
 
 impl fmt::Display for Outcome {
@@ -72,27 +71,27 @@ impl fmt::Display for Outcome {
         f.write_str(match self {
             Self::Registered => "registered",
             Self::Replaced => "replaced",
-            Self::Unchanged => "found unchanged",
+            Self::Unchanged => "unchanged",
             Self::Deregistered => "deregistered",
         })
     }
 }
 
-/// Why the registry did not do, or does not say, what it was asked to.
+/// Reason for which the registry refused a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// It was refused, or is not known to have been done.
+    /// Refused, or the outcome is unknown.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// It could not be audited, so that it was not done.
+    /// Not done: its audit entry could not be begun.
     #[error(transparent)]
     Audit(#[from] audit::Error),
-    /// What came of it could not be audited. The same request may be sent again.
-    #[error("{outcome}, but that could not be audited; send the same request again")]
+    /// Done or refused, but its audit entry could not be written. A retry is safe.
+    #[error("{outcome}, but the audit entry could not be written; retry the same request")]
     Unaudited {
-        /// What came of it, for people.
+        /// Its effect.
         outcome: String,
-        /// Why.
+        /// Error of the audit.
         source: audit::Error,
     },
 }
@@ -100,39 +99,38 @@ pub enum Error {
 /// A tool after it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
-    /// What was done.
+    /// Effect of the write.
     pub outcome: Outcome,
-    /// The tool as it is now.
+    /// The tool after it.
     pub row: ToolRow,
 }
 
-/// Everything the registry needs.
+/// Dependencies of the registry.
 pub struct Registry {
-    /// The replicated state.
+    /// Replicated state.
     pub state: State,
     /// The audit of this node.
     pub audit: Audit,
     /// Time.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
 impl Registry {
-    /// Registers a tool. One that is there with the same entry is left as it is, with another it is
-    /// refused.
+    /// Registers a tool. An existing tool with the same entry stays as it is; with another entry it is a conflict.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error::State`] with the refusal of `apply`; [`Error::Audit`], [`Error::Unaudited`].
     pub async fn register(&self, entry: Entry, caller: &Caller) -> Result<Written, Error> {
         self.put(entry, false, Condition::default(), caller).await
     }
 
-    /// Registers a tool, or replaces its entry. A replacement is answered only when no member can answer by the entry
-    /// before it.
+    /// Registers a tool or replaces its entry. A replacement is acknowledged once no member can answer from the earlier
+    /// entry.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// As [`Self::register`].
     pub async fn replace(
         &self,
         entry: Entry,
@@ -171,8 +169,8 @@ impl Registry {
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
                 self.done(open, Told { outcome, is_repeated }, action).await?;
-                // What was there allowed other calls. A request that found it unchanged may be the retry of one whose
-                // acknowledgement failed.
+                // The earlier entry may have allowed other calls. An unchanged one may be the retry of a replacement
+                // whose acknowledgement failed.
                 if replaces && outcome != Outcome::Registered {
                     self.state.acknowledged().await?;
                 }
@@ -182,10 +180,10 @@ impl Registry {
         }
     }
 
-    /// Deregisters a tool that can be seen through `door`. Answered only when no member can still find it.
+    /// Deregisters a tool visible through `door`. Acknowledged once no member can still find it.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// As [`Self::register`]; [`state::Error::UnknownTool`].
     pub async fn deregister(
         &self,
         tool_id: String,
@@ -212,7 +210,7 @@ impl Registry {
                 let is_gone = matches!(error, state::Error::UnknownTool);
                 let refused = self.refused(open, error, Action::Deregister, &tool_id).await;
                 if is_gone {
-                    // It may have gone by an earlier request whose acknowledgement failed.
+                    // An earlier request may have removed it whose acknowledgement failed.
                     self.state.acknowledged().await?;
                 }
                 Err(refused)
@@ -220,7 +218,7 @@ impl Registry {
         }
     }
 
-    /// A tool that can be seen through `door`.
+    /// A tool visible through `door`.
     ///
     /// # Errors
     /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
@@ -233,7 +231,7 @@ impl Registry {
         Ok(visible.ok_or(state::Error::UnknownTool)?)
     }
 
-    /// A page of the tools, in the order of ids.
+    /// One page of the tools, by `tool_id`.
     ///
     /// # Errors
     /// [`state::Error::Damaged`].
@@ -241,8 +239,8 @@ impl Registry {
         Ok(self.state.tools(query)?)
     }
 
-    /// Before anything is proposed: what cannot be audited is not done, and what is done is audited even if
-    /// nobody waits for it.
+    /// Begins the audit entry before the proposal: nothing is done that cannot be audited, and a write is audited even
+    /// if its caller has disconnected.
     fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<Open, Error> {
         let begun = self.audit.begin(Draft::undecided(action, tool_id, caller, self.clock.now()));
         if begun.is_err() {
@@ -254,10 +252,10 @@ impl Registry {
     async fn done(&self, open: Open, told: Told<Outcome>, action: Action) -> Result<(), Error> {
         let outcome = format!("the tool was {}", told.outcome);
         let (result, outcome) = match told {
-            // The write has its own entry; a second one like it would say what did not happen.
+            // The original write has its own entry; a second one like it would record a change that did not happen.
             Told { is_repeated: true, .. } => {
-                let asked = "the outcome of an earlier request, asked for again; nothing changed";
-                ("repeated", format!("{asked} ({outcome})"))
+                let notes = "duplicate of an earlier request; nothing changed";
+                ("repeated", format!("{notes} ({outcome})"))
             }
             Told { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
             Told { .. } => ("done", outcome),
@@ -270,7 +268,7 @@ impl Registry {
         recorded.await.map_err(|source| Error::Unaudited { outcome, source })
     }
 
-    /// A refusal is audited if it is about a tool that is there: what never was has no trail.
+    /// A refusal is audited only if the tool exists: an unknown tool has no trail.
     async fn refused(&self, open: Open, error: state::Error, action: Action, tool_id: &str) -> Error {
         let (decision, result) = match &error {
             state::Error::Write(cluster::Error::OutcomeUnknown) | state::Error::Undecodable => {
@@ -295,7 +293,7 @@ impl Registry {
             (Err(source), Decision::Deny) => {
                 Error::Unaudited { outcome: "the write was refused".to_owned(), source }
             }
-            // Its caller is told that the outcome is unknown, whatever became of the audit.
+            // The caller gets "outcome unknown", with or without an audit entry.
             _ => error.into(),
         }
     }

@@ -1,7 +1,7 @@
-//! From a request to a verdict: may this token call this tool, in this way, now?
+//! Verification of a tool call: may this token call this tool now?
 //!
-//! request → fresh → check 1 → log position → tool → checks 2 to 9 → spent → audit. [`Verifier::verify`] is that
-//! line. What a check asks is in `checks`; here is what they must be given, and in which order.
+//! [`Verifier::verify`] is: freshness lease, check 1, log position, tool, checks 2 to 9, single use, audit. The checks
+//! are in `checks`; here is their input.
 
 use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft};
@@ -18,38 +18,38 @@ use crate::telemetry::Metrics;
 use crate::token::foreign::Credential;
 use crate::token::{BodyHash, CertificateDigest};
 
-/// Everything a verification needs.
+/// Dependencies of a verification.
 pub struct Verifier {
-    /// What our tokens are judged by.
+    /// Verifies our own tokens.
     pub own_tokens: OwnTokens,
-    /// The replicated state.
+    /// Replicated state.
     pub state: State,
-    /// Which blast radius lies within which.
+    /// Order of blast radii.
     pub containment: Containment,
-    /// Where it is kept what was decided.
+    /// Audit of this node.
     pub audit: Audit,
     /// Time.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// The members of a request as they came.
+/// Fields as received; not validated.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// The tool that is called.
+    /// The called tool.
     pub tool_id: Option<String>,
-    /// The token that was presented to it.
+    /// The presented token.
     pub token: Option<String>,
-    /// By which protocol; `mcp` if not said.
+    /// Protocol of the call; default `mcp`.
     pub protocol: Option<String>,
     /// SHA-256 of the call's body in base64url.
     pub request_body_hash: Option<String>,
-    /// `cnf` with its `x5t#S256`: the client certificate that the tool server saw.
+    /// `x5t#S256` of `cnf`: the client certificate that the tool server received.
     pub certificate_digest: Option<String>,
 }
 
-/// A request that keeps every rule.
+/// Validated request.
 pub struct Request {
     tool_id: String,
     token: String,
@@ -59,10 +59,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// Checks the members in the order of the specification.
+    /// Checks the fields in the order of the specification.
     ///
     /// # Errors
-    /// [`Error::Invalid`] by the first rule that is broken.
+    /// [`Error::Invalid`] with the first broken rule.
     pub fn read(members: Members) -> Result<Self, Error> {
         let required = |field, value: Option<String>| match value {
             Some(text) if !text.is_empty() => Ok(text),
@@ -89,47 +89,47 @@ impl Request {
     }
 }
 
-/// A token that passed, for the answer.
+/// Verdict on a token that passed.
 #[derive(Debug)]
 pub struct Verdict {
     /// The tool.
     pub tool_id: String,
-    /// The protocol of the call.
+    /// Protocol of the call.
     pub protocol: &'static str,
-    /// The token, and its nine checks.
+    /// The token and its check results.
     pub verified: Verified,
 }
 
-/// Why a token was not verified.
+/// Reason for which a token was not verified.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A member is missing, or breaks its rule.
+    /// A field is missing or breaks its rule.
     #[error("{field}: {rule}")]
     Invalid {
-        /// The member.
+        /// The field.
         field: &'static str,
         /// The rule.
         rule: &'static str,
     },
-    /// There is no such tool.
+    /// No such tool.
     #[error("there is no tool with this tool_id")]
     UnknownTool,
     /// A check failed.
     #[error(transparent)]
     Failed(Failure),
-    /// The token was issued after a state that this node has not reached.
+    /// This node has not reached the log position at which the token was minted.
     #[error("this node has not applied the log that the token was issued after")]
     Behind,
-    /// The state could not be asked or changed, or is not known to have been.
+    /// The state could not be read or written, or the outcome is unknown.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// What was decided could not be kept, so it is not answered.
+    /// The audit entry could not be written, so there is no verdict.
     #[error(transparent)]
     Audit(#[from] audit::Error),
 }
 
 impl Error {
-    /// One word for the metric's label `result`: those of the audit where there is an entry.
+    /// Value of the metric label `result`; equal to the decision of the audit entry, if there is one.
     const fn label(&self) -> &'static str {
         match self {
             Self::Invalid { .. } => "invalid_request",
@@ -142,12 +142,11 @@ impl Error {
 }
 
 impl Verifier {
-    /// Checks a token that was presented to a tool. What comes of it is in the audit before it is
-    /// answered; an execution-scoped token is spent by it. `whose` is the token's subject once its signature
-    /// is verified, also of one that is refused after that.
+    /// Verifies a token presented to a tool. The verdict is in the audit before it is returned; an execution-scoped token
+    /// is spent by it. `whose` is set to the token's subject once its signature is verified, also if it is refused later.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error`]: each variant is one outcome.
     pub async fn verify(
         &self,
         members: Members,
@@ -168,34 +167,34 @@ impl Verifier {
         caller: &Caller,
         whose: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
-        // Before anything is looked up (design §4).
+        // The lease is checked before any lookup (design §4).
         let fresh = self.state.fresh().await?;
         self.state.judges_by_time(&fresh)?;
         let mut now = self.clock.now();
         let mut authentic = self.authenticate(&fresh, &request, now);
-        // Only a token of ours can make this node wait. The tool is read after that: what it asked for when
-        // the token was issued is the least that it asks for here.
+        // Only a token of ours can make this node wait. The tool is read after that: its requirements are then at least
+        // as new as the token.
         let caught_up = match &authentic {
             Ok(authentic) => self.catch_up(authentic.credential()).await,
             Err(_) => Ok(false),
         };
         if let Ok(true) = caught_up {
-            // Meanwhile the token may have expired, or its key been tainted.
+            // Meanwhile the token may have expired or its key been tainted.
             now = self.clock.now();
             authentic = self.authenticate(&fresh, &request, now);
         }
-        // "An unknown tool is confirmed with the leader before 404."
+        // An unknown tool is confirmed by a linearizable read before 404.
         let tool = self.state.confirmed(|| self.tool(&request.tool_id)).await?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             say_whose(&mut draft, authentic.credential());
             *whose = Some(authentic.credential().sub().clone());
         }
-        // Before a token is spent: what cannot be audited is not done.
+        // Begun before the token is spent: nothing is done that cannot be audited.
         let open = self.audit.begin(draft)?;
         let outcome = match caught_up {
             Ok(_) => self.judge(&fresh, authentic, &tool, &request, caller).await,
-            Err(behind) => Err(behind),
+            Err(error) => Err(error),
         };
         self.count(&outcome);
         open.record(|draft| say_outcome(draft, &outcome)).await?;
@@ -209,8 +208,8 @@ impl Verifier {
         checks::token(&request.token, &keys, request.presented.as_ref(), now)
     }
 
-    /// "It waits for a token's `idx` if it is behind it." Indexes of another incarnation say nothing.
-    /// Whether it had to wait.
+    /// "It waits for a token's `idx` if it is behind it." Positions of another incarnation are not comparable. Returns
+    /// whether it had to wait.
     async fn catch_up(&self, credential: &Credential) -> Result<bool, Error> {
         let here = self.state.index().incarnation;
         let Some(position) = credential.idx().filter(|idx| Some(idx.incarnation) == here) else {
@@ -242,8 +241,8 @@ impl Verifier {
         let call = Call { protocol: request.protocol, request_body_hash: request.body.as_ref() };
         let verified =
             checks::examine(authentic, facts, call, tool, &self.containment).map_err(Error::Failed)?;
-        // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log
-        // entry": of many at once, the log lets one pass.
+        // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log entry": of
+        // concurrent verifications, `apply` lets one pass.
         let Some(execution) = execution else { return Ok(verified) };
         let owner = state::owner(caller.id.as_deref().unwrap_or_default());
         let state = self.state.on_behalf_of(&caller.facts);
@@ -282,7 +281,7 @@ impl Verifier {
     }
 }
 
-/// What is spent of a token that is good for one action: it, by `jti`, never its text.
+/// Digest of a single-use token, by `iss` and `jti`.
 fn execution(credential: &Credential) -> Option<Digest128> {
     credential.execution()?;
     let jti = credential.jti()?;
@@ -294,7 +293,7 @@ fn draft(request: &Request, caller: &Caller, now: Timestamp) -> Draft {
     Draft { protocol: Some(request.protocol.to_owned()), ..undecided }
 }
 
-/// Only what a good signature says: a trail does not accuse anybody by what a stranger wrote.
+/// Only after the signature is verified: an entry names no subject that an attacker could have written.
 fn say_whose(draft: &mut Draft, credential: &Credential) {
     draft.subject = Some(credential.sub().to_string());
     draft.actor = credential.act().map(|act| act.sub.clone());

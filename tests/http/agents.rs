@@ -395,7 +395,7 @@ async fn parent_must_be_known_owned_live_and_unrevoked() {
     let (gateway, second, chief) =
         (node.certified("gateway"), node.certified("second"), node.certified("chief"));
     let parent = issued(&issue_over(&node, &gateway, &root()).await);
-    let unknown = "on_behalf_of: the caller has had no agent with this agent_id issued";
+    let unknown = "on_behalf_of: no agent of the caller has this agent_id";
     for id in [
         "wimse://trust.example/agent/mcp/3f1c2a9e-7d44-4a53-9a2e-0c5b6f0d1e22",
         "wimse://trust.example/ns/demo/sa/reporter",
@@ -422,7 +422,7 @@ async fn parent_must_be_known_owned_live_and_unrevoked() {
     }
     node.advance_secs(30 * DAY_SECS);
     let answer = issue_over(&node, &gateway, &child_of(&parent)).await;
-    answer.is_refused(403, "access_denied", "on_behalf_of: the parent has come to the end of its life");
+    answer.is_refused(403, "access_denied", "on_behalf_of: the parent has expired");
 }
 
 #[tokio::test]

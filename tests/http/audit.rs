@@ -82,7 +82,7 @@ async fn retried_write_is_audited_and_counted_as_a_retry() {
         assert_eq!(node.call("DELETE", &path, &[("idempotency-key", "k2")], "").await.status, 204);
     }
     let entries = trail(&node, "").await;
-    let again = "the outcome of an earlier request, asked for again; nothing changed";
+    let again = "duplicate of an earlier request; nothing changed";
     let (deregistered, registered) =
         (format!("{again} (the tool was deregistered)"), format!("{again} (the tool was registered)"));
     let told = [&deregistered, "the tool was deregistered", &registered, "the tool was registered"];
@@ -174,7 +174,7 @@ async fn blocks_of_the_audit_are_read_oldest_first_from_anywhere() {
 }
 
 /// Notes of an entry whose caller disconnected.
-const ABANDONED: &str = "nobody waited for the outcome; whether it was done is not known";
+const ABANDONED: &str = "the caller disconnected before the outcome was known";
 
 /// Sends a request and disconnects: early, before the request is read, or `later`, while it is handled.
 async fn send_and_hang_up(node: &Node, (method, path): (&str, &str), body: &Value, later: u32) {

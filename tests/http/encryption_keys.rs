@@ -155,7 +155,7 @@ async fn keys_of_unknown_revoked_and_ended_agents_are_not_returned() {
     for agent in [&parent, &child, &other] {
         assert_eq!(register(&node, agent, &key(1)).await.status, 201);
     }
-    let unknown = "there is no agent in force with this workload_id";
+    let unknown = "no active agent has this workload_id";
     keys_of(&node, "wimse://trust.example/agent/mcp/none").await.is_refused(404, "not_found", unknown);
     let keyless = keys_of(&node, "wimse://trust.example/ns/demo/sa/reporter").await;
     keyless.is_refused(404, "not_found", "no encryption key is registered for this workload_id");
@@ -266,7 +266,7 @@ async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
     let (its_own, others) = (bearer(&agent), bearer(&other));
     let [its_own, others] = [&its_own, &others].map(|value| [("authorization", value.as_str())]);
     let neither =
-        "workload_id: must be the subject of the bearer token, or an agent that the caller had issued";
+        "workload_id: must be the subject of the bearer token, or an agent issued to the caller";
     for name in ["stranger", "operator"] {
         let answer = node.call_over(&node.certified(name), "DELETE", &path(&kids[0]), &[], "").await;
         answer.is_refused(403, "access_denied", neither);
@@ -296,7 +296,7 @@ async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
     reused.is_refused(422, "invalid_request", "the Idempotency-Key was used with another request");
     let none = path(&kids[2]).replace(&agent.id, "wimse://trust.example/agent/mcp/none");
     let unknown = node.call_over(&gateway, "DELETE", &none, &[], "").await;
-    unknown.is_refused(404, "not_found", "there is no agent in force with this workload_id");
+    unknown.is_refused(404, "not_found", "no active agent has this workload_id");
     let list = format!("{PATH}?workload_id={}", agent.id);
     let left = node.call_over(&gateway, "GET", &list, &[], "").await.json();
     assert_eq!((left["keys"].as_array().map(Vec::len), &left["keys"][0]["kid"]), (Some(1), &json!(kids[2])));

@@ -1,9 +1,7 @@
-//! Checks audit that somebody has exported, from its lines alone: every hash is computed again, and every
-//! link is followed.
+//! Offline verification of exported audit: computes every hash anew and follows every link.
 //!
-//! A line is a block or an entry, in exactly the form that is hashed. Blocks stand oldest first, as
-//! `/v1/audit/blocks` answers them; entries newest first, as a tool's trail does. What a file begins after
-//! and what it ends with it cannot prove by itself: [`Summary`] says both.
+//! A line is a block or an entry in its canonical form. Blocks are oldest first, as `/v1/audit/blocks` returns them;
+//! entries newest first, as a tool's trail. A file cannot prove its own beginning and end: [`Summary`] reports both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,42 +10,42 @@ use serde::Serialize;
 use super::entry::{Block, Entry, block_hash, text_of};
 use crate::json;
 
-/// What is wrong with a line.
+/// Fault of one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// No JSON, or with other members.
-    #[error("is neither a block nor an entry of the audit")]
+    /// Not JSON, or with unknown fields.
+    #[error("is neither an audit block nor an audit entry")]
     Unreadable,
-    /// The same content in other bytes.
+    /// Not in canonical form.
     #[error("is not written in the form that is hashed (RFC 8785)")]
     NotCanonical,
-    /// The content was changed, or the hash.
+    /// The content or the hash was changed.
     #[error("entry {0}: its hash is not that of its content")]
     EntryHash(String),
-    /// The content was changed, or the hash.
+    /// The content or the hash was changed.
     #[error("block {sequence} of node {node_id}: its hash is not that of its content")]
     BlockHash {
-        /// Whose.
+        /// Its node.
         node_id: u64,
-        /// Which.
+        /// Its sequence.
         sequence: u64,
     },
-    /// Something was removed, put in, or put elsewhere.
-    #[error("entry {id}: is not linked with the entry beside it that node {node} wrote about {tool_id}")]
+    /// An entry was removed, inserted or moved.
+    #[error("entry {id}: is not linked with the adjacent entry of node {node} about {tool_id}")]
     EntryLink {
         /// Its id.
         id: String,
-        /// Whose.
+        /// Its node.
         node: String,
         /// The tool.
         tool_id: String,
     },
-    /// Something was removed, put in, or put elsewhere.
-    #[error("block {sequence} of node {node_id}: does not follow the block of that node before it")]
+    /// A block was removed, inserted or moved.
+    #[error("block {sequence} of node {node_id}: does not follow the previous block of that node")]
     BlockLink {
-        /// Whose.
+        /// Its node.
         node_id: u64,
-        /// Which.
+        /// Its sequence.
         sequence: u64,
     },
     /// Blocks and entries in one file.
@@ -55,51 +53,50 @@ pub enum Fault {
     Mixed,
 }
 
-/// What was found to hold together.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Entries, those in blocks counted.
+    /// Entries, including those in blocks.
     pub entries: u64,
     /// Blocks.
     pub blocks: u64,
-    /// Tools that entries are about.
+    /// Tools with entries.
     pub tools: usize,
-    /// Chains whose first entry here follows one that is not here.
+    /// Chains whose first entry in the file has a predecessor outside it.
     pub chains_begun_before: usize,
     /// The blocks of each node.
     pub nodes: BTreeMap<u64, Blocks>,
-    /// `hash` of the newest entry of each node, if there were no blocks.
+    /// `hash` of the newest entry of each node; of files of entries only.
     pub newest: BTreeMap<String, String>,
 }
 
-/// The blocks of a node.
+/// Blocks of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// The sequence of the first.
+    /// First sequence.
     pub first: u64,
-    /// The sequence of the last.
+    /// Last sequence.
     pub last: u64,
-    /// The hash of the last.
+    /// `hash` of the last.
     pub hash: String,
 }
 
-/// Checks lines, one after the other.
+/// Verifies a file line by line.
 #[derive(Debug, Default)]
 pub struct Verifier {
     summary: Summary,
-    /// By whose entries and about which tool. Of blocks: `hash` of the entry before. Of entries:
-    /// `prev_hash` of the one after.
+    /// By node and tool. Of blocks: `hash` of the previous entry. Of entries: `prev_hash` of the next newer entry.
     links: BTreeMap<(String, String), String>,
     tools: BTreeSet<String>,
     is_of_entries: bool,
 }
 
 impl Verifier {
-    /// Checks the next line, which is given without its line break. What comes after a line with faults is
-    /// checked against what that line says of itself, so that one change is not said of all behind it.
+    /// Verifies the next line, given without its line break. After a faulty line, the next one is checked against the
+    /// stated hash of the faulty one: one change is one fault.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every fault of the line.
     pub fn line(&mut self, line: &[u8]) -> Result<(), Vec<Fault>> {
         let value = json::parse(line).map_err(|_| vec![Fault::Unreadable])?;
         let is_block = value.get("entries").is_some();
@@ -122,11 +119,11 @@ impl Verifier {
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    /// What was found.
+    /// Result of all lines.
     #[must_use]
     pub fn finish(mut self) -> Summary {
         if self.summary.blocks == 0 {
-            // The last one seen of each chain is its oldest.
+            // The last line of each chain is its oldest entry.
             self.summary.chains_begun_before = self.links.values().filter(|hash| !hash.is_empty()).count();
         }
         self.summary.tools = self.tools.len();
@@ -179,13 +176,13 @@ impl Verifier {
     }
 }
 
-/// Two documents of the same meaning have one form only, so that no byte of it can change unseen.
+/// One meaning has one form: no byte can change unnoticed.
 fn not_canonical(document: &impl Serialize, line: &[u8]) -> Option<Fault> {
     let is_canonical = serde_json::to_vec(document).is_ok_and(|canonical| canonical == line);
     (!is_canonical).then_some(Fault::NotCanonical)
 }
 
-/// What is wrong if the hash of an entry is not that of its content.
+/// Compares the hash of an entry with that of its content.
 fn wrong_hash(entry: &Entry) -> Option<Fault> {
     let mut again = entry.clone();
     let is_right = again.seal().is_ok() && again.hash == entry.hash;
@@ -217,7 +214,7 @@ mod tests {
         entry
     }
 
-    /// A tool's trail, oldest first.
+    /// Trail of one tool, oldest first.
     fn trail(entries: usize) -> Vec<Entry> {
         let mut trail: Vec<Entry> = Vec::new();
         for at in 0..entries {
@@ -252,7 +249,7 @@ mod tests {
     fn verify(lines: &[Vec<u8>]) -> Result<Summary, (usize, Fault)> {
         let mut verifier = Verifier::default();
         for (at, line) in lines.iter().enumerate() {
-            // The first fault of the first line that has any.
+            // The first fault of the first faulty line.
             verifier.line(line).map_err(|faults| (at, faults[0].clone()))?;
         }
         Ok(verifier.finish())
@@ -263,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_holds_together() {
+    fn intact_export_verifies() {
         let summary = verify(&newest_first(&trail(5))).expect("holds");
         assert_eq!(
             (summary.entries, summary.blocks, summary.tools, summary.chains_begun_before),
@@ -280,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_byte_anywhere_is_found_where_it_is() {
+    fn one_changed_byte_is_located() {
         let lines = newest_first(&trail(3));
         let blocks: Vec<_> = blocks().iter().map(line).collect();
         for lines in [lines, blocks] {
@@ -298,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_put_in_twice_or_elsewhere_is_found() {
+    fn removed_duplicated_or_moved_line_is_detected() {
         let lines = newest_first(&trail(5));
         for at in 1..lines.len() - 1 {
             let mut removed = lines.clone();
@@ -328,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_found_and_said_once() {
+    fn each_fault_is_reported_once() {
         let mut lines = newest_first(&trail(9));
         let at = lines[2].windows(7).position(|part| part == b"\"allow\"").expect("decision");
         lines[2].splice(at..at + 7, b"\"deny\"".iter().copied());
@@ -344,7 +341,7 @@ mod tests {
         assert!(matches!(of_content[..], [Fault::EntryHash(_)]));
         assert!(matches!(of_form[..], [Fault::NotCanonical]));
         assert!(matches!(of_place[..], [Fault::EntryLink { .. }]));
-        // Of blocks, both what one holds and where it stands.
+        // A block has faults of its content and of its position.
         let mut blocks = blocks();
         blocks[2].entries[0].decision = "deny".into();
         blocks[2].sequence += 1;
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hashes_again_what_was_changed_breaks_the_link() {
+    fn changed_and_resealed_entry_breaks_the_link() {
         let mut trail = trail(3);
         trail[1].decision = "deny".into();
         trail[1].seal().expect("seal");
@@ -375,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_kept_is_said_and_not_taken_for_a_change() {
+    fn missing_beginning_is_reported_and_is_no_fault() {
         let lines = newest_first(&trail(5));
         assert_eq!(verify(&lines[..3]).expect("holds").chains_begun_before, 1);
         let blocks: Vec<_> = blocks()[1..].iter().map(line).collect();
@@ -400,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_that_is_hashed_is_canonical_json() {
+    fn sealed_form_is_canonical_json() {
         // Names in the order of RFC 8785 §3.2.3; text as §3.2.2.2 escapes it.
         let text = String::from_utf8(line(&entry("n", "t", "", "x"))).expect("text");
         assert!(text.contains(r#""subject":"wimse://a.example/\"\u0001"#), "{text}");

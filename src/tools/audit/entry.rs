@@ -1,5 +1,5 @@
-//! An entry of the audit, and its hash. Its members stand in alphabetical order and are all strings, so
-//! that what is written is RFC 8785 canonical JSON as it stands, and anybody can compute the hash again.
+//! An audit entry and its hash. Fields are strings in alphabetical order, so that the serialized entry is RFC 8785
+//! canonical JSON and any party can recompute the hash.
 
 use aws_lc_rs::digest;
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{Action, Decision, Draft};
 use crate::state::AuditHash;
 
-/// An entry of the audit (contract §5). Members that do not apply are left out.
+/// An audit entry (contract §5). Fields that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AuditEntry)]
@@ -18,14 +18,13 @@ pub struct Entry {
     /// `register`, `replace`, `deregister`, `verify` or `admin`; left out of an entry about the audit itself
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// The current actor of a token that was verified (RFC 8693 §4.1); of an administrative act, the identity that
-    /// acted.
+    /// Current actor of a verified token (RFC 8693 §4.1); of an administrative act, the acting identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// Who asked, as authenticated.
+    /// Authenticated caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
-    /// Who acts for the caller.
+    /// Actor of the caller's bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller_actor: Option<String>,
     /// The check that failed.
@@ -33,39 +32,39 @@ pub struct Entry {
     pub check: Option<String>,
     /// `allow`, `deny` or `error`
     pub decision: String,
-    /// Base64url SHA-256 of the RFC 8785 form of the entry without this member.
+    /// Base64url SHA-256 of the RFC 8785 form of the entry without this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
     /// A UUID (RFC 9562).
     pub id: String,
-    /// `jti` of a token that was verified.
+    /// `jti` of a verified token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jti: Option<String>,
-    /// The node that wrote it.
+    /// Node that wrote the entry.
     pub node: String,
-    /// For people.
+    /// Reason, for people.
     pub notes: String,
-    /// `hash` of the entry about the same tool that the node wrote before; empty for the first.
+    /// `hash` of the previous entry of this node about the same tool; empty for the first.
     pub prev_hash: String,
-    /// The protocol of a call.
+    /// Protocol of a tool call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// `X-Request-Id` of the request; empty in an entry about the audit itself.
     pub request_id: String,
-    /// `sub` of a token that was verified.
+    /// `sub` of a verified token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// RFC 3339, UTC, milliseconds.
     pub timestamp: String,
     /// The tool; empty in an entry about an administrative act or the audit itself.
     pub tool_id: String,
-    /// `txn` of a token that was verified.
+    /// `txn` of a verified token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn: Option<String>,
 }
 
 impl Entry {
-    /// What a draft says; the rest is still empty.
+    /// Fields of a draft; the writer sets the others.
     #[must_use]
     pub fn of(draft: Draft) -> Self {
         Self {
@@ -87,10 +86,10 @@ impl Entry {
         }
     }
 
-    /// States its hash, and answers it.
+    /// Sets `hash` and returns it.
     ///
     /// # Errors
-    /// None in practice: strings can be written as JSON.
+    /// None in practice: an entry of strings serializes.
     pub fn seal(&mut self) -> Result<AuditHash, serde_json::Error> {
         self.hash.clear();
         let hash = sha256(&serde_json::to_vec(self)?);
@@ -100,7 +99,7 @@ impl Entry {
 }
 
 impl Action {
-    /// As entries spell it.
+    /// Wire value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +113,7 @@ impl Action {
 }
 
 impl Decision {
-    /// As entries spell it.
+    /// Wire value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -125,27 +124,26 @@ impl Decision {
     }
 }
 
-/// A block of one node's entries, as it is exported and hashed.
+/// A block of one node's entries, as exported and hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Block {
-    /// In the order in which they were written.
+    /// Entries, oldest first.
     pub entries: Vec<Entry>,
-    /// Base64url SHA-256 of the RFC 8785 form of the block without this member, with the `hash` of each
-    /// entry in the place of the entry.
+    /// Base64url SHA-256 of the RFC 8785 form of the block without this field, with each entry replaced by its `hash`.
     pub hash: String,
-    /// Whose it is.
+    /// Node that wrote it.
     pub node_id: u64,
-    /// `hash` of the node's block before it; empty for the first.
+    /// `hash` of the node's previous block; empty for the first.
     pub prev_hash: String,
-    /// Counts the blocks of that node from 1.
+    /// Number among the node's blocks, from 1.
     pub sequence: u64,
 }
 
-/// The hash of a block, from those of its entries.
+/// Hash of a block, from the hashes of its entries.
 ///
 /// # Errors
-/// None in practice: this can be written as JSON.
+/// None in practice: numbers and strings serialize.
 pub fn block_hash(
     node_id: u64,
     sequence: u64,
@@ -162,7 +160,7 @@ pub fn block_hash(
     Ok(sha256(&serde_json::to_vec(&Hashed { entries, node_id, prev_hash, sequence })?))
 }
 
-/// A hash in text.
+/// Base64url of a hash.
 #[must_use]
 pub fn text_of(hash: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(hash)

@@ -1,9 +1,8 @@
-//! What was decided about tools, and by whom: kept on this node before it is answered, then shipped
-//! through the log in blocks, so that any node shows it (contract §5, Audit).
+//! Audit of decisions about tools (contract §5, Audit): each entry is in this node's journal before the decision is
+//! returned, and is then shipped through the log in blocks, so that any node serves it.
 //!
-//! [`entry`] is what is written, [`Open`] one that is begun before something is done, `writer` the one
-//! thread that writes it into the journal, `shipping` what takes it from there to the log, [`trail`] what
-//! reads it, and [`chain`] what checks it, offline too.
+//! [`entry`]: the format. [`Open`]: an entry begun before its action. `writer`: the thread that appends to the journal.
+//! `shipping`: from the journal to the log. [`trail`]: reads. [`chain`]: offline verification.
 
 pub mod chain;
 pub mod entry;
@@ -32,7 +31,7 @@ use crate::limits;
 use crate::state::{self, State};
 use crate::telemetry::Metrics;
 
-/// What was done.
+/// Audited kind of action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A tool was registered.
@@ -41,58 +40,58 @@ pub enum Action {
     Replace,
     /// A tool was deregistered.
     Deregister,
-    /// A call was checked.
+    /// A tool call was verified.
     Verify,
-    /// The fabric was administered.
+    /// An administrative act.
     Admin,
 }
 
-/// What came of it.
+/// Outcome of the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It was allowed, or done.
+    /// Allowed or done.
     Allow,
-    /// It was refused.
+    /// Refused.
     Deny,
-    /// It is not known to have been either.
+    /// Unknown.
     Error,
 }
 
-/// What an entry says; its id, its node and its place in the chain come with being written.
+/// Content of an entry; the writer adds id, node and links.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// When it was decided.
+    /// Time of the decision.
     pub timestamp: Timestamp,
     /// The tool; empty for an administrative act.
     pub tool_id: String,
-    /// What was done.
+    /// Kind of action.
     pub action: Action,
-    /// What came of it.
+    /// Outcome.
     pub decision: Decision,
-    /// The check that failed, as the answer names it.
+    /// The failed check.
     pub check: Option<&'static str>,
-    /// For people: why, without any secret or token.
+    /// Reason for people, without secrets and tokens.
     pub notes: String,
-    /// The protocol of a call.
+    /// Protocol of a tool call.
     pub protocol: Option<String>,
-    /// `sub` of a token that was verified.
+    /// `sub` of a verified token.
     pub subject: Option<String>,
-    /// Its current actor; of an administrative act, the identity that acted.
+    /// Its current actor; of an administrative act, the acting identity.
     pub actor: Option<String>,
     /// Its `jti`.
     pub jti: Option<String>,
     /// Its `txn`.
     pub txn: Option<String>,
-    /// Who asked, as authenticated.
+    /// Authenticated caller.
     pub caller: Option<String>,
-    /// Who acts for the caller.
+    /// Actor of the caller's bearer token.
     pub caller_actor: Option<String>,
     /// `X-Request-Id` of the request.
     pub request_id: String,
 }
 
 impl Draft {
-    /// Of what `caller` asked for at `now`: what comes of it is not known yet.
+    /// Draft with the outcome still unknown.
     #[must_use]
     pub fn undecided(action: Action, tool_id: &str, caller: &Caller, now: Timestamp) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl Draft {
         }
     }
 
-    /// Of an administrative act: its actor is the caller, or the one that acts for it.
+    /// Administrative act: its actor is the bearer's actor, else the caller.
     #[must_use]
     pub fn act(caller: &Caller, now: Timestamp) -> Self {
         let actor = caller.actor.clone().or_else(|| caller.id.clone());
@@ -121,70 +120,69 @@ impl Draft {
     }
 }
 
-/// Why an entry was not written. What it is about must not be answered then.
+/// Reason for which an entry was not written. Its decision must not be returned then.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// More waits to be shipped, or to be written, than the limit.
-    #[error("too much audit is waiting to be shipped")]
+    /// Backlog or queue at its limit.
+    #[error("audit backlog limit reached")]
     Overloaded,
-    /// The file could not be written.
-    #[error("audit could not be written")]
+    /// Writing to the journal failed.
+    #[error("the audit entry could not be written")]
     Unwritten,
 }
 
-/// Why what was recorded is not in the log yet.
+/// Reason for which recorded entries are not in the log yet.
 #[derive(Debug, thiserror::Error)]
 pub enum ShipError {
-    /// The file.
-    #[error("the journal of the audit: {0}")]
+    /// Reading the journal failed.
+    #[error("audit journal: {0}")]
     Journal(#[from] io::Error),
-    /// What is being written did not come to an end.
-    #[error("the journal of the audit: {0}")]
+    /// The current segment could not be sealed.
+    #[error("audit journal: {0}")]
     Unsealed(Error),
-    /// The log.
+    /// The proposal failed.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// A row is not what was written.
-    #[error("a row of the state is damaged")]
+    /// A row is corrupt.
+    #[error("a row of the state is corrupt")]
     Damaged(#[from] Corrupt),
     /// The node is stopping.
     #[error("the node is stopping")]
     Stopping,
 }
 
-/// What the audit of a node is made of.
+/// Parts of a node's audit.
 pub struct Parts<'p> {
-    /// Where the journal is; made if it is not there.
+    /// Directory of the journal; created if absent.
     pub directory: &'p Path,
-    /// What this node calls itself.
+    /// Name of this node.
     pub node: String,
-    /// 16 random bytes.
+    /// 16 random bytes for entry ids.
     pub seed: [u8; 16],
     /// Time.
     pub clock: Clock,
-    /// The replicated state, as far as this node's log goes.
+    /// Replicated state as applied on this node.
     pub state: State,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Writes the audit of this node, and reads that of all. Cheap to clone.
+/// Records this node's audit and reads that of all nodes. Cheap to clone.
 #[derive(Clone)]
 pub struct Audit {
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
     shipping: Arc<Mutex<Shipping>>,
-    /// How many shipments have begun.
+    /// Number of the newest shipment begun.
     shipments: Arc<AtomicU64>,
-    /// Places of readers.
+    /// Limits concurrent reads.
     readers: Arc<Semaphore>,
     state: State,
 }
 
 impl Audit {
-    /// Opens the journal. What it still holds goes on from where it was.
-    ///
-    /// Also answers what writes: it needs a thread of its own, and ends after [`Audit::end`].
+    /// Opens the journal, whose unshipped entries are shipped next. Also returns the writer: it needs its own thread and
+    /// ends after [`Audit::end`].
     ///
     /// # Errors
     /// If the journal or a row cannot be read.
@@ -210,8 +208,7 @@ impl Audit {
         let mut shipping = Shipping::new(directory, queue.clone(), backlog.clone(), metrics, done);
         if missing > 0 {
             shipping.note(format!(
-                "{missing} segments of the audit of this node are missing before block {}",
-                last.saturating_add(1)
+                "audit journal segments missing before block {}: {missing}",
             ));
         }
         let shipping = Arc::new(Mutex::new(shipping));
@@ -220,14 +217,14 @@ impl Audit {
         Ok((audit, move || writer.run(jobs)))
     }
 
-    /// Ships what was recorded before, and waits until it is in the log and applied on this node.
+    /// Ships all entries recorded before the call, and waits until they are applied on this node.
     ///
     /// # Errors
-    /// As [`ShipError`] says; it is tried again by itself.
+    /// [`ShipError`]; [`Audit::follow`] retries.
     pub async fn ship(&self) -> Result<(), ShipError> {
         let begun = self.shipments.load(Ordering::Acquire);
         let mut shipping = self.shipping.lock().await;
-        // Of many readers at once, one ships for all that came before it began.
+        // Of concurrent callers, one ships for all that called before it began.
         if shipping.has_completed_after(begun) {
             return Ok(());
         }
@@ -235,8 +232,8 @@ impl Audit {
         shipping.ship(&self.state, shipment).await
     }
 
-    /// The same for readers, who do not ship when there is nothing to ship, and not more often than
-    /// [`limits::AUDIT_SHIP_INTERVAL`] all together: each shipment is a write of the whole cluster.
+    /// [`Self::ship`] for reads: not if the backlog is empty, and at most once per [`limits::AUDIT_SHIP_INTERVAL`] for all
+    /// of them, because each shipment is a write of the whole cluster.
     async fn ship_for_reader(&self) -> Result<(), ShipError> {
         if self.backlog.is_empty() {
             return Ok(());
@@ -251,7 +248,7 @@ impl Audit {
         shipping.ship(&self.state, shipment).await
     }
 
-    /// Ships what is recorded, again and again, until nothing writes any more.
+    /// Ships at intervals until the writer has ended.
     pub async fn follow(self) {
         let mut pause = limits::AUDIT_SHIP_INTERVAL;
         while !self.queue.is_closed() {
@@ -259,27 +256,27 @@ impl Audit {
             pause = match self.ship().await {
                 Ok(()) => limits::AUDIT_SHIP_INTERVAL,
                 Err(error) => {
-                    tracing::warn!(%error, "ship the audit");
+                    tracing::warn!(%error, "failed to ship audit entries; retrying");
                     (pause * 2).min(limits::AUDIT_SHIP_PAUSE_MAX)
                 }
             };
         }
     }
 
-    /// Ends what writes. What was recorded is shipped before, if that is possible in time; else it is at
-    /// the next start.
+    /// Ends the writer, after shipping what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
+    /// it.
     pub async fn end(self) {
         match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "ship the audit before the end"),
-            Err(_) => tracing::warn!("the audit was not shipped in time before the end"),
+            Ok(Err(error)) => tracing::warn!(%error, "failed to ship audit entries before shutdown"),
+            Err(_) => tracing::warn!("timeout shipping audit entries before shutdown"),
         }
         // It may have ended already.
         drop(self.queue.send(Job::End).await);
     }
 }
 
-/// The last entry about each tool in the segments behind `done`. Counts what they hold.
+/// Newest entry about each tool in the segments after `done`. Adds their bytes to the backlog.
 fn heads_of(
     directory: &Directory,
     done: u64,
@@ -297,10 +294,10 @@ fn heads_of(
     Ok(heads)
 }
 
-/// How many bytes of the journal wait to be shipped.
+/// Bytes of the journal that are not shipped.
 #[derive(Clone, Debug)]
 struct Backlog {
-    /// By segment: one that is gone counts no more, whatever became of it.
+    /// Bytes by segment.
     segments: Arc<SegmentBytes>,
     bytes: Arc<AtomicU64>,
     metrics: Metrics,
@@ -325,7 +322,7 @@ impl Backlog {
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {
-        // A sum of what is there is right after any panic.
+        // The sum is recomputed, so a panic of another thread leaves nothing wrong.
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut segments);
         let bytes = segments.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));

@@ -1,4 +1,4 @@
-//! An entry that is begun before something is done, so that nothing is done without it.
+//! An entry begun before its action, so that no action goes unaudited.
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -6,20 +6,20 @@ use tokio::sync::{mpsc, oneshot};
 use super::writer::Job;
 use super::{Audit, Decision, Draft, Error};
 
-/// What an entry says whose outcome nobody waited for: its caller hung up, or the node gave it up.
-pub const ABANDONED: &str = "nobody waited for the outcome; whether it was done is not known";
+/// Notes of an entry whose caller disconnected before the outcome was known.
+pub const ABANDONED: &str = "the caller disconnected before the outcome was known";
 
-/// An entry that has its place in the queue already, and is written whatever happens: as it is recorded, or,
-/// if it is dropped before (the handler of a caller that hangs up is), as one that says so.
+/// An entry with a reserved slot in the writer's queue. It is always written: with its outcome, or, if it is dropped
+/// first (as the handler of a disconnected caller is), as [`ABANDONED`].
 #[derive(Debug)]
-#[must_use = "an entry that is dropped says that its caller went away"]
+#[must_use = "a dropped entry is written as abandoned"]
 pub struct Open(Option<(mpsc::OwnedPermit<Job>, Box<Draft>)>);
 
 impl Audit {
-    /// Begins an entry, before what it is about is done.
+    /// Begins an entry before its action.
     ///
     /// # Errors
-    /// As [`Error`] says: nothing may be done then.
+    /// [`Error`]; the action must not be done then.
     pub fn begin(&self, draft: Draft) -> Result<Open, Error> {
         if self.backlog.is_full() {
             return Err(Error::Overloaded);
@@ -31,17 +31,17 @@ impl Audit {
         Ok(Open(Some((permit, Box::new(draft)))))
     }
 
-    /// Writes an entry about what changed nothing. It survives the end of the process once this returns.
+    /// Writes an entry about something that changed nothing. It is durable once this returns.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error`].
     pub async fn record(&self, draft: Draft) -> Result<(), Error> {
         self.begin(draft)?.record(|_| ()).await
     }
 }
 
 impl Open {
-    /// Writes the entry with what `say` adds to it. It survives the end of the process once this returns.
+    /// Writes the entry after `say` completed it. It is durable once this returns.
     ///
     /// # Errors
     /// [`Error::Unwritten`].
@@ -53,14 +53,14 @@ impl Open {
         written.await.unwrap_or(Err(Error::Unwritten))
     }
 
-    /// Takes the entry back: nothing was done that it could be about.
+    /// Withdraws the entry: nothing was done.
     pub fn withdraw(mut self) {
         self.0 = None;
     }
 }
 
 impl Drop for Open {
-    /// Neither waits nor spawns: the place in the queue is reserved.
+    /// Neither waits nor spawns: the slot in the queue is reserved.
     fn drop(&mut self) {
         let Some((permit, mut draft)) = self.0.take() else { return };
         draft.decision = Decision::Error;

@@ -1,5 +1,5 @@
-//! From segments of the journal to blocks in the log. A segment stays until its block is applied on this
-//! node; one that is shipped again changes nothing.
+//! From journal segments to audit blocks in the log. A segment is removed once its block is applied on this node;
+//! shipping it twice changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -18,37 +18,37 @@ use crate::limits;
 use crate::state::{AuditHash, LastAuditBlock, NewAuditBlock, State};
 use crate::telemetry::Metrics;
 
-/// Of zstd: the fastest that still finds what audit entries have in common.
+/// Zstd level: the fastest that still compresses what audit entries have in common.
 const COMPRESSION_LEVEL: i32 = 1;
-/// What is compressed before others have their turn.
+/// Bytes compressed between two yields to other tasks.
 const BYTES_PER_TURN: usize = 64 * 1024;
-/// Before the text of an entry in a record of the journal: the digest of its tool, and its hash.
+/// A journal record is the digest of the tool, the hash of the entry, and its text.
 const TOOL_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
 
-/// Ships one segment after the other.
+/// Ships segments in order.
 #[derive(Debug)]
 pub struct Shipping {
     directory: Directory,
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
     metrics: Metrics,
-    /// The last segment that was removed.
+    /// The last removed segment.
     done: u64,
-    /// Which of all shipments was the last that came to its end.
+    /// Number of the last completed shipment.
     completed: u64,
-    /// What entries about the audit itself still have to say.
+    /// Notes of entries about the audit itself that are still to be written.
     notes: Vec<String>,
     /// The last segment that such an entry is about.
     noted: u64,
-    /// How often the segment behind `done` could not be read.
+    /// Failed attempts to read the segment after `done`.
     unread: u32,
-    /// Ends so long after the last shipment that readers may ship again.
+    /// Elapses when reads may ship again.
     rest: Option<Pin<Box<Sleep>>>,
 }
 
 impl Shipping {
-    /// Of what the journal holds behind the segment `done`.
+    /// Ships the segments after `done`.
     #[must_use]
     pub fn new(
         directory: Directory,
@@ -71,23 +71,22 @@ impl Shipping {
         }
     }
 
-    /// Has an entry written about the audit itself.
+    /// Queues an entry about the audit itself.
     pub fn note(&mut self, notes: String) {
-        tracing::error!(notes, "audit");
+        tracing::error!(notes, "audit entries lost");
         self.notes.push(notes);
     }
 
-    /// Whether a shipment that began after this one has come to its end.
+    /// Whether a shipment that began after this one has completed.
     #[must_use]
     pub fn has_completed_after(&self, shipment: u64) -> bool {
         self.completed > shipment
     }
 
-    /// Ships everything that was recorded before; `shipment` numbers it. May be given up at any point, and
-    /// done again.
+    /// Ships all entries recorded before; `shipment` is its number. Cancel-safe.
     ///
     /// # Errors
-    /// As [`ShipError`] says; what was not shipped stays.
+    /// [`ShipError`]; unshipped segments stay.
     pub async fn ship(&mut self, state: &State, shipment: u64) -> Result<(), ShipError> {
         let shipped = self.ship_all(state).await;
         self.rest = Some(Box::pin(tokio::time::sleep(limits::AUDIT_SHIP_INTERVAL)));
@@ -96,7 +95,7 @@ impl Shipping {
         Ok(())
     }
 
-    /// Waits until the last shipment is [`limits::AUDIT_SHIP_INTERVAL`] ago.
+    /// Waits until [`limits::AUDIT_SHIP_INTERVAL`] after the last shipment.
     pub async fn rest(&mut self) {
         if let Some(rest) = &mut self.rest {
             rest.await;
@@ -129,18 +128,18 @@ impl Shipping {
 
     async fn ship_one(&mut self, state: &State, segment: u64) -> Result<(), ShipError> {
         let last = state.last_audit_block()?;
-        // Else it was applied before, and nobody was told.
+        // Otherwise the block was applied before, but its reply was lost.
         let is_kept = last.sequence >= segment || self.append(state, segment, last).await?;
         if is_kept { self.directory.remove(segment) } else { self.directory.set_aside(segment) }?;
         self.backlog.remove(segment);
         (self.done, self.unread) = (segment, 0);
-        // Without it the heads are kept a little longer.
+        // If this fails, heads are retained a little longer.
         drop(self.queue.send(Job::Shipped(segment)).await);
         Ok(())
     }
 
-    /// Appends the block of a segment; whether what the segment holds is in it. One that cannot be read has
-    /// an empty block, for those behind it must follow something.
+    /// Appends the block of a segment; returns whether it has the segment's entries. The block of an unreadable segment
+    /// is empty, to keep the chain of blocks.
     async fn append(&mut self, state: &State, segment: u64, last: LastAuditBlock) -> Result<bool, ShipError> {
         let contents = self.read(segment)?;
         let is_kept = contents.is_some();
@@ -148,19 +147,19 @@ impl Shipping {
         let lost = match contents.damaged_bytes {
             _ if !is_kept => {
                 format!(
-                    "segment {segment} of the audit of this node cannot be read; it was put aside, and its block is empty"
+                    "audit journal segment {segment} of this node cannot be read; it was set aside and its block is empty"
                 )
             }
             0 => String::new(),
             bytes => {
                 format!(
-                    "{bytes} bytes of the audit of this node, before block {segment} was shipped, cannot be read; entries are missing"
+                    "{bytes} bytes of the audit journal of this node, before block {segment}, cannot be read; entries are missing"
                 )
             }
         };
-        // It is in the journal before what it is about is gone.
+        // The note is in the journal before the segment is removed.
         if !lost.is_empty() && self.noted < segment {
-            tracing::error!(notes = lost, "audit");
+            tracing::error!(notes = lost, "audit entries lost");
             self.ask(|done| Job::Note(lost, done)).await?;
             self.noted = segment;
         }
@@ -169,8 +168,8 @@ impl Shipping {
         Ok(is_kept)
     }
 
-    /// What the next segment holds; `None` if it could not be read so often that it must not hold up the
-    /// others any longer.
+    /// Reads the next segment; `None` after [`limits::AUDIT_READ_ATTEMPTS_MAX`] failures, so that it does not hold up the
+    /// others.
     fn read(&mut self, segment: u64) -> Result<Option<Contents>, ShipError> {
         match self.directory.read(segment) {
             Ok(contents) => Ok(Some(contents)),
@@ -183,7 +182,7 @@ impl Shipping {
     }
 }
 
-/// The tool, the hash and the text of a record; `None` if it is none of ours.
+/// Tool, hash and text of a record; `None` if it is malformed.
 #[must_use]
 pub fn parts(record: &Bytes) -> Option<(Digest128, AuditHash, Bytes)> {
     let (tool, rest) = record.split_first_chunk::<TOOL_BYTES>()?;
@@ -202,7 +201,7 @@ async fn block(
     let mut compressor = zstd::stream::write::Encoder::new(Vec::new(), COMPRESSION_LEVEL)?;
     let mut bytes = 0;
     for record in records {
-        // Only entries are written; a record that is none was counted as such by whoever reads heads.
+        // The journal holds entries only; reading the heads reported any other record.
         let Some((tool, hash, text)) = parts(&record) else { continue };
         heads.insert(tool, hash);
         hashes.push(text_of(&hash));

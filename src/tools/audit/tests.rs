@@ -1,4 +1,4 @@
-//! The audit over a real core: from a record to a trail, across shipments, failures and restarts.
+//! The audit on a real replica: from a record to a trail, across shipments, failures and restarts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod data_loss;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// A core, and an audit on it that ships when it is asked to.
+/// A replica and an audit on it that ships on demand.
 struct Bench {
     core: Core,
     audit: Audit,
@@ -58,7 +58,7 @@ impl Bench {
         core.end().await;
     }
 
-    /// As if the process had ended without a word: nothing more is shipped, and the journal is as it is.
+    /// Ends without shipping, as a killed process would, and opens the journal again.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
         self.writer.join().expect("writer");
@@ -87,7 +87,7 @@ impl Bench {
         }
     }
 
-    /// What an export of everything comes to.
+    /// Verifies an export of all blocks.
     async fn verified(&self) -> Summary {
         let (mut verifier, mut after) = (Verifier::default(), 0);
         loop {
@@ -129,7 +129,7 @@ fn notes(entries: &[Entry]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_recorded_is_read_newest_first_and_holds_together() {
+async fn entries_are_read_newest_first_and_verify() {
     let bench = start().await;
     for at in 0..5 {
         bench.record("a", &at.to_string()).await;
@@ -150,13 +150,13 @@ async fn what_was_recorded_is_read_newest_first_and_holds_together() {
     ));
     assert!(bench.audit.backlog.is_empty());
     let left = std::fs::read_dir(journal_of(&bench.core.place)).expect("journal").count();
-    assert_eq!(left, 0, "what is shipped leaves the journal");
+    assert_eq!(left, 0, "shipped segments leave the journal");
     bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "the shipper needs its task here as in the product")]
-async fn what_was_recorded_is_shipped_without_being_asked_for() {
+async fn entries_are_shipped_without_a_read() {
     let bench = start().await;
     let following = tokio::spawn(bench.audit.clone().follow());
     bench.record("a", "x").await;
@@ -169,7 +169,7 @@ async fn what_was_recorded_is_shipped_without_being_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_kill_every_entry_is_there_once_and_the_chain_goes_on() {
+async fn after_a_kill_each_entry_exists_once_and_the_chain_continues() {
     let mut bench = start().await;
     for round in 0..4 {
         bench.record("a", &format!("{round} shipped")).await;
@@ -187,7 +187,7 @@ async fn after_a_kill_every_entry_is_there_once_and_the_chain_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_that_was_applied_without_a_word_is_not_there_twice() {
+async fn segment_left_after_its_block_is_not_shipped_twice() {
     let mut bench = start().await;
     bench.record("a", "x").await;
     let segment = journal_of(&bench.core.place).join("1");
@@ -205,11 +205,11 @@ async fn a_block_that_was_applied_without_a_word_is_not_there_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shipment_given_up_at_any_point_is_made_once() {
+async fn cancelled_shipment_is_completed_once() {
     let bench = start().await;
     for at in 0..40_u64 {
         bench.record("a", &at.to_string()).await;
-        // Given up sooner or later; what is left of it is made good by the next.
+        // Cancelled at different points; the next shipment completes it.
         let given_up = tokio::time::timeout(Duration::from_micros(at * 50), bench.audit.ship());
         drop(given_up.await);
     }
@@ -221,7 +221,7 @@ async fn a_shipment_given_up_at_any_point_is_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
+async fn reads_beyond_the_limit_wait_and_then_fail() {
     let bench = start().await;
     bench.record("a", "x").await;
     let most = u32::try_from(limits::AUDIT_READS_MAX).expect("small");
@@ -236,7 +236,7 @@ async fn so_many_read_at_once_and_who_comes_beyond_waits_not_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
+async fn concurrent_reads_share_one_shipment() {
     let bench = start().await;
     bench.record("a", "0").await;
     bench.trail("a").await;
@@ -244,7 +244,7 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
     for _ in 0..10 {
         bench.trail("a").await;
     }
-    assert_eq!(bench.core.state.core().applied(), applied, "nothing was there to ship");
+    assert_eq!(bench.core.state.core().applied(), applied, "nothing to ship");
     for at in 1..=3 {
         bench.record("a", &at.to_string()).await;
         let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
@@ -258,7 +258,7 @@ async fn readers_ship_only_what_there_is_and_not_each_for_himself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_entries_become_several_blocks_and_stay_one_trail() {
+async fn many_entries_fill_several_blocks_of_one_trail() {
     let bench = start().await;
     let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX - 8);
     let entries = 2 * limits::AUDIT_BLOCK_BYTES_MAX / limits::AUDIT_NOTES_BYTES_MAX;
@@ -278,11 +278,11 @@ async fn many_entries_become_several_blocks_and_stay_one_trail() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_hold_what_was_asked_for_and_follow_each_other() {
+async fn pages_filter_and_follow_each_other() {
     let bench = start().await;
     for at in 0..10 {
         let notes = if at % 3 == 0 { format!("deny {at}") } else { at.to_string() };
-        // No node judges by a clock that is further ahead of log time.
+        // The clock of a node may be ahead of log time only by a bound.
         let timestamp = START.plus(Duration::from_millis(500 * at));
         bench.audit.record(Draft { timestamp, ..draft("a", &notes) }).await.expect("recorded");
         if at % 4 == 0 {
@@ -304,7 +304,7 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
     assert_eq!((sizes, all.len()), (vec![4, 4, 2], 10));
     let denied = page(Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() }).await;
     assert_eq!(notes(&denied.entries), ["deny 9", "deny 6", "deny 3", "deny 0"]);
-    let whole = page(Query { limit: 10, ..Query::default() }).await;
+    assert_eq!((whole.entries.len(), whole.next), (10, None), "a full last page has no cursor");
     assert_eq!((whole.entries.len(), whole.next), (10, None), "a page that is just full is the last");
     let since = START.plus(Duration::from_secs(4));
     let since = page(Query { limit: 10, since: Some(since), ..Query::default() }).await;
@@ -316,7 +316,7 @@ async fn pages_hold_what_was_asked_for_and_follow_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_opens_so_many_blocks_and_says_where_to_go_on() {
+async fn page_opens_bounded_blocks_and_returns_a_cursor() {
     let bench = start().await;
     bench.record("a", "deny the first").await;
     for at in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
@@ -333,7 +333,7 @@ async fn a_page_opens_so_many_blocks_and_says_where_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_has_so_many_bytes() {
+async fn page_is_bounded_in_bytes() {
     let bench = start().await;
     let entries = limits::AUDIT_PAGE_BYTES_FULL / limits::AUDIT_NOTES_BYTES_MAX + 2;
     let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX);
@@ -352,7 +352,7 @@ async fn a_page_has_so_many_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beyond_its_backlog_nothing_is_recorded() {
+async fn full_backlog_refuses_entries() {
     let bench = start().await;
     bench.record("a", "x").await;
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
@@ -366,12 +366,12 @@ async fn beyond_its_backlog_nothing_is_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_that_was_begun_is_written_whatever_becomes_of_it() {
+async fn begun_entry_is_always_written() {
     let bench = start().await;
     let begin = |notes: &str| bench.audit.begin(draft("a", notes)).expect("begun");
     begin("recorded").record(|draft| draft.notes.push_str(" whole")).await.expect("written");
     drop(begin("allowed, so it seemed"));
-    // As a handler is dropped that waits for its entry, or did not even begin to.
+    // Handlers are dropped both while they wait for their entry and before.
     drop(begin("never waited for").record(|_| ()));
     let mut waiting = Box::pin(begin("asked for").record(|_| ()));
     drop(futures::poll!(&mut waiting));
@@ -388,7 +388,7 @@ async fn an_entry_that_was_begun_is_written_whatever_becomes_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_audited_is_not_done() {
+async fn unauditable_change_is_not_made() {
     use crate::tools::entry::{Entry as Tool, Members};
     use crate::tools::registry::{self, Condition, Door, Registry};
     let bench = start().await;
@@ -421,7 +421,7 @@ async fn what_cannot_be_audited_is_not_done() {
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }
-    assert_eq!(bench.core.state.core().applied(), applied, "something was proposed");
+    assert_eq!(bench.core.state.core().applied(), applied, "no proposal");
     bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
@@ -430,9 +430,9 @@ async fn what_cannot_be_audited_is_not_done() {
 }
 
 #[tokio::test]
-async fn beyond_its_queue_nothing_is_recorded() {
+async fn full_queue_refuses_entries() {
     let bench = start().await;
-    // The writer has ended, and nobody takes what is queued.
+    // Nothing receives from this queue.
     let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
     let audit = Audit { queue, ..bench.audit.clone() };
     let mut waiting = Vec::new();

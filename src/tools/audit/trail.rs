@@ -1,4 +1,4 @@
-//! Reads the audit: a tool's trail, newest first, and whole blocks, oldest first.
+//! Reads of the audit: a tool's trail, newest first, and whole blocks, oldest first.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -14,47 +14,47 @@ use crate::id::{Digest128, DigestKind};
 use crate::state::{self, AuditBlock, Current};
 use crate::{json, limits};
 
-/// Why nothing can be shown.
+/// Reason for which a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is neither such a tool, nor anything about one.
-    #[error("there is no tool with this tool_id, and no audit of one")]
+    /// No such tool and no entry about one.
+    #[error("there is no tool with this tool_id, and no audit entry about one")]
     UnknownTool,
-    /// What was recorded last is not in the log yet.
-    #[error("the latest audit cannot be shown now: {0}")]
+    /// The newest entries are not in the log yet.
+    #[error("the latest audit entries are not available now: {0}")]
     Unshipped(#[from] ShipError),
     /// The registry cannot be read.
     #[error(transparent)]
     Registry(#[from] state::Error),
-    /// A row is not what was written.
-    #[error("a row of the state is damaged")]
+    /// A row is corrupt.
+    #[error("a row of the state is corrupt")]
     Damaged(#[from] Corrupt),
-    /// As many read already as may at once.
-    #[error("too many are reading the audit")]
+    /// Limit of concurrent reads reached.
+    #[error("limit of concurrent audit reads reached")]
     Busy,
-    /// A block is not what was written.
-    #[error("a block of audit entries cannot be read")]
+    /// A block is corrupt.
+    #[error("an audit block is corrupt")]
     Unreadable,
 }
 
-/// Which entries of a trail are asked for.
+/// Page and filters of a trail.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    /// Most entries.
+    /// Maximum entries of the page.
     pub limit: usize,
-    /// Only those that came to this.
+    /// Only this outcome.
     pub decision: Option<Decision>,
-    /// Only those about this kind of action.
+    /// Only this kind of action.
     pub action: Option<Action>,
-    /// Only those of this actor.
+    /// Only this actor.
     pub actor: Option<String>,
-    /// Only those from then on.
+    /// Only entries at or after this time.
     pub since: Option<Timestamp>,
-    /// Only those older than the one there.
+    /// Only entries older than this position.
     pub before: Option<Place>,
 }
 
-/// Where an entry stands: in which block, and as the how many-th in it, from 0. Written `block.entry`.
+/// Position of an entry: block number and index in the block, written `block.entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     block: u64,
@@ -81,26 +81,26 @@ impl FromStr for Place {
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Where to go on, if there may be more.
+    /// Cursor of the next page, if there may be one.
     pub next: Option<Place>,
 }
 
-/// A block, opened.
+/// A decompressed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenBlock {
-    /// Its place among the blocks of all nodes.
+    /// Number among the blocks of all nodes.
     pub number: u64,
-    /// When it was appended, in log time.
+    /// Log time of the append.
     pub appended_at: Timestamp,
-    /// What it holds.
+    /// Content.
     pub block: Block,
 }
 
 impl Audit {
-    /// A page of a tool's trail. What this node has recorded before is in it.
+    /// One page of a tool's trail, including everything that this node has recorded.
     ///
     /// # Errors
-    /// As [`ReadError`] says.
+    /// [`ReadError`].
     pub async fn trail(&self, _current: &Current, tool_id: &str, query: &Query) -> Result<Page, ReadError> {
         let _place = self.place().await?;
         self.ship_for_reader().await?;
@@ -109,11 +109,11 @@ impl Audit {
         let mut before = query.before.map(|place| place.block.saturating_add(1));
         for _ in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
             let Some(block) = self.state.audit_block_about(&tool, before)? else {
-                // Its first page is the only one that can be of nothing at all.
+                // Only a first page can be empty because the tool is unknown.
                 let is_known = before.is_some() || self.state.tool(tool_id)?.is_some();
                 return if is_known { Ok(reading.page) } else { Err(ReadError::UnknownTool) };
             };
-            // Nothing in it, or in those before it, is as young: a node judges nothing by a clock that is further ahead.
+            // Node clocks are at most this far ahead of log time: this block and older ones have no entry since then.
             let latest = block.appended_at.plus(limits::CLOCK_OFFSET_MAX);
             if query.since.is_some_and(|since| latest < since) {
                 return Ok(reading.page);
@@ -122,14 +122,14 @@ impl Audit {
                 return Ok(reading.page);
             }
             before = Some(block.number);
-            // A page takes some time; others have their turn.
+            // Reading a page is long; other tasks run in between.
             tokio::task::yield_now().await;
         }
         reading.page.next = before.map(|block| Place { block, entry: 0 });
         Ok(reading.page)
     }
 
-    /// A page of the administrative acts.
+    /// One page of administrative acts.
     ///
     /// # Errors
     /// As [`Self::trail`], but for [`ReadError::UnknownTool`].
@@ -140,11 +140,11 @@ impl Audit {
         }
     }
 
-    /// Blocks with numbers above `after`, oldest first, up to `limit`; fewer if they are large. Whether
-    /// there are more. What this node has recorded before is in one of them.
+    /// At most `limit` blocks with numbers above `after`, oldest first, fewer if they are large; and whether there are
+    /// more. They include everything that this node has recorded.
     ///
     /// # Errors
-    /// As [`ReadError`] says.
+    /// [`ReadError`].
     pub async fn blocks(
         &self,
         _current: &Current,
@@ -170,18 +170,18 @@ impl Audit {
         Ok((blocks, false))
     }
 
-    /// A page opens many blocks, so that few are filled at once: who verifies must not wait for who reads.
+    /// Bounds concurrent reads: a page decompresses many blocks, and verifications must not wait for that.
     async fn place(&self) -> Result<SemaphorePermit<'_>, ReadError> {
         let place = tokio::time::timeout(limits::AUDIT_READ_WAIT, self.readers.acquire()).await;
         place.ok().and_then(Result::ok).ok_or(ReadError::Busy)
     }
 }
 
-/// A page while it is filled.
+/// A page while it is built.
 struct Reading<'q> {
     tool_id: &'q str,
     query: &'q Query,
-    /// What every entry about the tool has in its line, and maybe some others.
+    /// Substring of every entry about the tool; a cheap filter before parsing.
     mark: String,
     since: Option<String>,
     page: Page,
@@ -192,12 +192,12 @@ struct Reading<'q> {
 impl<'q> Reading<'q> {
     fn new(tool_id: &'q str, query: &'q Query) -> Self {
         let mark = format!("\"tool_id\":{}", serde_json::Value::from(tool_id));
-        // Times are written with the same number of digits: their order is that of their texts.
+        // Time stamps have a fixed number of digits: their order is that of their texts.
         let since = query.since.map(Timestamp::to_rfc3339);
         Self { tool_id, query, mark, since, page: Page::default(), bytes: 0, last: None }
     }
 
-    /// Takes what it wants from a block; whether the page is full, and there is more.
+    /// Adds matching entries of a block; returns whether the page is full and there are more.
     fn is_full_after(&mut self, block: &AuditBlock) -> Result<bool, ReadError> {
         let text = unpack(block)?;
         let lines: Vec<&str> = text.lines().collect();
@@ -233,10 +233,10 @@ impl<'q> Reading<'q> {
     }
 }
 
-/// The lines of a block.
+/// Decompressed lines of a block.
 fn unpack(block: &AuditBlock) -> Result<String, ReadError> {
     let unreadable = |error: io::Error| {
-        tracing::error!(%error, number = block.number, "open a block of audit entries");
+        tracing::error!(%error, number = block.number, "failed to decompress audit block");
         ReadError::Unreadable
     };
     let most = limits::AUDIT_BLOCK_BYTES_MAX as u64;
@@ -244,7 +244,7 @@ fn unpack(block: &AuditBlock) -> Result<String, ReadError> {
     let unpacked = zstd::stream::read::Decoder::new(&block.payload[..]).map_err(unreadable)?;
     unpacked.take(most.saturating_add(1)).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > most {
-        return Err(unreadable(io::Error::other("it is larger than a block can be")));
+        return Err(unreadable(io::Error::other("larger than the maximum of a block")));
     }
     Ok(text)
 }

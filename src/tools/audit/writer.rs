@@ -1,5 +1,5 @@
-//! The one thread that writes this node's audit: it gives every entry its place in the chain, and appends
-//! to the journal what has come meanwhile in one write.
+//! The thread that writes this node's audit: it links every entry to its predecessor, and appends all that are queued
+//! in one write.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,62 +17,62 @@ use crate::limits;
 use crate::state::AuditHash;
 use crate::telemetry::Metrics;
 
-/// Where an answer goes.
+/// Reply channel of a job.
 pub type Done<T> = oneshot::Sender<Result<T, Error>>;
 
-/// What the writer is asked for, in order.
+/// A job of the writer; done in order.
 #[derive(Debug)]
 pub enum Job {
-    /// To write an entry.
+    /// Write an entry.
     Record(Box<Draft>, Done<()>),
-    /// To write an entry about the audit itself.
+    /// Write an entry about the audit itself.
     Note(String, Done<()>),
-    /// To end the segment it writes to. Answers the last one that has ended.
+    /// Seal the current segment; replies with the last sealed one.
     Seal(Done<u64>),
-    /// To know that what is in segments up to this one is in the replicated state.
+    /// Segments up to this one are applied in the replicated state.
     Shipped(u64),
-    /// To end.
+    /// End.
     End,
 }
 
-/// The last entry about a tool.
+/// Newest entry about a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its hash.
     pub hash: AuditHash,
-    /// The segment that it is in.
+    /// Its segment.
     pub segment: u64,
 }
 
-/// Finds the head of a chain in the replicated state.
+/// Looks up the newest entry of a chain in the replicated state.
 pub type ShippedHead = Box<dyn Fn(&Digest128) -> Result<Option<AuditHash>, Corrupt> + Send>;
 
-/// What the writer is made of.
+/// Parts of the writer.
 pub struct Parts {
-    /// Where entries are written.
+    /// Journal.
     pub journal: Journal,
-    /// The last entry about each tool that is in a segment.
+    /// Newest entry about each tool with an entry in a segment.
     pub heads: HashMap<Digest128, Head>,
-    /// The same, where it is in no segment any more.
+    /// The same for tools without one.
     pub shipped_head: ShippedHead,
-    /// What this node calls itself.
+    /// Name of this node.
     pub node: String,
-    /// 16 random bytes: what the ids of entries are made of.
+    /// 16 random bytes for entry ids.
     pub seed: [u8; 16],
-    /// For entries about the audit itself.
+    /// Time of entries about the audit itself.
     pub clock: Clock,
-    /// How much waits to be shipped.
+    /// Unshipped bytes.
     pub backlog: Backlog,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Writes entries.
+/// Writes entries to the journal.
 pub struct Writer {
     parts: Parts,
     /// The time of the last entry.
     last: Timestamp,
-    /// How many ids were drawn.
+    /// Number of ids drawn.
     ids: u64,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// Entries on their way into one write.
+/// Entries of one write.
 #[derive(Default)]
 struct Group {
     framed: Vec<u8>,
@@ -91,13 +91,13 @@ struct Group {
 }
 
 impl Writer {
-    /// From its parts.
+    /// Constructs a writer.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self { parts, last: Timestamp::default(), ids: 0 }
     }
 
-    /// Runs until it is told to end, or nobody is left who could ask.
+    /// Runs until [`Job::End`], or until no sender is left.
     pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut group = Group::default();
         while let Some(first) = jobs.blocking_recv() {
@@ -112,18 +112,17 @@ impl Writer {
         }
     }
 
-    /// What was asked for at the last moment, by callers that were cut off, is written too; and so is what
-    /// was begun: this ends when nobody has a place in the queue any more.
+    /// Writes the rest of the queue, including jobs of senders that hold a reserved slot; ends when no slot is held.
     fn finish(&mut self, jobs: &mut mpsc::Receiver<Job>, group: &mut Group) {
         jobs.close();
         while let Some(job) = jobs.blocking_recv() {
             self.take(job, group);
-            // Whoever waits for it may hold the next place.
+            // The waiting caller may hold the next slot.
             self.write(group);
         }
     }
 
-    /// Does what is asked; whether that is to end.
+    /// Does one job; returns whether it was [`Job::End`].
     fn take(&mut self, job: Job, group: &mut Group) -> bool {
         match job {
             Job::Record(draft, done) => {
@@ -138,7 +137,7 @@ impl Writer {
             Job::Seal(done) => {
                 self.write(group);
                 let sealed = self.parts.journal.seal().map_err(|error| unwritten(&error));
-                // Whoever asked may have gone away.
+                // The shipment may have been cancelled.
                 drop(done.send(sealed));
             }
             Job::Shipped(segment) => self.parts.heads.retain(|_, head| head.segment > segment),
@@ -160,7 +159,7 @@ impl Writer {
         }
     }
 
-    /// Gives an entry its place behind the last one about its tool, and adds it to the group.
+    /// Links an entry to the newest one about its tool, and adds it to the group.
     fn place(&mut self, group: &mut Group, mut entry: Entry, at: Timestamp) -> Result<(), Error> {
         let tool = Digest128::of(DigestKind::Tool, b"", entry.tool_id.as_bytes());
         let known = group.heads.get(&tool).or(self.parts.heads.get(&tool).map(|head| &head.hash));
@@ -184,14 +183,14 @@ impl Writer {
         Ok(())
     }
 
-    /// What is decided at once is written one after the other, and in that order its times do not go back.
+    /// Time stamps of concurrent decisions do not go back.
     fn in_order(&mut self, at: Timestamp) -> Timestamp {
         let at = if self.last.since(at) <= limits::AUDIT_REORDERED_MAX { at.max(self.last) } else { at };
         self.last = at;
         at
     }
 
-    /// A UUID of version 7 (RFC 9562 §5.7). Its random part is a digest of what was drawn once and a count.
+    /// A UUID of version 7 (RFC 9562 §5.7). Its random part is a digest of the seed and a counter.
     fn id(&mut self, at: Timestamp) -> String {
         self.ids = self.ids.wrapping_add(1);
         let mut context = digest::Context::new(&digest::SHA256);
@@ -203,7 +202,7 @@ impl Writer {
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().to_string()
     }
 
-    /// Appends the group, and answers everybody who waits for it.
+    /// Appends the group and replies to its callers.
     fn write(&mut self, group: &mut Group) {
         let Group { framed, heads, waiting } = std::mem::take(group);
         if framed.is_empty() {
@@ -211,7 +210,7 @@ impl Writer {
         }
         let written = self.append(&framed);
         if let Err(error) = &written {
-            tracing::error!(%error, "write audit entries");
+            tracing::error!(%error, "failed to write audit entries");
         } else {
             let segment = self.parts.journal.number();
             let heads = heads.into_iter().map(|(tool, hash)| (tool, Head { hash, segment }));
@@ -225,12 +224,12 @@ impl Writer {
                 }
                 Err(_) => Err(Error::Unwritten),
             };
-            // A caller that went away is in the audit all the same.
+            // The caller may have disconnected; its entry is written.
             drop(done.send(answer));
         }
     }
 
-    /// A segment becomes a block, so that it must not outgrow one.
+    /// A segment becomes one block, so it is sealed before it exceeds the maximum of a block.
     fn append(&mut self, framed: &[u8]) -> std::io::Result<()> {
         let journal = &mut self.parts.journal;
         let bytes = framed.len() as u64;
@@ -244,11 +243,11 @@ impl Writer {
 }
 
 fn unwritten(error: &dyn fmt::Display) -> Error {
-    tracing::error!(%error, "write an audit entry");
+    tracing::error!(%error, "failed to write an audit entry");
     Error::Unwritten
 }
 
-/// Shortens a text to whole characters.
+/// Truncates at a character boundary.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
@@ -328,7 +327,7 @@ mod tests {
             answer
         }
 
-        /// Runs what is asked for, to its end.
+        /// Runs all queued jobs.
         fn run(self) -> (TempDir, Directory) {
             self.queue.try_send(Job::End).expect("room");
             self.writer.run(self.jobs);
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_follows_the_last_about_its_tool_wherever_that_is() {
+    fn entry_links_to_the_newest_about_its_tool() {
         let bench = bench();
         let mut answers = Vec::new();
         for tool in ["a", "shipped", "a", "b"] {
@@ -353,7 +352,7 @@ mod tests {
         for tool in ["a", "shipped"] {
             answers.push(bench.ask(draft(tool, START)));
         }
-        // Only what is in no segment any more is looked up in the state.
+        // The state is queried only for tools without an entry in a segment.
         bench.queue.try_send(Job::Shipped(1)).expect("room");
         for tool in ["shipped", "b"] {
             answers.push(bench.ask(draft(tool, START)));
@@ -374,12 +373,12 @@ mod tests {
         let mut ids: Vec<_> = first.iter().chain(&second).map(|entry| entry.id.clone()).collect();
         ids.sort();
         ids.dedup();
-        assert_eq!(ids.len(), 8, "ids are not used twice");
+        assert_eq!(ids.len(), 8, "ids are unique");
         assert!(ids.iter().all(|id| uuid::Uuid::parse_str(id).is_ok_and(|id| id.get_version_num() == 7)));
     }
 
     #[test]
-    fn what_comes_behind_the_end_is_written_too() {
+    fn jobs_after_the_end_are_written() {
         let bench = bench();
         bench.queue.try_send(Job::End).expect("room");
         let answer = bench.ask(draft("a", START));
@@ -388,16 +387,15 @@ mod tests {
         assert_eq!(entries(&directory, 1).len(), 1);
     }
 
-    /// Whoever has a place in the queue when the writer is told to end may still be at work: what it says
-    /// at last went nowhere.
+    /// A sender that holds a slot when the writer ends may still use it.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "the writer runs beside the one that is at work")]
-    fn the_writer_does_not_end_before_what_was_begun() {
+    #[expect(clippy::disallowed_methods, reason = "the writer runs beside the sender")]
+    fn writer_waits_for_reserved_slots() {
         let Bench { outer: _outer, directory, queue, jobs, writer } = bench();
         let place = queue.clone().try_reserve_owned().expect("room");
         queue.try_send(Job::End).expect("room");
         let running = std::thread::spawn(|| writer.run(jobs));
-        // From then on the writer takes nothing new: it is at its end.
+        // A closed queue means that the writer is ending.
         while !queue.is_closed() {
             std::thread::yield_now();
         }
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_refuses_is_no_link_of_the_chain() {
+    fn entry_that_failed_to_write_is_not_linked() {
         let bench = bench();
         std::fs::remove_dir(bench.outer.path().join("audit")).expect("remove");
         let refused = [bench.ask(draft("a", START)), bench.ask(draft("a", START))];
@@ -436,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_beyond_its_size_is_refused_and_long_notes_are_cut() {
+    fn oversized_entry_is_refused_and_long_notes_are_truncated() {
         let bench = bench();
         let sized = |bytes: usize| Draft { jti: Some("j".repeat(bytes)), ..draft("a", START) };
         let mut empty = Entry { node: "unit".into(), ..Entry::of(sized(0)) };
@@ -458,11 +456,11 @@ mod tests {
         let entries = entries(&directory, 1);
         let lengths: Vec<_> = entries.iter().map(|entry| entry.notes.len()).collect();
         assert_eq!(lengths, [0, limits::AUDIT_NOTES_BYTES_MAX - 1, limits::AUDIT_NOTES_BYTES_MAX]);
-        assert_eq!(entries[0].prev_hash, "", "what was refused is no link of the chain");
+        assert_eq!(entries[0].prev_hash, "", "a refused entry is not linked");
     }
 
     #[test]
-    fn times_do_not_go_back_but_a_clock_set_back_is_believed() {
+    fn times_do_not_go_back_unless_the_clock_was_set_back() {
         let bench = bench();
         let back = |by: Duration| START.minus(by);
         let beyond = limits::AUDIT_REORDERED_MAX + Duration::from_millis(1);

@@ -1,9 +1,9 @@
-//! What cannot be read any more: it costs itself, and an entry says so.
+//! Unreadable journal records: only they are lost, and an entry reports it.
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
+async fn corrupt_record_is_lost_alone_and_reported() {
     let bench = start().await;
     for at in 0..3 {
         bench.record("a", &at.to_string()).await;
@@ -15,7 +15,7 @@ async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
     std::fs::write(&segment, bytes).expect("segment");
     let bench = bench.kill().await;
     assert_eq!(notes(&bench.trail("a").await), ["2", "0"]);
-    // About the audit itself, and with the next shipment.
+    // The report is an entry about the audit itself and comes with the next shipment.
     let about_itself = bench.trail("").await;
     assert_eq!(about_itself.len(), 1);
     assert!(about_itself[0].notes.contains("cannot be read"), "{about_itself:?}");
@@ -24,7 +24,7 @@ async fn a_damaged_record_costs_itself_and_an_entry_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
+async fn unreadable_segment_does_not_hold_up_others() {
     let bench = start().await;
     for at in 0..3 {
         bench.record("a", &at.to_string()).await;
@@ -32,7 +32,7 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
         bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
         sealed.await.expect("answered").expect("sealed");
     }
-    // One that is something else, and one that is gone.
+    // One segment is a directory, one is missing.
     let segment = |name: &str| journal_of(&bench.core.place).join(name);
     for name in ["1", "2"] {
         std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
@@ -50,9 +50,9 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
     let about_itself = bench.trail("").await;
     assert_eq!(about_itself.len(), 2, "{about_itself:?}");
     assert!(about_itself.iter().all(|entry| entry.notes.contains("cannot be read")), "{about_itself:?}");
-    assert!(segment("unreadable-1").is_dir(), "what may be looked at is kept");
+    assert!(segment("unreadable-1").is_dir(), "set aside for inspection");
     assert!(bench.audit.backlog.is_empty());
-    // Empty blocks have their place, so that the blocks are a chain all the same.
+    // Empty blocks keep the chain of blocks.
     let (blocks, _) = bench.audit.blocks(&bench.current().await, 0, 10).await.expect("blocks");
     let sizes: Vec<_> = blocks.iter().map(|block| block.block.entries.len()).collect();
     assert_eq!(sizes[..3], [0, 0, 1]);
@@ -63,7 +63,7 @@ async fn a_segment_that_cannot_be_read_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
+async fn loss_is_recorded_before_the_segment_is_removed() {
     let bench = start().await;
     bench.record("a", "x").await;
     let (done, sealed) = oneshot::channel();
@@ -75,7 +75,7 @@ async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
     std::fs::write(&segment, bytes).expect("segment");
     bench.audit.ship().await.expect("shipped");
     assert!(!segment.exists());
-    // Nothing is shipped any more before the end.
+    // Nothing is shipped between this and the kill.
     let bench = bench.kill().await;
     assert!(bench.trail("").await[0].notes.contains("20 bytes"));
     assert_eq!(bench.trail("").await.len(), 1);
@@ -83,7 +83,7 @@ async fn that_something_is_lost_is_in_the_journal_before_it_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
+async fn missing_segment_is_reported_and_later_ones_are_shipped() {
     let bench = start().await;
     for at in 0..3 {
         bench.record("a", &at.to_string()).await;
@@ -95,6 +95,6 @@ async fn a_segment_that_is_gone_is_said_and_what_follows_is_shipped() {
     let bench = bench.kill().await;
     bench.record("a", "3").await;
     assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
-    assert!(bench.trail("").await[0].notes.contains("1 segments"));
+    assert!(bench.trail("").await[0].notes.contains("before block 4: 1"));
     bench.end().await;
 }
