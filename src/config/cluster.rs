@@ -1,4 +1,4 @@
-//! `[cluster]`: the replicated core, and how nodes reach each other if there are several.
+//! `[cluster]`: heartbeat, freshness, and the connections between nodes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,22 +16,22 @@ use crate::tls::{Authorities, Files, KeyPairFiles};
 /// `[cluster]`
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Time between two heartbeats of the leader.
+    /// Interval of the leader's heartbeats.
     pub heartbeat: Duration,
-    /// How this node proves that it knows everything that was revoked.
+    /// Proof of freshness: lease or ReadIndex.
     pub freshness: FreshnessMode,
-    /// The other nodes; `None` for a cluster of one.
+    /// Connections to the other nodes; `None` for a cluster of one.
     pub peers: Option<Peers>,
 }
 
-/// How the nodes of a cluster reach each other.
+/// Connections between the nodes of a cluster.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    /// Where this one listens for the others.
+    /// Address of this node's peer listener.
     pub listen: SocketAddr,
     /// Certificate, key, CA and CRL.
     pub files: Files,
-    /// Where each member is reached, this one among them: those that found the cluster.
+    /// Address of every bootstrap member, this node included.
     pub members: BTreeMap<u64, String>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
         return Some(Cluster { heartbeat: heartbeat?, freshness, peers: None });
     }
     if keys.node.mode == Mode::Development {
-        let rule = "has no place in development mode, which is one node: remove it, or node.mode";
+        let rule = "not allowed in development mode, which is one node: remove it, or node.mode";
         return checker.keep("cluster.listen", Err(rule));
     }
     let peers = peers(cluster, keys.node.id, fabric, checker);
@@ -100,11 +100,11 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
             continue;
         };
         if members.values().any(|known| *known == address) {
-            checker.keep(&key("address"), Err::<(), _>("is there twice"));
+            checker.keep(&key("address"), Err::<(), _>("duplicate"));
             all_good = false;
         }
         if members.insert(id, address).is_some() {
-            checker.keep(&key("id"), Err::<(), _>("is there twice"));
+            checker.keep(&key("id"), Err::<(), _>("duplicate"));
             all_good = false;
         }
     }
@@ -116,12 +116,12 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
     } else if members.contains_key(&node_id) {
         Ok(members)
     } else {
-        Err(format!("must name this node too, whose node.id is {node_id}"))
+        Err(format!("must include this node, whose node.id is {node_id}"))
     };
     checker.keep("cluster.members", outcome)
 }
 
-/// A host and a port, as nodes are told apart by certificates and not by addresses.
+/// Host and port. Nodes are identified by certificates, not by addresses.
 fn address_of(text: &str) -> Result<String, String> {
     let rule = || format!("{text:?}: must be a host and a port, such as node-1.example.com:8695");
     let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;

@@ -1,15 +1,15 @@
-//! What the process was given: environment and program. Read here and nowhere else.
+//! Environment and executable of the process; read nowhere else.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The environment, without what is not UTF-8: no key can be spelled in it.
+/// Environment variables in UTF-8; no setting's name needs more.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Where a user's programs keep data: `$XDG_DATA_HOME`, else `~/.local/share` (XDG Base Directory).
+/// The user's data directory: `$XDG_DATA_HOME`, else `~/.local/share` (XDG Base Directory).
 #[must_use]
 pub fn data_home(environment: &mut dyn Iterator<Item = (String, String)>) -> Option<PathBuf> {
     let (mut data, mut user) = (None, None);
@@ -25,15 +25,15 @@ pub fn data_home(environment: &mut dyn Iterator<Item = (String, String)>) -> Opt
     data.filter(absolute).or_else(|| Some(user.filter(absolute)?.join(".local").join("share")))
 }
 
-/// This program's own file, which is started again to compile policies.
+/// Path of this executable, which is started again to compile policies.
 ///
 /// # Errors
-/// If the system does not tell.
+/// If the operating system does not provide it.
 pub fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Forbids core dumps of this process: its memory holds private keys.
+/// Disables core dumps of this process: its memory has private keys.
 pub fn forbid_core_dumps() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     // Lowering a limit is always allowed.
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn data_lives_where_the_user_says_or_else_below_the_home_directory() {
+    fn data_home_is_xdg_data_home_or_below_home() {
         assert_eq!(home(&[("HOME", "/u"), ("XDG_DATA_HOME", "/d")]), Some("/d".into()));
         assert_eq!(home(&[("HOME", "/u"), ("XDG_DATA_HOME", "relative")]), Some("/u/.local/share".into()));
         assert_eq!(home(&[("HOME", "")]), None);

@@ -1,4 +1,4 @@
-//! `[[issuers]]`: whose credentials are exchanged, and where the keys are.
+//! `[[issuers]]`: issuers of foreign credentials, and the source of their keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::outbound::guard::Guard;
 use crate::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::jws::Algorithm;
 
-/// Checks each issuer alone; whether they fit together is checked when none has a mistake.
+/// Checks each issuer alone; [`crate::token::issuer::Issuers`] checks all of them together, if none has a mistake.
 pub(super) fn check(
     all: &[schema::Issuer],
     own_issuer: Option<&str>,
@@ -47,8 +47,8 @@ impl Section<'_> {
         let audiences =
             checker.keep(&self.key("audiences"), audiences(self.keys.audiences.as_deref(), self.own_issuer));
         let trust_domains = checker.keep(&self.key("trust_domains"), self.trust_domains());
-        // A nonce is remembered as long as a credential of the oldest acceptable age could bring it
-        // back (limits::NONCE_RETENTION), so no issuer may ask for more.
+        // Nonces are retained as long as a credential of the maximum age could repeat one
+        // (limits::NONCE_RETENTION), so no issuer may exceed it.
         let age = duration(&self.keys.max_credential_age, Duration::from_secs(1), limits::CREDENTIAL_AGE_MAX);
         let max_credential_age = checker.keep(&self.key("max_credential_age"), age);
         Some(Issuer {
@@ -67,7 +67,7 @@ impl Section<'_> {
         if iss.is_empty() || iss.len() > limits::URI_BYTES_MAX {
             Err("must be the iss of the credentials, byte for byte")
         } else if self.own_issuer == Some(iss) {
-            Err("is this fabric's own issuer, whose tokens need no entry here")
+            Err("is this fabric's own issuer, whose tokens need no section")
         } else {
             Ok(iss.to_owned())
         }
@@ -89,7 +89,7 @@ impl Section<'_> {
         }
     }
 
-    /// Exactly one of five keys.
+    /// Exactly one of five settings.
     fn key_source(&self, checker: &mut Checker) -> Option<KeySource> {
         let keys = self.keys;
         let file = |path: &PathBuf, source: fn(PathBuf) -> KeySource| Ok(source(path.clone()));
@@ -145,26 +145,26 @@ impl Section<'_> {
     }
 }
 
-/// What `outbound` will agree to fetch, said before it is asked to.
+/// Applies the rules of `outbound` at start.
 pub(super) fn fetchable(address: &str, guard: &Guard) -> Result<String, String> {
     guard.check_keys_url(address).map(|()| address.to_owned()).map_err(|error| error.to_string())
 }
 
 pub(super) fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
     let read =
-        |name: &String| name.parse().map_err(|_| format!("{name:?} is not an algorithm that is accepted"));
+        |name: &String| name.parse().map_err(|_| format!("{name:?} is not an accepted algorithm"));
     let algorithms: Vec<Algorithm> = names.iter().map(read).collect::<Result<_, _>>()?;
     if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
 }
 
-/// Our own issuer unless the configuration says otherwise.
+/// Default: our own issuer.
 pub(super) fn audiences(
     stated: Option<&[String]>,
     own_issuer: Option<&str>,
 ) -> Result<Vec<String>, &'static str> {
     let audiences = match stated {
         Some(audiences) => audiences.to_vec(),
-        // Without our own issuer there is another mistake already.
+        // Without our own issuer there is another mistake.
         None => vec![own_issuer.unwrap_or("unknown").to_owned()],
     };
     if audiences.is_empty() || audiences.iter().any(String::is_empty) {

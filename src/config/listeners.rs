@@ -1,7 +1,7 @@
-//! `node.mode`, `[listen]`, `[tls]`, `[[callers]]`, `[limits]`, `[metrics]`: who may call, over what.
+//! Listeners and their callers: `node.mode`, `[listen]`, `[tls]`, `[[callers]]`, `[limits]`, `[metrics]`.
 //!
-//! Outside development mode there is no start without TLS and a client CA. Development mode has no
-//! TLS and listens on loopback only, because it lets everybody do everything.
+//! A production node does not start without TLS and a client CA. Development mode has no TLS and listens on loopback
+//! only, because every caller has all capabilities there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::tls::{Authorities, Files, KeyPairFiles};
 
-/// What was checked together.
+/// Values that are checked together.
 pub(super) struct Edge {
     pub listen: Listen,
     pub tls: Option<Tls>,
@@ -34,11 +34,11 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
     let tls = match (&keys.tls, is_development) {
         (None, true) => Some(None),
         (Some(_), true) => {
-            let rule = "has no place in development mode, which has no TLS: remove it, or node.mode";
+            let rule = "not allowed in development mode, which has no TLS: remove it, or node.mode";
             checker.keep("tls", Err(rule))
         }
         (None, false) => {
-            let rule = "must be set: outside development mode (node.mode) there is no start without TLS";
+            let rule = "must be set: outside development mode (node.mode), TLS is required";
             checker.keep("tls", Err(rule))
         }
         (Some(tls), false) => self::tls(tls, &keys.listen.https, fabric, checker).map(Some),
@@ -66,7 +66,7 @@ fn address(text: &str, must_be_loopback: bool) -> Result<SocketAddr, String> {
         text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8693".to_owned())?;
     if must_be_loopback && !address.ip().is_loopback() {
         return Err(
-            "must be a loopback address in development mode, where everybody may do everything".to_owned()
+            "must be a loopback address in development mode, where every caller has all capabilities".to_owned()
         );
     }
     Ok(address)
@@ -93,7 +93,7 @@ fn tls(keys: &schema::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut C
     Some(Tls { address: address?, files })
 }
 
-/// The trust domains beside `own`, each with authorities of its own.
+/// The trust domains besides `own`, each with its own CAs.
 fn trust_domains(
     keys: &schema::Tls,
     own: Option<&TrustDomain>,
@@ -107,7 +107,7 @@ fn trust_domains(
         let ca = checker.require(&key("ca"), row.ca.as_deref());
         let (Some(trust_domain), Some(ca)) = (name, ca) else { continue };
         if own == Some(&trust_domain) || found.iter().any(|known| known.trust_domain == trust_domain) {
-            checker.keep(&key("name"), Err::<(), _>("is there twice"));
+            checker.keep(&key("name"), Err::<(), _>("duplicate"));
             continue;
         }
         found.push(Authorities { trust_domain, ca: ca.to_owned(), crl: row.crl.clone() });
@@ -118,10 +118,10 @@ fn trust_domains(
     (found.len() == keys.trust_domains.len()).then_some(found)
 }
 
-/// The host of our `iss`, and more names by which callers reach this node.
+/// Host of our `iss`, and the additional host names of this node.
 fn hosts(more: &[String], fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Vec<String>> {
     let own = Url::parse(&fabric?.issuer).ok();
-    // An IPv6 address without the brackets it has in a URL.
+        // An IPv6 address has no brackets outside a URL.
     let own = own.and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
     let more: Result<Vec<String>, String> = more.iter().map(|name| host(name)).collect();
     let more = checker.keep("listen.hosts", more)?;
@@ -138,7 +138,7 @@ fn host(text: &str) -> Result<String, String> {
         Ok(Host::Domain(name)) if name.eq_ignore_ascii_case(text) => Ok(name),
         Ok(Host::Domain(_)) => Err(rule()),
         Ok(address) => Ok(address.to_string().trim_matches(['[', ']']).to_owned()),
-        // An IPv6 address is in brackets in a URL only.
+        // `Host` parses an IPv6 address only in brackets.
         Err(_) => text.parse::<std::net::Ipv6Addr>().map(|address| address.to_string()).map_err(|_| rule()),
     }
 }
@@ -156,7 +156,7 @@ fn callers(rows: &[schema::Caller], checker: &mut Checker) -> Option<Callers> {
             continue;
         };
         if table.insert(id, capabilities).is_some() {
-            checker.keep(&key("id"), Err::<(), _>("is there twice"));
+            checker.keep(&key("id"), Err::<(), _>("duplicate"));
             all_good = false;
         }
     }

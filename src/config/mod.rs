@@ -1,8 +1,7 @@
-//! The configuration: one file, the environment and the flags, read once, checked once.
+//! Configuration: one file, the environment and the flags, read and checked once, at start.
 //!
-//! The only reader of the environment and of files that configure. What comes out is typed and
-//! needs no second look; every mistake is named with its key, its rule and its place. No secret
-//! stands in a configuration, so all of it may be printed.
+//! The only reader of the environment and of configuration files. Its values are typed and need no further checks; each
+//! mistake names its setting, rule and source. A configuration has no secrets, so it may be printed.
 
 mod cluster;
 mod environment;
@@ -34,39 +33,39 @@ use crate::telemetry::LogFormat;
 use crate::token::issuer::Issuer;
 use crate::{limits, policy, tls};
 
-/// Begins the name of every environment variable that sets a key; `__` separates the key's parts.
+/// Prefix of environment variables that set a setting; `__` separates the parts of its name.
 pub const ENVIRONMENT_PREFIX: &str = "TRUST_FABRIC__";
 
-/// A checked configuration.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node.
     pub node: Node,
-    /// Where it listens.
+    /// Plain HTTP listener.
     pub listen: Listen,
-    /// TLS, without which a node runs in development mode: on loopback, for everybody.
+    /// TLS listener; `None` in development mode.
     pub tls: Option<Tls>,
-    /// What the holders of client certificates may do.
+    /// Capabilities of the holders of client certificates.
     pub callers: Callers,
-    /// Limits that two deployments would set differently.
+    /// Configurable limits.
     pub limits: Limits,
-    /// Who may read metrics.
+    /// Access to metrics.
     pub metrics_access: MetricsAccess,
-    /// The trust fabric it is part of.
+    /// The trust fabric of this node.
     pub fabric: Fabric,
-    /// Foreign issuers whose credentials are exchanged, in the order of the file.
+    /// Foreign issuers of credentials, in the order of the file.
     pub issuers: Vec<Issuer>,
-    /// Whose signals are received, and whom each speaks for.
+    /// Issuers of signals and their authority.
     pub signals: SignalIssuers,
-    /// Where receivers of our own signals reach this fabric; `None` if it transmits none.
+    /// Transmitter; `None` if this fabric transmits nothing.
     pub transmitter: Option<Transmitter>,
-    /// Where the first policy comes from.
+    /// First policy.
     pub policy: Policy,
-    /// The replicated core.
+    /// Replication.
     pub cluster: Cluster,
-    /// Whom this node may call.
+    /// Rules of outbound calls.
     pub outbound: Rules,
-    /// Which blast radius lies within which.
+    /// Order of blast radii.
     pub blast_radius: Containment,
     /// Logs.
     pub log: Log,
@@ -75,9 +74,9 @@ pub struct Config {
 /// `[node]`
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Number in the cluster, from 1. Never used again for another disk.
+    /// Node id in the cluster, from 1. Never reused for another disk.
     pub id: u64,
-    /// Where everything that lasts is kept.
+    /// Directory of all durable data.
     pub data_dir: PathBuf,
     /// Name in health, events and audit.
     pub unit_id: String,
@@ -88,64 +87,63 @@ pub struct Node {
 pub struct Listen {
     /// Plain HTTP; in development mode a loopback address.
     pub http: SocketAddr,
-    /// The names that requests may be sent to: the host of our `iss`, and those that were added.
+    /// Accepted host names: that of our `iss`, and the additional ones.
     pub hosts: Vec<String>,
 }
 
 /// `[tls]`, and `listen.https`.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// Where TLS is listened for.
+    /// Address of the TLS listener.
     pub address: SocketAddr,
-    /// Certificate, key, and the authorities of each trust domain whose workloads may call.
+    /// Certificate, key, and the CAs of each trust domain of callers.
     pub files: tls::Files,
 }
 
 /// `[limits]`
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests that one caller may send in a second.
+    /// Maximum requests per caller and second.
     pub requests_per_second_per_caller: u32,
-    /// Connections of one address and of one identity.
+    /// Maximum connections per address and per identity.
     pub connections: Caps,
 }
 
 /// `[fabric]`
 #[derive(Clone, Debug)]
 pub struct Fabric {
-    /// `iss` of every token that is minted here, and the `aud` of those meant for the fabric itself.
+    /// `iss` of every minted token, and `aud` of those for the fabric itself.
     pub issuer: String,
-    /// The trust domain whose workloads it names.
+    /// Our trust domain.
     pub trust_domain: TrustDomain,
 }
 
 /// `[transmitter]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmitter {
-    /// Begins the address of every endpoint of streams: `https` unless it is this machine, without a slash at
-    /// its end.
+    /// Base of every stream endpoint's URL: `https` except on loopback, without a trailing slash.
     pub base_url: String,
-    /// The client certificate of pushes, if they present one.
+    /// Client certificate of pushes.
     pub certificate: Option<tls::KeyPairFiles>,
 }
 
 /// `[policy]`
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Holds the policy that a new cluster starts with; a running one has its own.
+    /// Directory of the policy of a new cluster; a running one has its own copy.
     pub directory: PathBuf,
 }
 
 /// `[log]`
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// What a line looks like.
+    /// Format of a line.
     pub format: LogFormat,
-    /// Which events are written.
+    /// Filter of log events.
     pub filter: String,
 }
 
-/// Flags, which win over the environment and the file.
+/// Flags, which override the environment and the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--data-dir`: `node.data_dir`.
@@ -157,11 +155,11 @@ pub struct Overrides {
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The key, for example `issuers[0].keys_url`.
+    /// The setting, for example `issuers[0].keys_url`.
     pub key: String,
-    /// The rule it breaks.
+    /// The broken rule.
     pub rule: String,
-    /// Where it was set: a file, an environment variable or a flag; `None` if it was not set.
+    /// Its source: a file, an environment variable or a flag; `None` if it was not set.
     pub origin: Option<String>,
 }
 
@@ -175,21 +173,21 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Why there is no configuration.
+/// Reason for which there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A file or directory is larger than its limit.
     #[error("{}: {rule}", path.display())]
     TooLarge {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The limit.
         rule: String,
@@ -197,20 +195,20 @@ pub enum Error {
     /// The file is not TOML.
     #[error("{}: {rule}", path.display())]
     Syntax {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the parser says, on one line.
+        /// The parser's message, on one line.
         rule: String,
     },
-    /// Keys that break their rules: all that were found.
+    /// All settings that break their rules.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Mistakes(Vec<Mistake>),
 }
 
-/// Reads and checks. The file comes first, then `environment`, then `overrides`; the later wins.
+/// Loads the file, then `environment`, then `overrides`; the later wins.
 ///
 /// # Errors
-/// As [`Error`] says; [`Error::Mistakes`] names all that were found in one pass.
+/// [`Error::Mistakes`] names all mistakes; the other variants are about the file.
 pub fn load(
     file: Option<&Path>,
     environment: &mut dyn Iterator<Item = (String, String)>,
@@ -220,7 +218,7 @@ pub fn load(
     validation::config(&keys, checker)
 }
 
-/// Every key with the value in force, defaults included, as JSON of the file's own shape.
+/// Every setting with its effective value, defaults included, in the shape of the file.
 ///
 /// # Errors
 /// As [`load`].
@@ -234,7 +232,7 @@ pub fn show(
     serde_json::to_value(&keys).map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))
 }
 
-/// The three sources laid over each other, unchecked, and where each key came from.
+/// Merges the three sources without validation, and records the source of each setting.
 fn merge(
     file: Option<&Path>,
     environment: &mut dyn Iterator<Item = (String, String)>,
@@ -244,7 +242,7 @@ fn merge(
     let mut builder = ::config::Config::builder();
     if let Some(path) = file {
         let text = read(path)?;
-        // Parsed here alone first: its errors are then about the file.
+        // Parsed on its own first, so that a syntax error names the file.
         let source = ::config::File::from_str(&text, ::config::FileFormat::Toml);
         ::config::Config::builder().add_source(source.clone()).build().map_err(|error| Error::Syntax {
             path: path.to_owned(),
@@ -259,7 +257,7 @@ fn merge(
         checker.set_by(&key, &format!("environment variable {variable}"));
         builder = builder
             .set_override(&key, value)
-            .map_err(|_| Error::Mistakes(vec![broken("is not the name of a key".to_owned())]))?;
+            .map_err(|_| Error::Mistakes(vec![broken("is not the name of a setting".to_owned())]))?;
     }
     let merged =
         builder.build().map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))?;
@@ -284,7 +282,7 @@ impl Mistake {
     }
 }
 
-/// What is wrong, without the words for where, which the mistake says itself.
+/// The rule without the location, which the mistake has itself.
 fn rule_of(error: &::config::ConfigError) -> String {
     match error {
         ::config::ConfigError::At { error, .. } => rule_of(error),
@@ -309,7 +307,7 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 impl Config {
-    /// The files of the policy that a new cluster starts with.
+    /// Files of the policy of a new cluster.
     ///
     /// # Errors
     /// [`Error::Unreadable`] or [`Error::TooLarge`].
@@ -318,8 +316,8 @@ impl Config {
     }
 }
 
-/// The `*.rego` and `*.json` files in `directory` and below, tests included, in path order. Names
-/// that begin with a dot are left out, and so are links to directories.
+/// The `*.rego` and `*.json` files in `directory` and below, including tests, in path order. Skips names that begin with
+/// a dot, and links to directories.
 ///
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::TooLarge`].

@@ -1,4 +1,4 @@
-//! A directory of policy files as the sources of a bundle.
+//! Reads a directory of policy files as the sources of a policy bundle.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -42,7 +42,7 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Source>, Error> {
         }
     }
     if sources.is_empty() {
-        let source = io::Error::new(io::ErrorKind::NotFound, "holds no .rego file");
+        let source = io::Error::new(io::ErrorKind::NotFound, "contains no .rego file");
         return Err(Error::Unreadable { path: directory.to_owned(), source });
     }
     sources.sort_by(|a, b| a.path.cmp(&b.path));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_policies_tests_and_data_in_path_order_and_nothing_else() {
+    fn reads_policies_tests_and_data_in_path_order() {
         let directory = directory(&[
             ("b.rego", "1"),
             ("a_test.rego", "2"),
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_directory_without_policies_and_one_that_is_not_there() {
+    fn directory_without_policies_or_missing_is_refused() {
         let empty = directory(&[("notes.md", "x")]);
         assert!(matches!(read(empty.path()), Err(Error::Unreadable { .. })));
         assert!(matches!(read(&empty.path().join("gone")), Err(Error::Unreadable { .. })));
     }
 
     #[test]
-    fn refuses_more_bytes_or_files_than_a_bundle_may_have() {
+    fn too_many_bytes_or_files_are_refused() {
         let half = "#".repeat(limits::POLICY_BYTES_MAX / 2 + 1);
         let large = directory(&[("a.rego", &half), ("b.rego", &half)]);
         assert!(matches!(read(large.path()), Err(Error::TooLarge { .. })));

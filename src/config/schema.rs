@@ -1,5 +1,4 @@
-//! The keys of the file, as they are spelled, with their defaults. Nothing is checked here but types
-//! and unknown names. Units are text for people: `24h`, `100ms`.
+//! Schema of the file with its defaults. Checks types and unknown names only. Durations are text: `24h`, `100ms`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -221,7 +220,7 @@ impl Default for Log {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_field_names, reason = "the key is spelled like this")]
+#[expect(clippy::struct_field_names, reason = "the name of the setting")]
 pub(super) struct Issuer {
     pub issuer: Option<String>,
     pub kind: IssuerKind,
@@ -326,7 +325,7 @@ fn default_algorithms() -> Vec<String> {
     crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec()
 }
 
-/// The environment has only text. A fraction is refused, where the library would round it.
+/// Environment variables are text. A fraction is refused, where the library would round it.
 fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "must be a whole number")]
@@ -340,7 +339,7 @@ fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     }
 }
 
-/// `true` or `false`, and nothing that could be taken for them.
+/// Strictly `true` or `false`.
 fn yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "must be true or false")]
@@ -354,7 +353,7 @@ fn yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Erro
     }
 }
 
-/// The same where absence means something else.
+/// [`yes_or_no`] for a setting whose default depends on others.
 fn stated_yes_or_no<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
     yes_or_no(deserializer).map(Some)
 }

@@ -1,4 +1,4 @@
-//! `[[signals]]`: whose signals are received, where their keys are, and whom each may revoke.
+//! `[[signals]]`: issuers of signals, the source of their keys, and their authority.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::outbound::guard::Guard;
 use crate::receiver::{Authority, SignalIssuer};
 use crate::token::issuer::KeySource;
 
-/// Checks each issuer alone; whether they fit together is checked when none has a mistake.
+/// Checks each issuer alone; [`SignalIssuers`] checks all of them together, if none has a mistake.
 pub(super) fn check(
     keys: &Keys,
     own_issuer: Option<&str>,
@@ -72,14 +72,14 @@ impl Section<'_> {
         if iss.is_empty() || iss.len() > limits::URI_BYTES_MAX {
             Err("must be the iss of the signals, byte for byte")
         } else if self.own_issuer == Some(iss) {
-            Err("is this fabric's own issuer, which sends itself no signals")
+            Err("is this fabric's own issuer, which cannot send signals to itself")
         } else {
             Ok(iss.to_owned())
         }
     }
 
-    /// At most one of three keys, and which key the outcome is about. Without one nothing that is signed is
-    /// accepted, and then somebody must be able to send what is not.
+    /// At most one of three settings, and the setting of the outcome. Without keys, no signed event is accepted; then a
+    /// caller must be able to send unsigned ones.
     fn key_source(&self) -> (String, Result<Option<KeySource>, String>) {
         let keys = self.keys;
         let fetchable = |address: &str| issuers::fetchable(address, self.guard);
@@ -87,7 +87,7 @@ impl Section<'_> {
         sources.extend(keys.keys_file.iter().map(|path| ("keys_file", Ok(KeySource::File(path.clone())))));
         sources.extend(keys.keys_url.iter().map(|url| ("keys_url", fetchable(url).map(KeySource::Url))));
         if keys.discovery {
-            // Without an issuer there is another mistake already.
+            // Without an issuer there is another mistake.
             let address = keys.issuer.as_deref().map_or(Ok(String::new()), fetchable);
             sources.push(("discovery", address.map(|_| KeySource::TransmitterMetadata)));
         }
@@ -95,7 +95,7 @@ impl Section<'_> {
         let mut sources = sources.into_iter();
         match (sources.next(), sources.next()) {
             (None, _) if keys.callers.is_empty() && self.all.node.mode == Mode::Production => of_section(
-                Err("needs keys_file, keys_url, discovery = true or callers: nobody could send in its name"),
+                Err("needs keys_file, keys_url, discovery = true or callers: otherwise it cannot send signals"),
             ),
             (None, _) => of_section(Ok(None)),
             (Some((name, source)), None) => (self.key(name), source.map(Some)),
@@ -110,8 +110,7 @@ impl Section<'_> {
         self.keys.callers.iter().map(read).collect()
     }
 
-    /// Its own subjects unless the configuration says otherwise. What is stated must be an issuer whose
-    /// subjects can be known here: a name that is misspelled would revoke nothing, and nobody would see it.
+    /// Default: its own subjects. A stated issuer must be configured: a misspelled name would silently revoke nothing.
     fn subject_issuers(&self) -> Result<Vec<String>, String> {
         let Some(stated) = &self.keys.subject_issuers else {
             return Ok(self.keys.issuer.iter().cloned().collect());
@@ -133,8 +132,8 @@ impl Section<'_> {
         }
     }
 
-    /// One that could revoke nobody, because credentials of none of whom it speaks for are accepted, would be
-    /// answered `ignored` for ever.
+    /// Refuses an issuer that can revoke nothing because none of its subjects' credentials are accepted: its signals would
+    /// all be ignored.
     fn reach(
         &self,
         trust_domains: Option<&[TrustDomain]>,
@@ -151,7 +150,7 @@ impl Section<'_> {
         if trust_domains.is_empty()
             && !subject_issuers.iter().map(String::as_str).chain(own_name).any(is_heard)
         {
-            Err("names nobody whose credentials are accepted: needs one of [[issuers]], or trust_domains")
+            Err("has no subject whose credentials are accepted: needs one of [[issuers]], or trust_domains")
         } else {
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! Every rule of a configuration, broken once.
+//! Each rule of a configuration, broken once.
 
 mod cluster;
 mod example;
@@ -12,7 +12,7 @@ use std::io::Write as _;
 use super::*;
 use crate::token::issuer::{IssuerKind, KeySource, SubjectMapping};
 
-/// In development mode, which needs least.
+/// Smallest configuration, in development mode.
 const REQUIRED: &str = r#"
 node.mode = "development"
 node.data_dir = "/var/lib/fabric"
@@ -51,7 +51,7 @@ fn mistakes(text: &str, environment: &[(&str, &str)]) -> Vec<Mistake> {
     }
 }
 
-/// The one mistake in the required keys and `extra`, with where it was set.
+/// The only mistake in the required settings and `extra`.
 fn mistake(extra: &str) -> (String, String) {
     let found = mistakes(&format!("{REQUIRED}{extra}"), &[]);
     let [only] = found.as_slice() else { panic!("{extra}: {found:?}") };
@@ -60,7 +60,7 @@ fn mistake(extra: &str) -> (String, String) {
 }
 
 #[test]
-fn what_is_not_set_has_the_documented_default() {
+fn unset_settings_have_documented_defaults() {
     let config = good(REQUIRED);
     assert_eq!((config.node.id, config.node.unit_id.as_str()), (1, "node-1"));
     assert_eq!(config.listen.http.to_string(), "127.0.0.1:8693");
@@ -75,7 +75,7 @@ fn what_is_not_set_has_the_documented_default() {
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flag_overrides_environment_overrides_file() {
     let text = format!("{REQUIRED}\n[listen]\nhttp = \"127.0.0.1:1\"\n[log]\nfilter = \"debug\"");
     let environment = [
         ("TRUST_FABRIC__LISTEN__HTTP", "127.0.0.1:2"),
@@ -83,7 +83,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
         ("TRUST_FABRIC__NODE__ID", "7"),
         ("TRUST_FABRIC__NODE__UNIT_ID", "007"),
         ("TRUST_FABRIC__OUTBOUND__ALLOW_LOOPBACK_HTTP", "true"),
-        ("TRUST_FABRIC_PYTHON", "not a key"),
+        ("TRUST_FABRIC_PYTHON", "not a setting"),
         ("PATH", "/bin"),
     ];
     let overrides = Overrides { listen: Some("127.0.0.1:3".to_owned()), ..Overrides::default() };
@@ -96,7 +96,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn a_configuration_needs_no_file() {
+fn configuration_needs_no_file() {
     let environment = [
         ("TRUST_FABRIC__NODE__DATA_DIR", "/d"),
         ("TRUST_FABRIC__FABRIC__ISSUER", "https://trust.example.com"),
@@ -109,7 +109,7 @@ fn a_configuration_needs_no_file() {
 }
 
 #[test]
-fn names_every_required_key_that_is_missing() {
+fn every_missing_required_setting_is_named() {
     let found = mistakes("", &[]);
     let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
     let required =
@@ -119,7 +119,7 @@ fn names_every_required_key_that_is_missing() {
 }
 
 #[test]
-fn refuses_an_unknown_key_and_names_where_it_was_set() {
+fn unknown_setting_is_refused_with_its_source() {
     assert_eq!(mistake("[listen]\nhtpp = \"x\"").0, "listen.htpp");
     assert_eq!(mistake("[lissten]\nhttp = \"x\"").0, "lissten");
     assert_eq!(mistake(&format!("{ISSUER}audience = \"x\"")).0, "issuers[0].audience");
@@ -130,7 +130,7 @@ fn refuses_an_unknown_key_and_names_where_it_was_set() {
 }
 
 #[test]
-fn refuses_a_variable_that_cannot_name_a_key() {
+fn variable_that_names_no_setting_is_refused() {
     for name in
         ["TRUST_FABRIC__", "TRUST_FABRIC__LISTEN__", "TRUST_FABRIC__A[", "TRUST_FABRIC__LISTEN__HTTP__X"]
     {
@@ -140,7 +140,7 @@ fn refuses_a_variable_that_cannot_name_a_key() {
 }
 
 #[test]
-fn refuses_a_value_of_the_wrong_type() {
+fn value_of_wrong_type_is_refused() {
     for (extra, key) in [
         ("[node]\nid = 1.5", "node.id"),
         ("[node]\nid = \"one\"", "node.id"),
@@ -154,7 +154,7 @@ fn refuses_a_value_of_the_wrong_type() {
     }
 }
 
-/// Like [`mistake`], where `extra` may open a table that the dotted keys would have opened before.
+/// Like [`mistake`], but `extra` may open `[node]`, which the dotted names would have opened before.
 fn mistake_in(extra: &str) -> String {
     let text = if extra.starts_with("[node]") {
         let others = REQUIRED.lines().filter(|line| !line.starts_with("node."));
@@ -169,7 +169,7 @@ fn mistake_in(extra: &str) -> String {
 }
 
 #[test]
-fn refuses_a_value_beyond_its_rule() {
+fn value_beyond_its_rule_is_refused() {
     for (extra, key) in [
         ("[node]\nid = 0", "node.id"),
         ("[node]\nunit_id = \"\"", "node.unit_id"),
@@ -190,24 +190,24 @@ fn refuses_a_value_beyond_its_rule() {
 }
 
 #[test]
-fn the_name_of_a_node_has_its_longest() {
+fn unit_id_is_bounded() {
     let longest = "u".repeat(limits::UNIT_ID_BYTES_MAX);
     assert_eq!(good(&format!("node.unit_id = \"{longest}\"{REQUIRED}")).node.unit_id, longest);
     assert_eq!(mistake_in(&format!("[node]\nunit_id = \"{longest}u\"")), "node.unit_id");
 }
 
 #[test]
-fn development_mode_listens_on_this_machine_only_and_says_why() {
+fn development_mode_listens_on_loopback_only() {
     for http in ["0.0.0.0:8693", "[::]:8693", "192.168.0.1:8693"] {
         let (key, rule) = mistake(&format!("[listen]\nhttp = \"{http}\""));
         assert_eq!(key, "listen.http");
-        assert!(rule.contains("everybody may do everything"), "{rule}");
+        assert!(rule.contains("every caller has all capabilities"), "{rule}");
     }
     assert!(good(&format!("{REQUIRED}[listen]\nhttp = \"[::1]:0\"")).listen.http.is_ipv6());
 }
 
 #[test]
-fn refuses_an_issuer_of_our_own_that_has_two_spellings_or_no_tls() {
+fn own_issuer_with_two_spellings_or_no_tls_is_refused() {
     for issuer in [
         "",
         "trust.example.com",
@@ -235,7 +235,7 @@ fn refuses_an_issuer_of_our_own_that_has_two_spellings_or_no_tls() {
 }
 
 #[test]
-fn an_issuer_has_what_it_states_and_defaults_for_the_rest() {
+fn issuer_has_stated_values_and_defaults() {
     let config = good(&format!("{REQUIRED}{ISSUER}"));
     let [issuer] = config.issuers.as_slice() else { panic!("{:?}", config.issuers) };
     assert_eq!(issuer.iss, "https://k8s.example.com");
@@ -248,7 +248,7 @@ fn an_issuer_has_what_it_states_and_defaults_for_the_rest() {
 }
 
 #[test]
-fn refuses_an_issuer_that_breaks_a_rule() {
+fn issuer_that_breaks_a_rule_is_refused() {
     for (change, to, key) in [
         ("https://k8s.example.com", "https://trust.example.com", "issuers[0].issuer"),
         ("subject = \"kubernetes\"\n", "", "issuers[0].subject"),
@@ -286,7 +286,7 @@ fn refuses_an_issuer_that_breaks_a_rule() {
 }
 
 #[test]
-fn refuses_an_issuer_without_a_name() {
+fn issuer_without_a_name_is_refused() {
     let found =
         mistakes(&format!("{REQUIRED}{}", ISSUER.replace("issuer = \"https://k8s.example.com\"\n", "")), &[]);
     let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
@@ -294,7 +294,7 @@ fn refuses_an_issuer_without_a_name() {
 }
 
 #[test]
-fn refuses_a_spiffe_issuer_with_what_only_others_have() {
+fn spiffe_issuer_with_jwt_settings_is_refused() {
     let spiffe = "[[issuers]]\nissuer = \"https://spire\"\nkind = \"spiffe\"\nbundle_file = \"b\"\ntrust_domains = [\"a\"]\n";
     assert_eq!(good(&format!("{REQUIRED}{spiffe}")).issuers[0].kind, IssuerKind::Spiffe);
     for (extra, key) in [
@@ -308,21 +308,21 @@ fn refuses_a_spiffe_issuer_with_what_only_others_have() {
 }
 
 #[test]
-fn refuses_issuers_that_do_not_fit_together() {
+fn duplicate_issuers_are_refused() {
     let (key, rule) = mistake(&format!("{ISSUER}{ISSUER}"));
     assert_eq!(key, "issuers");
     assert!(rule.contains("twice"), "{rule}");
 }
 
 #[test]
-fn plain_http_from_this_machine_is_allowed_when_it_is_said() {
+fn plain_http_on_loopback_needs_a_setting() {
     let text = ISSUER.replace("https://k8s.example.com", "http://127.0.0.1:8698");
     let config = good(&format!("{REQUIRED}[outbound]\nallow_loopback_http = true\n{text}"));
     assert!(config.outbound.allow_loopback_http);
 }
 
 #[test]
-fn names_all_mistakes_at_once() {
+fn all_mistakes_are_named_at_once() {
     let text = format!(
         "{}[cluster]\nheartbeat = \"1h\"",
         REQUIRED.replace("policies", "").replace("https://", "ftp://")
@@ -332,7 +332,7 @@ fn names_all_mistakes_at_once() {
 }
 
 #[test]
-fn refuses_a_file_that_is_missing_too_large_or_no_toml() {
+fn file_missing_too_large_or_not_toml_is_refused() {
     let missing = load(Some(Path::new("/nonexistent.toml")), &mut std::iter::empty(), &Overrides::default());
     assert!(matches!(missing, Err(Error::Unreadable { .. })), "{missing:?}");
     let broken = loaded("node = {", &[], &Overrides::default());
@@ -353,7 +353,7 @@ tls.client_ca = "ca.pem"
 "#;
 
 #[test]
-fn production_has_tls_and_everything_else_as_documented() {
+fn production_has_tls_and_documented_defaults() {
     let config = good(&format!("{PRODUCTION}{ISSUER}"));
     let tls = config.tls.expect("TLS");
     assert_eq!(tls.address.to_string(), "0.0.0.0:8694");
@@ -366,7 +366,7 @@ fn production_has_tls_and_everything_else_as_documented() {
 }
 
 #[test]
-fn production_does_not_start_without_tls_a_client_ca_or_an_issuer() {
+fn production_needs_tls_a_client_ca_and_an_issuer() {
     for (left_out, key) in [
         ("tls.certificate = \"node.pem\"", "tls.certificate"),
         ("tls.private_key = \"node-key.pem\"", "tls.private_key"),
@@ -380,13 +380,13 @@ fn production_does_not_start_without_tls_a_client_ca_or_an_issuer() {
     let without = PRODUCTION.lines().filter(|line| !line.starts_with("tls.")).collect::<Vec<_>>().join("\n");
     let found = mistakes(&format!("{without}\n{ISSUER}"), &[]);
     assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
-    // A key of one mode is no key of the other.
+    // TLS is a setting of production only.
     let found = mistakes(&format!("node.mode = \"development\"{PRODUCTION}{ISSUER}"), &[]);
     assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
 }
 
 #[test]
-fn production_refuses_what_its_edge_cannot_be() {
+fn production_refuses_invalid_listeners_and_callers() {
     for (extra, key) in [
         ("[[callers]]\ncapabilities = [\"exchange\"]", "callers[0].id"),
         ("[[callers]]\nid = \"spiffe://a.example/b\"", "callers[0].capabilities"),
@@ -423,7 +423,7 @@ fn production_refuses_what_its_edge_cannot_be() {
 }
 
 #[test]
-fn each_trust_domain_of_clients_has_its_own_ca() {
+fn each_client_trust_domain_has_its_own_ca() {
     let with = |rows: &str| format!("{PRODUCTION}{ISSUER}{rows}");
     let row = |name: &str, ca: &str| format!("[[tls.trust_domains]]\nname = \"{name}\"\nca = \"{ca}\"\n");
     let tls = good(&with(&row("eu.example.com", "eu.pem"))).tls.expect("TLS");
@@ -448,7 +448,7 @@ fn each_trust_domain_of_clients_has_its_own_ca() {
 }
 
 #[test]
-fn a_name_of_this_node_is_a_name_or_an_address() {
+fn host_is_a_dns_name_or_an_address() {
     let names = "[\"fabric.internal\", \"10.0.0.7\", \"fd00::7\", \"[fd00::8]\"]";
     let config = good(&format!("{PRODUCTION}{ISSUER}[listen]\nhosts = {names}"));
     let expected = ["trust.example.com", "fabric.internal", "10.0.0.7", "fd00::7", "fd00::8"];

@@ -1,4 +1,4 @@
-//! `[transmitter]`: whether this fabric tells others what it learns, and where they reach it.
+//! `[transmitter]`: whether this fabric transmits security events, and its base URL.
 
 use super::Transmitter;
 use super::schema;
@@ -7,8 +7,8 @@ use super::validation;
 use super::validation::Checker;
 use crate::tls::KeyPairFiles;
 
-/// Without the section a production node transmits nothing, because nobody has said where it is reached; one in
-/// development mode is reached where it listens.
+/// Without the section, a production node transmits nothing, because its base URL is unknown; in development mode the
+/// base URL is that of its listener.
 pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
     let base_url = match (&keys.transmitter, keys.node.mode) {
         (None, Mode::Production) => return None,
@@ -22,7 +22,7 @@ pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
     base_url.map(|base_url| Transmitter { base_url, certificate })
 }
 
-/// The client certificate of pushes: both files, or neither.
+/// Client certificate of pushes: both files or neither.
 fn certificate(section: &schema::Transmitter, checker: &mut Checker) -> Option<KeyPairFiles> {
     if section.certificate.is_none() && section.private_key.is_none() {
         return None;

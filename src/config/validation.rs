@@ -1,4 +1,4 @@
-//! From keys to values: every rule a key has to keep, and what is said when it does not.
+//! Validation: from the settings of the file to typed values, collecting every mistake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -20,7 +20,7 @@ use crate::receiver::SignalIssuers;
 use crate::token::issuer::Issuers;
 use crate::{limits, telemetry};
 
-/// Collects mistakes, and knows where each key was set.
+/// Collects mistakes; knows the source of each setting.
 pub(super) struct Checker {
     file: Option<String>,
     origins: HashMap<String, String>,
@@ -33,23 +33,23 @@ impl Checker {
         Self { file, origins: HashMap::new(), mistakes: Vec::new() }
     }
 
-    /// Remembers that `key` was set by something later than the file.
+    /// Records that `key` was set by an environment variable or a flag.
     pub(super) fn set_by(&mut self, key: &str, origin: &str) {
         self.origins.insert(key.to_owned(), origin.to_owned());
     }
 
-    /// A mistake in `key`, with where it was set.
+    /// A mistake in `key`, with its source.
     pub(super) fn mistake(&self, key: &str, rule: impl Display) -> Mistake {
         let origin = self.origins.get(key).or(self.file.as_ref()).cloned();
         Mistake { key: key.to_owned(), rule: rule.to_string(), origin }
     }
 
-    /// The value, or `None` and a mistake more.
+    /// The value; or `None`, and the mistake is recorded.
     pub(super) fn keep<T>(&mut self, key: &str, outcome: Result<T, impl Display>) -> Option<T> {
         outcome.map_err(|rule| self.mistakes.push(self.mistake(key, rule))).ok()
     }
 
-    /// The value of a key that must be set.
+    /// The value of a required setting.
     pub(super) fn require<'k, T: ?Sized>(&mut self, key: &str, value: Option<&'k T>) -> Option<&'k T> {
         if value.is_none() {
             self.mistakes.push(Mistake { key: key.to_owned(), rule: "must be set".to_owned(), origin: None });
@@ -58,7 +58,7 @@ impl Checker {
     }
 }
 
-/// Checks every key, in the order of the example file.
+/// Checks every setting, in the order of the example file.
 pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error> {
     let node = node(&keys.node, &mut checker);
     let fabric = fabric(&keys.fabric, &mut checker);
@@ -73,7 +73,7 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
     let issuers = issuers::check(&keys.issuers, own_issuer, &guard, &mut checker);
     if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
         let rule =
-            "must name at least one issuer outside development mode: there would be nothing to exchange";
+            "must name at least one issuer outside development mode: without one there is no token exchange";
         checker.keep("issuers", Err::<(), _>(rule));
     }
     let signals = signals::check(keys, own_issuer, &guard, &mut checker);
@@ -132,7 +132,7 @@ fn fabric(keys: &schema::Fabric, checker: &mut Checker) -> Option<Fabric> {
     Some(Fabric { issuer: issuer?, trust_domain: trust_domain? })
 }
 
-/// `[outbound]`, with what this node listens on, and whether it pushes to this machine.
+/// `[outbound]`, with the ports of this node and whether it pushes to loopback addresses.
 fn outbound(
     keys: &Keys,
     edge: Option<&listeners::Edge>,
@@ -164,17 +164,17 @@ fn networks(stated: &[String]) -> Result<Vec<Network>, String> {
     stated.iter().map(read).collect()
 }
 
-/// RFC 8414 §2: an `https` URL without query and fragment; here also without a trailing slash, so
-/// that there is one spelling. Plain `http` only for this machine. The same of every address of our own.
+/// RFC 8414 §2: an `https` URL without query and fragment; here also without a trailing slash, so that there is one
+/// spelling. Plain `http` for loopback hosts only. Applies to every URL of this fabric.
 pub(super) fn own_address(text: &str) -> Result<String, String> {
     let url = web_address(text)?;
     if url.query().is_some() || text.ends_with('/') || text.contains('?') {
-        return Err("must have no query, no fragment and no slash at the end".to_owned());
+        return Err("must have no query, no fragment and no trailing slash".to_owned());
     }
     if url.scheme() == "http" && !is_loopback_host(&url) {
         return Err("must be https; plain http is for localhost, 127.0.0.1 and [::1] only".to_owned());
     }
-    // What a URL parser would rewrite has two spellings, and `iss` is compared byte for byte.
+        // A URL that its parser would rewrite has two spellings, and `iss` is compared byte for byte.
     if url.as_str().trim_end_matches('/') == text {
         Ok(text.to_owned())
     } else {
@@ -182,8 +182,8 @@ pub(super) fn own_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Our `iss`. Its metadata is served at the root of its host only: an issuer with a path would have to be served at
-/// `/.well-known/…/<path>` (RFC 8414 §3.1), with every route under that path.
+/// Our `iss`. Its metadata is served at the root of its host only: RFC 8414 §3.1 would put that of an issuer with a path
+/// at `/.well-known/…/<path>`.
 fn own_issuer(text: &str) -> Result<String, String> {
     let address = own_address(text)?;
     match Url::parse(&address) {
@@ -207,12 +207,12 @@ fn web_address(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The hosts to which plain HTTP does not leave the machine.
+/// Hosts for which plain HTTP does not leave the machine.
 fn is_loopback_host(url: &Url) -> bool {
     matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
-/// A duration as people write it, within bounds.
+/// A duration such as `30s`, within bounds.
 pub(super) fn duration(text: &str, shortest: Duration, longest: Duration) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text)
         .map_err(|_| "must be a duration with its unit, such as 100ms, 30s or 24h".to_owned())?;

@@ -1,4 +1,4 @@
-//! The nodes of a cluster.
+//! `[cluster]`.
 
 use super::*;
 use crate::cluster::FreshnessMode;
@@ -15,13 +15,13 @@ fn three() -> String {
 }
 
 #[test]
-fn a_node_without_others_is_a_cluster_of_one() {
+fn node_without_peers_is_a_cluster_of_one() {
     assert!(good(&format!("{PRODUCTION}{ISSUER}")).cluster.peers.is_none());
     assert!(good(&format!("{PRODUCTION}{ISSUER}[cluster]\nheartbeat = \"50ms\"\n")).cluster.peers.is_none());
 }
 
 #[test]
-fn a_node_chooses_how_it_proves_freshness() {
+fn freshness_mode_is_a_setting_of_each_node() {
     let text = |value: &str| format!("{PRODUCTION}{ISSUER}[cluster]\nfreshness = \"{value}\"\n");
     assert_eq!(good(&format!("{PRODUCTION}{ISSUER}")).cluster.freshness, FreshnessMode::Lease);
     for (value, mode) in [("lease", FreshnessMode::Lease), ("read-index", FreshnessMode::ReadIndex)] {
@@ -37,25 +37,25 @@ fn a_node_chooses_how_it_proves_freshness() {
 }
 
 #[test]
-fn a_node_of_several_knows_where_each_is_reached() {
+fn peers_have_listener_and_members() {
     let config = good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}", three()));
-    let peers = config.cluster.peers.expect("others");
+    let peers = config.cluster.peers.expect("peers");
     assert_eq!(peers.listen.to_string(), "0.0.0.0:8695");
     assert_eq!(peers.members.len(), 3);
     assert_eq!(peers.members[&2], "node-2.example.com:8695");
-    assert!(config.outbound.own_ports.contains(&8695), "nobody has this node call itself");
+    assert!(config.outbound.own_ports.contains(&8695), "own port");
 }
 
 #[test]
-fn refuses_members_that_break_their_rules() {
+fn members_that_break_a_rule_are_refused() {
     let many: String =
         (1..=limits::MEMBERS_MAX as u64 + 1).map(|id| member(id, &format!("n{id}:1"))).collect();
     for (members, key, rule) in [
-        (String::new(), "cluster.members", "must name this node too"),
-        (member(2, "b:1"), "cluster.members", "must name this node too, whose node.id is 1"),
+        (String::new(), "cluster.members", "must include this node"),
+        (member(2, "b:1"), "cluster.members", "must include this node, whose node.id is 1"),
         (member(0, "a:1"), "cluster.members[0].id", "must be 1 or more"),
-        (format!("{}{}", member(1, "a:1"), member(1, "b:1")), "cluster.members[1].id", "is there twice"),
-        (format!("{}{}", member(1, "a:1"), member(2, "a:1")), "cluster.members[1].address", "is there twice"),
+        (format!("{}{}", member(1, "a:1"), member(1, "b:1")), "cluster.members[1].id", "duplicate"),
+        (format!("{}{}", member(1, "a:1"), member(2, "a:1")), "cluster.members[1].address", "duplicate"),
         (member(1, "a"), "cluster.members[0].address", "must be a host and a port"),
         (member(1, ":8695"), "cluster.members[0].address", "must be a host and a port"),
         (member(1, "a:0"), "cluster.members[0].address", "must be a host and a port"),
@@ -66,8 +66,8 @@ fn refuses_members_that_break_their_rules() {
         (many, "cluster.members", "must be at most 9"),
     ] {
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}{PEERS}{members}"), &[]);
-        let said: Vec<_> = found.iter().map(ToString::to_string).collect();
-        assert!(found.iter().any(|m| m.key == key && m.rule.contains(rule)), "{members}: {said:?}");
+        let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert!(found.iter().any(|m| m.key == key && m.rule.contains(rule)), "{members}: {texts:?}");
     }
     for address in ["127.0.0.1:8695", "[::1]:8695", "node_1:8695", "node-1.example.com:8695"] {
         good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}", member(1, address)));
@@ -75,7 +75,7 @@ fn refuses_members_that_break_their_rules() {
 }
 
 #[test]
-fn refuses_others_without_certificates_or_in_development_mode() {
+fn peers_without_certificates_or_in_development_mode_are_refused() {
     let found =
         mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\nlisten = \"0.0.0.0:8695\"\n{}", three()), &[]);
     let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();

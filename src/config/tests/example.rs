@@ -1,18 +1,18 @@
-//! The example file: a good configuration that shows every key.
+//! The example file is a valid configuration with every setting.
 
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../../trust-fabric.example.toml");
 
 #[test]
-fn the_example_is_a_configuration() {
+fn example_is_valid() {
     let config = good(EXAMPLE);
     assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
     let base_url = "https://trust.example.com:8694".to_owned();
     assert_eq!(config.transmitter, Some(Transmitter { base_url, certificate: None }));
 }
 
-/// The example with the comment sign taken from every line that then holds a key.
+/// The example with every commented-out setting enabled.
 fn example_with_defaults_set() -> String {
     let is_key = |line: &str| {
         let name = line.split(" = ").next().unwrap_or_default();
@@ -27,13 +27,13 @@ fn example_with_defaults_set() -> String {
 }
 
 #[test]
-fn what_the_example_shows_as_defaults_are_the_defaults() {
+fn defaults_in_the_example_are_the_defaults() {
     let text = example_with_defaults_set();
     let effective = |text: &str| {
         show(Some(file(text).path()), &mut std::iter::empty(), &Overrides::default()).expect("good")
     };
     let (mut set, mut unset) = (effective(&text), effective(EXAMPLE));
-    // Derived from other keys, or examples where the default is nothing.
+    // Derived from other settings, or examples of settings without a default.
     assert_eq!(set["node"]["unit_id"].take(), "node-1");
     assert_eq!(set["blast_radius"]["parents"].take()["namespace:payments"], "cluster:eu-1");
     unset["blast_radius"]["parents"].take();
@@ -58,7 +58,7 @@ fn what_the_example_shows_as_defaults_are_the_defaults() {
 }
 
 #[test]
-fn the_example_holds_every_key() {
+fn example_has_every_setting() {
     let all = Keys {
         issuers: vec![schema::Issuer::default()],
         signals: vec![schema::SignalIssuer::default()],

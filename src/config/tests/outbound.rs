@@ -1,19 +1,19 @@
-//! `[outbound]`: whom this node may call.
+//! `[outbound]`.
 
 use super::*;
 use crate::outbound::guard::{Guard, UrlError};
 
 #[test]
-fn only_the_public_internet_may_be_called_by_default() {
+fn only_public_addresses_may_be_called_by_default() {
     let rules = good(&format!("{PRODUCTION}{ISSUER}")).outbound;
     assert!(!rules.allow_loopback_push && !rules.allow_loopback_http && rules.allowed_networks.is_empty());
-    // In development mode also pushes to this machine.
+    // Development mode also allows pushes to loopback.
     assert_eq!(good(REQUIRED).outbound, Rules::default());
     assert!(Rules::default().allow_loopback_push);
 }
 
 #[test]
-fn loopback_push_is_switched_in_either_mode() {
+fn loopback_push_can_be_set_in_either_mode() {
     let section = "[transmitter]\nbase_url = \"https://trust.example.com:8694\"\nallow_loopback_push = ";
     let guard = |text: &str| Guard::new(good(text).outbound);
     let off = guard(&format!("{REQUIRED}{section}false"));
@@ -30,7 +30,7 @@ fn loopback_push_is_switched_in_either_mode() {
 }
 
 #[test]
-fn what_this_node_listens_on_is_among_its_own_ports() {
+fn own_ports_include_every_listener() {
     let text = format!("{PRODUCTION}{ISSUER}[listen]\nhttp = \"127.0.0.1:7001\"\nhttps = \"0.0.0.0:7002\"");
     assert_eq!(good(&text).outbound.own_ports, [7001, 7002, 8693, 8694, 8695].into());
     let text = format!("{REQUIRED}[listen]\nhttp = \"127.0.0.1:7001\"");
@@ -38,7 +38,7 @@ fn what_this_node_listens_on_is_among_its_own_ports() {
 }
 
 #[test]
-fn refuses_a_network_that_breaks_a_rule() {
+fn network_that_breaks_a_rule_is_refused() {
     let of = |networks: &str| format!("[outbound]\nallowed_networks = {networks}");
     let rules = good(&format!("{REQUIRED}{}", of("[\"10.1.0.0/16\", \"fd00::/8\"]"))).outbound;
     assert_eq!(
@@ -69,7 +69,7 @@ fn refuses_a_network_that_breaks_a_rule() {
 }
 
 #[test]
-fn keys_are_fetched_by_the_same_rules_that_the_client_keeps() {
+fn key_urls_follow_the_rules_of_the_client() {
     let of = |address: &str| {
         let source = format!("discovery = false\nkeys_url = \"{address}\"");
         format!("{REQUIRED}{}", ISSUER.replace("discovery = true", &source))

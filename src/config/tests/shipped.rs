@@ -12,7 +12,7 @@ const MACHINE: [&str; 3] = [
 const CONTAINERS: &str = include_str!("../../../cluster/compose.toml");
 const PRODUCTION: &str = include_str!("../../../cluster/production.example.toml");
 
-/// What `docker-compose.yml` says of the node `id`.
+/// Environment of node `id` in `docker-compose.yml`.
 fn environment_in_compose(id: u64) -> Vec<(String, String)> {
     let compose = include_str!("../../../docker-compose.yml");
     let (_, service) = compose.split_once(&format!("\n  node-{id}:\n")).expect("the service");
@@ -35,7 +35,7 @@ fn shown(text: &str, environment: Vec<(String, String)>) -> Value {
 }
 
 #[test]
-fn three_nodes_of_one_machine_reach_each_other_where_each_listens() {
+fn local_nodes_name_each_others_listeners() {
     let nodes = MACHINE.map(good);
     for (node, id) in nodes.iter().zip(1..) {
         assert_eq!(node.node.id, id);
@@ -49,7 +49,7 @@ fn three_nodes_of_one_machine_reach_each_other_where_each_listens() {
 }
 
 #[test]
-fn three_nodes_of_one_machine_differ_in_nothing_but_themselves() {
+fn local_nodes_differ_only_in_their_own_settings() {
     let [first, second, third] = MACHINE.map(|text| {
         let mut all = shown(text, Vec::new());
         for (section, key) in [
@@ -69,7 +69,7 @@ fn three_nodes_of_one_machine_differ_in_nothing_but_themselves() {
 }
 
 #[test]
-fn three_nodes_in_containers_are_those_of_one_machine() {
+fn container_nodes_equal_local_nodes() {
     let nodes = [1, 2, 3].map(in_compose);
     for (node, id) in nodes.iter().zip(1..) {
         let peers = node.cluster.peers.as_ref().expect("others");
@@ -79,7 +79,7 @@ fn three_nodes_in_containers_are_those_of_one_machine() {
     }
     let machine = shown(MACHINE[0], Vec::new());
     let mut containers = shown(CONTAINERS, environment_in_compose(1));
-    // Prometheus is in containers only.
+    // Prometheus runs in containers only.
     let prometheus = containers["callers"].as_array_mut().expect("callers").pop();
     assert_eq!(
         prometheus,
@@ -90,7 +90,7 @@ fn three_nodes_in_containers_are_those_of_one_machine() {
 }
 
 #[test]
-fn the_example_for_production_is_a_node_of_three() {
+fn production_example_is_a_node_of_three() {
     let config = good(PRODUCTION);
     let peers = config.cluster.peers.expect("others");
     assert_eq!(peers.members.len(), 3);

@@ -1,8 +1,8 @@
-//! Every rule of an issuer of signals, broken once.
+//! `[[signals]]`: each rule, broken once.
 
 use super::*;
 
-/// Of the production configuration, where somebody must be able to send.
+/// An issuer of the production configuration, where it must be able to send.
 const SIGNALS: &str = r#"
 [[signals]]
 issuer = "https://idp.example.com"
@@ -11,7 +11,7 @@ trust_domains = ["trust.example.com"]
 "#;
 
 #[test]
-fn an_issuer_of_signals_has_what_it_states_and_defaults_for_the_rest() {
+fn signal_issuer_has_stated_values_and_defaults() {
     let config = good(&format!("{PRODUCTION}{ISSUER}{SIGNALS}"));
     let issuer = config.signals.of("https://idp.example.com").expect("configured");
     assert_eq!(issuer.keys, Some(KeySource::Url("https://idp.example.com/keys".to_owned())));
@@ -41,7 +41,7 @@ fn an_issuer_of_signals_has_what_it_states_and_defaults_for_the_rest() {
 }
 
 #[test]
-fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
+fn signal_issuer_that_breaks_a_rule_is_refused() {
     let keys = "keys_url = \"https://idp.example.com/keys\"";
     let too_many =
         format!("subject_issuers = {:?}", vec!["https://k8s.example.com"; limits::SUBJECT_ISSUERS_MAX + 1]);
@@ -49,7 +49,7 @@ fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
         ("issuer = \"https://idp.example.com\"\n", "", "signals[0].issuer"),
         ("\"https://idp.example.com\"", "\"\"", "signals[0].issuer"),
         ("\"https://idp.example.com\"", "\"https://trust.example.com\"", "signals[0].issuer"),
-        // Nobody could send in its name.
+        // It could not send.
         (keys, "", "signals[0]"),
         (keys, "keys_file = \"k\"\ndiscovery = true", "signals[0]"),
         (keys, "keys_url = \"http://idp.example.com/keys\"", "signals[0].keys_url"),
@@ -61,9 +61,9 @@ fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
         (keys, "callers = [\"idp\"]", "signals[0].callers"),
         (keys, "callers = [\"wimse://trust.example.com/idp\"]", "signals[0].callers"),
         ("[\"trust.example.com\"]", "[\"Trust\"]", "signals[0].trust_domains"),
-        // Nobody's credentials that are accepted here: it could revoke nobody.
+        // It could revoke nothing.
         ("[\"trust.example.com\"]", "[]", "signals[0].subject_issuers"),
-        // An issuer that nobody knows would be one whose subjects are never revoked.
+        // Subjects of an unconfigured issuer would never be revoked.
         (
             keys,
             "keys_file = \"k\"\nsubject_issuers = [\"https://k8s.example.com/\"]",
@@ -82,7 +82,7 @@ fn refuses_an_issuer_of_signals_that_breaks_a_rule() {
     let found = mistakes(&format!("{PRODUCTION}{ISSUER}{SIGNALS}{SIGNALS}"), &[]);
     assert_eq!(found[0].key, "signals");
     assert!(found[0].rule.contains("twice"), "{found:?}");
-    // In development mode everybody can send.
+    // In development mode every caller can send.
     let bare = SIGNALS.replace(keys, "");
     assert_eq!(good(&format!("{REQUIRED}{bare}")).signals.len(), 1);
     let plain = SIGNALS.replace("https://idp.example.com/keys", "http://127.0.0.1/keys");

@@ -1,4 +1,4 @@
-//! Where this fabric is reached as a transmitter.
+//! `[transmitter]`.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn base_url(config: &Config) -> Option<&str> {
 }
 
 #[test]
-fn a_production_node_transmits_only_if_it_is_said_where_it_is_reached() {
+fn production_transmits_only_with_a_base_url() {
     assert_eq!(base_url(&good(&format!("{PRODUCTION}{ISSUER}"))), None);
     let section = "[transmitter]\nbase_url = \"https://trust.example.com:8694\"\n";
     let config = good(&format!("{PRODUCTION}{ISSUER}{section}"));
@@ -15,7 +15,7 @@ fn a_production_node_transmits_only_if_it_is_said_where_it_is_reached() {
 }
 
 #[test]
-fn in_development_mode_a_node_is_reached_where_it_listens() {
+fn development_base_url_is_the_listener() {
     assert_eq!(base_url(&good(REQUIRED)), Some("http://127.0.0.1:8693"));
     let elsewhere = format!("{REQUIRED}[listen]\nhttp = \"127.0.0.1:1\"\n");
     assert_eq!(base_url(&good(&elsewhere)), Some("http://127.0.0.1:1"));
@@ -38,14 +38,14 @@ fn push_certificate_needs_its_private_key() {
 }
 
 #[test]
-fn refuses_an_address_that_breaks_a_rule_of_our_own_addresses() {
+fn base_url_that_breaks_a_rule_is_refused() {
     for (base_url, rule) in [
         ("", "must be an absolute URL"),
         ("trust.example.com", "must be an absolute URL"),
         ("ftp://trust.example.com", "must be an https or http URL"),
         ("http://trust.example.com", "must be https"),
         ("http://localhost.example.com", "must be https"),
-        ("https://trust.example.com/", "no slash at the end"),
+        ("https://trust.example.com/", "no trailing slash"),
         ("https://trust.example.com?x", "must have no query"),
         ("https://trust.example.com#x", "fragment"),
         ("https://a:b@trust.example.com", "must have no user name"),
