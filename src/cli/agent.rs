@@ -1,7 +1,6 @@
 //! `trust-fabric agent …`
 //!
-//! A token is never written to the terminal unless a program reads it: it goes into a file of its owner,
-//! or into JSON.
+//! A token is printed only as JSON; otherwise it goes into a file with mode 0600.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,44 +23,44 @@ const AGENTS: [&str; 3] = ["v1", "identity", "agents"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Give an agent an identity; its token goes into a file, or into JSON.
+    /// Issue an identity to a new agent; its token goes into a file, or into JSON.
     Issue(Issue),
-    /// Get an agent a new token with the one it has.
+    /// Renew the token of an agent with its current one.
     Renew(Renew),
-    /// List the agents that you had issued; operators see all.
+    /// List your agents; operators see all.
     List(List),
     /// Show one agent.
     Show(Show),
-    /// Draw which agent acts on behalf of which.
+    /// Draw which agents act on behalf of which.
     Tree(Tree),
-    /// Revoke an agent and all that derives from it, for ever.
+    /// Revoke an agent and everything that derives from it, permanently.
     Revoke(Revoke),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Issue {
-    /// What people call the agent; need not be unique.
+    /// Name of the agent for people; need not be unique.
     #[arg(long = "name", value_name = "NAME")]
     agent_name: String,
-    /// What it runs on.
+    /// Platform of the agent.
     #[arg(long, value_parser = PossibleValuesParser::new(identity::PLATFORMS))]
     platform: String,
-    /// What it shall be able to do; can be repeated.
+    /// Requested capability; can be repeated.
     #[arg(long = "capability", value_name = "CAPABILITY", required = true)]
     capabilities: Vec<String>,
-    /// The agent on whose behalf it acts.
+    /// Parent agent on whose behalf it acts.
     #[arg(long, value_name = "AGENT_ID")]
     on_behalf_of: Option<String>,
-    /// How far it shall reach at most, for example `namespace:prod`.
+    /// Maximum blast radius, for example `namespace:prod`.
     #[arg(long, value_name = "KIND:NAME")]
     max_blast_radius: Option<String>,
-    /// How many hops it may act for others; 0 for none.
+    /// Maximum depth of delegation; 0: it may not act for others.
     #[arg(long, value_name = "HOPS", default_value_t = 0)]
     delegation_depth: u32,
-    /// Whatever else is to be known of it; can be repeated.
+    /// Additional metadata; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
-    /// Where the token is kept, readable for you alone.
+    /// File for the token, readable only by you.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
@@ -72,7 +71,7 @@ pub(super) struct Issue {
 
 #[derive(Debug, Args)]
 pub(super) struct Renew {
-    /// Where the token is; the new one takes its place.
+    /// File with the token; the new token replaces it.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     #[command(flatten)]
@@ -91,7 +90,7 @@ pub(super) struct List {
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The agent, as `agent list` names it.
+    /// The agent, by its ID in `agent list`.
     agent_id: String,
     #[command(flatten)]
     server: Server,
@@ -101,7 +100,7 @@ pub(super) struct Show {
 
 #[derive(Debug, Args)]
 pub(super) struct Tree {
-    /// Only this agent and those that act on its behalf.
+    /// Draw only this agent and those that act on its behalf.
     agent_id: Option<String>,
     #[command(flatten)]
     server: Server,
@@ -109,7 +108,7 @@ pub(super) struct Tree {
 
 #[derive(Debug, Args)]
 pub(super) struct Revoke {
-    /// The agent, as `agent list` names it.
+    /// The agent, by its ID in `agent list`.
     agent_id: String,
     #[command(flatten)]
     server: Server,
@@ -135,7 +134,7 @@ fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
     if arguments.token_file.is_none() && arguments.output.format != Format::Json {
         return Err(Error::NoPlaceForToken);
     }
-    // Before anything is issued whose token could not be kept.
+    // Before the agent is issued: its token could not be issued again.
     let file = arguments.token_file.as_deref().map(TokenFile::prepare).transpose()?;
     let metadata: BTreeMap<_, _> = arguments.metadata.iter().cloned().collect();
     let request = json!({
@@ -160,7 +159,7 @@ fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
     hand_over(out, arguments.output, Some(file), &identity, "renewed")
 }
 
-/// Keeps the token, and says of what it is.
+/// Stores or prints the token.
 fn hand_over(
     out: &mut dyn Write,
     output: Output,
@@ -182,9 +181,9 @@ fn hand_over(
     if identity.get("blast_radius").is_some() {
         writeln!(out, "  blast radius  {}", printable(text(identity, "blast_radius")))?;
     }
-    writeln!(out, "  token until   {}", printable(text(identity, "expires_at")))?;
+    writeln!(out, "  expires       {}", printable(text(identity, "expires_at")))?;
     if let Some(kept) = kept {
-        writeln!(out, "  token in      {}", kept.display())?;
+        writeln!(out, "  token file    {}", kept.display())?;
     }
     Ok(())
 }
@@ -232,7 +231,7 @@ fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
     Ok(writeln!(
         out,
         "{} is revoked, with every agent and token that derives from it",
-        printable(&arguments.agent_id)
+        "{} is revoked, with every agent and token derived from it",
     )?)
 }
 
@@ -247,7 +246,7 @@ fn tree(arguments: &Tree, out: &mut dyn Write) -> Result<(), Error> {
     Ok(draw(out, &agents, arguments.agent_id.as_deref())?)
 }
 
-/// Every agent below the one on whose behalf it acts; only `root` and what is below it, if there is one.
+/// Draws every agent below its parent; with `root`, only its subtree.
 fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result<()> {
     let known: BTreeMap<&str, &Value> = agents.iter().map(|agent| (text(agent, "agent_id"), agent)).collect();
     let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -256,12 +255,12 @@ fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result
         let parent = text(agent, "on_behalf_of");
         match root {
             Some(root) if root == *id => roots.push(*id),
-            // A parent that is not shown to the caller is no place to draw below.
+            // The parent may not be visible to the caller.
             None if !known.contains_key(parent) => roots.push(*id),
             _ => children.entry(parent).or_default().push(*id),
         }
     }
-    // What stands before a line, and before those below it. Whatever the list says, each is drawn once.
+    // Prefix of the agent's own line and of those below it. Each agent is drawn once, even if the list has a cycle.
     let mut open: Vec<_> = roots.iter().rev().map(|id| (*id, String::new(), String::new())).collect();
     while let Some((id, before, below)) = open.pop() {
         let Some(agent) = known.get(id) else { continue };
@@ -291,7 +290,7 @@ fn read_token(path: &Path) -> Result<String, Error> {
     Ok(text.trim().to_owned())
 }
 
-/// A file for a token that nobody else can read (0600). Until it is kept, what was there stays.
+/// A token file with mode 0600, which replaces the old one only when it is complete.
 struct TokenFile {
     path: PathBuf,
     fresh: PathBuf,
@@ -303,7 +302,7 @@ impl TokenFile {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let fresh = PathBuf::from(name);
-        // One that an earlier run left may be open to others.
+        // A leftover of an earlier run may have another mode.
         drop(fs::remove_file(&fresh));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh);
         let file = file.map_err(|source| Error::File { path: fresh.clone(), source })?;
@@ -320,7 +319,7 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // Not there any more if it was kept.
+        // Absent if it was renamed.
         drop(fs::remove_file(&self.fresh));
     }
 }
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_agent_stands_below_the_one_it_acts_for() {
+    fn agents_are_drawn_below_their_parents() {
         let agents = [
             agent("a", ""),
             agent("b", "a"),
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_goes_round_in_circles_ends_and_moves_no_cursor() {
+    fn cyclic_list_ends_and_control_characters_are_replaced() {
         let circle = [agent("a", "b"), agent("b", "a"), agent("c", "c")];
         assert_eq!(drawn(&circle, None), "");
         assert_eq!(drawn(&circle, Some("a")), "n-a\n└── n-b\n");
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_its_owners_alone_and_the_old_one_stays_until_there_is_a_new_one() {
+    fn token_file_has_mode_0600_and_is_replaced_atomically() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("token");
         fs::write(&path, "old\n").expect("written");
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_named() {
+    fn metadata_needs_a_name() {
         assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
         assert!(pair("a").is_err());
     }

@@ -18,23 +18,23 @@ use crate::tools::audit::entry::{Block, Entry};
 use crate::{json, limits};
 
 const BLOCKS: [&str; 3] = ["v1", "audit", "blocks"];
-/// Every how many pages of an export a word is said about it.
+/// Pages of an export between two lines of progress.
 const PAGES_PER_WORD: u32 = 50;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Show the latest entries of a tool's audit, or of the administrative acts, the newest last.
+    /// Show the latest entries about a tool, or about administrative acts, newest last.
     Tail {
         /// The tool.
         #[arg(required_unless_present = "admin", conflicts_with = "admin")]
         tool_id: Option<String>,
-        /// The administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
+    /// Administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
         #[arg(long)]
         admin: bool,
-        /// How many entries.
+    /// Number of entries.
         #[arg(short = 'n', long = "entries", value_name = "N", default_value_t = 20)]
         entries: usize,
-        /// Go on and show what comes, until it is interrupted.
+    /// Keep showing new entries until interrupted.
         #[arg(short = 'f', long)]
         follow: bool,
         #[command(flatten)]
@@ -42,20 +42,20 @@ pub(super) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Write the audit as lines of JSON that `audit verify` checks: all of it, or one tool's.
+    /// Export the audit as JSON lines for `audit verify`: all blocks, or the entries about one tool.
     Export {
-        /// Only this tool's, newest first.
+        /// Only entries about this tool, newest first.
         #[arg(long, value_name = "TOOL_ID")]
         tool: Option<String>,
-        /// Write to this file, which must not be there yet.
+        /// Write to this file, which must not exist.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         #[command(flatten)]
         server: Server,
     },
-    /// Check an export, without a node: every hash and every link. One changed byte is found.
+    /// Verify an export offline: every hash and every link. Finds a single changed byte.
     Verify {
-        /// What `audit export` wrote.
+        /// File written by `audit export`.
         file: PathBuf,
     },
 }
@@ -85,7 +85,7 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
     }
 }
 
-/// A tool's audit, as it is shown.
+/// A trail on the terminal.
 struct Trail {
     client: NodeClient,
     /// `None`: the administrative acts.
@@ -105,7 +105,7 @@ impl Trail {
         }
     }
 
-    /// Prints what is newer than the entry `known`, at most so many. Answers the newest entry's id.
+    /// Prints at most `most` entries newer than the entry `known`; returns the id of the newest.
     async fn print(
         &self,
         known: Option<String>,
@@ -141,7 +141,7 @@ impl Trail {
         json::from_value(row).map_err(|_| foreign(&self.client))
     }
 
-    /// The oldest first: what is new is below what was there.
+    /// Oldest first, so that new entries follow old ones.
     fn write(
         &self,
         entries: &[Entry],
@@ -188,7 +188,7 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
         if next.is_none() {
             return Ok(out.flush()?);
         }
-        // A page that leads back to itself would never end.
+        // A page that leads to itself would never end.
         if next == cursor {
             return Err(foreign(client));
         }
@@ -200,20 +200,19 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
     }
 }
 
-/// The numbers of blocks while they are exported. The oldest may be dropped meanwhile, so that those behind
-/// them do not follow what is in the file.
+/// Block numbers of an export. The oldest blocks may expire during it, which leaves a gap.
 #[derive(Default)]
 struct Numbers(Option<u64>);
 
 impl Numbers {
-    /// What is missing before this row, if anything. Entries have no number.
+    /// The gap before this row, if any. Entries have no number.
     fn gap_before(&mut self, row: &Value) -> Option<String> {
         let number = row.get("number")?.as_u64()?;
         let first = self.0.replace(number)?.saturating_add(1);
         (number > first).then(|| {
             let last = number - 1;
             format!(
-                "blocks {first} to {last} were dropped while this was exported: `audit verify` will miss them"
+                "blocks {first} to {last} expired during the export: `audit verify` will report a gap"
             )
         })
     }
@@ -236,7 +235,7 @@ fn entry_line(row: Value) -> Result<String, json::Error> {
     line_of(&entry)
 }
 
-/// Only what the hash covers: where a block stands among those of other nodes can be told by nobody else.
+/// Keeps only the fields that the hash covers: the number among all nodes' blocks is not part of a node's chain.
 fn block_line(mut row: Value) -> Result<String, json::Error> {
     if let Some(members) = row.as_object_mut() {
         members.remove("number");
@@ -254,7 +253,7 @@ fn foreign(client: &NodeClient) -> Error {
     Error::Answer(client::Error::Foreign(client.server().clone()))
 }
 
-/// Writes every fault, and goes on behind it.
+/// Reports every fault.
 fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     let mut file = BufReader::new(std::fs::File::open(path).map_err(failed)?);
@@ -264,7 +263,7 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
         let faults: Vec<String> = match line.strip_suffix(b"\n") {
             None => {
                 skip_line(&mut file).map_err(failed)?;
-                vec!["does not end where a line ends: it was cut, or is too long".to_owned()]
+                vec!["does not end with a line break: it is truncated, or too long".to_owned()]
             }
             Some(whole) => match verifier.line(whole) {
                 Ok(()) => continue,
@@ -277,13 +276,13 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
         }
     }
     match (number, broken) {
-        (0, _) => Err(Error::BrokenAudit(format!("{}: holds no audit", path.display()))),
+        (0, _) => Err(Error::BrokenAudit(format!("{}: contains no audit", path.display()))),
         (_, 0) => Ok(verifier.finish()),
-        _ => Err(Error::BrokenAudit(format!("{}: {broken} of {number} lines do not hold", path.display()))),
+        _ => Err(Error::BrokenAudit(format!("{}: {broken} of {number} lines are faulty", path.display()))),
     }
 }
 
-/// Reads a line with its line break, or as much as the longest may have; whether there was any.
+/// Reads a line with its line break, or its longest allowed prefix; returns whether there was any.
 fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     Ok(file.take(limits::AUDIT_LINE_BYTES_MAX).read_until(b'\n', line)? > 0)
@@ -300,20 +299,20 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     if *blocks > 0 {
         write!(out, "{blocks} blocks, ")?;
     }
-    writeln!(out, "{entries} entries about {tools} tools: every hash and every link holds")?;
+    writeln!(out, "{entries} entries about {tools} tools: every hash and every link is valid")?;
     for (node, blocks) in nodes {
         let (first, last, hash) = (blocks.first, blocks.last, printable(&blocks.hash));
-        writeln!(out, "node {node}: blocks {first} to {last}; the last has the hash {hash}")?;
+        writeln!(out, "node {node}: blocks {first} to {last}; hash of the last: {hash}")?;
     }
     for (node, hash) in newest {
-        writeln!(out, "node {}: the newest entry has the hash {}", printable(node), printable(hash))?;
+        writeln!(out, "node {}: hash of the newest entry: {}", printable(node), printable(hash))?;
     }
     if *chains_begun_before > 0 {
-        writeln!(out, "{chains_begun_before} chains begin before: their first entries are not in this file")?;
+        writeln!(out, "{chains_begun_before} chains begin before this file")?;
     }
     writeln!(
         out,
-        "that nothing was cut from the newer end shows only if its last hash is one that you know from elsewhere"
+        "compare the last hash with one from another source: a file cut at its newer end verifies too"
     )?;
     Ok(())
 }
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_byte_anywhere_in_a_file_is_found_with_its_line() {
+    fn one_changed_byte_is_reported_with_its_line() {
         let first = entry("", "1");
         let file = format!(
             "{}\n{}\n",
@@ -357,7 +356,7 @@ mod tests {
             line_of(&first).expect("line")
         );
         let said = verified(file.as_bytes()).expect("holds");
-        assert!(said.starts_with("2 entries about 1 tools: every hash and every link holds\n"), "{said}");
+        assert!(said.starts_with("2 entries about 1 tools: every hash and every link is valid\n"), "{said}");
         let first_line = file.find('\n').expect("line");
         for at in 0..file.len() {
             let mut changed = file.clone().into_bytes();
@@ -372,15 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_begins_after_is_said_and_an_empty_one_is_no_audit() {
+    fn missing_beginning_is_reported_and_empty_file_is_refused() {
         let line = line_of(&entry("before", "2")).expect("line");
         let said = verified(format!("{line}\n").as_bytes()).expect("holds");
         assert!(said.contains("1 chains begin before"), "{said}");
-        assert_eq!(verified(b""), Err("export: holds no audit".to_owned()));
+        assert_eq!(verified(b""), Err("export: contains no audit".to_owned()));
     }
 
     #[test]
-    fn every_fault_of_a_file_is_said_with_its_line() {
+    fn each_fault_is_reported_with_its_line() {
         let most = usize::try_from(limits::AUDIT_LINE_BYTES_MAX).expect("small");
         let good = line_of(&entry("", "1")).expect("line");
         let changed = good.replace("allow", "deny");
@@ -388,31 +387,31 @@ mod tests {
         let file = format!("{good}\n{long}\n{changed}\nx\n{good}");
         assert_eq!(
             verified(file.as_bytes()).expect_err("faults"),
-            "export: line 2: does not end where a line ends: it was cut, or is too long\n\
+            "export: line 2: does not end with a line break: it is truncated, or too long\n\
              export: line 3: entry 1: its hash is not that of its content\n\
-             export: line 3: entry 1: is not linked with the entry beside it that node n wrote about t\n\
-             export: line 4: is neither a block nor an entry of the audit\n\
-             export: line 5: does not end where a line ends: it was cut, or is too long\n\
-             export: 4 of 5 lines do not hold"
+             export: line 3: entry 1: is not linked with the adjacent entry of node n about t\n\
+             export: line 4: is neither an audit block nor an audit entry\n\
+             export: line 5: does not end with a line break: it is truncated, or too long\n\
+             export: 4 of 5 lines are faulty"
         );
     }
 
     #[test]
-    fn what_was_dropped_while_an_export_was_made_is_said() {
+    fn gap_during_an_export_is_reported() {
         let row = |number: u64| serde_json::json!({"number": number});
         let mut numbers = Numbers::default();
-        assert_eq!(numbers.gap_before(&row(4)), None, "what went before is no matter of this export");
+        assert_eq!(numbers.gap_before(&row(4)), None, "earlier blocks are not part of this export");
         assert_eq!(numbers.gap_before(&row(5)), None);
         let said = numbers.gap_before(&row(9)).expect("a gap");
-        assert!(said.contains("blocks 6 to 8") && said.contains("dropped"), "{said}");
+        assert!(said.contains("blocks 6 to 8 expired"), "{said}");
         assert_eq!(numbers.gap_before(&row(10)), None);
         assert_eq!(numbers.gap_before(&serde_json::json!({})), None);
     }
 
     #[test]
-    fn a_line_longer_than_any_is_not_read_to_its_end() {
+    fn overlong_line_is_not_read_to_its_end() {
         let most = usize::try_from(limits::AUDIT_LINE_BYTES_MAX).expect("small");
-        for (bytes, expected) in [(most - 1, "neither a block nor an entry"), (most, "too long")] {
+        for (bytes, expected) in [(most - 1, "neither an audit block nor an audit entry"), (most, "too long")] {
             let file = [&b" ".repeat(bytes)[..], b"\n"].concat();
             let fault = verified(&file).expect_err("no audit");
             assert!(fault.contains(expected), "{bytes}: {fault}");
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_block_holds_what_its_hash_covers() {
+    fn block_line_has_only_hashed_fields() {
         let row = serde_json::json!({
             "number": 7, "appended_at": "2026-11-20T00:00:00.000Z", "sequence": 1, "node_id": 1,
             "prev_hash": "", "hash": "h", "entries": [],

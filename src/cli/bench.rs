@@ -1,5 +1,4 @@
-//! `trust-fabric bench`: becomes `trust-fabric-bench`, the program that measures running nodes. It is another
-//! program because nobody who runs a node needs it there.
+//! `trust-fabric bench`: executes `trust-fabric-bench`, a separate program because a node does not need it.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,12 +11,11 @@ use clap::Args;
 use super::Error;
 use crate::config;
 
-/// What it is called.
 const PROGRAM: &str = "trust-fabric-bench";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What is measured, and how: `trust-fabric bench --help` lists it.
+    /// Benchmark and its arguments: `trust-fabric bench --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
@@ -32,7 +30,7 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Error> {
     })
 }
 
-/// Beside `own`, this program's file, else wherever the system finds programs.
+/// In the directory of `own`, this executable, else on the PATH.
 fn found(own: &Path) -> PathBuf {
     let beside = own.with_file_name(PROGRAM);
     if beside.is_file() { beside } else { PROGRAM.into() }
@@ -43,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bench_beside_this_program_goes_before_any_other() {
+    fn bench_in_the_same_directory_is_preferred() {
         let place = tempfile::tempdir().expect("directory");
         let own = place.path().join("trust-fabric");
         assert_eq!(found(&own), Path::new(PROGRAM));

@@ -14,7 +14,7 @@ const BLOCKS: [&str; 2] = ["v1", "blocks"];
 
 #[derive(Debug, Args)]
 pub(super) struct Blocks {
-    /// Most blocks to list.
+    /// Maximum blocks to list.
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
     limit: usize,
     #[command(flatten)]
@@ -25,10 +25,10 @@ pub(super) struct Blocks {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What was issued before the block stays revoked. An issuer may block again, with a later event."
+    after_help = "Credentials from before the block stay revoked. An issuer may block again, with a later event."
 )]
 pub(super) struct Unblock {
-    /// As `blocks` lists it. If it begins with a dash, write -- before it.
+    /// ID of the block in `blocks`. If it begins with a dash, write -- before it.
     id: String,
     #[command(flatten)]
     server: Server,
@@ -52,5 +52,5 @@ pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error
     let client = arguments.server.client()?;
     let path = [BLOCKS.as_slice(), &[&arguments.id]].concat();
     super::wait_for(async { Ok(client.delete(&path).await?) })?;
-    Ok(writeln!(out, "{} is lifted; what was issued before it stays revoked", printable(&arguments.id))?)
+    Ok(writeln!(out, "{} is lifted; credentials from before it stay revoked", printable(&arguments.id))?)
 }

@@ -10,15 +10,15 @@ use crate::config::{self, Overrides};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Name every mistake of a configuration and its place; changes nothing.
+    /// Report every mistake in a configuration and its source.
     Check(Source),
-    /// Show every key with the value in force, defaults included, as JSON.
+    /// Show every setting with its effective value, defaults included, as JSON.
     Show(Source),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Source {
-    /// Configuration file; the environment is read too, and wins.
+    /// Configuration file; the environment overrides it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
             let (issuers, signals) = (config.issuers.len(), config.signals.len());
             writeln!(
                 out,
-                "the configuration is good: {issuers} issuers, {signals} issuers of signals, {files} policy files"
+                "the configuration is valid: {issuers} issuers, {signals} issuers of signals, {files} policy files"
             )?;
         }
         Command::Show(Source { config }) => {

@@ -12,13 +12,13 @@ use crate::pki::DevelopmentIssuer;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The directory of `trust-fabric pki --issuer`.
+    /// Directory of `trust-fabric pki --issuer`.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// Whom it is for: `fabric.issuer` of the nodes.
+    /// Audience: `fabric.issuer` of the nodes.
     #[arg(long, value_name = "URI", default_value_t = format!("https://localhost:{HTTPS_PORT}"))]
     audience: String,
-    /// Whose it is.
+    /// Subject: a Kubernetes service account.
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "demo/reporter", value_parser = service_account)]
     service_account: (String, String),
 }
@@ -29,7 +29,7 @@ fn service_account(text: &str) -> Result<(String, String), &'static str> {
     Ok((namespace.to_owned(), name.to_owned()))
 }
 
-/// The credential alone, so that a shell can take it as it is.
+/// Prints the credential alone, for use in a shell.
 pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
     let issuer = DevelopmentIssuer::open(&arguments.dir)?;
     let (namespace, name) = &arguments.service_account;

@@ -16,18 +16,18 @@ pub(super) struct Arguments {
     /// Stop after the exchange.
     #[arg(long)]
     once: bool,
-    /// Where data is kept [default: ~/.local/share/trust-fabric/dev]
+    /// Data directory [default: ~/.local/share/trust-fabric/dev]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Where the broker listens.
+    /// Address of the broker.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8693", value_parser = loopback)]
     listen: SocketAddr,
-    /// Where the demo issuer listens.
+    /// Address of the demo issuer.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8698", value_parser = loopback)]
     issuer_listen: SocketAddr,
 }
 
-/// The demo issuer gives a credential to whoever asks.
+/// The demo issuer mints for any caller, so it listens on loopback only.
 fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
     let address: SocketAddr =
         text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8693")?;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demo_is_never_offered_to_a_network() {
+    fn demo_listens_on_loopback_only() {
         assert!(loopback("127.0.0.1:0").is_ok() && loopback("[::1]:1").is_ok());
         for address in ["0.0.0.0:8693", "[::]:8693", "10.0.0.1:8693", "localhost:8693", "8693"] {
             assert!(loopback(address).is_err(), "{address}");

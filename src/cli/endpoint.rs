@@ -1,4 +1,4 @@
-//! Which node a command talks to, and with which certificates.
+//! The node that a command calls, and the certificates for it.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use super::Error;
 use crate::cli::client::{Certificates, NodeClient};
 use crate::config;
 
-/// The arguments of every command that talks to a running node.
+/// Arguments of every command that calls a node.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
-    /// Where the node is.
+    /// URL of the node.
     #[arg(long = "server", value_name = "URL", default_value = "http://127.0.0.1:8693")]
     pub url: String,
-    /// The only CAs to believe, PEM; else the machine's [env: `TRUST_FABRIC_CA`]
+    /// Trust only these CAs, PEM; default: those of the system [env: `TRUST_FABRIC_CA`]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Certificate to show, with intermediates, PEM [env: `TRUST_FABRIC_CERT`]
+    /// Client certificate with intermediates, PEM [env: `TRUST_FABRIC_CERT`]
     #[arg(long, value_name = "FILE")]
     pub cert: Option<PathBuf>,
     /// Its private key, PEM [env: `TRUST_FABRIC_KEY`]
@@ -30,7 +30,7 @@ impl Server {
         Ok(NodeClient::with_certificates(&self.url, &self.certificates(config::environment()))?)
     }
 
-    /// What the arguments say, and where they do not, the environment. Empty is unset.
+    /// The arguments override the environment. Empty is unset.
     fn certificates(&self, environment: impl Iterator<Item = (String, String)>) -> Certificates {
         let mut certificates = Certificates::default();
         for (name, value) in environment.filter(|(_, value)| !value.is_empty()) {
@@ -41,7 +41,7 @@ impl Server {
                 _ => {}
             }
         }
-        // A certificate and its key come from one place.
+        // Certificate and key come from one source.
         if self.cert.is_some() || self.key.is_some() {
             certificates.certificate.clone_from(&self.cert);
             certificates.private_key.clone_from(&self.key);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_win_and_a_key_of_the_environment_never_joins_a_certificate_of_theirs() {
+    fn arguments_override_the_environment_as_a_pair() {
         let environment = || {
             ["CA", "CERT", "KEY", "_CLUSTER__HEARTBEAT"]
                 .map(|name| (format!("TRUST_FABRIC_{name}"), format!("env-{name}")))

@@ -1,4 +1,4 @@
-//! Why a command did not do what it was asked, in one line, with a hint where one helps.
+//! Reason for which a command failed: one line, and a hint if one helps.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,20 +27,20 @@ pub(super) enum Error {
     Pki(#[from] pki::Error),
     #[error("policy: {0}")]
     Policy(#[from] policy::Error),
-    /// For the node that started this process: the reason alone.
+    /// For the parent process, a node: the reason alone.
     #[error("{0}")]
     CompileRefused(policy::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Input { path: PathBuf, source: json::Error },
-    #[error("the token would be lost")]
+    #[error("no destination for the token")]
     NoPlaceForToken,
     #[error("there is no such agent")]
     NoSuchAgent,
-    #[error("{0} can be more than one thing")]
+    #[error("{0} is ambiguous")]
     KindNotTold(String),
-    #[error("an email address means something only with the issuer that verified it")]
+    #[error("an email address needs the issuer that verified it")]
     EmailWithoutIssuer,
     #[error("nothing was revoked")]
     NotConfirmed,
@@ -50,33 +50,33 @@ pub(super) enum Error {
     TestsFailed { failed: usize, all: usize },
     #[error("{}: there are no policy tests", .0.display())]
     NoTests(PathBuf),
-    /// An export, where in it, and what is wrong there.
+    /// File, line and fault.
     #[error("{0}")]
     BrokenAudit(String),
-    #[error("there is no earlier policy to go back to")]
+    #[error("there is no earlier policy")]
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]
     NotReady(String),
-    #[error("there is no trust-fabric-bench")]
+    #[error("trust-fabric-bench was not found")]
     NoBench,
-    #[error("start the runtime: {0}")]
+    #[error("failed to start the runtime: {0}")]
     Runtime(io::Error),
-    #[error("find this program's file: {0}")]
+    #[error("failed to locate this executable: {0}")]
     Program(io::Error),
-    #[error("stopped before it was finished")]
+    #[error("interrupted by a second signal before shutdown completed")]
     Interrupted,
-    #[error("write the output: {0}")]
+    #[error("failed to write the output: {0}")]
     Output(#[from] io::Error),
 }
 
 impl Error {
-    /// A reader that went away, as in `… | head`, has what it wanted.
+    /// A closed pipe, as in `… | head`, is no failure.
     fn is_reader_gone(&self) -> bool {
         let (Self::Output(error) | Self::Demo(demo::Error::Output(error))) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe
     }
 
-    /// Whether threads are left that may never end.
+    /// Whether threads remain that may never end.
     pub(super) fn leaves_threads(&self) -> bool {
         matches!(
             self,
@@ -93,7 +93,7 @@ impl Error {
         }
     }
 
-    /// Each mistake of a configuration, or the one reason, and the hint.
+    /// Writes the reason, or each mistake of a configuration, and the hint.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.is_reader_gone() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Error {
         if let Self::Config(config::Error::Mistakes(mistakes)) = self {
             mistakes.iter().try_for_each(|mistake| writeln!(out, "error: {mistake}"))?;
         } else {
-            // What a node answered stands in it too, and what a compiler says has lines.
+            // It may quote a node's response, and a compiler's message has several lines.
             let text = self.to_string();
             let lines: Vec<_> = text.trim_end().lines().map(printable).collect();
             writeln!(out, "error: {}", lines.join("\n"))?;
@@ -118,7 +118,7 @@ impl Error {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Config(config::Error::Mistakes(_)) => {
-                Some("every key is explained in trust-fabric.example.toml")
+                Some("trust-fabric.example.toml explains every setting")
             }
             Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
             Self::KindNotTold(_) => Some("--kind says which: subject, email, agent, client, token or key"),
@@ -129,15 +129,15 @@ impl Error {
             Self::Answer(client::Error::Handshake { .. }) => {
                 Some("--ca says whom to believe, --cert and --key show who you are")
             }
-            Self::Pki(pki::Error::TooOpen { .. }) => Some("take the rights of others away: chmod go= <path>"),
+            Self::Pki(pki::Error::TooOpen { .. }) => Some("remove the permissions of others: chmod go= <path>"),
             Self::Pki(pki::Error::NoIssuer(_)) => {
-                Some("`trust-fabric pki --issuer` makes one; --dir says where")
+                Some("create one with `trust-fabric pki --issuer`; --dir sets its directory")
             }
             Self::Answer(client::Error::TimedOut(_)) => {
                 Some("what was asked for may have happened: look before trying again")
             }
             Self::NoBench => Some(
-                "cargo build --release -p trust-fabric-bench makes it; put it beside this program or on the PATH",
+                "build it with cargo build --release -p trust-fabric-bench; put it beside this program or on the PATH",
             ),
             Self::Demo(demo::Error::NoDataDirectory) => Some("choose a directory with --data-dir"),
             Self::Demo(demo::Error::Data { source, .. }) if is_not_writable(source) => {
@@ -187,16 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_port_is_named_with_the_way_out() {
+    fn busy_port_has_a_hint() {
         let address = "127.0.0.1:8693".parse().expect("address");
         let source = io::Error::from(io::ErrorKind::AddrInUse);
         let text = written(&Error::Demo(demo::Error::Node(node::Error::Listen { address, source })));
         assert!(text.starts_with("error: listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
     }
 
-    /// Terminal injection through what a node answers.
+    /// Terminal injection through a node's response.
     #[test]
-    fn what_a_node_answers_is_shown_and_not_obeyed() {
+    fn control_characters_of_a_response_are_replaced() {
         let description = "no\u{1b}[2J\u{9b}x\u{202e}y\nline".to_owned();
         let refused = client::Error::Refused { status: 400, description, answer: serde_json::Value::Null };
         let text = written(&Error::Answer(refused));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_has_a_line_of_its_own() {
+    fn each_mistake_has_its_own_line() {
         let mistake =
             |key: &str| config::Mistake { key: key.into(), rule: "must be set".into(), origin: None };
         let text = written(&Error::Config(config::Error::Mistakes(vec![mistake("a"), mistake("b")])));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_error_and_a_failed_core_is_its_own() {
+    fn closed_pipe_is_success_and_failed_replica_exits_with_70() {
         let gone = Error::Output(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(written(&gone), "");
         assert_eq!(gone.exit_code(), ExitCode::SUCCESS);

@@ -1,4 +1,4 @@
-//! `trust-fabric events`: the live feed in a terminal.
+//! `trust-fabric events`: the live feed on a terminal.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::{json, limits};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It goes on until it is interrupted. If the connection ends it connects again and misses nothing but\nexchanges and denials, which are told as they happen only.\n\nExample:\n  trust-fabric events --types signal,revocation,denial"
+    after_help = "It runs until it is interrupted. After a lost connection it reconnects and resumes; only exchanges and\ndenials are not repeated.\n\nExample:\n  trust-fabric events --types signal,revocation,denial"
 )]
 pub(super) struct Arguments {
-    /// Only these types, separated by commas, for example signal,revocation.
+    /// Only these event types, separated by commas, for example signal,revocation.
     #[arg(long, value_name = "TYPES")]
     types: Option<String>,
-    /// Begin behind the event with this id, not now.
+    /// Resume after the event with this ID [default: from now on]
     #[arg(long, value_name = "ID")]
     since: Option<String>,
-    /// Write the data of each event as a line of JSON.
+    /// Print the data of each event as a line of JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -46,26 +46,26 @@ pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<
     }))
 }
 
-/// The feed, as it is shown.
+/// The feed on the terminal.
 struct Watch<'w> {
     client: NodeClient,
     types: Option<String>,
     last_id: Option<String>,
     json: bool,
     out: &'w mut (dyn Write + Send),
-    /// What is not an event is said here.
+    /// Receives messages other than events.
     say: &'w mut (dyn Write + Send),
 }
 
 impl Watch<'_> {
-    /// Shows events, and connects again whenever that ends; only a first connection must succeed.
+    /// Shows events and reconnects; only the first connection must succeed.
     async fn go_on(&mut self) -> Result<(), Error> {
         let mut pauses = Pauses::default();
         let mut ended = self.show().await?;
         loop {
             let pause = pauses.next(ended.was_told);
             let why = printable(&ended.why);
-            writeln!(self.say, "{why}; connecting again in {:.1} s", pause.as_secs_f64())?;
+            writeln!(self.say, "{why}; reconnecting in {:.1} s", pause.as_secs_f64())?;
             tokio::time::sleep(pause).await;
             ended = match self.show().await {
                 Ok(ended) => ended,
@@ -91,7 +91,7 @@ impl Watch<'_> {
             match event {
                 Ok(Some(event)) => self.write(&event)?,
                 Ok(None) => {
-                    return Ok(Ended { why: "the node has ended the connection".to_owned(), was_told });
+                    return Ok(Ended { why: "the node closed the connection".to_owned(), was_told });
                 }
                 Err(error) => return Ok(Ended { why: error.to_string(), was_told }),
             }
@@ -103,11 +103,11 @@ impl Watch<'_> {
         let data = data.map_err(|_| client::Error::Foreign(self.client.server().clone()))?;
         if event.kind == "reset" {
             let first = data["first_available"].as_str().map_or_else(|| "none".to_owned(), printable);
-            writeln!(self.say, "events were missed: the oldest that is kept is {first}; going on from now")?;
+            writeln!(self.say, "events were missed: the oldest retained one is {first}; continuing from now")?;
             return Ok(());
         }
         if self.json {
-            // Written anew, so that it is one line whatever it was.
+            // Serialized again, so that it is one line.
             json_line(self.out, &data)?;
         } else {
             writeln!(self.out, "{}", line(&data))?;
@@ -116,7 +116,7 @@ impl Watch<'_> {
     }
 }
 
-/// How a connection ended, and whether anything was told over it.
+/// End of a connection, and whether it delivered anything.
 struct Ended {
     why: String,
     was_told: bool,
@@ -133,7 +133,7 @@ fn line(data: &Value) -> String {
     format!("{timestamp} {kind:<10} {result:<6} {subject} {target} {detail}")
 }
 
-/// Whether another attempt may succeed.
+/// Whether a retry may succeed.
 fn is_passing(error: &client::Error) -> bool {
     match error {
         client::Error::Unreachable(_) | client::Error::TimedOut(_) | client::Error::Silent(_) => true,
@@ -142,7 +142,7 @@ fn is_passing(error: &client::Error) -> bool {
     }
 }
 
-/// How long to wait before the next attempt: longer each time, until one succeeds.
+/// Backoff of reconnects.
 #[derive(Default)]
 struct Pauses(Duration);
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn backoff_doubles_up_to_its_maximum() {
         let mut pauses = Pauses::default();
         let millis: Vec<_> = (0..9).map(|_| pauses.next(false).as_millis()).collect();
         assert_eq!(millis, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_that_writes_nothing_else_to_the_terminal() {
+    fn event_is_one_line_without_control_characters() {
         let data = json!({
             "timestamp": "2027-01-15T08:00:00.000Z", "type": "denial", "result": "denied",
             "subject": "a\u{1b}[2Jb\nc", "target": null, "detail": "x\u{9b}y\r",
@@ -188,7 +188,7 @@ mod tests {
         ResponseTemplate::new(200).set_body_raw(text, "text/event-stream; charset=utf-8")
     }
 
-    /// The feed of a node, as it is shown until it ends for good: what was written, said and the end.
+    /// Shows the feed of a node until it fails for good: output, messages and the failure.
     async fn shown(server: &MockServer, since: Option<&str>, json: bool) -> (String, String, String) {
         let (mut out, mut say) = (Vec::new(), Vec::new());
         let mut watch = Watch {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_connects_again_with_the_last_id_until_the_node_says_no() {
+    async fn it_resumes_with_the_last_id_until_it_is_refused() {
         let server = MockServer::start().await;
         let get = || Mock::given(path("/v1/events")).and(query_param("types", "tool"));
         let refused = json!({"error": "access_denied", "error_description": "the caller is blocked"});
@@ -223,9 +223,9 @@ mod tests {
         assert_eq!(out, "- tool       -      first - -\n- tool       -      second\u{fffd} - -\n");
         assert_eq!(
             said,
-            "the node has ended the connection; connecting again in 0.5 s\n\
-             events were missed: the oldest that is kept is a-1-0; going on from now\n\
-             the node has ended the connection; connecting again in 0.5 s\n"
+            "the node closed the connection; reconnecting in 0.5 s\n\
+             events were missed: the oldest retained one is a-1-0; continuing from now\n\
+             the node closed the connection; reconnecting in 0.5 s\n"
         );
         assert_eq!(ended, "the caller is blocked");
         let (out, ..) = shown(&server, Some("a-1-0"), true).await;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_pass_is_waited_for_but_the_first_answer_must_be_a_feed() {
+    async fn temporary_failure_is_retried_after_a_first_connection() {
         let server = MockServer::start().await;
         let busy = json!({"error": "server_error", "error_description": "not\u{202e} now\u{9b}"});
         let busy = ResponseTemplate::new(503).set_body_json(busy);
@@ -250,6 +250,6 @@ mod tests {
         Mock::given(path("/v1/events")).respond_with(feed("id: a-1-0\n\n")).mount(&server).await;
         let (_, said, ended) = shown(&server, None, false).await;
         assert_eq!(ended, "gone");
-        assert!(said.ends_with("not\u{fffd} now\u{fffd}; connecting again in 1.0 s\n"), "{said}");
+        assert!(said.ends_with("not\u{fffd} now\u{fffd}; reconnecting in 1.0 s\n"), "{said}");
     }
 }

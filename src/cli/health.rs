@@ -17,10 +17,10 @@ use crate::cli::client::NodeClient;
 pub(super) struct Arguments {
     #[command(flatten)]
     server: Server,
-    /// Ask the node with this data directory through its admin.sock: also without a lease, with all details.
+    /// Query the node with this data directory through its admin.sock: works without a lease, shows all details.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["url", "ca", "cert", "key"])]
     data_dir: Option<PathBuf>,
-    /// Show the status of the cluster as the node knows it, as JSON.
+    /// Show the node's view of the cluster, as JSON.
     #[arg(long, requires = "data_dir", conflicts_with = "metrics")]
     cluster: bool,
     /// Show the metrics of the node.
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
     }
     let answer = super::wait_for(async {
         match client.get(&["v1", "sys", "health"]).await {
-            // The answer of a node that cannot do its work says what is missing.
+            // A node that is not ready lists its reasons.
             Err(client::Error::Refused { status: 503, answer, .. }) => Err(Error::NotReady(missing(&answer))),
             answer => Ok(answer?),
         }
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
     Ok(())
 }
 
-/// What a node tells whoever asks; some of it only those with a certificate.
+/// Status line; some fields are for authenticated callers only.
 fn line(answer: &Value) -> String {
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
     let version = text("version").map(|version| format!("version {version}"));
@@ -64,7 +64,7 @@ fn line(answer: &Value) -> String {
 fn missing(answer: &Value) -> String {
     let missing = answer.get("missing").and_then(Value::as_array);
     let words: Vec<String> = missing.into_iter().flatten().filter_map(Value::as_str).map(printable).collect();
-    if words.is_empty() { "it does not say why".to_owned() } else { format!("no {}", words.join(", no ")) }
+    if words.is_empty() { "no reason given".to_owned() } else { format!("no {}", words.join(", no ")) }
 }
 
 #[cfg(test)]
@@ -73,9 +73,9 @@ mod tests {
 
     use super::*;
 
-    /// Without a certificate it said "node-1: pass, , version 0.1.0".
+    /// Once printed "node-1: pass, , version 0.1.0" without a certificate.
     #[test]
-    fn says_only_what_the_node_has_told() {
+    fn absent_fields_are_left_out() {
         let mut answer = json!({"unit_id": "node-1", "status": "pass", "role": "leader", "version": "0.1.0"});
         assert_eq!(line(&answer), "node-1: pass, leader, version 0.1.0");
         answer.as_object_mut().expect("an object").remove("role");
@@ -84,8 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn says_what_a_node_is_waiting_for() {
+    fn reasons_of_an_unready_node_are_listed() {
         assert_eq!(missing(&json!({"missing": ["leader", "policy"]})), "no leader, no policy");
-        assert_eq!(missing(&json!({})), "it does not say why");
+        assert_eq!(missing(&json!({})), "no reason given");
     }
 }

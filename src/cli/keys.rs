@@ -14,24 +14,24 @@ const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List the signing keys of the cluster and the state each is in.
+    /// List the signing keys of the cluster and their states.
     List {
         #[command(flatten)]
         server: Server,
         #[command(flatten)]
         output: Output,
     },
-    /// Retire the key that signs now in favour of its successor, which must be ten minutes old.
+    /// Retire the active key in favour of its successor, which must be ten minutes old.
     Rotate {
-        /// Which key: ES256 signs tokens, RS256 the security events that are sent to others.
+        /// Algorithm of the key: ES256 signs tokens, RS256 security events.
         #[arg(long, default_value_t = SigningAlgorithm::Es256)]
         algorithm: SigningAlgorithm,
         #[command(flatten)]
         server: Server,
     },
-    /// Taint a key that may be stolen: nothing it signed is accepted any more. Cannot be undone.
+    /// Taint a key that may be stolen: its signatures are refused from then on. Cannot be undone.
     Taint {
-        /// The key, as `keys list` names it.
+        /// The key, by its kid in `keys list`.
         kid: String,
         #[command(flatten)]
         server: Server,
@@ -61,7 +61,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let path = ["v1", "sys", "keys", "rotate"];
             let query = [("algorithm", algorithm.as_str())];
             let rotated = super::wait_for(async { Ok(client.post_with(&path, &query, &json!({})).await?) })?;
-            writeln!(out, "{} is retired, {} signs", text(&rotated, "retired"), text(&rotated, "active"))?;
+            writeln!(out, "{} is retired, {} is active", text(&rotated, "retired"), text(&rotated, "active"))?;
         }
         Command::Taint { kid, server } => {
             let client = server.client()?;
@@ -69,7 +69,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let tainted = super::wait_for(async { Ok(client.post(&path, &json!({})).await?) })?;
             writeln!(
                 out,
-                "{} is tainted: nothing it signed is accepted any more",
+                "{} is tainted: its signatures are refused from now on",
                 text(&tainted, "tainted")
             )?;
         }

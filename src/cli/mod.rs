@@ -1,6 +1,6 @@
-//! The command line: arguments, output and exit codes. What a command does is done elsewhere.
+//! The command line: arguments, output and exit codes.
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 the core of a serving node failed.
+//! Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 70 the replica of a serving node failed.
 
 pub mod client;
 
@@ -37,8 +37,8 @@ use self::error::Error;
 
 /// A broker of trust for workloads and AI agents.
 ///
-/// It takes a credential a workload already has, asks a policy, and answers with a token that lives
-/// five minutes. `trust-fabric dev` shows it.
+/// It exchanges a credential of a workload, as far as policy allows, for a token that lives five minutes. See
+/// `trust-fabric dev` for a demo.
 #[derive(Debug, Parser)]
 #[command(name = "trust-fabric", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -48,9 +48,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a node until SIGTERM or SIGINT; exits with 70 if its core fails.
+    /// Run a node until SIGTERM or SIGINT; exits with 70 if its replica fails.
     Serve(serve::Arguments),
-    /// Run a development broker with an issuer beside it, and watch one exchange.
+    /// Run a development broker with an issuer, and show one exchange.
     Dev(dev::Arguments),
     /// Check or show a configuration.
     #[command(subcommand)]
@@ -58,49 +58,49 @@ enum Command {
     /// List, rotate or taint the signing keys of a running node.
     #[command(subcommand)]
     Keys(keys::Command),
-    /// Give agents identities, renew and revoke them, and see who acts for whom.
+    /// Issue, renew, show and revoke agent identities.
     #[command(subcommand)]
     Agent(agent::Command),
-    /// Revoke a workload, an agent, an email address, a client, a token or a key, with all that derives from it.
+    /// Revoke a workload, agent, email address, client, token or key, with everything that derives from it.
     Revoke(revoke::Revoke),
-    /// List what is revoked.
+    /// List revocations.
     Revocations(revoke::Revocations),
-    /// List what is blocked until that is lifted.
+    /// List subject blocks.
     Blocks(blocks::Blocks),
-    /// Lift a block, of an operator or of an issuer of signals.
+    /// Lift a block, set by an operator or an issuer of signals.
     Unblock(blocks::Unblock),
-    /// Say what issuers of signals may do beyond their quota.
+    /// Raise the quota of an issuer of signals, once.
     #[command(subcommand)]
     Signals(signals::Command),
-    /// Make, show, pause and delete the streams by which others are told what this fabric learns.
+    /// Create, show, pause and delete streams of security events.
     #[command(subcommand)]
     Stream(stream::Command),
-    /// Test a policy, ask it, apply it to a running cluster, or go back to an earlier one.
+    /// Test and evaluate a policy, apply it to a running cluster, or roll back to an earlier one.
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Show, export or check what was decided about tools.
+    /// Show, export or verify the audit of decisions about tools.
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Watch what happens in the cluster, while it happens.
+    /// Watch the live feed of the cluster.
     Events(events::Arguments),
-    /// Make a development CA, and certificates of nodes and their callers.
+    /// Create a development CA and certificates for nodes and callers.
     Pki(pki::Arguments),
-    /// Print a credential of the development issuer that `pki --issuer` made.
+    /// Print a credential of the development issuer of `pki --issuer`.
     Credential(credential::Arguments),
-    /// Exit with 0 if a node can do its work: for health checks of containers.
+    /// Exit with 0 if a node is ready: for health checks of containers.
     Health(health::Arguments),
-    /// Measure running nodes, under attack, overload and failover: runs `trust-fabric-bench`.
+    /// Benchmark running nodes, also under attack, overload and failover: executes `trust-fabric-bench`.
     #[command(disable_help_flag = true)]
     Bench(bench::Arguments),
 }
 
-/// Runs the command that `arguments` name, the first of which is the program.
+/// Runs the command of `arguments`, whose first item is the program name.
 #[must_use]
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are errors here too; they go to standard output with exit code 0.
+            // Help and version are errors to clap; it prints them to standard output, and their exit code is 0.
             drop(error.print());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -118,7 +118,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Ends the process without anything that an orderly end does: that would wait for threads that do not end.
+/// Ends the process at once: an orderly exit would wait for threads that may never end.
 fn end_at_once() {
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
 }
@@ -146,17 +146,17 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     }
 }
 
-/// Every so many tasks a worker takes one from the queue that all workers share.
+/// Tasks after which a worker polls the queue shared by all workers.
 const GLOBAL_QUEUE_INTERVAL: u32 = 2;
-/// After so many tasks a worker looks for what has arrived.
+/// Tasks after which a worker polls for I/O events.
 const EVENT_INTERVAL: u32 = 16;
 
-/// Runs `future` on a runtime of its own. What is left running afterwards is not waited for.
+/// Runs `future` on its own runtime; tasks that remain afterwards are not waited for.
 fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        // Under overload some hundred tasks are ready at once. What does not fit a worker's own queue is
-        // looked at seldom by default, and waits many times as long as the rest.
+        // Under overload, hundreds of tasks are ready. With the default interval, tasks in the shared queue wait many
+        // times as long as those in a worker's own queue.
         .global_queue_interval(GLOBAL_QUEUE_INTERVAL)
         .event_interval(EVENT_INTERVAL)
         .build()
@@ -166,7 +166,7 @@ fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
     outcome
 }
 
-/// Runs `future` until it ends. The first SIGTERM or SIGINT asks it to, the second does not wait.
+/// Runs `future` until it ends. The first SIGTERM or SIGINT starts a graceful shutdown, the second one aborts it.
 async fn until_signalled<T>(
     shutdown: CancellationToken,
     future: impl Future<Output = Result<T, Error>>,
@@ -199,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_do_not_contradict_each_other() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_command_and_argument_is_explained() {
+    fn every_command_and_argument_has_help() {
         fn check(command: &clap::Command) {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for argument in command.get_arguments() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_every_documented_command() {
+    fn documented_commands_parse() {
         for arguments in [
             "serve --config f",
             "serve --config f --data-dir d --listen 127.0.0.1:0",
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_ends_with_2_and_help_with_0() {
+    fn wrong_usage_exits_with_2_and_help_with_0() {
         for arguments in [
             "",
             "serv",
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_that_compiles_for_others_is_not_shown() {
+    fn compile_check_is_hidden() {
         let help =
             Cli::command().find_subcommand_mut("policy").expect("policy").render_long_help().to_string();
         assert!(!help.contains("compile-check"), "{help}");

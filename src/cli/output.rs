@@ -1,4 +1,4 @@
-//! Lists for people and for programs.
+//! Output as tables and as JSON.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
@@ -7,25 +7,25 @@ use clap::{Args, ValueEnum};
 use comfy_table::Table;
 use serde_json::Value;
 
-/// How a list is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Columns, for people.
     #[default]
-    Table,
+    /// JSON, for programs.
     /// The node's answer, for programs.
     Json,
 }
 
-/// The argument of every command that writes a list.
+/// Argument of every command with structured output.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Output {
-    /// How the list is written.
+    /// Output format.
     #[arg(long = "output", short = 'o', value_enum, default_value_t)]
     pub format: Format,
 }
 
-/// Writes an array of objects; `columns` are headings and members.
+/// Writes an array of objects; `columns` are headings and field names.
 pub(super) fn list(
     out: &mut dyn Write,
     output: Output,
@@ -44,18 +44,18 @@ pub(super) fn list(
     writeln!(out, "{}", table.trim_fmt())
 }
 
-/// Writes a document, indented.
+/// Writes indented JSON.
 pub(super) fn json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
     writeln!(out, "{}", escaped(&format!("{value:#}")))
 }
 
-/// Writes a document as one line.
+/// Writes JSON on one line.
 pub(super) fn json_line(out: &mut dyn Write, value: &Value) -> io::Result<()> {
     writeln!(out, "{}", escaped(&value.to_string()))
 }
 
-/// The same JSON, without a character that a terminal would act on. Control characters below U+0020 are escaped in
-/// every JSON text already; what is beyond ASCII is in strings only.
+/// Escapes characters that a terminal would interpret. JSON already escapes those below U+0020, and non-ASCII characters
+/// occur only in strings.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -64,7 +64,7 @@ fn escaped(json: &str) -> String {
             continue;
         }
         for unit in c.encode_utf16(&mut [0; 2]) {
-            // Writing to memory does not fail.
+            // Writing to a `String` does not fail.
             let _: fmt::Result = write!(text, "\\u{unit:04x}");
         }
     }
@@ -80,13 +80,12 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// What came from elsewhere cannot move the cursor, colour the terminal, turn the text around or hide in it.
+/// Replaces characters of foreign text that could move the cursor, colour the terminal, reorder the text or be invisible.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect()
 }
 
-/// Neither a control character, nor one that ends a line, nor one that only says how others are shown (Unicode
-/// general categories Cc, Zl, Zp and Cf).
+/// Not of the Unicode general categories Cc, Zl, Zp and Cf: controls, line separators and formatting characters.
 fn is_printable(c: char) -> bool {
     let is_format = matches!(c,
         '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_heading_and_a_line_for_each_row() {
+    fn table_has_a_heading_and_one_line_per_row() {
         let text =
             written(Format::Table, &json!([{"kid": "a", "signs": true}, {"kid": "b", "retired_at": "t"}]));
         let lines: Vec<_> =
@@ -124,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn json_is_the_answer_itself() {
+    fn json_output_is_the_response() {
         let rows = json!([{"kid": "a", "other": [1]}]);
         assert_eq!(crate::json::parse(written(Format::Json, &rows).as_bytes()), Ok(rows));
     }
 
     #[test]
-    fn a_row_cannot_write_to_the_terminal_by_itself() {
+    fn table_replaces_control_characters() {
         for kid in [json!("\u{1b}[2J\nx"), json!({"format": "\u{9b}2J\nx"})] {
             let text = written(Format::Table, &json!([{"kid": kid}]));
             let is_plain = text.chars().all(|c| c == '\n' || !c.is_control());
@@ -138,10 +137,9 @@ mod tests {
         }
     }
 
-    /// Terminal injection: DEL, the C1 controls, which some terminals obey, and characters that turn a line around
-    /// are raw in what most programs write as JSON.
+    /// Terminal injection: JSON allows DEL, C1 controls and bidirectional controls unescaped.
     #[test]
-    fn json_holds_nothing_that_a_terminal_acts_on_and_says_the_same() {
+    fn json_escapes_what_a_terminal_interprets() {
         let hostile =
             "a\u{7f}\u{9b}2J\u{9d}0;x\u{9c}\u{202e}b\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}\u{1b}\r\né𝄞";
         let rows = json!([{ "kid": hostile, hostile: 1 }]);
@@ -152,13 +150,13 @@ mod tests {
         for text in [written(Format::Json, &rows), line] {
             assert!(text.chars().all(|c| c == '\n' || is_printable(c)), "{text:?}");
             assert!(text.contains("a\\u007f\\u009b2J") && text.contains("\\udb40\\udc41"), "{text:?}");
-            assert!(text.contains("é𝄞"), "what can be read stays as it is: {text:?}");
+            assert!(text.contains("é𝄞"), "printable text stays as it is: {text:?}");
             assert_eq!(crate::json::parse(text.as_bytes()), Ok(rows.clone()));
         }
     }
 
     #[test]
-    fn no_text_turns_a_line_around_or_hides_in_it() {
+    fn formatting_characters_are_replaced() {
         assert_eq!(printable("a\u{202e}b\u{2069}c\u{200d}d\u{7f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}é");
         assert_eq!(printable("Ünïcode – 漢字 𝄞"), "Ünïcode – 漢字 𝄞");
     }

@@ -1,4 +1,4 @@
-//! Lists that a node answers page by page: so many rows of them, as a table or as JSON.
+//! Paginated lists, as a table or as JSON.
 
 use std::io::{self, Write};
 
@@ -11,8 +11,8 @@ use crate::cli::client;
 use crate::cli::client::NodeClient;
 use crate::limits;
 
-/// Writes the first `most` rows of the list at `path`, and says if there are more. `columns` are headings and
-/// the members below them.
+/// Writes the first `most` rows of the list at `path`, and reports if there are more. `columns` are headings and field
+/// names.
 pub(super) fn list(
     server: &Server,
     path: &[&str],
@@ -23,7 +23,7 @@ pub(super) fn list(
     list_with(server, (path, &[]), most, listed, out)
 }
 
-/// The same with a query.
+/// The same with query parameters.
 pub(super) fn list_with(
     server: &Server,
     (path, query): (&[&str], &[(&str, &str)]),
@@ -36,12 +36,12 @@ pub(super) fn list_with(
     let (rows, is_more) = super::wait_for(read(&client, (path, query), most))?;
     output::list(out, output, &rows.into(), columns)?;
     if is_more {
-        writeln!(io::stderr(), "there are more: --limit says how many to list")?;
+        writeln!(io::stderr(), "there are more: raise --limit")?;
     }
     Ok(())
 }
 
-/// So many rows of a list, and whether there are more.
+/// At most `most` rows, and whether there are more.
 async fn read(
     client: &NodeClient,
     (path, asked): (&[&str], &[(&str, &str)]),

@@ -13,36 +13,36 @@ use crate::id::TrustDomain;
 use crate::limits;
 use crate::pki::{self, Caller, DevelopmentIssuer, Host, IssuerFiles, Made, Pair};
 
-/// Who gets a certificate if nobody is named, and what each may do.
+/// Default callers, with their capabilities.
 const CALLERS: [(&str, &str); 2] =
     [("operator", r#"["cluster.admin", "metrics.read"]"#), ("workload", r#"["exchange"]"#)];
 
-/// The port of TLS (ARCHITECTURE.md, "Ports").
+/// Port of TLS (ARCHITECTURE.md, "Ports").
 pub(super) const HTTPS_PORT: u16 = 8694;
-/// The port of nodes among each other.
+/// Port of the peer listener.
 const PEER_PORT: u16 = 8695;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Where the files are; made if it is not there.
+    /// Directory of the files; created if absent.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// The trust domain of the node and its callers.
+    /// Trust domain of the node and its callers.
     #[arg(long, value_name = "NAME", default_value = "dev.trust-fabric.local")]
     trust_domain: TrustDomain,
-    /// A further name or address of the node, beside localhost, 127.0.0.1 and `::1`; can be repeated.
+    /// Additional name or address of the node, besides localhost, 127.0.0.1 and `::1`; can be repeated.
     #[arg(long = "host", value_name = "NAME_OR_ADDRESS")]
     hosts: Vec<Host>,
-    /// A caller, by SPIFFE ID or its path; can be repeated [default: operator and workload]
+    /// SPIFFE ID or path of a caller; can be repeated [default: operator and workload]
     #[arg(long = "caller", value_name = "PATH_OR_ID")]
     callers: Vec<String>,
-    /// A node of several, by node.id, that gets a certificate for the others; can be repeated.
+    /// `node.id` of a cluster member that gets a peer certificate; can be repeated.
     #[arg(long = "peer", value_name = "ID")]
     peers: Vec<NonZeroU64>,
-    /// Also make a development issuer, of which `trust-fabric credential` prints credentials.
+    /// Also create a development issuer for `trust-fabric credential`.
     #[arg(long = "issuer")]
     has_issuer: bool,
-    /// How many days the certificates are valid.
+    /// Lifetime of the certificates in days.
     #[arg(long = "days", value_name = "DAYS", default_value_t = 30,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::PKI_DAYS_MAX)))]
     lifetime_days: u32,
@@ -89,14 +89,14 @@ fn write(
         let what = made_or_kept(issuer.is_new);
         writeln!(out, "{what}  {}\n{what}  {}", issuer.key_set.display(), issuer.private_key.display())?;
     }
-    writeln!(out, "\nFor the configuration of the node:\n")?;
+    writeln!(out, "\nConfiguration of the node:\n")?;
     write_config(out, request, made)?;
     write_cluster(out, made)?;
     if let Some(issuer) = issuer {
         write_issuer(out, request, issuer)?;
     }
     if let Some((_, caller)) = made.callers.first() {
-        writeln!(out, "\nTo call it:\n")?;
+        writeln!(out, "\nCall it:\n")?;
         writeln!(
             out,
             "curl --cacert {} --cert {} --key {} https://localhost:{HTTPS_PORT}/v1/sys/health",
@@ -121,7 +121,7 @@ fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
 }
 
 fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result<()> {
-    // Who names a host wants to be reached from elsewhere.
+    // A further host name means that callers come from other machines.
     let address = if request.hosts.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
     writeln!(out, "[listen]\nhttp = \"127.0.0.1:8693\"\nhttps = \"{address}:{HTTPS_PORT}\"")?;
     if !request.hosts.is_empty() {
@@ -142,17 +142,17 @@ fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io:
         writeln!(out, "\n[[callers]]\nid = \"{}\"", caller.id())?;
         match known {
             Some((_, capabilities)) => writeln!(out, "capabilities = {capabilities}")?,
-            None => writeln!(out, "capabilities = [\"exchange\"]    # or what it is to do")?,
+            None => writeln!(out, "capabilities = [\"exchange\"]    # or others")?,
         }
     }
     Ok(())
 }
 
-/// What each node of several says of itself, and what all say alike.
+/// The sections of each cluster member, and the members that all share.
 fn write_cluster(out: &mut dyn Write, made: &Made) -> io::Result<()> {
     for (id, pair) in &made.peers {
         let (certificate, private_key) = (quoted(&pair.certificate), quoted(&pair.private_key));
-        writeln!(out, "\n[cluster]    # of the node whose node.id is {id}")?;
+        writeln!(out, "\n[cluster]    # on the node with node.id {id}")?;
         writeln!(
             out,
             "listen = \"0.0.0.0:{PEER_PORT}\"\ncertificate = {certificate}\nprivate_key = {private_key}"
@@ -163,7 +163,7 @@ fn write_cluster(out: &mut dyn Write, made: &Made) -> io::Result<()> {
         let address = format!("node-{id}:{PEER_PORT}");
         writeln!(
             out,
-            "\n[[cluster.members]]\nid = {id}\naddress = \"{address}\"    # where the others reach it"
+            "\n[[cluster.members]]\nid = {id}\naddress = \"{address}\"    # as the other nodes reach it"
         )?;
     }
     Ok(())
@@ -175,16 +175,16 @@ fn write_issuer(out: &mut dyn Write, request: &pki::Request, issuer: &IssuerFile
     writeln!(out, "trust_domains = [\"{}\"]", request.trust_domain)
 }
 
-/// A TOML string: JSON's escapes are among TOML's.
+/// A TOML string; JSON's escapes are valid in TOML.
 fn quoted(path: &Path) -> Value {
     path.to_string_lossy().into_owned().into()
 }
 
-/// One word of a shell's command line.
+/// A single word for a shell.
 fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
-    // A leading minus would be read as an option.
+    // A leading dash would be parsed as an option.
     if text.chars().all(is_plain) && !text.starts_with('-') {
         return text.into_owned();
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_made_and_what_to_write_into_the_configuration() {
+    fn output_lists_files_and_configuration() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         let first = said(&arguments(&directory));
@@ -225,7 +225,7 @@ mod tests {
         );
         assert_eq!((first.matches("\nmade  ").count(), first.matches("\nkept  ").count()), (8, 0), "{first}");
         let config = first.split_once("[listen]").expect("configuration").1;
-        let config = config.split_once("To call it").expect("a call").0;
+        let config = config.split_once("Call it").expect("a call").0;
         for line in [
             "https = \"127.0.0.1:8694\"",
             "client_trust_domain = \"dev.example\"",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_a_name_of_its_own_is_reached_from_elsewhere() {
+    fn additional_host_listens_on_all_addresses() {
         let parent = tempfile::tempdir().expect("directory");
         let hosts = vec!["fabric.example.org".parse().expect("host"), "2001:db8::1".parse().expect("host")];
         let said = said(&Arguments { hosts, ..arguments(&parent.path().join("pki")) });
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_several_and_an_issuer_get_their_lines_too() {
+    fn peers_and_issuer_have_their_sections() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         let peers = [1, 2].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
@@ -270,7 +270,7 @@ mod tests {
         let at = directory.display();
         for lines in [
             format!(
-                "[cluster]    # of the node whose node.id is 2\nlisten = \"0.0.0.0:8695\"\ncertificate = \"{at}/peer-2.pem\"\nprivate_key = \"{at}/peer-2-key.pem\"\nca = \"{at}/ca.pem\"\n"
+                "[cluster]    # on the node with node.id 2\nlisten = \"0.0.0.0:8695\"\ncertificate = \"{at}/peer-2.pem\"\nprivate_key = \"{at}/peer-2-key.pem\"\nca = \"{at}/ca.pem\"\n"
             ),
             "[[cluster.members]]\nid = 2\naddress = \"node-2:8695\"".to_owned(),
             format!(
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_word_in_the_shell_and_one_string_in_the_configuration() {
+    fn paths_are_quoted_for_shell_and_configuration() {
         for (path, word) in [
             ("pki/ca.pem", "pki/ca.pem"),
             ("a b/ca.pem", "'a b/ca.pem'"),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_outside_the_directory_is_refused_by_name_and_nothing_is_made() {
+    fn caller_with_path_traversal_is_refused() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         let hostile = Arguments { callers: vec!["../../etc/x".to_owned()], ..arguments(&directory) };

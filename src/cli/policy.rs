@@ -17,21 +17,21 @@ const POLICY: [&str; 3] = ["v1", "sys", "policy"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Run the tests of a policy: the rules `test_*` of its packages `*_test`.
+    /// Run the tests of a policy: the rules `test_*` in its packages `*_test`.
     Test(Test),
-    /// Ask a policy on disk; prints its answer and exits with 1 if it denies.
+    /// Evaluate a policy on disk; prints the decision and exits with 1 if it is deny.
     Eval(Eval),
-    /// Ask the policy of a running node, and show how its answer came about. Grants nothing.
+    /// Evaluate the policy of a running node and trace the decision. Grants nothing.
     Explain(Explain),
     /// Replace the policy of a running cluster. Its tokens name the new one from then on.
     Apply(Apply),
-    /// List what was applied, and when.
+    /// List the applied policies.
     History(History),
-    /// Make an earlier policy current again.
+    /// Make an earlier policy active again.
     Rollback(Rollback),
     /// Show the policy of a running node.
     Show(Show),
-    /// Compile the sources on standard input; for the node itself, which can stop this process.
+    /// Compile the sources on standard input; a node runs this in a child process that it can kill.
     #[command(hide = true)]
     CompileCheck,
 }
@@ -47,10 +47,10 @@ pub(super) struct Test {
 
 #[derive(Debug, Args)]
 pub(super) struct Eval {
-    /// What is asked about: `exchange`, `identity` or `signals`.
+    /// Decision point: `exchange`, `identity` or `signals`.
     #[arg(long, default_value = "exchange")]
     point: Point,
-    /// The question: a JSON file, or - for standard input.
+    /// Policy input: a JSON file, or - for standard input.
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     /// Directory of the policy.
@@ -60,10 +60,10 @@ pub(super) struct Eval {
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// What is asked about: `exchange`, `identity` or `signals`.
+    /// Decision point: `exchange`, `identity` or `signals`.
     #[arg(long, default_value = "exchange")]
     point: Point,
-    /// The question: a JSON file, or - for standard input.
+    /// Policy input: a JSON file, or - for standard input.
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     #[command(flatten)]
@@ -71,10 +71,10 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Apply {
+    /// Directory of the policy: its *.rego and *.json files, including tests.
     /// Directory of the policy: its *.rego and *.json files, tests included.
     directory: PathBuf,
-    /// Only if this is the digest of the current policy, so that nobody's change is overwritten.
+    /// Apply only if this is the digest of the active policy.
     #[arg(long, value_name = "DIGEST")]
     expect: Option<String>,
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     }
 }
 
-/// Compiled in a process of its own first, as a node does it.
+/// Compiles in a child process first, as a node does.
 fn bundle(directory: &Path) -> Result<Bundle, Error> {
     let program = config::program().map_err(Error::Program)?;
     Ok(compile::load(&program, &config::policy_sources(directory)?)?)
@@ -161,7 +161,7 @@ fn test(Test { directory, output }: &Test, out: &mut dyn Write) -> Result<(), Er
 fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Error> {
     let explanation = bundle(directory)?.explain(*point, &question(input)?);
     let Some(answer) = explanation.answer else {
-        writeln!(out, "no answer: {}", explanation.error.unwrap_or_default())?;
+        writeln!(out, "no decision: {}", explanation.error.unwrap_or_default())?;
         return Err(Error::Denied);
     };
     output::json(out, &answer)?;
@@ -178,7 +178,7 @@ fn explain(Explain { point, input, server }: &Explain, out: &mut dyn Write) -> R
 }
 
 fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Result<(), Error> {
-    // Compiled here first: the compiler's message is then shown as it is.
+    // Compiled here first for the complete message of the compiler.
     let mut request = json!({ "sources": bundle(directory)?.sources() });
     if let (Some(expect), Some(members)) = (expect, request.as_object_mut()) {
         members.insert("expected_current".to_owned(), json!(expect));
@@ -210,7 +210,7 @@ fn rollback(Rollback { number, server }: &Rollback, out: &mut dyn Write) -> Resu
     Ok(say_applied(out, &applied)?)
 }
 
-/// The number of the change before the last one.
+/// Number of the change before the last one.
 fn before_the_last(changes: &Value) -> Option<u64> {
     let numbers = changes.as_array()?.iter().filter_map(|change| change.get("number")?.as_u64());
     let mut numbers: Vec<u64> = numbers.collect();
@@ -221,9 +221,9 @@ fn before_the_last(changes: &Value) -> Option<u64> {
 fn say_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
     let digest = applied.get("digest").and_then(Value::as_str).map(printable).unwrap_or_default();
     if applied.get("changed") == Some(&Value::Bool(false)) {
-        writeln!(out, "{digest} is current already")
+        writeln!(out, "{digest} is active already")
     } else {
-        writeln!(out, "{digest} is current")
+        writeln!(out, "{digest} is active")
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn going_back_goes_to_the_change_before_the_last() {
+    fn rollback_defaults_to_the_change_before_the_last() {
         let changes = |numbers: &[u64]| numbers.iter().map(|n| json!({ "number": n })).collect::<Value>();
         assert_eq!(before_the_last(&changes(&[3, 4, 5])), Some(4));
         assert_eq!(before_the_last(&changes(&[5, 3, 4])), Some(4));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_one_strict_json_document() {
+    fn policy_input_is_strict_json() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("question.json");
         std::fs::write(&path, r#"{"a": 1, "a": 2}"#).expect("written");

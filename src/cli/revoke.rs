@@ -17,15 +17,15 @@ use crate::token::lineage::FAMILY_END;
 
 const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
-/// Every how many pages of a dry run a word is said about it.
+/// Pages of a dry run between two lines of progress.
 const PAGES_PER_WORD: u32 = 50;
-/// The status of a node that cannot look now.
+/// Status of a node that cannot scan its agents now.
 const BUSY: u16 = 503;
-/// Longest answer to a question on the terminal.
+/// Maximum bytes of an answer on the terminal.
 const ANSWER_BYTES_MAX: u64 = 64;
 /// A SHA-256 thumbprint in base64url (RFC 7638).
 const KID_LENGTH: usize = 43;
-/// Our own tokens have such a `jti`; identity tokens have a number behind it.
+/// `jti` of our tokens; identity tokens have a number appended.
 const UUID_LENGTH: usize = 36;
 
 const EXAMPLES: &str = "\
@@ -37,17 +37,17 @@ Examples:
   trust-fabric revoke 00u1a2b3 --kind subject --issuer https://idp.example.org
   trust-fabric revoke 6fa459ea-ee8a-4ca4-894e-db77e160355e      # the jti of a token
 
-A question is asked on a terminal only: where there is none, and with --yes, it is revoked at once.
-A signing key of another issuer is blocked: what it signs is refused until `trust-fabric unblock`.
+On a terminal it asks for confirmation, unless --yes is set; otherwise it revokes at once.
+A signing key of another issuer is blocked: its signatures are refused until `trust-fabric unblock`.
 Without --block a revocation covers what was issued before it: a workload that still has a credential gets new tokens,
-and its client certificates are accepted. The node names what is left.";
+and its client certificates are accepted. The node reports what is not covered.";
 
-/// What is revoked.
+/// Kind of a revocation target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// A workload identifier; with --issuer, whatever that issuer calls its subject.
+    /// A workload identifier; with --issuer, a subject of that issuer.
     Subject,
-    /// An email address that --issuer has verified.
+    /// An email address verified by --issuer.
     Email,
     /// An agent, with all that act on its behalf.
     Agent,
@@ -60,7 +60,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The member of the request.
+    /// Field of the request.
     const fn member(self) -> &'static str {
         match self {
             Self::Subject => "subject",
@@ -79,22 +79,22 @@ pub(super) struct Revoke {
     /// A workload identifier, an agent, an email address, a token's jti or a signing key's kid.
     #[arg(value_name = "SUBJECT|JTI|AGENT|KEY")]
     target: String,
-    /// Whose word it is, where it is not this fabric's.
+    /// Issuer of the target, if not this fabric.
     #[arg(long, value_name = "ISS")]
     issuer: Option<String>,
-    /// What it is, where its form does not say so.
+    /// Kind of the target, if its form is ambiguous.
     #[arg(long, value_enum)]
     kind: Option<Kind>,
-    /// Why; kept with the revocation.
+    /// Reason, stored with the revocation.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Block it as well: refuse what is issued later and its client certificates, until `trust-fabric unblock`.
+    /// Also block it: refuse later credentials and its client certificates, until `trust-fabric unblock`.
     #[arg(long)]
     block: bool,
-    /// Only show what it would hit.
+    /// Only show what it would affect.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask on a terminal.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -105,7 +105,7 @@ pub(super) struct Revoke {
 
 #[derive(Debug, Args)]
 pub(super) struct Revocations {
-    /// Most revocations to list.
+    /// Maximum revocations to list.
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
     limit: usize,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
         if !arguments.yes && io::stdin().is_terminal() {
             let first = match page(&client, &request, "1", None).await {
                 Ok((first, _)) => Some(first),
-                // It is looking through the agents for somebody else. What is urgent does not wait for that.
+                // The node is scanning for another caller. A revocation may be urgent and does not wait for that.
                 Err(Error::Answer(client::Error::Refused { status: BUSY, .. })) => None,
                 Err(error) => return Err(error),
             };
@@ -137,7 +137,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
     })
 }
 
-/// What the node is asked to revoke.
+/// Request body for the node.
 async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error> {
     let Revoke { target, issuer, reason, .. } = arguments;
     let kind = match arguments.kind {
@@ -155,19 +155,19 @@ async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error
     Ok(request.into())
 }
 
-/// What the form of a target says.
+/// Kind of a target as far as its form determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Kind(Kind),
-    /// If there is such a key.
+    /// A key, if the node has one with this `kid`.
     PerhapsKey,
 }
 
-/// What is to be revoked, by its form; where it could be two things, nothing is guessed.
+/// Determines the kind by the form; an ambiguous form is an error.
 fn told(target: &str, has_issuer: bool) -> Result<Told, Error> {
     let kind_not_told = || Error::KindNotTold(printable(target));
     match target.parse::<WorkloadId>() {
-        // The issuer's name for its subject, or ours with an issuer too many.
+        // The issuer's own name for a subject, or our identifier with a superfluous issuer.
         Ok(_) if has_issuer => return Err(kind_not_told()),
         Ok(id) if id.is_agent_of(id.trust_domain()) => return Ok(Told::Kind(Kind::Agent)),
         Ok(_) => return Ok(Told::Kind(Kind::Subject)),
@@ -212,7 +212,7 @@ async fn page(
     Ok(client.post_page(&REVOCATIONS, &query, request).await?)
 }
 
-/// A dry run to its last page; in JSON a page in each line.
+/// Shows all pages of a dry run; as JSON, one page per line.
 async fn show(
     client: &NodeClient,
     request: &Value,
@@ -231,7 +231,7 @@ async fn show(
         if next.is_none() {
             return Ok(out.flush()?);
         }
-        // A page that leads back to itself would never end.
+        // A page that leads to itself would never end.
         if next == cursor {
             return Err(Error::Answer(client::Error::Foreign(client.server().clone())));
         }
@@ -243,10 +243,10 @@ async fn show(
     }
 }
 
-/// Writes a page, with what it is about before the first; how many rows it had.
+/// Writes a page, after a summary if it is the first; returns its number of rows.
 fn say_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usize> {
     if is_first {
-        writeln!(out, "nothing is changed; revoking {} would hit", what(page))?;
+        writeln!(out, "dry run: revoking {} would affect", what(page))?;
         writeln!(out, "  {}", hit(page))?;
     }
     let mut rows = 0;
@@ -278,7 +278,7 @@ fn say_made(out: &mut dyn Write, format: Format, made: &Value) -> io::Result<()>
     Ok(())
 }
 
-/// The kind, the value, and whose word it is.
+/// Kind, value and issuer.
 fn what(answer: &Value) -> String {
     let issuer = text(answer, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
@@ -292,24 +292,24 @@ fn hit(page: &Value) -> String {
     };
     let tools = stays("tools", "registered stay registered");
     let streams = stays("streams", "made stay");
-    let again = if page["is_revoked"] == true { " (it is revoked already)" } else { "" };
+    let again = if page["is_revoked"] == true { " (already revoked)" } else { "" };
     let agents = match page["counts"]["agents"].as_u64() {
         Some(agents) => format!("{agents} agents"),
-        None => "every agent whose last token it made or is: nobody can count them".to_owned(),
+        None => "every agent whose last token it signed: cannot be counted".to_owned(),
     };
     format!("{agents}, and every token that derives from it{tools}{streams}{again}")
 }
 
-/// What is asked before anything is revoked. Without a page of a dry run it is not said how much that hits.
+/// The confirmation prompt. Without a page of a dry run it has no counts.
 fn question(request: &Value, page: Option<&Value>) -> String {
     let (what, hit) = match page {
         Some(page) => (what(page), hit(page)),
-        None => (asked(request), "how many agents that hits cannot be told now".to_owned()),
+        None => (asked(request), "the number of affected agents is not available now".to_owned()),
     };
     format!("revoke {what}?\n  {hit}\ncannot be undone; revoke? [y/N] ")
 }
 
-/// What a request names.
+/// Kind, value and issuer of a request.
 fn asked(request: &Value) -> String {
     let mut names = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
     let name = names.find(|name| request.get(*name).is_some()).unwrap_or_default();
@@ -318,7 +318,7 @@ fn asked(request: &Value) -> String {
     format!("{name} {}{of}", text(request, name))
 }
 
-/// Asks on the terminal; whatever is not a yes is a no.
+/// Asks for confirmation; anything but yes means no.
 fn is_confirmed(question: &str) -> Result<bool, Error> {
     let mut terminal = io::stderr();
     write!(terminal, "{question}")?;
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_is_told_by_the_form_and_never_guessed() {
+    fn kind_is_determined_by_form_and_never_guessed() {
         let kid = "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs";
         for (target, has_issuer, kind) in [
             ("wimse://a.example/agent/mcp/x", false, Told::Kind(Kind::Agent)),
@@ -384,19 +384,19 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_cannot_look_now_keeps_nobody_from_being_asked() {
+    fn busy_node_does_not_prevent_the_prompt() {
         let request = json!({"email": "a\u{7}@b.example", "issuer": "https://i.example", "reason": "r"});
         let asked = question(&request, None);
         assert!(asked.starts_with("revoke email a") && asked.contains(" of https://i.example?\n"), "{asked}");
-        assert!(asked.contains("cannot be told now") && asked.ends_with("[y/N] "), "{asked}");
+        assert!(asked.contains("not available now") && asked.ends_with("[y/N] "), "{asked}");
         assert!(!asked.contains('\u{7}'), "{asked:?}");
         let key = json!({"kind": "key", "value": "k", "counts": {"agents": null, "tools": 0, "streams": 0}});
         let asked = question(&json!({"key": "k"}), Some(&key));
-        assert!(asked.starts_with("revoke key k?\n") && asked.contains("nobody can count them"), "{asked}");
+        assert!(asked.starts_with("revoke key k?\n") && asked.contains("cannot be counted"), "{asked}");
     }
 
     #[test]
-    fn what_a_node_answers_moves_no_cursor() {
+    fn control_characters_of_a_response_are_replaced() {
         let page = json!({
             "kind": "agent", "value": "\u{1b}[2Jx", "is_revoked": true,
             "counts": {"agents": 2, "tools": 1, "streams": 1}, "agents": ["a\nb", "c"], "tools": ["\u{7}"],
@@ -408,6 +408,6 @@ mod tests {
         assert_eq!(said.lines().count(), 6, "{said}");
         assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
         assert!(said.contains("2 agents") && said.contains("1 tools that it registered stay"), "{said}");
-        assert!(said.contains("1 streams that it made stay") && said.contains("revoked already"), "{said}");
+        assert!(said.contains("1 streams that it made stay") && said.contains("already revoked"), "{said}");
     }
 }

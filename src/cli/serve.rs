@@ -11,13 +11,13 @@ use crate::{config, node, telemetry};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Configuration file; without it the environment must set every required key.
+    /// Configuration file; without it the environment must set every required setting.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Data directory, instead of `node.data_dir`.
+    /// Overrides `node.data_dir`.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Address to listen on, instead of `listen.http`.
+    /// Overrides `listen.http`.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
 }

@@ -13,15 +13,15 @@ const ALLOWANCE: [&str; 4] = ["v1", "sys", "signals", "allowance"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Let an issuer of signals revoke more than its quota, for once.
+    /// Let an issuer of signals exceed its quota of revocations, once.
     ///
-    /// What it may revoke in a minute is bounded, so that a broken or stolen transmitter does not revoke
-    /// everybody. Where it must revoke more, say how many more; 0 takes that back.
+    /// The quota bounds the revocations per minute, so that a broken or compromised transmitter does not revoke every
+    /// subject. Allow more where needed; 0 withdraws the allowance.
     #[command(after_help = "Example:\n  trust-fabric signals allow https://idp.example.org --more 50000")]
     Allow {
-        /// The issuer, as it is configured in `[[signals]]`.
+        /// The issuer, as configured in `[[signals]]`.
         issuer: String,
-        /// How many facts more, until they are used up; replaces what was allowed before.
+        /// Additional facts, until used up; replaces the previous allowance.
         #[arg(long, value_name = "N")]
         more: u32,
         #[command(flatten)]

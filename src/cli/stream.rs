@@ -23,47 +23,46 @@ Examples:
   trust-fabric stream create --push https://receiver.example.org/events
   trust-fabric stream create --poll --event session-revoked --event credential-change
 
-Where the node asks for certificates, show yours with --cert and --key: the stream is its holder's.";
+If the node requires a certificate, set --cert and --key; the stream belongs to that caller.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make a stream: from now on its receiver is told what this fabric learns.
+    /// Create a stream, which delivers security events from now on.
     Create(Create),
     /// List your streams; operators see all.
     List(List),
-    /// Show one stream, and how far it is.
+    /// Show one stream and its progress.
     Show(Show),
-    /// Pause a stream: what happens meanwhile is held for it.
+    /// Pause a stream: events are retained for it.
     Pause(Change),
-    /// Enable a stream that is paused or disabled.
+    /// Enable a paused or disabled stream.
     Resume(Change),
-    /// Disable a stream: what happens meanwhile is not held for it.
+    /// Disable a stream: events are not retained for it.
     Disable(Change),
-    /// Have a verification event sent over a stream.
+    /// Send a verification event over a stream.
     Verify(Verify),
-    /// List the events of a stream that its receiver refused for good.
+    /// List the events that a stream's receiver rejected permanently.
     DeadLetters(DeadLetters),
-    /// Delete a stream, with the events that are held for it.
+    /// Delete a stream with its retained events.
     Delete(Delete),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = CREATE_EXAMPLES)]
 pub(super) struct Create {
-    /// Push to this address (RFC 8935).
+    /// Push to this URL (RFC 8935).
     #[arg(long, value_name = "URL", required_unless_present = "poll", conflicts_with = "poll")]
     push: Option<String>,
-    /// The receiver polls (RFC 8936); the answer says where.
+    /// The receiver polls (RFC 8936); the response names the endpoint.
     #[arg(long)]
     poll: bool,
-    /// An event type that is wanted, as a URI or by its last part, such as session-revoked; can be repeated. Default:
-    /// all that are supported.
+    /// Event type, as a URI or its last segment, such as session-revoked; can be repeated. Default: all supported types.
     #[arg(long = "event", value_name = "TYPE")]
     events: Vec<String>,
-    /// Whom the events are meant for. Default: whoever calls.
+    /// Audience of the events. Default: the caller.
     #[arg(long, value_name = "AUD")]
     aud: Option<String>,
-    /// What people call the stream.
+    /// Description for people.
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     #[command(flatten)]
@@ -74,7 +73,7 @@ pub(super) struct Create {
 
 #[derive(Debug, Args)]
 pub(super) struct List {
-    /// Most streams to list.
+    /// Maximum streams to list.
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
     limit: usize,
     #[command(flatten)]
@@ -85,7 +84,7 @@ pub(super) struct List {
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The stream, as `stream list` names it.
+    /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
     server: Server,
@@ -98,9 +97,9 @@ pub(super) struct Show {
     after_help = "Example:\n  trust-fabric stream pause f67e39a0a4d34d56b3aa1bc4cff0069f --reason maintenance"
 )]
 pub(super) struct Change {
-    /// The stream, as `stream list` names it.
+    /// The stream, by its ID in `stream list`.
     stream_id: String,
-    /// Why; shown with the stream.
+    /// Reason, shown with the stream.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
@@ -111,9 +110,9 @@ pub(super) struct Change {
 
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// The stream, as `stream list` names it.
+    /// The stream, by its ID in `stream list`.
     stream_id: String,
-    /// Comes back in the event.
+    /// State, repeated in the event.
     #[arg(long, value_name = "TEXT")]
     state: Option<String>,
     #[command(flatten)]
@@ -122,9 +121,9 @@ pub(super) struct Verify {
 
 #[derive(Debug, Args)]
 pub(super) struct DeadLetters {
-    /// The stream, as `stream list` names it.
+    /// The stream, by its ID in `stream list`.
     stream_id: String,
-    /// Most events to list, oldest first.
+    /// Maximum events to list, oldest first.
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
     limit: usize,
     #[command(flatten)]
@@ -135,7 +134,7 @@ pub(super) struct DeadLetters {
 
 #[derive(Debug, Args)]
 pub(super) struct Delete {
-    /// The stream, as `stream list` names it.
+    /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
     server: Server,
@@ -155,7 +154,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     }
 }
 
-/// The URI of an event type that is named by it, or by its last part.
+/// URI of an event type given by URI or by its last segment.
 fn event_type(name: &str) -> &str {
     let named = |uri: &&&str| uri.rsplit('/').next() == Some(name);
     EVENTS_SUPPORTED.iter().find(named).copied().unwrap_or(name)
@@ -181,7 +180,7 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
-    writeln!(out, "stream {} is made", printable(text(&stream, "stream_id")))?;
+    writeln!(out, "stream {} is created", printable(text(&stream, "stream_id")))?;
     Ok(lines(out, &stream, &["aud", "events_delivered", "delivery_method", "endpoint_url"])?)
 }
 
@@ -246,7 +245,7 @@ fn verify(arguments: &Verify, out: &mut dyn Write) -> Result<(), Error> {
         request["state"] = state.as_str().into();
     }
     super::wait_for(async { Ok(client.post(&VERIFICATION, &request).await?) })?;
-    Ok(writeln!(out, "a verification event goes out over stream {}", printable(&arguments.stream_id))?)
+    Ok(writeln!(out, "a verification event is sent over stream {}", printable(&arguments.stream_id))?)
 }
 
 fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Error> {
@@ -270,7 +269,7 @@ fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {
     Ok(writeln!(out, "stream {} is deleted", printable(&arguments.stream_id))?)
 }
 
-/// The members of `value` that are there, one line each; those of a list one below the other.
+/// Fields that are present, one line each; items of a list below each other.
 fn lines(out: &mut dyn Write, value: &Value, names: &[&str]) -> io::Result<()> {
     for name in names {
         let values = match value.get(name) {
@@ -298,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_type_is_named_by_its_uri_or_by_its_last_part() {
+    fn event_type_is_a_uri_or_its_last_segment() {
         let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
         assert_eq!(event_type("session-revoked"), revoked);
         assert_eq!(event_type(revoked), revoked);
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_has_a_line_for_each_value_and_none_for_what_is_absent() {
+    fn each_value_has_a_line_and_absent_fields_have_none() {
         let mut text = Vec::new();
         let value = json!({"status": "paused", "list": ["a", "b\u{1b}"], "dropped": 0, "reason": null});
         lines(&mut text, &value, &["status", "list", "dropped", "reason", "description"]).expect("written");

@@ -177,5 +177,5 @@ fn without_the_bench_the_command_says_where_it_comes_from() {
         Command::new(&program).env("PATH", "/nowhere").args(["bench", "failover"]).output().expect("run");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("no trust-fabric-bench") && said.contains("cargo build"), "{said}");
+    assert!(said.contains("trust-fabric-bench was not found") && said.contains("cargo build"), "{said}");
 }

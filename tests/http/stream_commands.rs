@@ -52,7 +52,7 @@ async fn commands_create_show_pause_verify_and_delete_streams() {
     fail(&node, &["verify", &id], "the stream is not enabled");
     assert_eq!(succeed(&node, &["disable", &id]), format!("stream {id} is disabled\n"));
     assert_eq!(succeed(&node, &["resume", &id]), format!("stream {id} is enabled\n"));
-    assert!(succeed(&node, &["verify", &id, "--state", "s"]).contains("a verification event goes out"));
+    assert!(succeed(&node, &["verify", &id, "--state", "s"]).contains("a verification event is sent"));
     fail(&node, &["verify", &id], "less than a minute ago");
     assert_eq!(json_of(&succeed(&node, &["show", &id, "-o", "json"]))["stream_id"], json!(id));
     assert_eq!(json_of(&succeed(&node, &["dead-letters", &id, "-o", "json"])), json!([]));
