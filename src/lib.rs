@@ -1,10 +1,10 @@
 //! The Trust Fabric: a broker of trust for workloads and AI agents.
 //!
-//! It takes a credential a caller already has, asks policy, and answers with a short-lived token.
+//! It exchanges a credential of a workload, as far as policy allows, for a short-lived token.
 //!
 //! # Layout
 //!
-//! A lower layer never names an upper one, and use-cases never name each other; a test checks both.
+//! A lower layer never imports an upper one, and use-cases never import each other; a test checks both.
 //!
 //! 6. [`node`] (the only wiring) · [`config`] (the only reader of files and environment) · [`cli`] ·
 //!    [`data_directory`] · [`demo`] · [`pki`] (development certificates)

@@ -1,8 +1,8 @@
-//! The `trust-fabric` program. Everything is in the library.
+//! The `trust-fabric` executable; everything else is in the library.
 
 use std::process::ExitCode;
 
-/// For RocksDB's part of the process too, which is the larger one.
+/// Also used by RocksDB, which allocates most.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

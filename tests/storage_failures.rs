@@ -63,7 +63,7 @@ async fn stops_and_comes_back(calls: &str, what: &str, only_the_log: bool) {
     strace.wait().expect("strace ends");
     assert!(!status.success(), "{status}");
     assert!(status.code().is_some(), "ended by a signal: {status}: {said}");
-    assert!(said.contains("core has failed"), "{said}");
+    assert!(said.contains("replica has failed"), "{said}");
     assert!(!said.contains("panicked"), "{said}");
 
     let node = site.spawn().expect("comes back");

@@ -191,7 +191,7 @@ mod tests {
         let address = "127.0.0.1:8693".parse().expect("address");
         let source = io::Error::from(io::ErrorKind::AddrInUse);
         let text = written(&Error::Demo(demo::Error::Node(node::Error::Listen { address, source })));
-        assert!(text.starts_with("error: listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
+        assert!(text.starts_with("error: failed to listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
     }
 
     /// Terminal injection through a node's response.

@@ -1,5 +1,5 @@
-//! What the demo issuer issues: service-account tokens with the claims that a Kubernetes API server
-//! writes, signed with a key that survives a restart.
+//! The demo issuer: service-account tokens with the claims of a Kubernetes API server, signed with a key that survives a
+//! restart.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,10 +17,10 @@ use crate::clock::Clock;
 use crate::id;
 use crate::token::signing_key::SigningKey;
 
-/// Life of a credential.
+/// Lifetime of a credential.
 const LIFETIME: Duration = Duration::from_mins(10);
 
-/// The demo issuer `iss`, which answers at `address` (`http://127.0.0.1:8698`).
+/// The demo issuer `iss`, served at `address` (`http://127.0.0.1:8698`).
 pub(super) fn issuer(iss: &str, address: &str, audience: &str, key: SigningKey, clock: Clock) -> DemoIssuer {
     let jwks_uri = format!("{address}/openid/v1/jwks");
     let discovery = json!({
@@ -63,7 +63,7 @@ fn claims(
     }
     let now = clock.now();
     let mut jti = [0; 16];
-    rand::fill(&mut jti).map_err(|_| "the machine gives no random bytes".to_owned())?;
+    rand::fill(&mut jti).map_err(|_| "the operating system provides no random bytes".to_owned())?;
     let pod = format!("{service_account}-7c9f6d5b8-x2k4q");
     Ok(json!({
         "aud": [aud],
@@ -85,7 +85,7 @@ fn claims(
     }))
 }
 
-/// The same object has the same uid in every token.
+/// A stable uid: the same object has the same one in every token.
 fn lasting_uid(parts: &[&str]) -> String {
     let digest = digest::digest(&digest::SHA256, parts.join("/").as_bytes());
     let mut bytes = [0; 16];
@@ -97,7 +97,7 @@ fn uuid_of(bytes: [u8; 16]) -> String {
     uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
-/// The key of an earlier run, or a new one. The file is its owner's only.
+/// The key of an earlier run, or a new one, with mode 0600.
 pub(super) fn signing_key(path: &Path) -> Result<SigningKey, Error> {
     match fs::read(path) {
         Ok(der) => Ok(SigningKey::from_pkcs8(&der)?),
@@ -110,7 +110,7 @@ pub(super) fn signing_key(path: &Path) -> Result<SigningKey, Error> {
     }
 }
 
-/// A crash leaves the whole file or none.
+/// Atomic: a crash leaves the whole file or none.
 fn write(path: &Path, der: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
@@ -127,7 +127,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn the_key_survives_a_restart_and_is_its_owners_only() {
+    fn key_survives_a_restart_with_mode_0600() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("demo-issuer.p8");
         let first = signing_key(&path).expect("made");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_says_what_an_api_server_would() {
+    fn credential_has_the_claims_of_an_api_server() {
         let clock = Clock::manual(Timestamp::from_secs(1_000));
         let claims = claims("iss", "aud", "demo", "reporter", &clock).expect("claims");
         assert_eq!(claims["sub"], "system:serviceaccount:demo:reporter");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_name_that_could_reach_into_another() {
+    fn name_with_separator_is_refused() {
         let clock = Clock::manual(Timestamp::from_secs(1_000));
         for name in ["", "a:b", "a/b", "..", "a b", &"a".repeat(64)] {
             assert!(claims("iss", "aud", name, "reporter", &clock).is_err(), "{name}");

@@ -1,5 +1,4 @@
-//! `trust-fabric dev`: a broker of one node on this machine, an issuer beside it, and one exchange
-//! before the reader's eyes. For trying out; nothing here is used by `serve`.
+//! `trust-fabric dev`: a broker of one node, an issuer, and one exchange shown step by step. `serve` uses nothing of it.
 
 mod issuer;
 mod output;
@@ -34,13 +33,13 @@ use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, Su
 use crate::token::{key_set, signing_key};
 use crate::{id, limits, node, outbound, telemetry, token};
 
-/// `iss` of the development broker, whichever address it listens on: data outlives a port.
+/// `iss` of the development broker, independent of its address: the data outlives a port.
 const BROKER: &str = "http://127.0.0.1:8693";
 /// `iss` of the demo issuer, likewise.
 pub(crate) const ISSUER: &str = "http://127.0.0.1:8698";
-/// The trust domain of the shipped policy.
+/// Trust domain of the shipped policy.
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
-/// The shipped policy, so that the program needs nothing beside it.
+/// The shipped policy, compiled in, so that the executable needs no other files.
 const POLICY: [(&str, &str); 7] = [
     ("data.json", include_str!("../../policies/data.json")),
     ("exchange.rego", include_str!("../../policies/exchange.rego")),
@@ -51,90 +50,87 @@ const POLICY: [(&str, &str); 7] = [
     ("signals_test.rego", include_str!("../../policies/signals_test.rego")),
 ];
 
-/// Why the development broker did not start, or a step did not do what it should.
+/// Reason for which the development broker did not start, or a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody said where data is kept, and there is no home directory.
-    #[error("there is no home directory to keep data in")]
+    /// No data directory was given, and there is no home directory.
+    #[error("there is no home directory for the data")]
     NoDataDirectory,
-    /// A file of the data directory.
+    /// A file of the data directory is not accessible.
     #[error("{}: {source}", path.display())]
     Data {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The demo issuer's address cannot be listened on.
-    #[error("listen on {address} for the demo issuer: {source}")]
+    /// Binding to the demo issuer's address failed.
+    #[error("failed to listen on {address} for the demo issuer: {source}")]
     IssuerListen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The demo issuer's key.
+    /// The demo issuer's key is invalid.
     #[error("key of the demo issuer: {0}")]
     Key(#[from] signing_key::Error),
     /// The broker itself.
     #[error(transparent)]
     Node(#[from] node::Error),
-    /// The demo issuer's metrics, which nobody reads.
+    /// Creating the demo issuer's metrics failed.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
-    /// This program's own file is not known.
-    #[error("find this program's file: {0}")]
+    /// The path of this executable is unknown.
+    #[error("failed to locate this executable: {0}")]
     Program(io::Error),
-    /// The page cannot be written.
-    #[error("write: {0}")]
+    /// Writing the output failed.
+    #[error("failed to write the output: {0}")]
     Output(#[from] io::Error),
-    /// A name in this file breaks its rule.
+    /// A name in this module breaks its rule.
     #[error(transparent)]
     Name(#[from] id::Error),
-    /// An issuer of signals is there twice.
+    /// Duplicate issuer of signals.
     #[error("signals: {0}")]
     Signals(#[from] receiver::Duplicate),
-    /// A document could not be fetched.
+    /// Fetching a document failed.
     #[error("fetch {address}: {source}")]
     Fetch {
-        /// From where.
+        /// Its URL.
         address: String,
-        /// Why.
+        /// The cause.
         source: outbound::client::Error,
     },
-    /// The broker did not answer as it should.
+    /// The broker's response is an error.
     #[error(transparent)]
     Answer(#[from] client::Error),
-    /// The key set is none.
+    /// The key set is invalid.
     #[error("read a key set: {0}")]
     KeySet(#[from] key_set::Error),
     /// A token did not verify.
-    #[error("verify a token: {0}")]
+    #[error("failed to verify a token: {0}")]
     Token(#[from] token::Error),
-    /// What a step found is not what it must be.
+    /// A step had another outcome than it must have.
     #[error("{0}")]
     Unexpected(&'static str),
 }
 
-/// What the caller of `trust-fabric dev` chose.
+/// Options of `trust-fabric dev`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Stop after the exchange.
     pub once: bool,
-    /// Where data is kept; `None`: below the user's data directory.
+    /// Data directory; `None`: below the user's data directory.
     pub data_dir: Option<PathBuf>,
-    /// Where the broker listens.
+    /// Address of the broker.
     pub listen: SocketAddr,
-    /// Where the demo issuer listens.
+    /// Address of the demo issuer.
     pub issuer_listen: SocketAddr,
-    /// Whether to write in colour.
+    /// Whether to use colour.
     pub colour: bool,
 }
 
-/// Starts broker and issuer, shows one exchange, and serves until `shutdown`.
-///
-/// # Errors
-/// As [`Error`] says: the first step that did not do what it should ends the demonstration.
+/// Starts broker and issuer, shows one exchange, and serves until `shutdown`. The first step that fails ends it.
 pub async fn run(
     options: Options,
     out: &mut (dyn Write + Send),
@@ -168,7 +164,7 @@ pub async fn run(
     let router = demo_issuer::router(issuer);
     let room = Places::new(Caps::default(), limits::CONNECTIONS_MAX);
     let issuing = listener::serve(socket, Kind::Plain, router, room, Metrics::new()?, shutdown.clone());
-    // The issuer stops when the broker does, whatever the reason, and the other way round.
+    // Issuer and broker stop together.
     let serving = async {
         let brokering = async {
             let outcome = running.until_stopped().await;
@@ -182,7 +178,7 @@ pub async fn run(
     page.line(&format!("The broker is at {}, the demo issuer at {}.", places.broker, places.issuer))?;
     page.line(&format!(
         "{} {}",
-        if is_first_run { "New data is kept in" } else { "Found the data of an earlier run in" },
+        if is_first_run { "New data is stored in" } else { "Using the data of an earlier run in" },
         data_dir.display()
     ))?;
     let shown = tokio::select! {
@@ -198,8 +194,7 @@ pub async fn run(
     shown
 }
 
-/// Makes the data directory and the policy in it, which is the reader's to edit. Answers whether
-/// there was no data yet.
+/// Creates the data directory and an editable copy of the policy. Returns whether there was no data yet.
 fn prepare(data_dir: &Path) -> Result<bool, Error> {
     let policies = data_dir.join("policies");
     let is_first_run = !data_dir.join("raft").exists();
@@ -244,7 +239,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             max_credential_age: limits::CREDENTIAL_AGE_MAX,
             verified_email: false,
         }],
-        // Whoever is on this machine may send in its name: there is no TLS.
+        // Without TLS, every local caller may send in its name.
         signals: SignalIssuers::new(vec![SignalIssuer {
             iss: ISSUER.to_owned(),
             keys: None,
@@ -278,7 +273,7 @@ mod tests {
     use crate::token::issuer::Issuers;
 
     #[test]
-    fn the_policy_it_carries_is_whole_and_knows_its_names() {
+    fn compiled_in_policy_is_complete() {
         let sources =
             POLICY.map(|(path, text)| crate::policy::Source { path: path.into(), text: text.into() });
         assert!(Bundle::compile(&sources).expect("compiles").test().iter().all(|test| test.passed));
@@ -286,11 +281,11 @@ mod tests {
             assert!(POLICY[0].1.contains(name), "{name}");
         }
         let shipped = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/policies")).expect("policies");
-        assert_eq!(shipped.count(), POLICY.len(), "a policy file that is not carried");
+        assert_eq!(shipped.count(), POLICY.len(), "a policy file is not compiled in");
     }
 
     #[test]
-    fn an_earlier_run_is_recognised_and_its_policy_kept() {
+    fn earlier_run_is_detected_and_its_policy_stays() {
         let directory = tempfile::tempdir().expect("directory");
         let data_dir = directory.path().join("dev");
         assert!(prepare(&data_dir).expect("prepared"));
@@ -301,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_on_any_port() {
+    fn key_source_follows_the_issuer_port() {
         let listen = "127.0.0.1:0".parse().expect("address");
         for (address, keys) in [
             (ISSUER, KeySource::Discovery),

@@ -1,16 +1,16 @@
-//! What the reader sees: headings, commands, JSON with remarks. Text only; colour if it is wanted.
+//! Output of the demo: headings, commands, JSON with remarks; colour is optional.
 
 use std::io::{self, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
 use serde_json::Value;
 
-/// Where remarks begin.
+/// Column of remarks.
 const REMARK_COLUMN: usize = 46;
-/// How much of a token is shown where the whole of it says nothing.
+/// Bytes shown of a token.
 const TOKEN_SHOWN_BYTES: usize = 24;
 
-/// Numbers headings and writes to an open page.
+/// Writes numbered steps.
 pub(super) struct Page<'o> {
     out: &'o mut (dyn Write + Send),
     colour: bool,
@@ -22,7 +22,7 @@ impl<'o> Page<'o> {
         Self { out, colour, steps: 0 }
     }
 
-    /// A numbered heading and what it is about.
+    /// A numbered heading and its explanation.
     pub(super) fn step(&mut self, heading: &str, explanation: &str) -> io::Result<()> {
         self.steps += 1;
         self.heading(&format!("{}. {heading}", self.steps))?;
@@ -38,7 +38,7 @@ impl<'o> Page<'o> {
         writeln!(self.out, "{text}")
     }
 
-    /// Something to paste into a shell.
+    /// A command to paste into a shell.
     pub(super) fn command(&mut self, command: &str) -> io::Result<()> {
         for line in command.lines() {
             let line = self.styled(AnsiColor::Cyan.on_default(), line);
@@ -47,13 +47,13 @@ impl<'o> Page<'o> {
         Ok(())
     }
 
-    /// Something that was checked and found good.
+    /// A check that passed.
     pub(super) fn good(&mut self, text: &str) -> io::Result<()> {
         let mark = self.styled(AnsiColor::Green.on_default(), "ok");
         writeln!(self.out, "  {mark}  {text}")
     }
 
-    /// The members of an object: those with a remark first, in the order of the remarks.
+    /// Fields of an object: those with a remark first, in the order of the remarks.
     pub(super) fn object(&mut self, object: &Value, remarks: &[(&str, &str)]) -> io::Result<()> {
         let Some(members) = object.as_object() else { return self.line(&format!("  {object}")) };
         let remarked =
@@ -83,7 +83,7 @@ impl<'o> Page<'o> {
     }
 }
 
-/// A value as JSON; a token by its beginning and its length.
+/// A value as JSON; a token is truncated.
 fn shortened(value: &Value) -> String {
     match value.as_str() {
         Some(text) if text.starts_with("eyJ") && text.len() > TOKEN_SHOWN_BYTES => {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn members_with_remarks_come_first_in_their_order() {
+    fn fields_with_remarks_come_first_in_their_order() {
         let text = written(false, |page| {
             page.object(
                 &json!({"a": 1, "b": [2], "c": "3"}),
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_not_shown_whole() {
+    fn token_is_truncated() {
         let token = format!("eyJ{}", "x".repeat(500));
         let text = written(false, |page| page.object(&json!({"access_token": token}), &[]));
         assert!(!text.contains(&token) && text.contains("(503 bytes)"), "{text}");
     }
 
     #[test]
-    fn colour_is_written_only_when_it_is_wanted() {
+    fn colour_is_optional() {
         let write = |page: &mut Page<'_>| {
             page.step("heading", "explanation")?;
             page.command("command")?;

@@ -1,5 +1,4 @@
-//! The demonstration, step by step. Every step does what it says through the same HTTP interface
-//! that anyone else uses, and fails if the outcome is another.
+//! The demo, step by step. Each step uses the public HTTP API, and fails on any other outcome.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +21,22 @@ use crate::{json as strict_json, limits};
 
 /// A tool of the shipped policy.
 pub(super) const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
-/// What the workload wants to do there.
+/// Requested scope.
 const SCOPE: &str = "db.read";
-/// The body of the one call that an execution-scoped token is for.
+/// Body of the call that the execution-scoped token is bound to.
 const CALL: &str = r#"{"query":"select 1"}"#;
 
-/// Where to reach what was started.
+/// Addresses of the demo.
 pub(super) struct Places {
     pub broker: String,
     pub issuer: String,
-    /// This program, as it can be called from the reader's shell.
+    /// Path of this executable for a shell.
     pub program: String,
 }
 
-/// Shows one exchange, one that is good for a single call, that call checked, and a revocation.
+/// Shows an exchange, one with an execution scope, the verification of that call, and a revocation.
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
-    // It is no part of the broker, whose ports it may call therefore.
+    // The demo is not part of the broker, so the broker's own ports are not excluded.
     let rules = Rules { allow_loopback_http: true, own_ports: BTreeSet::new(), ..Rules::default() };
     let documents = Client::new(outbound::client::Limits::default(), Guard::new(rules))
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
@@ -45,7 +44,7 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
     until_ready(&broker).await?;
 
     page.step(
-        "The credential a workload has already",
+        "A workload's credential",
         "A service-account token, as a Kubernetes cluster mounts it into a pod. Its claims:",
     )?;
     let credential = text(fetch(&documents, &format!("{}/token", places.issuer)).await?)?;
@@ -53,45 +52,45 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
     let (claims, _) = verified(&credential, &issuer_keys)?;
     page.object(&claims, &CREDENTIAL_REMARKS)?;
 
-    page.step("The request", "The workload asks for a token for one tool. You can paste this:")?;
+    page.step("The request", "The workload requests a token for one tool. You can paste this:")?;
     page.command(&exchange_command(places))?;
 
-    page.step("The answer", "The broker verified the credential and asked its policy:")?;
+    page.step("The response", "The broker verified the credential, and its policy allowed the request:")?;
     let request = request(&credential);
     let answer = broker.post(&EXCHANGE, &request).await?;
     page.object(&answer, &[])?;
 
-    page.step("The token that was minted", "Decoded, with what its claims are for:")?;
+    page.step("The minted token", "Decoded, with the meaning of its claims:")?;
     let token = access_token(&answer)?;
     let broker_keys = fetch(&documents, &format!("{}/v1/identity/jwks", places.broker)).await?;
     let (claims, kid) = verified(token, &broker_keys)?;
     page.object(&claims, &TOKEN_REMARKS)?;
 
     page.step(
-        "Its verification",
-        &format!("As the tool does it, with the keys from {}/v1/identity/jwks:", places.broker),
+        "Its verification by the tool",
+        &format!("With the keys from {}/v1/identity/jwks:", places.broker),
     )?;
     page.good(&format!("signature by key {kid}"))?;
     if claims.get("iss") != Some(&json!(super::BROKER)) {
-        return Err(Error::Unexpected("the token is by another issuer"));
+        return Err(Error::Unexpected("the token has another issuer"));
     }
     page.good(&format!("iss is {}", super::BROKER))?;
     if claims.get("aud") != Some(&json!(AUDIENCE)) {
-        return Err(Error::Unexpected("the token is for another audience"));
+        return Err(Error::Unexpected("the token has another audience"));
     }
     page.good(&format!("aud is {AUDIENCE}"))?;
     let left = claims.get("exp").and_then(Value::as_i64).unwrap_or(0) - clock.now().secs();
     if left <= 0 {
         return Err(Error::Unexpected("the token has expired"));
     }
-    page.good(&format!("exp is {left} s from now"))?;
+    page.good(&format!("exp is in {left} s"))?;
 
     let for_one_call = show_execution_scope(page, &broker, &broker_keys, &request).await?;
     show_verification(page, &broker, &for_one_call).await?;
     show_revocation(page, places, &broker, &documents, clock).await
 }
 
-/// A node that has just started compiles its policy first.
+/// A starting node compiles its policy first.
 async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
     let ready = async {
         loop {
@@ -104,7 +103,7 @@ async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
         }
     };
     let outcome = tokio::time::timeout(limits::DEMO_READY_MAX, ready).await;
-    Ok(outcome.map_err(|_| Error::Unexpected("the broker did not become ready in time"))??)
+    Ok(outcome.map_err(|_| Error::Unexpected("the broker was not ready in time"))??)
 }
 
 async fn show_execution_scope(
@@ -141,15 +140,15 @@ async fn show_execution_scope(
             Ok(token)
         }
         Err(error) => Err(error.into()),
-        Ok(_) => Err(Error::Unexpected("the same nonce was accepted twice")),
+        Ok(_) => Err(Error::Unexpected("a nonce was accepted twice")),
     }
 }
 
-/// What a tool server does with the token that came with a call.
+/// Verification of a tool call by the broker.
 async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str) -> Result<(), Error> {
     page.step(
-        "A tool that has its calls checked",
-        "A tool is registered once, with what it asks of a token. For each call its server asks the broker:",
+        "Verification of a tool call",
+        "A tool is registered once, with its requirements. For each call the tool server asks the broker for a verdict:",
     )?;
     let tool = json!({
         "name": "SQL query",
@@ -172,19 +171,19 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
     let word = |check: &Value, name| check.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let checks: Vec<_> =
         checks.iter().map(|check| format!("{} {}", word(check, "check"), word(check, "result"))).collect();
-    page.good(&format!("the call may be served: {}", checks.join(", ")))?;
+    page.good(&format!("allowed: {}", checks.join(", ")))?;
     match broker.post(&VERIFY, &call).await {
         Err(client::Error::Refused { status, description, .. }) => {
             page.good(&format!("the same token again is refused: {status} {description}"))?;
             Ok(())
         }
         Err(error) => Err(error.into()),
-        Ok(_) => Err(Error::Unexpected("a token for one call was good for two")),
+        Ok(_) => Err(Error::Unexpected("a token for one call was accepted twice")),
     }
 }
 
-/// What was exchanged is refused after a signal, and so is what it was exchanged from. The workload is a new
-/// one in each run: what is revoked stays so.
+/// Revocation of a credential and of the token derived from it. Each run uses a new workload, because a revocation is
+/// permanent.
 async fn show_revocation(
     page: &mut Page<'_>,
     places: &Places,
@@ -194,7 +193,7 @@ async fn show_revocation(
 ) -> Result<(), Error> {
     page.step(
         "A signal that revokes",
-        "Another workload has a token. Then its cluster says that the workload's sessions have ended:",
+        "Another workload has a token. Then its cluster signals that the workload's sessions are revoked:",
     )?;
     let visitor = format!("visitor-{:08x}", random::<4>()?.into_iter().fold(0, |n, b| n << 8 | u32::from(b)));
     let address = format!("{}/token?service_account={visitor}", places.issuer);
@@ -210,18 +209,18 @@ async fn show_revocation(
             "iss": super::ISSUER,
             "sub": format!("system:serviceaccount:demo:{visitor}"),
         },
-        "events": {(SESSION_REVOKED): {"reason": "the demonstration ends"}},
+        "events": {(SESSION_REVOKED): {"reason": "end of the demo"}},
     });
     page.object(&signal, &SIGNAL_REMARKS)?;
     let answer = match broker.post(&EVENTS, &signal).await {
-        // The policy is the reader's to edit, and may be older than this program.
+        // The user may have edited the policy, or it may be older than this executable.
         Err(client::Error::Refused { status: 501, description, .. }) => return Ok(page.line(&description)?),
         answer => answer?,
     };
     if answer.get("status") != Some(&json!("accepted")) {
         return Err(Error::Unexpected("the signal had no effect"));
     }
-    page.good("the signal is accepted, and from then on:")?;
+    page.good("the signal is accepted; from now on")?;
     let call = json!({"tool_id": TOOL_ID, "token": token});
     for (what, route, body) in
         [("the token", &VERIFY, &call), ("another exchange of the credential", &EXCHANGE, &request)]
@@ -231,16 +230,16 @@ async fn show_revocation(
                 page.good(&format!("{what} is refused: {status} {description}"))?;
             }
             Err(error) => return Err(error.into()),
-            Ok(_) => return Err(Error::Unexpected("what was revoked is still accepted")),
+            Ok(_) => return Err(Error::Unexpected("a revoked token or credential is still accepted")),
         }
     }
     Ok(())
 }
 
-/// What a reader can do next.
+/// Suggested commands.
 pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(), Error> {
     let Places { broker, program, .. } = places;
-    page.heading("The broker stays up. Try:")?;
+    page.heading("The broker keeps running. Try:")?;
     page.command(&exchange_command(places))?;
     for path in ["/v1/identity/jwks", "/v1/sys/health", "/openapi.json", "/metrics"] {
         page.command(&format!("curl -s {broker}{path}"))?;
@@ -264,42 +263,42 @@ const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:jwt";
 
 const CREDENTIAL_REMARKS: [(&str, &str); 4] = [
-    ("iss", "the cluster that vouches for it"),
-    ("sub", "the workload, as the cluster names it"),
-    ("aud", "the broker: this credential is for it alone"),
+    ("iss", "the cluster that issued it"),
+    ("sub", "the workload's service account"),
+    ("aud", "the broker, and no other"),
     ("exp", "in ten minutes"),
 ];
 
 const TOKEN_REMARKS: [(&str, &str); 14] = [
     ("iss", "this broker"),
-    ("sub", "the workload, by the same name everywhere"),
+    ("sub", "the workload's identifier in the fabric"),
     ("aud", "one tool; any other refuses it"),
-    ("scope", "what was asked for and granted"),
-    ("capabilities", "what it may do, and nothing wider"),
-    ("blast_radius", "how far it may reach"),
-    ("delegation_depth", "how often it may be handed on"),
+    ("scope", "requested and granted"),
+    ("capabilities", "rights of the token"),
+    ("blast_radius", "reach of the token"),
+    ("delegation_depth", "remaining delegations"),
     ("exp", "five minutes after iat"),
     ("iat", ""),
-    ("root_exp", "no exchange from this chain after it"),
-    ("lineage", "digests of all that it derives from"),
-    ("policy", "the policy that granted it"),
-    ("idx", "what the broker knew when it granted it"),
-    ("txn", "ties the calls of one task together"),
+    ("root_exp", "end of the exchange chain"),
+    ("lineage", "digests of all facts it derives from"),
+    ("policy", "digest of the deciding policy"),
+    ("idx", "the broker's log position when it was minted"),
+    ("txn", "transaction id of the whole chain"),
 ];
 
 const SCOPE_REMARKS: [(&str, &str); 4] = [
     ("htm", "this method"),
-    ("htu", "at this address"),
+    ("htu", "at this URI"),
     ("payload_hash", "with this body"),
     ("nonce", "once"),
 ];
 
 const SIGNAL_REMARKS: [(&str, &str); 5] = [
-    ("iss", "who says it, and may say it of its own subjects"),
-    ("jti", "counts once"),
+    ("iss", "the issuer, with authority over its own subjects"),
+    ("jti", "accepted once"),
     ("aud", "the broker"),
-    ("sub_id", "whom it is about"),
-    ("events", "what happened"),
+    ("sub_id", "subject of the event"),
+    ("events", "the event"),
 ];
 
 fn request(credential: &str) -> Value {
@@ -312,7 +311,7 @@ fn request(credential: &str) -> Value {
     })
 }
 
-/// What the broker asked its policy about the first exchange.
+/// Policy input of the first exchange.
 fn question() -> Value {
     json!({
         "subject": {
@@ -327,7 +326,7 @@ fn question() -> Value {
     })
 }
 
-/// As a form, the way OAuth clients send it: it needs no quoting around the credential.
+/// A form, as OAuth clients send it: the credential needs no quoting.
 fn exchange_command(places: &Places) -> String {
     let Places { broker, issuer, .. } = places;
     format!(
@@ -345,17 +344,17 @@ async fn fetch(client: &Client, address: &str) -> Result<Vec<u8>, Error> {
 }
 
 fn text(document: Vec<u8>) -> Result<String, Error> {
-    String::from_utf8(document).map_err(|_| Error::Unexpected("the demo issuer's token is not text"))
+    String::from_utf8(document).map_err(|_| Error::Unexpected("the demo issuer's token is not UTF-8"))
 }
 
 fn access_token(answer: &Value) -> Result<&str, Error> {
     answer
         .get("access_token")
         .and_then(Value::as_str)
-        .ok_or(Error::Unexpected("the answer has no access_token"))
+        .ok_or(Error::Unexpected("the response has no access_token"))
 }
 
-/// The claims of a token that one of `keys` signed, and the key's name.
+/// Claims of a token signed by one of `keys`, and the key's thumbprint.
 fn verified(token: &str, keys: &[u8]) -> Result<(Value, String), Error> {
     let token = Compact::parse(token)?;
     let keys = KeySet::parse(keys, Purpose::Issuer)?;
@@ -372,6 +371,6 @@ fn nonce() -> Result<String, Error> {
 
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
-    rand::fill(&mut bytes).map_err(|_| Error::Unexpected("the machine gives no random bytes"))?;
+    rand::fill(&mut bytes).map_err(|_| Error::Unexpected("the operating system provides no random bytes"))?;
     Ok(bytes)
 }

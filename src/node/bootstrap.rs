@@ -1,5 +1,5 @@
-//! What a node waits for and writes before it does its work: it must know what its cluster has written, and the first
-//! of a cluster begins its life. Meanwhile its ports are open, and health says what it waits for.
+//! Startup writes: waits until this node has applied what the cluster has written, and bootstraps a new cluster.
+//! Meanwhile the listeners are open and health reports the missing parts.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,26 +10,24 @@ use crate::config::Config;
 use crate::state::{self, State};
 use crate::{keyring, limits, policy};
 
-/// How long a node waits for each step. One of several waits for the others as long as they take; alone, it has
-/// nobody to wait for.
+/// Timeout of each step. A member waits long for the others; a cluster of one has none to wait for.
 pub(super) const fn patience(config: &Config) -> Duration {
     if config.cluster.peers.is_some() { limits::RECOVERY_OF_MEMBER_MAX } else { limits::RECOVERY_MAX }
 }
 
-/// Waits until everything that was in the log at the start is applied.
+/// Waits until all entries that were in the log at startup are applied.
 pub(super) async fn until_recovered(state: &State, patience: Duration) -> Result<(), Error> {
     state.core().until_recovered(patience).await.map_err(Error::NotRecovered)
 }
 
-/// Waits until this node knows what the cluster has written before: what it then misses was never there.
+/// Waits for a linearizable read: absence from the state is then known to be true.
 pub(super) async fn until_current(state: &State, patience: Duration) -> Result<(), Error> {
     let current = async { while state.current().await.is_err() {} };
     let waited = tokio::time::timeout(patience, current).await;
     waited.map_err(|_| Error::NotRecovered("the cluster has no leader".to_owned()))
 }
 
-/// Writes what a start has to write; again if the leader was lost meanwhile. What is written stands once, however
-/// often it is tried.
+/// Retries a write while the leader changes. The commands are idempotent.
 pub(super) async fn despite_elections<W>(
     state: &State,
     patience: Duration,
@@ -42,7 +40,7 @@ where
         loop {
             match write().await {
                 Err(error) if passes(&error) => {
-                    tracing::warn!(%error, "write what a start has to write; it is tried again");
+                    tracing::warn!(%error, "startup write failed; retrying");
                 }
                 written => return written,
             }
@@ -51,10 +49,10 @@ where
     };
     let limited = tokio::time::timeout(patience, written).await;
     limited
-        .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has no leader for long enough".to_owned())))
+        .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has had no stable leader".to_owned())))
 }
 
-/// Whether what was in the way of a write may be gone with the next leader.
+/// Whether another attempt with the next leader may succeed.
 fn passes(error: &Error) -> bool {
     use cluster::Error::{NoLeader, OutcomeUnknown, Overloaded, UnknownCommand};
     use keyring::Error::State as OfKeyring;
@@ -67,8 +65,8 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// Begins the cluster's life if it has not begun: its name, and its first policy. Other nodes may be at the same:
-/// whoever is first has done it for all. The policy is read only if there is none.
+/// Bootstraps the cluster unless that is done: its incarnation, and its first policy. Concurrent attempts of other nodes
+/// are fine. The policy is read only if there is none.
 pub(super) async fn bootstrap<P>(state: &State, first_policy: impl Fn() -> P) -> Result<(), Error>
 where
     P: Future<Output = Result<policy::Bundle, Error>>,

@@ -1,4 +1,4 @@
-//! The sockets that callers reach, from the address they have at once to the tasks that serve them.
+//! The listeners for callers: sockets, admission, TLS.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,8 +18,7 @@ use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{self, Tls, With};
 
-/// The sockets that callers reach. They have their addresses from the start of a node on, so that one that
-/// is listened on is known before anything is written.
+/// Bound sockets. They are bound first at startup: a port in use is reported before anything is written.
 pub(super) struct Edge {
     http: TcpSocket,
     https: Option<(TcpSocket, Tls)>,
@@ -29,7 +28,7 @@ impl Edge {
     pub(super) fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
         let http = bind(config.listen.http)?;
         let Some(tls) = &config.tls else {
-            tracing::warn!("development mode: no TLS, and everybody on this machine may do everything");
+            tracing::warn!("development mode: no TLS; every local caller has all capabilities");
             return Ok(Self { http, https: None });
         };
         let socket = bind(tls.address)?;
@@ -37,13 +36,13 @@ impl Edge {
         Ok(Self { http, https: Some((socket, tls)) })
     }
 
-    /// Of plain HTTP and of TLS.
+    /// Addresses of plain HTTP and TLS.
     pub(super) fn addresses(&self) -> Result<(SocketAddr, Option<SocketAddr>), Error> {
         let https = self.https.as_ref().map(|(socket, _)| address_of(socket)).transpose()?;
         Ok((address_of(&self.http)?, https))
     }
 
-    /// The listeners, and what follows the files of TLS: until the shutdown.
+    /// Serves until the shutdown, and reloads the TLS files.
     pub(super) fn serve(
         self,
         router: &Router,
@@ -55,7 +54,7 @@ impl Edge {
         let https = self.https.map(|(socket, tls)| Ok::<_, Error>((listen(socket)?, tls))).transpose()?;
         let mut listening = JoinSet::new();
         let mut serve_on = |socket, kind| {
-            // Each has a reserve of its own: strangers on the one must not take the other's.
+            // Each listener has its own reserve: anonymous connections to one must not exhaust the other.
             let (router, places) = (router.clone(), places.with_own_reserve());
             let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
             listening.spawn(served);
@@ -75,7 +74,7 @@ impl Edge {
     }
 }
 
-/// Opens `admin.sock`. Everything else works without it.
+/// Opens `admin.sock`; the node works without it.
 pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Core) {
     match admin_socket::bind(data) {
         Ok(listener) => drop(core.background.spawn(admin_socket::serve(listener, app))),
@@ -93,11 +92,11 @@ fn handshake(tls: &Tls) -> Handshake {
     }
 }
 
-/// A socket that has its address and takes no connection yet.
+/// A bound socket that does not accept connections yet.
 fn bind(address: SocketAddr) -> Result<TcpSocket, Error> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
-        // A port that an earlier process has just left is free (as `std` and tokio's own `bind` see it).
+        // Allows a port that an earlier process has just closed, as `std` and tokio do.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         Ok(socket)

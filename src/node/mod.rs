@@ -1,5 +1,6 @@
-//! The only wiring: opens the data directory, starts the core, brings up keys and policy, listens.
-//! And the only place that starts tasks and threads, so that a shutdown can wait for all of them.
+//! The only wiring: opens the data directory, starts the replica, brings up keys and policy, and serves.
+//!
+//! Only this module starts tasks and threads, so that a shutdown can wait for all of them.
 
 mod bootstrap;
 mod listeners;
@@ -52,103 +53,100 @@ use crate::tools::verify::Verifier;
 use crate::transmitter::set_builder::SetMaker;
 use crate::{limits, policy, tls};
 
-/// Why a node did not start, or stopped.
+/// Reason for which a node did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on.
-    #[error("listen on {address}: {source}")]
+    /// Binding to the address failed.
+    #[error("failed to listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The data directory is not to be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     DataDirectory(#[from] data_directory::Error),
-    /// Certificates, keys or revocation lists.
+    /// Certificates, keys or revocation lists of the TLS listener.
     #[error("tls: {0}")]
     Tls(#[from] tls::Error),
-    /// Certificates, keys or revocation lists between nodes.
+    /// Certificates, keys or revocation lists of the peer listener.
     #[error("cluster: {0}")]
     PeerTls(tls::Error),
     /// The client certificate of pushes.
     #[error("transmitter: {0}")]
     PushCertificate(tls::Error),
-    /// The current policy does not compile on this node.
-    #[error("the current policy does not compile on this node; the log says why")]
+    /// The active policy does not compile on this node.
+    #[error("the active policy does not compile on this node; the log has the reason")]
     NoPolicy,
-    /// The limit of open files is too low.
+    /// The limit of file descriptors is too low.
     #[error(transparent)]
     Descriptors(#[from] listener::DescriptorsError),
-    /// Another process runs on the data directory.
+    /// Another process uses the data directory.
     #[error("data directory {}: another process is using it", path.display())]
     InUse {
-        /// Which.
+        /// The data directory.
         path: PathBuf,
     },
-    /// The data directory is not what this node can run on.
+    /// The data directory is corrupt, or of another node.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The log's last entries were not committed in time.
-    #[error("the core did not recover: {0}")]
+    /// The entries in the log were not applied in time.
+    #[error("recovery did not complete: {0}")]
     NotRecovered(String),
-    /// The configured issuers do not fit together.
+    /// The configured issuers contradict each other.
     #[error("issuers: {0}")]
     Issuers(#[from] issuer::Error),
-    /// The first policy cannot be read.
+    /// Reading the first policy failed.
     #[error(transparent)]
     Config(#[from] config::Error),
-    /// The first policy is refused.
+    /// The first policy is invalid.
     #[error("policy: {0}")]
     Policy(LoadError),
-    /// A write during start-up.
-    #[error("start-up: {0}")]
+    /// A write during startup failed.
+    #[error("startup: {0}")]
     State(#[from] state::Error),
-    /// The signing keys.
+    /// Opening or creating signing keys failed.
     #[error("signing keys: {0}")]
     Keyring(#[from] keyring::Error),
-    /// The HTTP client.
+    /// Creating the HTTP client failed.
     #[error("outbound: {0}")]
     Outbound(#[from] client::Error),
-    /// The metrics.
+    /// Creating the metrics failed.
     #[error("telemetry: {0}")]
     Telemetry(#[from] telemetry::Error),
-    /// The journal of the audit.
+    /// Opening the audit failed.
     #[error("audit: {0}")]
     Audit(#[from] audit::ShipError),
-    /// The machine gives no random bytes.
-    #[error("the machine gives no random bytes")]
+    /// The operating system provides no random bytes.
+    #[error("the operating system provides no random bytes")]
     NoRandomness,
-    /// A task the node depends on ended with a panic.
+    /// A task of the node panicked.
     #[error("a task has failed: {0}")]
     TaskFailed(tokio::task::JoinError),
-    /// Something did not end in time. The process must be ended whatever it does.
-    #[error("a part of this node did not end in time, as when a disk hangs; the process is ended")]
+    /// A part did not end in time. The process must be killed.
+    #[error("shutdown timeout: a part of this node did not end in time, as when a disk hangs; the process is killed")]
     NotStopped,
-    /// The core can no longer go on. The process must exit: what is in memory may be ahead of what
-    /// is on disk.
-    #[error("the core has failed: {0}")]
+    /// The replica failed. The process must exit: its memory may be ahead of the disk.
+    #[error("the replica has failed: {0}")]
     CoreFailed(String),
 }
 
 /// A node that serves.
 pub struct Running {
-    /// Where it listens for plain HTTP.
+    /// Address of the plain HTTP listener.
     pub address: SocketAddr,
-    /// Where it listens for TLS; `None` in development mode.
+    /// Address of the TLS listener; `None` in development mode.
     pub tls_address: Option<SocketAddr>,
-    /// The replicated state, for tests and for the development broker.
+    /// Replicated state, for tests and the development broker.
     pub state: State,
     listener: JoinSet<()>,
     core: Core,
     shutdown: CancellationToken,
 }
 
-/// Starts a node. `compiler` is this program: it is run as a child to compile a policy.
-///
-/// # Errors
-/// As [`Error`] says. The data directory is closed again then.
+/// Starts a node. `compiler` is this executable, started again in a child process to compile a policy. After an error,
+/// the data directory is closed.
 pub async fn start(
     mut config: Config,
     clock: Clock,
@@ -160,7 +158,7 @@ pub async fn start(
     let edge = Edge::open(&config, &clock, &metrics)?;
     let (address, tls_address) = edge.addresses()?;
     // A port that the system chose is one of ours too.
-    config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
+    // Includes a port chosen by the operating system.
     reached_at(&mut config, address);
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
     let places = Places::new(config.limits.connections, listener::connections_max()?);
@@ -176,7 +174,7 @@ pub async fn start(
     Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
 }
 
-/// Starts the core and what works over it, and has `front` serve that. A start that fails leaves nothing behind.
+/// Starts the replica and the rest of the node, and opens `front`. A failed start leaves nothing running.
 async fn recover(
     config: Config,
     clock: Clock,
@@ -203,7 +201,7 @@ async fn recover(
             Ok(core)
         }
         Err(error) => {
-            // What answers requests has the state, and whoever stops the core waits until nobody has it.
+            // The front holds the state, and stopping the replica waits until the state is dropped.
             listener.shutdown().await;
             drop((front, handle));
             stopped_after(Err(error), core.stop().await)
@@ -211,22 +209,22 @@ async fn recover(
     }
 }
 
-/// What a node ends with: a part of it that does not end counts for more than the reason for which it was to end.
+/// Final result: a part that does not end outweighs the reason for the shutdown.
 fn stopped_after<T>(ended: Result<T, Error>, stopped: Result<(), Error>) -> Result<T, Error> {
     match (ended, stopped) {
         (Err(reason), Err(Error::NotStopped)) => {
-            tracing::error!(%reason, "the node ends");
+            tracing::error!(%reason, "node failed");
             Err(Error::NotStopped)
         }
         (Err(reason), Err(error)) => {
-            tracing::error!(%error, "stop the node");
+            tracing::error!(%error, "failed to stop the node");
             Err(reason)
         }
         (ended, stopped) => stopped.and(ended),
     }
 }
 
-/// Brings up keys and policy over the core, and what answers requests by them.
+/// Brings up keys and policy, and assembles the application.
 async fn assemble(
     config: Config,
     clock: Clock,
@@ -237,7 +235,7 @@ async fn assemble(
 ) -> Result<App, Error> {
     let (state, patience) = (core.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
-    // Before anything is decided by what is not here, as which of this node's keys the log does not know.
+    // Before decisions by absence, such as which of this node's keys the log does not have.
     until_current(&state, patience).await?;
     let workers = policy_workers(compiler);
     let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
@@ -253,9 +251,9 @@ async fn assemble(
     core.background.spawn(policy.clone().follow());
     core.background.spawn(compare_state_hashes(state.clone()));
     let audit = core.start_audit(&config, &clock, metrics)?;
-    // Ready from its first connection on, if that can be.
+    // With a lease, the node is ready from its first connection on.
     if let Err(error) = state.fresh().await {
-        tracing::warn!(%error, "this node starts without a lease");
+        tracing::warn!(%error, "no freshness lease at startup");
     }
 
     let outbound = outbound(&config, &clock, metrics, core)?;
@@ -338,7 +336,7 @@ async fn assemble(
     }))
 }
 
-/// The HTTP client, and what keeps its client certificate current.
+/// The HTTP client, and the task that reloads its client certificate.
 fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) -> Result<Client, Error> {
     let client = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
     if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
@@ -348,7 +346,7 @@ fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) 
     Ok(client)
 }
 
-/// The keys of this node, before anybody is listened to: those of a first start may take their time.
+/// The keys of this node, before it serves: creating those of a first start takes time.
 async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
     let make_set_key = config.transmitter.is_some().then(set_key_worker);
     let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
@@ -366,7 +364,6 @@ fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &Si
     })
 }
 
-/// Who is given identities.
 fn identity(
     config: &Config,
     keyring: &Keyring,
@@ -387,7 +384,6 @@ fn identity(
     }
 }
 
-/// What operators revoke.
 fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock) -> Revocations {
     Revocations {
         issuer: config.fabric.issuer.clone(),
@@ -400,11 +396,10 @@ fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock)
 }
 
 impl Running {
-    /// Serves until the shutdown, and then until every request under way is answered and the data
-    /// directory is closed.
+    /// Serves until shutdown, and then until every request in flight is answered and the data directory is closed.
     ///
     /// # Errors
-    /// [`Error::CoreFailed`].
+    /// [`Error::CoreFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
         let core = self.state.core().clone();
         let ended = tokio::select! {
@@ -421,13 +416,13 @@ impl Running {
         self.shutdown.cancel();
         tracing::info!("stopping");
         if ended.is_err() {
-            // Nobody is answered by a node that has failed.
+            // A failed node answers no request.
             self.listener.shutdown().await;
         }
-        // The first listener to end is not the last: each goes on until its own requests are answered.
+        // Each listener ends once its own requests are answered.
         while self.listener.join_next().await.is_some() {}
         if ended.is_ok() && !core.hand_over().await {
-            tracing::debug!("no other node leads");
+            tracing::debug!("leadership was not handed over");
         }
         drop((core, self.state, self.listener));
         let stopped = self.core.stop().await;
@@ -436,7 +431,7 @@ impl Running {
     }
 }
 
-/// Our own trust domain, and every one that a configured issuer may speak for.
+/// Our own trust domain and those of all configured issuers.
 fn trust_domains(config: &Config) -> Vec<TrustDomain> {
     let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
     let mut all: Vec<_> = foreign.chain([&config.fabric.trust_domain]).cloned().collect();
@@ -463,7 +458,7 @@ async fn make_set_key() -> Result<SetSigningKey, signing_key::Error> {
     made.map_err(|_| signing_key::Error::Generation)?
 }
 
-#[expect(clippy::disallowed_methods, reason = "every rule may take its whole deadline")]
+#[expect(clippy::disallowed_methods, reason = "an evaluation may take its whole timeout")]
 async fn explain(
     policy: policy::Bundle,
     point: policy::Point,
@@ -472,13 +467,13 @@ async fn explain(
     tokio::task::spawn_blocking(move || policy.explain(point, &question)).await.ok()
 }
 
-#[expect(clippy::disallowed_methods, reason = "waiting for a child must not hold up requests")]
+#[expect(clippy::disallowed_methods, reason = "waiting for a child process must not block requests")]
 async fn load(compiler: Arc<Path>, sources: Vec<Source>) -> Result<policy::Bundle, LoadError> {
     let loaded = tokio::task::spawn_blocking(move || policy::compile::load(&compiler, &sources)).await;
     Ok(loaded.map_err(|_| LoadError::Stopped)??)
 }
 
-/// States the hash of the state in the log now and then, so that a node that differs stops.
+/// Proposes the state hash at checkpoints, as leader: a node whose hash differs stops.
 async fn compare_state_hashes(state: State) {
     let mut checkpoints = state.core().hash_checkpoints();
     while checkpoints.changed().await.is_ok() {
@@ -487,7 +482,7 @@ async fn compare_state_hashes(state: State) {
         if let (Some((index, hash)), true) = (checkpoint, leads)
             && let Err(error) = state.check_state_hash(index, hash).await
         {
-            tracing::warn!(%error, index, "state the hash of the state");
+            tracing::warn!(%error, index, "failed to propose the state hash");
         }
     }
 }
@@ -513,10 +508,9 @@ mod tests {
         policy::Bundle::compile(&sources).expect("compiles")
     }
 
-    /// Nodes that are founded together, each with a policy of its own, see that there is none and bring it; another
-    /// one is faster than this, and then its operator is.
+    /// Nodes that bootstrap together each see that there is no policy; one of them is faster, and then its operator.
     #[tokio::test]
-    async fn whoever_begins_the_clusters_life_first_has_done_it_for_all() {
+    async fn concurrent_bootstrap_is_done_once() {
         let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
         let (state, incarnation) = (&core.state, core.state.index().incarnation);
         let faster = || async {
@@ -538,7 +532,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_whose_leader_is_lost_writes_again_and_any_other_error_ends_it() {
+    async fn lost_leader_is_retried_and_other_errors_end_the_start() {
         let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
         let tries = std::cell::Cell::new(0);
         let write = || async {

@@ -9,7 +9,7 @@ use crate::outbound::client::Client;
 use crate::telemetry::Metrics;
 use crate::tls::KeyPairFiles;
 
-/// The label of metrics, beside those of callers and of nodes.
+/// Value of the metric label, besides those of callers and nodes.
 const WITH: &str = "push";
 
 /// The files of the certificate, and the client that presents it.
@@ -19,12 +19,12 @@ pub(super) struct PushCertificate {
     clock: Clock,
     metrics: Metrics,
     presented: Vec<u8>,
-    /// Why the files as they are now cannot be used, so that it is logged once.
+    /// Last failure, so that it is logged once.
     failed: Option<String>,
 }
 
 impl PushCertificate {
-    /// Presents the certificate that the files hold now.
+    /// Presents the current certificate.
     pub(super) fn load(
         files: KeyPairFiles,
         client: Client,
@@ -36,8 +36,7 @@ impl PushCertificate {
         Ok(Self { files, client, clock, metrics, presented, failed: None })
     }
 
-    /// Reads the files every [`limits::TLS_RELOAD_INTERVAL`], for ever. A certificate that cannot be used leaves the
-    /// one before in place.
+    /// Reads the files every [`limits::TLS_RELOAD_INTERVAL`]. An invalid certificate leaves the previous one in use.
     pub(super) async fn follow(mut self) {
         let mut ticks = tokio::time::interval(limits::TLS_RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -68,7 +67,7 @@ impl PushCertificate {
             Err(error) => {
                 if self.failed.as_ref() != Some(&error) {
                     self.metrics.tls_reload(WITH, "failed");
-                    tracing::warn!(error, "push certificate cannot be used; the one before stays in use");
+                tracing::warn!(error, "push certificate is invalid; the previous one stays in use");
                 }
                 self.failed = Some(error);
             }

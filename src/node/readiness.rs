@@ -1,4 +1,4 @@
-//! The log says why a node is not ready, at once and again while that lasts: a node that waits says for whom.
+//! Logs the reasons for which a node is not ready: on every change, and at intervals.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::api::Front;
 use crate::clock::Clock;
 use crate::limits;
 
-/// Says what is missing until the shutdown.
+/// Logs readiness until the shutdown.
 pub(super) async fn tell(front: Front, clock: Clock, shutdown: CancellationToken) {
     let mut said = Said::default();
     loop {
@@ -29,12 +29,12 @@ pub(super) async fn tell(front: Front, clock: Clock, shutdown: CancellationToken
     }
 }
 
-/// What was said last, and when.
+/// The last logged reasons and their time.
 #[derive(Default)]
 struct Said(Option<(Vec<&'static str>, Option<String>, Duration)>);
 
 impl Said {
-    /// Whether what is missing now, and who is waited for, is another than was said last, or was said long ago.
+    /// Whether the reasons differ from those logged last, or were logged long ago.
     fn is_to_be_said(&mut self, missing: &[&'static str], waits_for: Option<&str>, now: Duration) -> bool {
         let is_said = self.0.as_ref().is_some_and(|(said, of, at)| {
             let is_same = said == missing && of.as_deref() == waits_for;
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_at_once_and_again() {
+    fn reasons_are_logged_on_change_and_at_intervals() {
         let (mut said, begun) = (Said::default(), Duration::from_secs(100));
         let almost = (begun + limits::NOT_READY_SAID_INTERVAL).saturating_sub(Duration::from_nanos(1));
         let again = begun + limits::NOT_READY_SAID_INTERVAL;
         assert!(said.is_to_be_said(&["members"], None, begun));
         assert!(!said.is_to_be_said(&["members"], None, almost));
         assert!(said.is_to_be_said(&["members"], None, again));
-        assert!(said.is_to_be_said(&["members"], Some("node 1"), again), "for whom it waits");
-        assert!(said.is_to_be_said(&["policy"], None, again), "something else");
-        assert!(said.is_to_be_said(&[], None, again), "that it is ready");
-        assert!(!said.is_to_be_said(&[], None, 2 * again), "once");
-        assert!(said.is_to_be_said(&["leader"], None, 2 * again), "and that it is not any more");
+        assert!(said.is_to_be_said(&["members"], Some("node 1"), again), "awaited node");
+        assert!(said.is_to_be_said(&["policy"], None, again), "another reason");
+        assert!(said.is_to_be_said(&[], None, again), "ready");
+        assert!(!said.is_to_be_said(&[], None, 2 * again), "ready, once");
+        assert!(said.is_to_be_said(&["leader"], None, 2 * again), "not ready any more");
     }
 }

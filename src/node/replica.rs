@@ -1,4 +1,4 @@
-//! The replicated core and the audit, and what runs beside them until the node ends.
+//! The replica and the audit, with their tasks and threads.
 
 use std::fs;
 use std::io;
@@ -18,18 +18,18 @@ use crate::telemetry::Metrics;
 use crate::tls::{Tls, With};
 use crate::tools::audit::{self, Audit};
 
-/// The core, and what runs beside it until the node ends.
+/// The replica with its tasks and threads.
 pub(super) struct Core {
     pub(super) state: State,
     pub(super) background: JoinSet<()>,
-    /// The log writer, and what watches it.
+    /// Log writer and disk watchdog.
     threads: Vec<thread::JoinHandle<()>>,
     audit: Option<(Audit, thread::JoinHandle<()>)>,
     closed: cluster::Closed,
 }
 
 impl Core {
-    /// Takes up the audit where it was left, once the state is what the log says.
+    /// Opens the audit; only after recovery, which restores the position of its last block.
     #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
     pub(super) fn start_audit(
         &mut self,
@@ -52,16 +52,15 @@ impl Core {
         Ok(audit)
     }
 
-    /// Ends the tasks and the core, and waits until the data directory is closed. A disk that hangs is not waited for,
-    /// and one that answers not for ever.
+    /// Ends the tasks and the replica, and waits until the data directory is closed; only briefly if the disk hangs.
     ///
     /// # Errors
-    /// [`Error::NotStopped`] if something is left that does not end: the process must be ended whatever it does.
+    /// [`Error::NotStopped`] if a part does not end: the process must be killed.
     pub(super) async fn stop(mut self) -> Result<(), Error> {
         let hangs = self.state.core().disk_hangs();
         if hangs {
-            // What other nodes are connected to is closed first: a thread that is stuck in the kernel may hold up the
-            // end of the process.
+            // Closes the connections of other nodes first: a thread that is stuck in the kernel may delay the end of
+            // the process.
             self.background.abort_all();
         }
         let limit = if hangs { limits::STOP_OF_HUNG_MAX } else { limits::STOP_MAX };
@@ -79,12 +78,12 @@ impl Core {
         self.background.shutdown().await;
         let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
         drop(self.state);
-        // The core's own tasks end after it; a caller that was cut off may keep the state a little longer.
+        // The replica's own tasks end after it; a cancelled request may hold the state a little longer.
         if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
-            tracing::warn!("the data directory is still in use at the end");
+            tracing::warn!("data directory still in use at shutdown");
         }
-        // The writer ends when the core has let go of the log.
-        // A process that ends while the database has threads is aborted by it, whatever its exit code.
+        // The writer ends once the replica has dropped the log. RocksDB aborts a process that exits while threads of its
+        // database run, whatever the exit code.
         let mut joined = Ok(());
         for thread in self.threads {
             joined = joined.and(wait_for_thread(thread).await);
@@ -93,7 +92,7 @@ impl Core {
     }
 }
 
-/// Starts the core. It may not have recovered yet.
+/// Starts the replica, which then recovers.
 pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Core, Error> {
     let data = config.node.data_dir.clone();
     lock(&data)?;
@@ -126,7 +125,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics
     Ok(Core { state, background, threads, audit: None, closed: started.closed })
 }
 
-/// How other nodes reach this one, if there are any.
+/// The peer listener, unless this is a cluster of one.
 async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Transport>, Error> {
     let Some(peers) = &config.cluster.peers else { return Ok(None) };
     let trust_domain = config.fabric.trust_domain.clone();
@@ -134,7 +133,7 @@ async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<
     let tls = tls.map_err(Error::PeerTls)?;
     let address = peers.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
-    tracing::info!(%address, members = peers.members.len(), "listening for other nodes");
+    tracing::info!(%address, members = peers.members.len(), "peer listener open");
     Ok(Some(Transport { listener, tls, trust_domain, founders: peers.members.clone() }))
 }
 
@@ -143,11 +142,11 @@ fn start_thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<thread
     thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Refuses to share the directory. The lock is only asked for here: the database takes it.
+/// Refuses to share the data directory.
 fn lock(data: &Path) -> Result<(), Error> {
     let path = data.join("raft").join("LOCK");
     let Ok(file) = fs::File::open(path) else { return Ok(()) };
-    // RocksDB takes this lock with fcntl; asking first gives a message that names the reason.
+        // RocksDB takes this lock with fcntl; checking it first gives a better error.
     match rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
             Err(Error::InUse { path: data.to_owned() })
@@ -160,6 +159,6 @@ fn lock(data: &Path) -> Result<(), Error> {
 async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     match tokio::task::spawn_blocking(move || thread.join()).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(Error::CoreFailed("a thread that writes ended with a panic".to_owned())),
+        _ => Err(Error::CoreFailed("a writer thread panicked".to_owned())),
     }
 }

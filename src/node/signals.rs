@@ -1,4 +1,4 @@
-//! The parts of a node that signals need: who receives them, passes them on, and tells of them.
+//! Wiring of security events: receiver, streams, transmitter and live feed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::transmitter::push::Transmitter;
 use crate::transmitter::set_builder::SetMaker;
 use crate::transmitter::streams::Streams;
 
-/// What happens, for whoever watches.
+/// The live feed and its broadcaster.
 pub(super) fn feed(
     config: &Config,
     state: &State,
@@ -42,7 +42,7 @@ pub(super) fn feed(
     })
 }
 
-/// What pushes events to the receivers of streams.
+/// Pushes events to the receivers of streams.
 pub(super) fn transmitter(
     config: &Config,
     sets: SetMaker,
@@ -84,7 +84,7 @@ pub(super) fn receiver(
     }
 }
 
-/// Where nobody says where this node is reached, that is its own address, whose port may be the machine's choice.
+/// Without a configured base URL, it is the address of the listener, whose port the operating system may have chosen.
 pub(super) fn reached_at(config: &mut Config, address: SocketAddr) {
     let listened = format!("http://{}", config.listen.http);
     if let Some(transmitter) = config.transmitter.as_mut().filter(|found| found.base_url == listened) {
@@ -92,10 +92,10 @@ pub(super) fn reached_at(config: &mut Config, address: SocketAddr) {
     }
 }
 
-/// What keeps streams from delivering.
+/// Conditions under which a stream may not deliver.
 fn obstacles(config: &Config, state: &State, clock: &Clock) -> Obstacles {
     let (requires_tls, callers) = (config.tls.is_some(), config.callers.clone());
-    // Without TLS, in development mode, everybody has every capability.
+    // Without TLS, in development mode, every caller has all capabilities.
     let may_own = move |owner: &str| {
         !requires_tls || owner.parse().is_ok_and(|id| callers.may(&id, Capability::StreamsManage))
     };
@@ -103,7 +103,7 @@ fn obstacles(config: &Config, state: &State, clock: &Clock) -> Obstacles {
     Obstacles::new(issuer, Arc::new(may_own), guard, state.clone(), clock.clone())
 }
 
-/// What answers polls.
+/// Serves polls.
 pub(super) fn poller(
     config: &Config,
     sets: SetMaker,

@@ -1,4 +1,4 @@
-//! Certificates themselves: what is written into each kind, and what a kept one must say.
+//! Content of each kind of certificate, and the checks on an existing one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
@@ -19,10 +19,10 @@ use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::limits;
 
-/// `O` of every subject, so that nobody mistakes such a certificate for another.
+/// `O` of every subject: marks the certificate as one for development.
 const ORGANIZATION: &str = "Trust Fabric, for development only";
 
-/// From when to when something is valid, and when it is asked.
+/// Validity of a certificate, and the current time.
 #[derive(Clone, Copy)]
 pub(super) struct Validity {
     now: Timestamp,
@@ -51,13 +51,13 @@ impl Validity {
     }
 }
 
-/// The CA that signs the rest.
+/// The CA that signs the other certificates.
 pub(super) struct Ca {
     certificate: Vec<u8>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a leaf is for.
+/// Names and usages of an end-entity certificate.
 pub(super) struct Names {
     common_name: String,
     id: String,
@@ -66,7 +66,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// `spiffe://<trust domain>/node`, this machine's own names, and `hosts`.
+    /// `spiffe://<trust domain>/node`, loopback names, and `hosts`.
     pub(super) fn of_node(trust_domain: &TrustDomain, hosts: &[Host]) -> Self {
         let mut all = vec![
             Host::Name("localhost".to_owned()),
@@ -86,7 +86,7 @@ impl Names {
         }
     }
 
-    /// Its SPIFFE ID and nothing else (X.509-SVID §2: exactly one URI SAN).
+    /// Its SPIFFE ID only (X.509-SVID §2: exactly one URI SAN).
     pub(super) fn of_caller(caller: &Caller) -> Self {
         Self {
             common_name: caller.file_stem().to_owned(),
@@ -96,7 +96,7 @@ impl Names {
         }
     }
 
-    /// `spiffe://<trust domain>/node/<id>`, by which nodes know each other: each calls, and is called.
+    /// `spiffe://<trust domain>/node/<id>`, for both roles: nodes call each other.
     pub(super) fn of_peer(trust_domain: &TrustDomain, id: NonZeroU64) -> Self {
         Self {
             common_name: peer_stem(id),
@@ -107,7 +107,7 @@ impl Names {
     }
 }
 
-/// The CA at `place`, made if it is not there.
+/// The CA at `place`, created if absent.
 pub(super) fn ca(place: &Place, trust_domain: &TrustDomain, validity: Validity) -> Result<(Pair, Ca), Error> {
     // X.509-SVID §3.2: a signing certificate's SPIFFE ID has no path.
     let id = format!("spiffe://{trust_domain}");
@@ -129,7 +129,7 @@ pub(super) fn ca(place: &Place, trust_domain: &TrustDomain, validity: Validity) 
     Ok((pair, Ca { certificate, issuer }))
 }
 
-/// The leaf at `place` with these names, made if it is not there.
+/// The end-entity certificate at `place`, created if absent.
 pub(super) fn pair(place: &Place, ca: &Ca, names: &Names, validity: Validity) -> Result<Pair, Error> {
     if let Some((certificate, _)) = kept(place, validity.now, Some(ca), &names.id)? {
         check_hosts(&certificate, &names.hosts)
@@ -177,7 +177,7 @@ fn pair_at(place: &Place, certificate: &[u8], is_new: bool) -> Result<Pair, Erro
 
 // --- certificates of an earlier run ------------------------------------------------------------
 
-/// What an earlier run left at `place`: the certificate in DER, if it is what is asked for, and its key.
+/// The certificate of an earlier run in DER and its key, if they match the request.
 fn kept(
     place: &Place,
     now: Timestamp,
@@ -204,8 +204,7 @@ fn parsed(der: &[u8]) -> Result<X509Certificate<'_>, Unfit> {
     }
 }
 
-/// In this order: it has the key, is valid now, is a CA's or was signed by `ca`, and has `id` as its
-/// only URI.
+/// In this order: key, validity, CA or signature by `ca`, `id` as the only URI.
 fn check(der: &[u8], key: &KeyPair, now: Timestamp, ca: Option<&Ca>, id: &str) -> Result<(), Unfit> {
     let certificate = parsed(der)?;
     if certificate.public_key().raw != key.subject_public_key_info() {

@@ -1,4 +1,4 @@
-//! The files of the directory: made exclusively, private keys for their owner alone.
+//! Files of the directory: created exclusively, private keys with mode 0600.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -8,20 +8,18 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::limits;
 
-/// Mode of a private key: its owner reads and writes.
 const PRIVATE: u32 = 0o600;
 
-/// Mode of a certificate: everybody may read it.
 const PUBLIC: u32 = 0o644;
 
-/// Where a certificate and its key are, or will be.
+/// Paths of a certificate and its key.
 pub(super) struct Place {
     pub(super) certificate: PathBuf,
     pub(super) private_key: PathBuf,
 }
 
 impl Place {
-    /// The certificate and the key in PEM, if both are there.
+    /// Certificate and key in PEM, if both exist.
     pub(super) fn read(&self) -> Result<Option<(Vec<u8>, String)>, Error> {
         let half_missing = |present: &Path, missing: &Path| Error::HalfMissing {
             present: present.to_owned(),
@@ -38,7 +36,7 @@ impl Place {
         Ok(Some((read(&self.certificate)?, key)))
     }
 
-    /// Writes both. What is there already is an error, never overwritten, and no link is followed.
+    /// Writes both. An existing file is an error and never overwritten; links are not followed.
     pub(super) fn write(&self, certificate: &str, private_key: &str) -> Result<(), Error> {
         for (path, text, mode) in
             [(&self.private_key, private_key, PRIVATE), (&self.certificate, certificate, PUBLIC)]
@@ -54,14 +52,14 @@ impl Place {
     }
 }
 
-/// The directory, made with mode 0700, or one that is its owner's alone.
+/// Creates the directory with mode 0700, or checks that an existing one is private.
 pub(super) fn make_directory(directory: &Path) -> Result<(), Error> {
     let file_error = |source| Error::File { path: directory.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file_error)?;
     check_private(directory)
 }
 
-/// Also a link that leads nowhere is there: it would stand in the way of the new file.
+/// A dangling link counts as present: it would block the new file.
 fn is_there(path: &Path) -> Result<bool, Error> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),

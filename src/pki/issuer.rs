@@ -1,5 +1,5 @@
-//! A development issuer: a signing key and its key set in the directory of the certificates, and credentials
-//! that are signed with it. It stands in for a Kubernetes cluster where none is at hand.
+//! A development issuer: a signing key with its JWK Set in the directory of the certificates, and credentials signed with
+//! it. It replaces a Kubernetes cluster in development.
 
 use std::path::{Path, PathBuf};
 
@@ -12,30 +12,27 @@ use crate::clock::Clock;
 use crate::demo;
 use crate::token::signing_key::SigningKey;
 
-/// The files of a development issuer.
+/// Files of a development issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerFiles {
-    /// Its key set (RFC 7517 §5), for `keys_file` of `[[issuers]]`.
+    /// Its JWK Set (RFC 7517 §5), for `keys_file` of `[[issuers]]`.
     pub key_set: PathBuf,
     /// Its private key, PKCS #8 in PEM, mode 0600.
     pub private_key: PathBuf,
-    /// Whether it was made now; otherwise it was there already and is unchanged.
+    /// Whether it was created now; otherwise it existed and is unchanged.
     pub is_new: bool,
 }
 
-/// Signs credentials for trying out.
+/// Signs development credentials.
 pub struct DevelopmentIssuer {
     key: SigningKey,
 }
 
 impl DevelopmentIssuer {
-    /// `iss` of its credentials, which the shipped policy knows.
+    /// `iss` of its credentials; the shipped policy has rules for it.
     pub const ISS: &str = demo::ISSUER;
 
-    /// The files in `directory`, made if they are not there. Nothing is ever overwritten.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// The files in `directory`, created if absent, never overwritten.
     pub fn make(directory: &Path) -> Result<IssuerFiles, Error> {
         make_directory(directory)?;
         let place = place(directory);
@@ -49,16 +46,16 @@ impl DevelopmentIssuer {
         Ok(IssuerFiles { key_set, private_key, is_new })
     }
 
-    /// The issuer that was made in `directory`.
+    /// The existing issuer in `directory`.
     ///
     /// # Errors
-    /// [`Error::NoIssuer`] if there is none, else as [`Error`] says.
+    /// [`Error::NoIssuer`] if there is none.
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let key = Self::at(&place(directory))?.ok_or_else(|| Error::NoIssuer(directory.to_owned()))?;
         Ok(Self { key })
     }
 
-    /// A service-account token as a Kubernetes API server writes it, good for ten minutes.
+    /// A service-account token as of a Kubernetes API server, valid for ten minutes.
     ///
     /// # Errors
     /// [`Error::Credential`] if a name breaks its rule.
@@ -117,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn its_credentials_verify_by_its_key_set_also_after_a_second_run() {
+    fn credentials_verify_by_the_key_set_after_a_second_run() {
         let parent = tempfile::tempdir().expect("directory");
         let [directory, other] = ["pki", "other"].map(|name| parent.path().join(name));
         let first = DevelopmentIssuer::make(&directory).expect("made");
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn its_key_is_for_its_owner_alone_and_its_key_set_holds_no_private_part() {
+    fn key_is_private_and_key_set_is_public() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         let files = DevelopmentIssuer::make(&directory).expect("made");
@@ -148,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_was_made_there_is_none_and_files_that_do_not_fit_are_refused() {
+    fn missing_or_mismatched_files_are_refused() {
         let parent = tempfile::tempdir().expect("directory");
         let [directory, other] = ["pki", "other"].map(|name| parent.path().join(name));
         assert!(matches!(DevelopmentIssuer::open(&directory), Err(Error::NoIssuer(_))));
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_reach_into_another_gets_no_credential() {
+    fn name_with_separator_gets_no_credential() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
         DevelopmentIssuer::make(&directory).expect("made");

@@ -1,8 +1,7 @@
-//! A development CA with certificates for nodes and their callers, in one directory, and a development issuer
-//! of credentials.
+//! A development CA with certificates for nodes and callers, and a development issuer, in one directory.
 //!
-//! For development only: the CA's key lies beside what it signed. What production does instead is in
-//! `docs/guide/certificates.md`. Nothing here is used by a node; it only reads what this makes.
+//! For development only: the CA's key lies beside the certificates. `docs/certificates.md` describes production. A node
+//! uses nothing of this module.
 
 mod certificate;
 mod files;
@@ -19,115 +18,115 @@ use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::token::signing_key;
 
-/// Why certificates were not made.
+/// Reason for which certificates were not created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A caller's name that is no path below the trust domain, or cannot name a file.
+    /// A caller that is not a path below the trust domain, or is not a valid file name.
     #[error("caller {text:?}: {rule}")]
     Caller {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What it must be.
+        /// The rule.
         rule: &'static str,
     },
-    /// Two callers of one request would share a file.
+    /// Two callers of one request map to the same file.
     #[error("caller {0}: another caller has the same file name")]
     CallerTwice(String),
-    /// A host that is neither an IP address nor a DNS name.
+    /// Neither an IP address nor a DNS name.
     #[error("host {0:?}: must be an IP address, or a DNS name in lower case without wildcard")]
     Host(String),
-    /// A file or the directory.
+    /// A file or the directory is not accessible.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A directory or private key that others than its owner can reach.
-    #[error("{}: mode {mode:o} is too open, it must be for its owner alone", path.display())]
+    /// A directory or private key is accessible to others.
+    #[error("{}: mode {mode:o} allows access to others than its owner", path.display())]
     TooOpen {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Its mode.
+        /// The mode.
         mode: u32,
     },
-    /// One half of a certificate and its key is there without the other.
-    #[error("{}: {} is not beside it; remove it to have both made", present.display(), missing.display())]
+    /// Only one of certificate and key exists.
+    #[error("{}: {} is missing; remove the former to create both", present.display(), missing.display())]
     HalfMissing {
-        /// The file that is there.
+        /// The existing file.
         present: PathBuf,
-        /// The file that is not.
+        /// The missing file.
         missing: PathBuf,
     },
-    /// A file of an earlier run that does not fit what is asked for.
+    /// A file of an earlier run does not match the request.
     #[error("{}: {reason}; it is never overwritten: remove it and its key, or choose another directory", path.display())]
     Unfit {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: Unfit,
     },
-    /// A key or certificate could not be made.
-    #[error("make a certificate: {0}")]
+    /// Creating a key or certificate failed.
+    #[error("failed to create a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// The development issuer's key.
+    /// The development issuer's key is invalid.
     #[error("key of the development issuer: {0}")]
     IssuerKey(#[from] signing_key::Error),
-    /// There is no development issuer in the directory.
+    /// The directory has no development issuer.
     #[error("{}: there is no development issuer", .0.display())]
     NoIssuer(PathBuf),
-    /// A credential that the development issuer would not sign.
+    /// The development issuer refused a credential.
     #[error("credential: {0}")]
     Credential(String),
-    /// The machine's clock stands where no certificate can be valid.
-    #[error("make a certificate: the clock is outside the years a certificate can name")]
+    /// The system clock is outside the years of a certificate.
+    #[error("failed to create a certificate: the system clock is out of range")]
     Clock,
 }
 
-/// Why a certificate of an earlier run does not fit.
+/// Reason for which a certificate of an earlier run does not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// It cannot be read as one certificate in PEM.
+    /// Not a certificate in PEM.
     #[error("it is not a certificate in PEM")]
     NotACertificate,
-    /// The file beside it is no private key in PEM.
+    /// The file beside it is not a private key in PEM.
     #[error("the file beside it is not a private key in PEM")]
     NotAKey,
-    /// It is not a CA's.
-    #[error("it is not a CA's certificate")]
+    /// Not a CA certificate.
+    #[error("it is not a CA certificate")]
     NotACa,
-    /// Its time is over, or has not begun.
+    /// Expired, or not valid yet.
     #[error("it is not valid now")]
     Expired,
-    /// It is not the key set of the key beside it.
+    /// A JWK Set of another key.
     #[error("it is not the key set of the private key beside it")]
     OtherKeySet,
-    /// Another CA signed it.
-    #[error("the CA in this directory did not sign it")]
+    /// Signed by another CA.
+    #[error("it is not signed by the CA in this directory")]
     OtherCa,
-    /// The key beside it is another's.
+    /// The key beside it is of another certificate.
     #[error("the private key beside it does not belong to it")]
     OtherKey,
-    /// It lacks a name that was asked for, or has another.
+    /// It lacks a requested name, or has another SPIFFE ID.
     #[error("it does not name {0}")]
     OtherName(String),
 }
 
-/// What is asked for.
+/// Requested certificates.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Where the files are; made if it is not there.
+    /// Directory of the files; created if absent.
     pub directory: PathBuf,
-    /// The trust domain that the certificates are of.
+    /// Trust domain of the certificates.
     pub trust_domain: TrustDomain,
-    /// More names of the node, beside `localhost`, `127.0.0.1` and `::1`.
+    /// Names of the node besides `localhost`, `127.0.0.1` and `::1`.
     pub hosts: Vec<Host>,
-    /// The nodes of a cluster that get a certificate for each other, by `node.id`.
+    /// Cluster members that get a peer certificate, by `node.id`.
     pub peers: Vec<NonZeroU64>,
-    /// Who gets a certificate.
+    /// Callers that get a certificate.
     pub callers: Vec<Caller>,
-    /// How long what is made is valid; no certificate is valid longer than its CA.
+    /// Lifetime of new certificates; none outlives its CA.
     pub lifetime_days: u32,
 }
 
@@ -138,29 +137,27 @@ pub struct Pair {
     pub certificate: PathBuf,
     /// Its private key, PKCS #8 in PEM, mode 0600.
     pub private_key: PathBuf,
-    /// The last second at which the certificate is valid.
+    /// Last second of its validity.
     pub not_after: Timestamp,
-    /// Whether it was made now; otherwise it was there already and is unchanged.
+    /// Whether it was created now; otherwise it existed and is unchanged.
     pub is_new: bool,
 }
 
-/// What is in the directory now.
+/// Content of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The CA, of nodes and callers both.
+    /// CA of nodes and callers.
     pub ca: Pair,
-    /// The node.
+    /// Certificate of the node.
     pub node: Pair,
-    /// The nodes of a cluster among each other, in the order of the request.
+    /// Peer certificates, in the order of the request.
     pub peers: Vec<(NonZeroU64, Pair)>,
-    /// The callers, in the order of the request.
+    /// Certificates of callers, in the order of the request.
     pub callers: Vec<(Caller, Pair)>,
 }
 
-/// Makes what is asked for and not there yet, valid from `now` on. Nothing is ever overwritten.
-///
-/// # Errors
-/// As [`Error`] says. What was made before the error stays, and is kept by the next attempt.
+/// Creates the requested certificates that do not exist yet, valid from `now` on. Never overwrites. Files created before
+/// an error stay, and the next attempt uses them.
 pub fn make(request: &Request, now: Timestamp) -> Result<Made, Error> {
     for (index, caller) in request.callers.iter().enumerate() {
         if request.callers.iter().take(index).any(|other| other.file_stem() == caller.file_stem()) {

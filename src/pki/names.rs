@@ -1,4 +1,4 @@
-//! Names that certificates are asked for: callers and hosts. What they are allowed to be.
+//! Subjects of certificates: callers and hosts, with their rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use super::Error;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 
-/// File names that the directory uses for something else, without `.pem`.
+/// Reserved file stems.
 const TAKEN: [&str; 3] = ["ca", "node", "issuer"];
 
-/// First segment of the path in the name of a node of several.
+/// First path segment of a node's SPIFFE ID.
 pub(super) const PEERS: &str = "node";
 
-/// Begins the names of a peer's files.
+/// Prefix of the stems of peers.
 const PEER_BEGINNING: &str = "peer-";
 
-/// Ends the name of the file with the private key, without `.pem`.
+/// Suffix of the stem of a private key.
 const KEY_ENDING: &str = "-key";
 
 /// A caller that gets a certificate.
@@ -29,8 +29,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// From `ci`, `ns/demo/sa/reporter` or `spiffe://<trust domain>/ci`. Its files are named by the
-    /// path, with `-` for `/`.
+    /// Parses `ci`, `ns/demo/sa/reporter` or `spiffe://<trust domain>/ci`. The file stem is the path with `-` for `/`.
     ///
     /// # Errors
     /// [`Error::Caller`] with the rule it breaks.
@@ -52,13 +51,13 @@ impl Caller {
             refused("must be segments of A-Z, a-z, 0-9, '.', '-', '_' with a slash between, none of them '.' or '..'")
         })?;
         let file_stem = path.replace('/', "-");
-        if path.split('/').next() == Some(PEERS) && path != PEERS {
+            return Err(refused("paths below node/ are reserved for cluster members, see --peer"));
             return Err(refused("what is below node/ are the nodes of a cluster, see --peer"));
         }
         let is_peer = file_stem.strip_prefix(PEER_BEGINNING).is_some_and(|id| id.parse::<u64>().is_ok());
         if TAKEN.contains(&file_stem.as_str()) || is_peer || file_stem.ends_with(KEY_ENDING) {
             return Err(refused(
-                "its files would be those of another: not 'ca', 'node', 'issuer', 'peer-1' and the like, and not ending in '-key'",
+                "its files would be those of another subject: not 'ca', 'node', 'issuer', 'peer-1' and the like, and not ending in '-key'",
             ));
         }
         Ok(Self { id, file_stem })
@@ -70,19 +69,19 @@ impl Caller {
         self.id.as_str()
     }
 
-    /// The name of its files: `<stem>.pem` and `<stem>-key.pem`.
+    /// Stem of its files: `<stem>.pem` and `<stem>-key.pem`.
     #[must_use]
     pub fn file_stem(&self) -> &str {
         &self.file_stem
     }
 }
 
-/// The name of the files of the node `id` among its peers: `peer-1.pem` and `peer-1-key.pem`.
+/// Stem of the files of peer `id`: `peer-1.pem` and `peer-1-key.pem`.
 pub(super) fn peer_stem(id: NonZeroU64) -> String {
     format!("{PEER_BEGINNING}{id}")
 }
 
-/// A name or an address under which a node is reached.
+/// A host name or address of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// A DNS name in lower case.
@@ -98,7 +97,7 @@ impl FromStr for Host {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
-        // RFC 1034 §3.5 and RFC 1123 §2.1; a name of digits alone would be read as an address.
+        // RFC 1034 §3.5 and RFC 1123 §2.1; a last label of digits would be parsed as an address.
         let is_label = |label: &str| {
             (1..=63).contains(&label.len())
                 && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_a_path_or_a_spiffe_id_of_the_trust_domain() {
+    fn caller_is_a_path_or_a_spiffe_id_of_the_trust_domain() {
         for (text, id, stem) in [
             ("ci", "spiffe://dev.example/ci", "ci"),
             ("ns/demo/sa/reporter", "spiffe://dev.example/ns/demo/sa/reporter", "ns-demo-sa-reporter"),
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_leaves_the_directory_or_the_trust_domain_is_refused_by_name() {
+    fn caller_outside_directory_or_trust_domain_is_refused() {
         let longest = "a".repeat(limits::PKI_CALLER_BYTES_MAX);
         assert!(Caller::within(&longest, &domain()).is_ok());
         for (text, rule) in [
@@ -179,9 +178,9 @@ mod tests {
             ("a/key", "of another"),
             ("peer-1", "of another"),
             ("peer/18446744073709551615", "of another"),
-            ("node/1", "nodes of a cluster"),
-            ("node/1/x", "nodes of a cluster"),
-            ("spiffe://dev.example/node/1", "nodes of a cluster"),
+            ("node/1", "cluster members"),
+            ("node/1/x", "cluster members"),
+            ("spiffe://dev.example/node/1", "cluster members"),
             (&format!("{longest}a"), "too long"),
         ] {
             let refused = Caller::within(text, &domain()).expect_err(text);
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_an_address_or_one_dns_name() {
+    fn host_is_an_address_or_a_dns_name() {
         let longest = format!("{}{}", "a.".repeat(126), "a");
         assert_eq!(longest.len(), limits::DNS_NAME_BYTES_MAX);
         for good in ["localhost", "fabric.example.org", "a-1.b", "10.0.0.1", "::1", "2001:db8::1", &longest] {

@@ -1,4 +1,4 @@
-//! What is on disk after `make`, read by a parser that did not write it.
+//! Files on disk after `make`, checked with an independent parser.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn request(directory: &Path, callers: &[&str]) -> Request {
     }
 }
 
-/// A parent, and in it the directory that is not there yet.
+/// A parent directory, and a path in it that does not exist yet.
 fn fresh() -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().expect("directory");
     let directory = parent.path().join("pki");
@@ -60,7 +60,7 @@ fn unfit(outcome: Result<Made, Error>) -> Unfit {
     }
 }
 
-/// What the rules of X.509-SVID and of TLS look at.
+/// Content that X.509-SVID and TLS have rules for.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     uris: Vec<String>,
@@ -113,7 +113,7 @@ fn said(pem: &[u8]) -> Said {
 }
 
 #[test]
-fn a_caller_has_one_uri_one_purpose_and_a_p256_key() {
+fn caller_has_one_uri_one_usage_and_a_p256_key() {
     let (_parent, directory) = fresh();
     let made = make(&request(&directory, &["operator", "ns/demo/sa/reporter"]), now()).expect("made");
     for ((_, pair), uri) in
@@ -136,7 +136,7 @@ fn a_caller_has_one_uri_one_purpose_and_a_p256_key() {
 }
 
 #[test]
-fn a_node_has_its_names_and_the_ca_no_path() {
+fn node_has_its_names_and_ca_has_no_path() {
     let (_parent, directory) = fresh();
     let hosts = ["fabric.example.org", "10.0.0.1", "localhost"].map(|host| host.parse().expect("host"));
     let made = make(&Request { hosts: hosts.to_vec(), ..request(&directory, &[]) }, now()).expect("made");
@@ -153,7 +153,7 @@ fn a_node_has_its_names_and_the_ca_no_path() {
 }
 
 #[test]
-fn a_peer_has_one_uri_and_is_server_and_client() {
+fn peer_has_one_uri_and_both_usages() {
     let (_parent, directory) = fresh();
     let peers = [1, u64::MAX].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
     let hosts = vec!["fabric.example.org".parse().expect("host")];
@@ -161,7 +161,7 @@ fn a_peer_has_one_uri_and_is_server_and_client() {
     for ((_, pair), id) in made.peers.iter().zip(["1", "18446744073709551615"]) {
         let expected = Said {
             uris: vec![format!("spiffe://dev.example/node/{id}")],
-            // Peers know each other by their number; under a host's name nobody is to take one for a node.
+            // Nodes verify the SPIFFE ID of a peer; a host name could be used to impersonate the HTTPS listener.
             dns: Vec::new(),
             addresses: Vec::new(),
             is_ca: false,
@@ -180,7 +180,7 @@ fn a_peer_has_one_uri_and_is_server_and_client() {
 }
 
 #[test]
-fn a_peer_is_kept_by_a_second_run_and_never_taken_for_another() {
+fn existing_peer_is_unchanged_and_bound_to_its_id() {
     let (_parent, directory) = fresh();
     let peers = |ids: &[u64]| ids.iter().map(|id| NonZeroU64::new(*id).expect("an id")).collect();
     make(&Request { peers: peers(&[1, 2]), ..request(&directory, &[]) }, now()).expect("made");
@@ -198,7 +198,7 @@ fn a_peer_is_kept_by_a_second_run_and_never_taken_for_another() {
 }
 
 #[test]
-fn private_keys_and_their_directory_are_for_their_owner_alone() {
+fn private_keys_and_directory_are_private() {
     let (_parent, directory) = fresh();
     let made = make(&request(&directory, &["operator"]), now()).expect("made");
     assert_eq!(mode(&directory), 0o700);
@@ -210,7 +210,7 @@ fn private_keys_and_their_directory_are_for_their_owner_alone() {
 }
 
 #[test]
-fn a_second_run_adds_and_changes_nothing_else() {
+fn second_run_only_adds() {
     let (_parent, directory) = fresh();
     make(&request(&directory, &["operator", "workload"]), now()).expect("made");
     let before = contents(&directory);
@@ -227,7 +227,7 @@ fn a_second_run_adds_and_changes_nothing_else() {
 
 #[test]
 fn no_certificate_outlives_its_ca() {
-    let (_parent, directory) = fresh();
+fn certificate_does_not_outlive_its_ca() {
     let made = make(&request(&directory, &[]), now()).expect("made");
     let later = made.ca.not_after.minus(std::time::Duration::from_secs(60));
     let added = make(&request(&directory, &["ci"]), later).expect("made");
@@ -235,7 +235,7 @@ fn no_certificate_outlives_its_ca() {
 }
 
 #[test]
-fn what_ended_a_second_ago_is_refused_and_not_replaced() {
+fn expired_certificate_is_refused_and_not_replaced() {
     let (_parent, directory) = fresh();
     let made = make(&request(&directory, &[]), now()).expect("made");
     assert!(make(&request(&directory, &[]), made.ca.not_after).is_ok());
@@ -248,7 +248,7 @@ fn what_ended_a_second_ago_is_refused_and_not_replaced() {
 }
 
 #[test]
-fn a_kept_certificate_must_say_what_is_asked_for() {
+fn existing_certificate_must_match_the_request() {
     let (_parent, directory) = fresh();
     make(&request(&directory, &["a/b", "c"]), now()).expect("made");
     let before = contents(&directory);
@@ -264,7 +264,7 @@ fn a_kept_certificate_must_say_what_is_asked_for() {
 }
 
 #[test]
-fn files_that_do_not_belong_together_are_refused_for_that_reason() {
+fn mismatched_files_are_refused_with_their_reason() {
     let broken = |break_it: &dyn Fn(&Path)| {
         let (_parent, directory) = fresh();
         make(&request(&directory, &["c", "d"]), now()).expect("made");
@@ -282,11 +282,11 @@ fn files_that_do_not_belong_together_are_refused_for_that_reason() {
     assert_eq!(broken(&|d| fs::write(d.join("c.pem"), "").expect("written")), Unfit::NotACertificate);
     assert_eq!(broken(&|d| copy(d, "c-key.pem", "c.pem")), Unfit::NotACertificate);
     assert_eq!(broken(&|d| fs::write(d.join("c-key.pem"), [0xff]).expect("written")), Unfit::NotAKey);
-    let leaf_as_ca = |d: &Path| {
+    let end_entity_as_ca = |d: &Path| {
         copy(d, "d.pem", "ca.pem");
         copy(d, "d-key.pem", "ca-key.pem");
     };
-    assert_eq!(broken(&leaf_as_ca), Unfit::NotACa);
+    assert_eq!(broken(&end_entity_as_ca), Unfit::NotACa);
     let another_ca = |d: &Path| {
         let (_parent, other) = fresh();
         make(&request(&other, &[]), now()).expect("made");
@@ -298,7 +298,7 @@ fn files_that_do_not_belong_together_are_refused_for_that_reason() {
 }
 
 #[test]
-fn half_of_a_pair_is_named_with_what_is_missing() {
+fn missing_half_of_a_pair_is_named() {
     for (gone, left) in [("ca-key.pem", "ca.pem"), ("ca.pem", "ca-key.pem"), ("c.pem", "c-key.pem")] {
         let (_parent, directory) = fresh();
         make(&request(&directory, &["c"]), now()).expect("made");
@@ -311,7 +311,7 @@ fn half_of_a_pair_is_named_with_what_is_missing() {
 }
 
 #[test]
-fn a_directory_or_key_that_others_can_reach_is_refused() {
+fn directory_or_key_open_to_others_is_refused() {
     let (_parent, directory) = fresh();
     make(&request(&directory, &[]), now()).expect("made");
     let chmod =
@@ -329,7 +329,7 @@ fn a_directory_or_key_that_others_can_reach_is_refused() {
 }
 
 #[test]
-fn a_link_is_not_followed_to_a_file_elsewhere() {
+fn link_is_not_followed() {
     let (parent, directory) = fresh();
     make(&request(&directory, &[]), now()).expect("made");
     let elsewhere = parent.path().join("elsewhere");
@@ -343,7 +343,7 @@ fn a_link_is_not_followed_to_a_file_elsewhere() {
 }
 
 #[test]
-fn a_file_that_came_in_between_is_not_overwritten() {
+fn concurrently_created_file_is_not_overwritten() {
     let parent = tempfile::tempdir().expect("directory");
     let elsewhere = parent.path().join("elsewhere");
     let place = place(parent.path(), "c");
@@ -354,13 +354,13 @@ fn a_file_that_came_in_between_is_not_overwritten() {
         let Err(Error::File { source, .. }) = outcome else { panic!("{outcome:?}") };
         assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
         assert!(!elsewhere.exists() && fs::read(&place.certificate).expect("read") == b"before");
-        // First the link stands in the way, then the file.
+        // First the link blocks the new file, then the file of the first attempt.
         drop(fs::remove_file(&place.private_key));
     }
 }
 
 #[test]
-fn two_callers_of_one_name_are_refused_before_anything_is_made() {
+fn callers_with_the_same_file_name_are_refused() {
     let (_parent, directory) = fresh();
     let outcome = make(&request(&directory, &["a/b", "a-b"]), now());
     assert!(
@@ -371,7 +371,7 @@ fn two_callers_of_one_name_are_refused_before_anything_is_made() {
 }
 
 #[test]
-fn a_clock_out_of_range_is_an_error() {
+fn clock_out_of_range_is_an_error() {
     let (_parent, directory) = fresh();
     for secs in [0, i64::MAX / 1000, 253_402_300_799] {
         let outcome = make(&request(&directory, &[]), Timestamp::from_secs(secs));

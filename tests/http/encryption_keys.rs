@@ -265,8 +265,7 @@ async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
     let bearer = |agent: &Agent| format!("Bearer {}", agent.token);
     let (its_own, others) = (bearer(&agent), bearer(&other));
     let [its_own, others] = [&its_own, &others].map(|value| [("authorization", value.as_str())]);
-    let neither =
-        "workload_id: must be the subject of the bearer token, or an agent issued to the caller";
+    let neither = "workload_id: must be the subject of the bearer token, or an agent issued to the caller";
     for name in ["stranger", "operator"] {
         let answer = node.call_over(&node.certified(name), "DELETE", &path(&kids[0]), &[], "").await;
         answer.is_refused(403, "access_denied", neither);
