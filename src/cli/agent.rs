@@ -230,8 +230,8 @@ fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
     super::wait_for(async { Ok(client.delete(&path).await?) })?;
     Ok(writeln!(
         out,
-        "{} is revoked, with every agent and token that derives from it",
         "{} is revoked, with every agent and token derived from it",
+        printable(&arguments.agent_id)
     )?)
 }
 

@@ -28,13 +28,13 @@ pub(super) enum Command {
         /// The tool.
         #[arg(required_unless_present = "admin", conflicts_with = "admin")]
         tool_id: Option<String>,
-    /// Administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
+        /// Administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
         #[arg(long)]
         admin: bool,
-    /// Number of entries.
+        /// Number of entries.
         #[arg(short = 'n', long = "entries", value_name = "N", default_value_t = 20)]
         entries: usize,
-    /// Keep showing new entries until interrupted.
+        /// Keep showing new entries until interrupted.
         #[arg(short = 'f', long)]
         follow: bool,
         #[command(flatten)]
@@ -211,9 +211,7 @@ impl Numbers {
         let first = self.0.replace(number)?.saturating_add(1);
         (number > first).then(|| {
             let last = number - 1;
-            format!(
-                "blocks {first} to {last} expired during the export: `audit verify` will report a gap"
-            )
+            format!("blocks {first} to {last} expired during the export: `audit verify` will report a gap")
         })
     }
 }
@@ -411,7 +409,8 @@ mod tests {
     #[test]
     fn overlong_line_is_not_read_to_its_end() {
         let most = usize::try_from(limits::AUDIT_LINE_BYTES_MAX).expect("small");
-        for (bytes, expected) in [(most - 1, "neither an audit block nor an audit entry"), (most, "too long")] {
+        for (bytes, expected) in [(most - 1, "neither an audit block nor an audit entry"), (most, "too long")]
+        {
             let file = [&b" ".repeat(bytes)[..], b"\n"].concat();
             let fault = verified(&file).expect_err("no audit");
             assert!(fault.contains(expected), "{bytes}: {fault}");

@@ -120,21 +120,21 @@ impl Error {
             Self::Config(config::Error::Mistakes(_)) => {
                 Some("trust-fabric.example.toml explains every setting")
             }
-            Self::NoPlaceForToken => Some("--token-file says where to keep it, --output json writes it out"),
-            Self::KindNotTold(_) => Some("--kind says which: subject, email, agent, client, token or key"),
-            Self::EmailWithoutIssuer => Some("--issuer names it"),
-            Self::Answer(client::Error::Unreachable(_)) => {
-                Some("is the node running? --server says where it is")
-            }
+            Self::NoPlaceForToken => Some("set --token-file, or --output json to print it"),
+            Self::KindNotTold(_) => Some("set --kind to subject, email, agent, client, token or key"),
+            Self::EmailWithoutIssuer => Some("set --issuer"),
+            Self::Answer(client::Error::Unreachable(_)) => Some("is the node running? --server sets its URL"),
             Self::Answer(client::Error::Handshake { .. }) => {
-                Some("--ca says whom to believe, --cert and --key show who you are")
+                Some("--ca sets the CAs to trust, --cert and --key your certificate")
             }
-            Self::Pki(pki::Error::TooOpen { .. }) => Some("remove the permissions of others: chmod go= <path>"),
+            Self::Pki(pki::Error::TooOpen { .. }) => {
+                Some("remove the permissions of others: chmod go= <path>")
+            }
             Self::Pki(pki::Error::NoIssuer(_)) => {
                 Some("create one with `trust-fabric pki --issuer`; --dir sets its directory")
             }
             Self::Answer(client::Error::TimedOut(_)) => {
-                Some("what was asked for may have happened: look before trying again")
+                Some("the request may have been carried out: check before you retry")
             }
             Self::NoBench => Some(
                 "build it with cargo build --release -p trust-fabric-bench; put it beside this program or on the PATH",
@@ -191,7 +191,10 @@ mod tests {
         let address = "127.0.0.1:8693".parse().expect("address");
         let source = io::Error::from(io::ErrorKind::AddrInUse);
         let text = written(&Error::Demo(demo::Error::Node(node::Error::Listen { address, source })));
-        assert!(text.starts_with("error: failed to listen on 127.0.0.1:8693") && text.contains("--listen"), "{text}");
+        assert!(
+            text.starts_with("error: failed to listen on 127.0.0.1:8693") && text.contains("--listen"),
+            "{text}"
+        );
     }
 
     /// Terminal injection through a node's response.

@@ -103,7 +103,10 @@ impl Watch<'_> {
         let data = data.map_err(|_| client::Error::Foreign(self.client.server().clone()))?;
         if event.kind == "reset" {
             let first = data["first_available"].as_str().map_or_else(|| "none".to_owned(), printable);
-            writeln!(self.say, "events were missed: the oldest retained one is {first}; continuing from now")?;
+            writeln!(
+                self.say,
+                "events were missed: the oldest retained one is {first}; continuing from now"
+            )?;
             return Ok(());
         }
         if self.json {

@@ -61,7 +61,12 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let path = ["v1", "sys", "keys", "rotate"];
             let query = [("algorithm", algorithm.as_str())];
             let rotated = super::wait_for(async { Ok(client.post_with(&path, &query, &json!({})).await?) })?;
-            writeln!(out, "{} is retired, {} is active", text(&rotated, "retired"), text(&rotated, "active"))?;
+            writeln!(
+                out,
+                "{} is retired, {} is active",
+                text(&rotated, "retired"),
+                text(&rotated, "active")
+            )?;
         }
         Command::Taint { kid, server } => {
             let client = server.client()?;

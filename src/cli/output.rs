@@ -12,8 +12,8 @@ use serde_json::Value;
 pub(super) enum Format {
     /// Columns, for people.
     #[default]
+    Table,
     /// JSON, for programs.
-    /// The node's answer, for programs.
     Json,
 }
 

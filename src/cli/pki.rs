@@ -76,8 +76,8 @@ fn write(
 ) -> io::Result<()> {
     writeln!(
         out,
-        "Certificates of {}, for development only: the key that signs them lies beside them.\n\
-         Production brings its own, as docs/guide/certificates.md says.\n",
+        "Certificates of {}, for development only: the key of the CA lies beside them.\n\
+         For production see docs/guide/certificates.md.\n",
         request.trust_domain
     )?;
     let peers = made.peers.iter().map(|(_, pair)| pair);

@@ -71,8 +71,8 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Apply {
     /// Directory of the policy: its *.rego and *.json files, including tests.
-    /// Directory of the policy: its *.rego and *.json files, tests included.
     directory: PathBuf,
     /// Apply only if this is the digest of the active policy.
     #[arg(long, value_name = "DIGEST")]

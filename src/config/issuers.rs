@@ -151,8 +151,7 @@ pub(super) fn fetchable(address: &str, guard: &Guard) -> Result<String, String> 
 }
 
 pub(super) fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
-    let read =
-        |name: &String| name.parse().map_err(|_| format!("{name:?} is not an accepted algorithm"));
+    let read = |name: &String| name.parse().map_err(|_| format!("{name:?} is not an accepted algorithm"));
     let algorithms: Vec<Algorithm> = names.iter().map(read).collect::<Result<_, _>>()?;
     if algorithms.is_empty() { Err("must name at least one".to_owned()) } else { Ok(algorithms) }
 }

@@ -66,7 +66,8 @@ fn address(text: &str, must_be_loopback: bool) -> Result<SocketAddr, String> {
         text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8693".to_owned())?;
     if must_be_loopback && !address.ip().is_loopback() {
         return Err(
-            "must be a loopback address in development mode, where every caller has all capabilities".to_owned()
+            "must be a loopback address in development mode, where every caller has all capabilities"
+                .to_owned(),
         );
     }
     Ok(address)
@@ -121,7 +122,7 @@ fn trust_domains(
 /// Host of our `iss`, and the additional host names of this node.
 fn hosts(more: &[String], fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Vec<String>> {
     let own = Url::parse(&fabric?.issuer).ok();
-        // An IPv6 address has no brackets outside a URL.
+    // An IPv6 address has no brackets outside a URL.
     let own = own.and_then(|url| url.host_str().map(|host| host.trim_matches(['[', ']']).to_owned()));
     let more: Result<Vec<String>, String> = more.iter().map(|name| host(name)).collect();
     let more = checker.keep("listen.hosts", more)?;

@@ -39,7 +39,6 @@ pub const ENVIRONMENT_PREFIX: &str = "TRUST_FABRIC__";
 /// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This node.
     pub node: Node,
     /// Plain HTTP listener.
     pub listen: Listen,
@@ -67,7 +66,6 @@ pub struct Config {
     pub outbound: Rules,
     /// Order of blast radii.
     pub blast_radius: Containment,
-    /// Logs.
     pub log: Log,
 }
 
@@ -157,7 +155,6 @@ pub struct Overrides {
 pub struct Mistake {
     /// The setting, for example `issuers[0].keys_url`.
     pub key: String,
-    /// The broken rule.
     pub rule: String,
     /// Its source: a file, an environment variable or a flag; `None` if it was not set.
     pub origin: Option<String>,
@@ -178,16 +175,10 @@ impl fmt::Display for Mistake {
 pub enum Error {
     /// A file or directory cannot be read.
     #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Unreadable { path: PathBuf, source: std::io::Error },
     /// A file or directory is larger than its limit.
     #[error("{}: {rule}", path.display())]
     TooLarge {
-        /// The path.
         path: PathBuf,
         /// The limit.
         rule: String,
@@ -195,7 +186,6 @@ pub enum Error {
     /// The file is not TOML.
     #[error("{}: {rule}", path.display())]
     Syntax {
-        /// The path.
         path: PathBuf,
         /// The parser's message, on one line.
         rule: String,

@@ -94,9 +94,11 @@ impl Section<'_> {
         let of_section = |outcome: Result<_, &str>| (self.name.clone(), outcome.map_err(str::to_owned));
         let mut sources = sources.into_iter();
         match (sources.next(), sources.next()) {
-            (None, _) if keys.callers.is_empty() && self.all.node.mode == Mode::Production => of_section(
-                Err("needs keys_file, keys_url, discovery = true or callers: otherwise it cannot send signals"),
-            ),
+            (None, _) if keys.callers.is_empty() && self.all.node.mode == Mode::Production => {
+                of_section(Err(
+                    "needs keys_file, keys_url, discovery = true or callers: otherwise it cannot send signals",
+                ))
+            }
             (None, _) => of_section(Ok(None)),
             (Some((name, source)), None) => (self.key(name), source.map(Some)),
             (Some(_), Some(_)) => {

@@ -174,7 +174,7 @@ pub(super) fn own_address(text: &str) -> Result<String, String> {
     if url.scheme() == "http" && !is_loopback_host(&url) {
         return Err("must be https; plain http is for localhost, 127.0.0.1 and [::1] only".to_owned());
     }
-        // A URL that its parser would rewrite has two spellings, and `iss` is compared byte for byte.
+    // A URL that its parser would rewrite has two spellings, and `iss` is compared byte for byte.
     if url.as_str().trim_end_matches('/') == text {
         Ok(text.to_owned())
     } else {

@@ -58,20 +58,10 @@ pub enum Error {
     NoDataDirectory,
     /// A file of the data directory is not accessible.
     #[error("{}: {source}", path.display())]
-    Data {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Data { path: PathBuf, source: io::Error },
     /// Binding to the demo issuer's address failed.
     #[error("failed to listen on {address} for the demo issuer: {source}")]
-    IssuerListen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    IssuerListen { address: SocketAddr, source: io::Error },
     /// The demo issuer's key is invalid.
     #[error("key of the demo issuer: {0}")]
     Key(#[from] signing_key::Error),
@@ -94,18 +84,13 @@ pub enum Error {
     #[error("signals: {0}")]
     Signals(#[from] receiver::Duplicate),
     /// Fetching a document failed.
-    #[error("fetch {address}: {source}")]
-    Fetch {
-        /// Its URL.
-        address: String,
-        /// The cause.
-        source: outbound::client::Error,
-    },
+    #[error("failed to fetch {address}: {source}")]
+    Fetch { address: String, source: outbound::client::Error },
     /// The broker's response is an error.
     #[error(transparent)]
     Answer(#[from] client::Error),
     /// The key set is invalid.
-    #[error("read a key set: {0}")]
+    #[error("failed to parse a key set: {0}")]
     KeySet(#[from] key_set::Error),
     /// A token did not verify.
     #[error("failed to verify a token: {0}")]

@@ -136,7 +136,7 @@ async fn show_execution_scope(
     page.good(&format!("minted, bound to POST {AUDIENCE}"))?;
     match broker.post(&EXCHANGE, &request).await {
         Err(client::Error::Refused { status, description, .. }) => {
-            page.good(&format!("the same nonce again is refused: {status} {description}"))?;
+            page.good(&format!("a second request with this nonce is refused: {status} {description}"))?;
             Ok(token)
         }
         Err(error) => Err(error.into()),
@@ -174,7 +174,7 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
     page.good(&format!("allowed: {}", checks.join(", ")))?;
     match broker.post(&VERIFY, &call).await {
         Err(client::Error::Refused { status, description, .. }) => {
-            page.good(&format!("the same token again is refused: {status} {description}"))?;
+            page.good(&format!("a second call with this token is refused: {status} {description}"))?;
             Ok(())
         }
         Err(error) => Err(error.into()),
@@ -286,12 +286,8 @@ const TOKEN_REMARKS: [(&str, &str); 14] = [
     ("txn", "transaction id of the whole chain"),
 ];
 
-const SCOPE_REMARKS: [(&str, &str); 4] = [
-    ("htm", "this method"),
-    ("htu", "at this URI"),
-    ("payload_hash", "with this body"),
-    ("nonce", "once"),
-];
+const SCOPE_REMARKS: [(&str, &str); 4] =
+    [("htm", "this method"), ("htu", "at this URI"), ("payload_hash", "with this body"), ("nonce", "once")];
 
 const SIGNAL_REMARKS: [(&str, &str); 5] = [
     ("iss", "the issuer, with authority over its own subjects"),

@@ -14,7 +14,6 @@ pub enum Error {
     Invalid {
         /// The field, for example `execution_scope.htm`.
         field: &'static str,
-        /// The rule.
         rule: &'static str,
     },
     /// `subject_token_type` is not supported (contract §3).

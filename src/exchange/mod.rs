@@ -48,9 +48,7 @@ pub struct Exchange {
     pub issuers: Issuers,
     /// Keys of the configured issuers.
     pub issuer_keys: IssuerKeys,
-    /// Our signing keys.
     pub keyring: Keyring,
-    /// Replicated state.
     pub state: State,
     /// Cache of verified signatures.
     pub signatures: SignatureCache,
@@ -58,16 +56,14 @@ pub struct Exchange {
     pub containment: Containment,
     /// Compiled active policy.
     pub policy: Arc<ArcSwapOption<Bundle>>,
-    /// Time.
     pub clock: Clock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
 /// Caller of one exchange.
 #[derive(Clone, Debug, Default)]
+pub struct Caller {
     /// Authenticated identifier.
-    /// The authenticated caller.
     pub id: Option<String>,
     /// Client certificate of the connection.
     pub certificate: Option<CertificateDigest>,
@@ -80,7 +76,6 @@ pub struct Exchange {
 /// A minted token and the fields of its response.
 #[derive(Clone)]
 pub struct Minted {
-    /// The token.
     pub access_token: String,
     /// Lifetime in seconds.
     pub expires_in_secs: u64,

@@ -34,7 +34,6 @@ impl Grant {
         &self.pair
     }
 
-    /// Granted capabilities.
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.capabilities
@@ -46,7 +45,6 @@ impl Grant {
         &self.scope
     }
 
-    /// Granted blast radius.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()

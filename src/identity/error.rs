@@ -13,12 +13,7 @@ pub enum Error {
     NotConfigured,
     /// A field is missing or breaks its rule.
     #[error("{field}: {rule}")]
-    Invalid {
-        /// The field.
-        field: &'static str,
-        /// The rule.
-        rule: String,
-    },
+    Invalid { field: &'static str, rule: String },
     /// The caller is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
@@ -39,10 +34,7 @@ pub enum Error {
     ChainTooLong,
     /// The child would have more depth than its parent leaves.
     #[error("delegation_depth: must be at most {most}, one less than the parent's")]
-    DepthExceedsParent {
-        /// Maximum.
-        most: u32,
-    },
+    DepthExceedsParent { most: u32 },
     /// The child would have a capability that its parent lacks.
     #[error("capabilities: the parent does not have {capability}")]
     CapabilityExceedsParent {

@@ -49,7 +49,7 @@ pub(super) fn claims(
     if !derives_from.contains(&family) {
         derives_from.push(family);
     }
-        // The issuers too: an agent is revoked with the workload that had requested it.
+    // The issuers too: an agent is revoked with the workload that had requested it.
     for ancestor in agent.ancestors.iter().chain(&issued.issuers) {
         let digest = lineage::workload(&ancestor.parse::<WorkloadId>().map_err(Error::internal)?);
         if !derives_from.contains(&digest) {

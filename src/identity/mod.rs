@@ -42,17 +42,13 @@ pub struct Identity {
     pub issuer: String,
     /// Trust domain of every agent.
     pub trust_domain: TrustDomain,
-    /// Our signing keys.
     pub keyring: Keyring,
-    /// Replicated state.
     pub state: State,
     /// Order of blast radii.
     pub containment: Containment,
     /// Compiled active policy.
     pub policy: Arc<ArcSwapOption<Bundle>>,
-    /// Time.
     pub clock: Clock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
@@ -84,15 +80,12 @@ impl Caller {
 /// A minted identity token and the fields of its response.
 #[derive(Clone)]
 pub struct Identified {
-    /// The agent.
     pub agent_id: String,
-    /// The token.
     pub token: String,
     /// `mcp`, `a2a`, `watsonx` or `custom`.
     pub platform: String,
     /// Granted capabilities, sorted.
     pub capabilities: Vec<String>,
-    /// Granted blast radius.
     pub blast_radius: Option<String>,
     /// `exp` of the token.
     pub expires_at: Timestamp,

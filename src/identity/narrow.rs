@@ -50,7 +50,6 @@ impl Grant {
         &self.capabilities
     }
 
-    /// Granted blast radius.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()

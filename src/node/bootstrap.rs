@@ -48,8 +48,7 @@ where
         }
     };
     let limited = tokio::time::timeout(patience, written).await;
-    limited
-        .unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has had no stable leader".to_owned())))
+    limited.unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has had no stable leader".to_owned())))
 }
 
 /// Whether another attempt with the next leader may succeed.

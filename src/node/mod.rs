@@ -58,12 +58,7 @@ use crate::{limits, policy, tls};
 pub enum Error {
     /// Binding to the address failed.
     #[error("failed to listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDirectory(#[from] data_directory::Error),
@@ -84,10 +79,7 @@ pub enum Error {
     Descriptors(#[from] listener::DescriptorsError),
     /// Another process uses the data directory.
     #[error("data directory {}: another process is using it", path.display())]
-    InUse {
-        /// The data directory.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// The data directory is corrupt, or of another node.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -125,7 +117,9 @@ pub enum Error {
     #[error("a task has failed: {0}")]
     TaskFailed(tokio::task::JoinError),
     /// A part did not end in time. The process must be killed.
-    #[error("shutdown timeout: a part of this node did not end in time, as when a disk hangs; the process is killed")]
+    #[error(
+        "shutdown timeout: a part of this node did not end in time, as when a disk hangs; the process is killed"
+    )]
     NotStopped,
     /// The replica failed. The process must exit: its memory may be ahead of the disk.
     #[error("the replica has failed: {0}")]
@@ -157,8 +151,8 @@ pub async fn start(
     let metrics = Metrics::new()?;
     let edge = Edge::open(&config, &clock, &metrics)?;
     let (address, tls_address) = edge.addresses()?;
-    // A port that the system chose is one of ours too.
     // Includes a port chosen by the operating system.
+    config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
     reached_at(&mut config, address);
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
     let places = Places::new(config.limits.connections, listener::connections_max()?);
@@ -452,7 +446,7 @@ fn set_key_worker() -> MakeSetKey {
     Arc::new(|| Box::pin(make_set_key()))
 }
 
-#[expect(clippy::disallowed_methods, reason = "finding primes must not hold up requests")]
+#[expect(clippy::disallowed_methods, reason = "generating primes must not block requests")]
 async fn make_set_key() -> Result<SetSigningKey, signing_key::Error> {
     let made = tokio::task::spawn_blocking(SetSigningKey::generate).await;
     made.map_err(|_| signing_key::Error::Generation)?

@@ -67,7 +67,7 @@ impl PushCertificate {
             Err(error) => {
                 if self.failed.as_ref() != Some(&error) {
                     self.metrics.tls_reload(WITH, "failed");
-                tracing::warn!(error, "push certificate is invalid; the previous one stays in use");
+                    tracing::warn!(error, "push certificate is invalid; the previous one stays in use");
                 }
                 self.failed = Some(error);
             }

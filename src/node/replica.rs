@@ -146,7 +146,7 @@ fn start_thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<thread
 fn lock(data: &Path) -> Result<(), Error> {
     let path = data.join("raft").join("LOCK");
     let Ok(file) = fs::File::open(path) else { return Ok(()) };
-        // RocksDB takes this lock with fcntl; checking it first gives a better error.
+    // RocksDB takes this lock with fcntl; checking it first gives a better error.
     match rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
             Err(Error::InUse { path: data.to_owned() })

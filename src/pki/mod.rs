@@ -23,12 +23,7 @@ use crate::token::signing_key;
 pub enum Error {
     /// A caller that is not a path below the trust domain, or is not a valid file name.
     #[error("caller {text:?}: {rule}")]
-    Caller {
-        /// The given text.
-        text: String,
-        /// The rule.
-        rule: &'static str,
-    },
+    Caller { text: String, rule: &'static str },
     /// Two callers of one request map to the same file.
     #[error("caller {0}: another caller has the same file name")]
     CallerTwice(String),
@@ -37,36 +32,16 @@ pub enum Error {
     Host(String),
     /// A file or the directory is not accessible.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A directory or private key is accessible to others.
     #[error("{}: mode {mode:o} allows access to others than its owner", path.display())]
-    TooOpen {
-        /// The path.
-        path: PathBuf,
-        /// The mode.
-        mode: u32,
-    },
+    TooOpen { path: PathBuf, mode: u32 },
     /// Only one of certificate and key exists.
     #[error("{}: {} is missing; remove the former to create both", present.display(), missing.display())]
-    HalfMissing {
-        /// The existing file.
-        present: PathBuf,
-        /// The missing file.
-        missing: PathBuf,
-    },
+    HalfMissing { present: PathBuf, missing: PathBuf },
     /// A file of an earlier run does not match the request.
     #[error("{}: {reason}; it is never overwritten: remove it and its key, or choose another directory", path.display())]
-    Unfit {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        reason: Unfit,
-    },
+    Unfit { path: PathBuf, reason: Unfit },
     /// Creating a key or certificate failed.
     #[error("failed to create a certificate: {0}")]
     Make(#[from] rcgen::Error),

@@ -51,8 +51,8 @@ impl Caller {
             refused("must be segments of A-Z, a-z, 0-9, '.', '-', '_' with a slash between, none of them '.' or '..'")
         })?;
         let file_stem = path.replace('/', "-");
+        if path.split('/').next() == Some(PEERS) && path != PEERS {
             return Err(refused("paths below node/ are reserved for cluster members, see --peer"));
-            return Err(refused("what is below node/ are the nodes of a cluster, see --peer"));
         }
         let is_peer = file_stem.strip_prefix(PEER_BEGINNING).is_some_and(|id| id.parse::<u64>().is_ok());
         if TAKEN.contains(&file_stem.as_str()) || is_peer || file_stem.ends_with(KEY_ENDING) {

@@ -226,8 +226,8 @@ fn second_run_only_adds() {
 }
 
 #[test]
-fn no_certificate_outlives_its_ca() {
 fn certificate_does_not_outlive_its_ca() {
+    let (_parent, directory) = fresh();
     let made = make(&request(&directory, &[]), now()).expect("made");
     let later = made.ca.not_after.minus(std::time::Duration::from_secs(60));
     let added = make(&request(&directory, &["ci"]), later).expect("made");

@@ -16,9 +16,7 @@ pub const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{member}: {rule}")]
 pub struct Error {
-    /// The field.
     pub member: &'static str,
-    /// Its rule.
     pub rule: String,
 }
 

@@ -58,12 +58,12 @@ impl Condition {
 pub enum Outcome {
     /// The tool is new.
     Registered,
-    /// Its entry is another.
     /// Its entry was replaced.
-    /// Its entry was what it should be.
+    Replaced,
     /// It had this entry already.
-    /// It is gone.
+    Unchanged,
     /// It was removed.
+    Deregistered,
 }
 
 impl fmt::Display for Outcome {
@@ -88,12 +88,7 @@ pub enum Error {
     Audit(#[from] audit::Error),
     /// Done or refused, but its audit entry could not be written. A retry is safe.
     #[error("{outcome}, but the audit entry could not be written; retry the same request")]
-    Unaudited {
-        /// Its effect.
-        outcome: String,
-        /// Error of the audit.
-        source: audit::Error,
-    },
+    Unaudited { outcome: String, source: audit::Error },
 }
 
 /// A tool after it was written.
@@ -107,13 +102,10 @@ pub struct Written {
 
 /// Dependencies of the registry.
 pub struct Registry {
-    /// Replicated state.
     pub state: State,
     /// The audit of this node.
     pub audit: Audit,
-    /// Time.
     pub clock: Clock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 

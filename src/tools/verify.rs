@@ -22,15 +22,12 @@ use crate::token::{BodyHash, CertificateDigest};
 pub struct Verifier {
     /// Verifies our own tokens.
     pub own_tokens: OwnTokens,
-    /// Replicated state.
     pub state: State,
     /// Order of blast radii.
     pub containment: Containment,
     /// Audit of this node.
     pub audit: Audit,
-    /// Time.
     pub clock: Clock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
@@ -92,7 +89,6 @@ impl Request {
 /// Verdict on a token that passed.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The tool.
     pub tool_id: String,
     /// Protocol of the call.
     pub protocol: &'static str,
@@ -105,12 +101,7 @@ pub struct Verdict {
 pub enum Error {
     /// A field is missing or breaks its rule.
     #[error("{field}: {rule}")]
-    Invalid {
-        /// The field.
-        field: &'static str,
-        /// The rule.
-        rule: &'static str,
-    },
+    Invalid { field: &'static str, rule: &'static str },
     /// No such tool.
     #[error("there is no tool with this tool_id")]
     UnknownTool,

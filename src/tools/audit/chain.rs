@@ -24,30 +24,18 @@ pub enum Fault {
     EntryHash(String),
     /// The content or the hash was changed.
     #[error("block {sequence} of node {node_id}: its hash is not that of its content")]
-    BlockHash {
-        /// Its node.
-        node_id: u64,
-        /// Its sequence.
-        sequence: u64,
-    },
+    BlockHash { node_id: u64, sequence: u64 },
     /// An entry was removed, inserted or moved.
     #[error("entry {id}: is not linked with the adjacent entry of node {node} about {tool_id}")]
     EntryLink {
         /// Its id.
         id: String,
-        /// Its node.
         node: String,
-        /// The tool.
         tool_id: String,
     },
     /// A block was removed, inserted or moved.
     #[error("block {sequence} of node {node_id}: does not follow the previous block of that node")]
-    BlockLink {
-        /// Its node.
-        node_id: u64,
-        /// Its sequence.
-        sequence: u64,
-    },
+    BlockLink { node_id: u64, sequence: u64 },
     /// Blocks and entries in one file.
     #[error("is a block among entries, or an entry among blocks")]
     Mixed,
@@ -58,7 +46,6 @@ pub enum Fault {
 pub struct Summary {
     /// Entries, including those in blocks.
     pub entries: u64,
-    /// Blocks.
     pub blocks: u64,
     /// Tools with entries.
     pub tools: usize,

@@ -64,11 +64,8 @@ pub struct Draft {
     pub timestamp: Timestamp,
     /// The tool; empty for an administrative act.
     pub tool_id: String,
-    /// Kind of action.
     pub action: Action,
-    /// Outcome.
     pub decision: Decision,
-    /// The failed check.
     pub check: Option<&'static str>,
     /// Reason for people, without secrets and tokens.
     pub notes: String,
@@ -155,15 +152,12 @@ pub enum ShipError {
 pub struct Parts<'p> {
     /// Directory of the journal; created if absent.
     pub directory: &'p Path,
-    /// Name of this node.
     pub node: String,
     /// 16 random bytes for entry ids.
     pub seed: [u8; 16],
-    /// Time.
     pub clock: Clock,
     /// Replicated state as applied on this node.
     pub state: State,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
@@ -209,6 +203,7 @@ impl Audit {
         if missing > 0 {
             shipping.note(format!(
                 "audit journal segments missing before block {}: {missing}",
+                last.saturating_add(1)
             ));
         }
         let shipping = Arc::new(Mutex::new(shipping));

@@ -304,8 +304,8 @@ async fn pages_filter_and_follow_each_other() {
     assert_eq!((sizes, all.len()), (vec![4, 4, 2], 10));
     let denied = page(Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() }).await;
     assert_eq!(notes(&denied.entries), ["deny 9", "deny 6", "deny 3", "deny 0"]);
+    let whole = page(Query { limit: 10, ..Query::default() }).await;
     assert_eq!((whole.entries.len(), whole.next), (10, None), "a full last page has no cursor");
-    assert_eq!((whole.entries.len(), whole.next), (10, None), "a page that is just full is the last");
     let since = START.plus(Duration::from_secs(4));
     let since = page(Query { limit: 10, since: Some(since), ..Query::default() }).await;
     assert_eq!(notes(&since.entries), ["deny 9", "8"]);

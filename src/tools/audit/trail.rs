@@ -79,7 +79,6 @@ impl FromStr for Place {
 /// A page of a trail, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The entries.
     pub entries: Vec<Entry>,
     /// Cursor of the next page, if there may be one.
     pub next: Option<Place>,
@@ -92,7 +91,6 @@ pub struct OpenBlock {
     pub number: u64,
     /// Log time of the append.
     pub appended_at: Timestamp,
-    /// Content.
     pub block: Block,
 }
 

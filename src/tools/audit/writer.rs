@@ -49,13 +49,11 @@ pub type ShippedHead = Box<dyn Fn(&Digest128) -> Result<Option<AuditHash>, Corru
 
 /// Parts of the writer.
 pub struct Parts {
-    /// Journal.
     pub journal: Journal,
     /// Newest entry about each tool with an entry in a segment.
     pub heads: HashMap<Digest128, Head>,
     /// The same for tools without one.
     pub shipped_head: ShippedHead,
-    /// Name of this node.
     pub node: String,
     /// 16 random bytes for entry ids.
     pub seed: [u8; 16],
@@ -63,7 +61,6 @@ pub struct Parts {
     pub clock: Clock,
     /// Unshipped bytes.
     pub backlog: Backlog,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
