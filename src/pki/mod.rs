@@ -1,6 +1,6 @@
 //! A development CA with certificates for nodes and callers, and a development issuer, in one directory.
 //!
-//! For development only: the CA's key lies beside the certificates. `docs/certificates.md` describes production. A node
+//! For development only: the CA's key lies beside the certificates. `docs/guide/certificates.md` describes production. A node
 //! uses nothing of this module.
 
 mod certificate;
