@@ -183,6 +183,7 @@ fn without_the_bench_the_command_says_where_it_comes_from() {
 #[test]
 fn cli_page_equals_help() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/reference.py");
-    let output = Command::new(script).args(["cli", "--check", "--program", PROGRAM]).output().expect("run it");
+    let output =
+        Command::new(script).args(["cli", "--check", "--program", PROGRAM]).output().expect("run it");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
