@@ -980,24 +980,11 @@ pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
 
 // --- command line ------------------------------------------------------------------------------
 
-/// Maximum wait of the command line for the answer of a node.
-pub const ADMIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum answer that the command line reads: a whole policy bundle as JSON.
-pub const ADMIN_ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum rows of a list that the command line reads, over all pages.
-pub const ADMIN_ROWS_MAX: usize = 100_000;
-/// Maximum line of the live feed, and maximum event, that the command line reads.
-pub const EVENT_BYTES_MAX: usize = 64 * 1024;
-/// Maximum silence of the live feed, heartbeats included; beyond it the command line reconnects.
-pub const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(45);
-/// Maximum time of one request for the live feed by the command line. A node ends it sooner, and the command
-/// line reconnects.
-pub const EVENTS_REQUEST_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Minimum backoff of the command line before it reconnects to the live feed.
 pub const EVENTS_PAUSE_MIN: Duration = Duration::from_millis(500);
 /// Maximum backoff of the command line before it reconnects to the live feed.
 pub const EVENTS_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum file of certificates or private keys that the command line reads.
+/// Maximum file of certificates or private keys that `pki` reads.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum lifetime of a development certificate in days.
 pub const PKI_DAYS_MAX: u32 = 365;

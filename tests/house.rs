@@ -29,7 +29,7 @@ const CONFINED: [(&str, &[&str]); 9] = [
     ("hyper", &["api"]),
     ("openraft", &["cluster"]),
     ("regorus", &["policy"]),
-    ("reqwest", &["outbound", "cli"]),
+    ("reqwest", &["outbound"]),
     ("rocksdb", &["cluster"]),
     ("tonic", &["cluster"]),
     ("webpki", &["tls"]),
@@ -415,7 +415,7 @@ fn limits_page(source: &str) -> String {
         String::new(),
         "Every queue, body, token, list, cache and wait has one of these limits. `make fix` writes this page from"
             .to_owned(),
-        "`src/limits.rs`. The last column names the metric that shows how often a limit was exceeded.".to_owned(),
+        "`src/limits.rs` and `client/src/limits.rs`. The last column names the metric that shows how often a limit was exceeded.".to_owned(),
     ];
     let mut section = String::new();
     for limit in limits_in(source) {
@@ -814,9 +814,9 @@ fn limits_are_documented_and_their_metrics_exist() {
 #[expect(clippy::disallowed_methods, reason = "`make fix` sets the variable")]
 fn limits_page_equals_the_code() {
     const PAGE: &str = "docs/reference/limits.md";
-    let page = limits_page(&read("src/limits.rs"));
+    let page = limits_page(&(read("src/limits.rs") + &read("client/src/limits.rs")));
     if std::env::var_os("TRUST_FABRIC_REWRITE").is_some() {
         fs::write(root().join(PAGE), &page).expect("write the page");
     }
-    assert!(read(PAGE) == page, "{PAGE} differs from src/limits.rs: run `make fix`");
+    assert!(read(PAGE) == page, "{PAGE} differs from the limits in the code: run `make fix`");
 }

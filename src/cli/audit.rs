@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::Value;
+use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::Server;
 use super::output::{Format, Output, printable};
-use crate::cli::client;
-use crate::cli::client::NodeClient;
 use crate::tools::audit::chain::{Summary, Verifier};
 use crate::tools::audit::entry::{Block, Entry};
 use crate::{json, limits};
@@ -101,7 +100,7 @@ impl Trail {
         }
         loop {
             tokio::time::sleep(limits::AUDIT_FOLLOW_INTERVAL).await;
-            newest = self.print(newest, limits::ADMIN_ROWS_MAX, out).await?;
+            newest = self.print(newest, client::limits::LIST_ROWS_MAX, out).await?;
         }
     }
 

@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use trust_fabric_client::{Certificates, NodeClient};
 
 use super::Error;
-use crate::cli::client::{Certificates, NodeClient};
 use crate::config;
 
 /// Arguments of every command that calls a node.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
-    /// URL of the node.
-    #[arg(long = "server", value_name = "URL", default_value = "http://127.0.0.1:8693")]
-    pub url: String,
+    /// URL of a node; further ones, separated by commas or in a repeated option, are used if it does not respond.
+    #[arg(
+        long = "server",
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:8693"
+    )]
+    pub urls: Vec<String>,
     /// Trust only these CAs, PEM; default: those of the system [env: `TRUST_FABRIC_CA`]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
@@ -27,7 +32,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn client(&self) -> Result<NodeClient, Error> {
-        Ok(NodeClient::with_certificates(&self.url, &self.certificates(config::environment()))?)
+        Ok(NodeClient::with_certificates(&self.urls, &self.certificates(config::environment()))?)
     }
 
     /// The arguments override the environment. Empty is unset.
@@ -65,7 +70,7 @@ mod tests {
                 .into_iter()
         };
         let path = |text: &str| Some(PathBuf::from(text));
-        let server = |ca, cert, key| Server { url: String::new(), ca, cert, key };
+        let server = |ca, cert, key| Server { urls: Vec::new(), ca, cert, key };
         let told = |server: Server| {
             let Certificates { ca, certificate, private_key } = server.certificates(environment());
             (ca, certificate, private_key)

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use trust_fabric_client as client;
+
 use super::output::printable;
-use crate::cli::client;
 use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
@@ -201,7 +202,14 @@ mod tests {
     #[test]
     fn control_characters_of_a_response_are_replaced() {
         let description = "no\u{1b}[2J\u{9b}x\u{202e}y\nline".to_owned();
-        let refused = client::Error::Refused { status: 400, description, answer: serde_json::Value::Null };
+        let refused = client::Error::Refused(Box::new(client::Refusal {
+            server: "http://127.0.0.1:8693".parse().expect("a URL"),
+            status: 400,
+            code: "invalid_request".to_owned(),
+            description,
+            retry_after: None,
+            body: serde_json::Value::Null,
+        }));
         let text = written(&Error::Answer(refused));
         assert!(text.starts_with("error: no\u{fffd}[2J\u{fffd}x\u{fffd}y\nline\n"), "{text:?}");
     }

@@ -6,13 +6,12 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use trust_fabric_client::sse::Event;
+use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::Server;
 use super::output::{json_line, printable};
-use crate::cli::client;
-use crate::cli::client::NodeClient;
-use crate::cli::client::sse::Event;
 use crate::{json, limits};
 
 #[derive(Debug, Args)]
@@ -139,8 +138,11 @@ fn line(data: &Value) -> String {
 /// Whether a retry may succeed.
 fn is_passing(error: &client::Error) -> bool {
     match error {
-        client::Error::Unreachable(_) | client::Error::TimedOut(_) | client::Error::Silent(_) => true,
-        client::Error::Refused { status, .. } => matches!(status, 429 | 500..),
+        client::Error::Unreachable(_)
+        | client::Error::Interrupted(_)
+        | client::Error::TimedOut(_)
+        | client::Error::Silent(_) => true,
+        client::Error::Refused(refusal) => matches!(refusal.status, 429 | 500..),
         _ => false,
     }
 }

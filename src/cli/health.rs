@@ -5,13 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
+use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::Server;
 use super::output::{self, printable};
 use crate::api::admin_socket::ADMIN_SOCKET;
-use crate::cli::client;
-use crate::cli::client::NodeClient;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -44,7 +43,9 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
     let answer = super::wait_for(async {
         match client.get(&["v1", "sys", "health"]).await {
             // A node that is not ready lists its reasons.
-            Err(client::Error::Refused { status: 503, answer, .. }) => Err(Error::NotReady(missing(&answer))),
+            Err(client::Error::Refused(refusal)) if refusal.status == 503 => {
+                Err(Error::NotReady(missing(&refusal.body)))
+            }
             answer => Ok(answer?),
         }
     })?;

@@ -2,8 +2,6 @@
 //!
 //! Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 70 the replica of a serving node failed.
 
-pub mod client;
-
 mod agent;
 mod audit;
 mod bench;

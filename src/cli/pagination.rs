@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 
 use serde_json::Value;
+use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::Server;
 use super::output::{self, Output};
-use crate::cli::client;
-use crate::cli::client::NodeClient;
 use crate::limits;
 
 /// Writes the first `most` rows of the list at `path`, and reports if there are more. `columns` are headings and field
@@ -32,7 +31,7 @@ pub(super) fn list_with(
     out: &mut dyn Write,
 ) -> Result<(), Error> {
     let client = server.client()?;
-    let most = most.min(limits::ADMIN_ROWS_MAX);
+    let most = most.min(client::limits::LIST_ROWS_MAX);
     let (rows, is_more) = super::wait_for(read(&client, (path, query), most))?;
     output::list(out, output, &rows.into(), columns)?;
     if is_more {

@@ -4,13 +4,12 @@ use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
+use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
 use super::endpoint::Server;
 use super::output::{self, Format, Output, printable};
 use super::pagination;
-use crate::cli::client;
-use crate::cli::client::NodeClient;
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::token::lineage::FAMILY_END;
@@ -125,7 +124,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
             let first = match page(&client, &request, "1", None).await {
                 Ok((first, _)) => Some(first),
                 // The node is scanning for another caller. A revocation may be urgent and does not wait for that.
-                Err(Error::Answer(client::Error::Refused { status: BUSY, .. })) => None,
+                Err(Error::Answer(error)) if error.status() == Some(BUSY) => None,
                 Err(error) => return Err(error),
             };
             if !is_confirmed(&question(&request, first.as_ref()))? {
@@ -209,7 +208,8 @@ async fn page(
 ) -> Result<(Value, Option<String>), Error> {
     let mut query = vec![("dry_run", "true"), ("limit", limit)];
     query.extend(cursor.map(|cursor| ("cursor", cursor)));
-    Ok(client.post_page(&REVOCATIONS, &query, request).await?)
+    let response = client.send(&Request { query: &query, ..Request::post(&REVOCATIONS, request) }).await?;
+    Ok((response.body, response.next))
 }
 
 /// Shows all pages of a dry run; as JSON, one page per line.
@@ -233,7 +233,7 @@ async fn show(
         }
         // A page that leads to itself would never end.
         if next == cursor {
-            return Err(Error::Answer(client::Error::Foreign(client.server().clone())));
+            return Err(Error::Answer(trust_fabric_client::Error::Foreign(client.server().clone())));
         }
         cursor = next;
         pages += 1;

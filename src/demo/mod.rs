@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use trust_fabric_client as client;
 
 pub(crate) use self::issuer::credential;
 use self::output::Page;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
 use crate::api::listener::{self, Caps, Kind, Places};
-use crate::cli::client;
 use crate::clock::Clock;
 use crate::cluster::FreshnessMode;
 use crate::config::{self, Config};

@@ -6,11 +6,10 @@ use aws_lc_rs::{digest, rand};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::output::Page;
-use crate::cli::client;
-use crate::cli::client::NodeClient;
 use crate::clock::Clock;
 use crate::outbound;
 use crate::outbound::client::Client;
@@ -95,7 +94,7 @@ async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
     let ready = async {
         loop {
             match broker.get(&["readyz"]).await {
-                Err(client::Error::Refused { status: 503, .. }) => {
+                Err(error) if error.status() == Some(503) => {
                     tokio::time::sleep(limits::DEMO_READY_PAUSE).await;
                 }
                 answer => return answer.map(drop),
@@ -135,7 +134,8 @@ async fn show_execution_scope(
     }
     page.good(&format!("minted, bound to POST {AUDIENCE}"))?;
     match broker.post(&EXCHANGE, &request).await {
-        Err(client::Error::Refused { status, description, .. }) => {
+        Err(client::Error::Refused(refusal)) => {
+            let client::Refusal { status, description, .. } = *refusal;
             page.good(&format!("a second request with this nonce is refused: {status} {description}"))?;
             Ok(token)
         }
@@ -173,7 +173,8 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
         checks.iter().map(|check| format!("{} {}", word(check, "check"), word(check, "result"))).collect();
     page.good(&format!("allowed: {}", checks.join(", ")))?;
     match broker.post(&VERIFY, &call).await {
-        Err(client::Error::Refused { status, description, .. }) => {
+        Err(client::Error::Refused(refusal)) => {
+            let client::Refusal { status, description, .. } = *refusal;
             page.good(&format!("a second call with this token is refused: {status} {description}"))?;
             Ok(())
         }
@@ -214,7 +215,7 @@ async fn show_revocation(
     page.object(&signal, &SIGNAL_REMARKS)?;
     let answer = match broker.post(&EVENTS, &signal).await {
         // The user may have edited the policy, or it may be older than this executable.
-        Err(client::Error::Refused { status: 501, description, .. }) => return Ok(page.line(&description)?),
+        Err(error) if error.status() == Some(501) => return Ok(page.line(&error.to_string())?),
         answer => answer?,
     };
     if answer.get("status") != Some(&json!("accepted")) {
@@ -226,8 +227,8 @@ async fn show_revocation(
         [("the token", &VERIFY, &call), ("another exchange of the credential", &EXCHANGE, &request)]
     {
         match broker.post(route, body).await {
-            Err(client::Error::Refused { status, description, .. }) => {
-                page.good(&format!("{what} is refused: {status} {description}"))?;
+            Err(client::Error::Refused(refusal)) => {
+                page.good(&format!("{what} is refused: {} {}", refusal.status, refusal.description))?;
             }
             Err(error) => return Err(error.into()),
             Ok(_) => return Err(Error::Unexpected("a revoked token or credential is still accepted")),

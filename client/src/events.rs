@@ -1,0 +1,69 @@
+//! The live feed of a node, over one request.
+
+use reqwest::header::{self, HeaderValue};
+use reqwest::{Response, StatusCode, Url};
+
+use crate::error::{self, Error};
+use crate::sse::{Event, Parser};
+use crate::{NodeClient, Request, limits};
+
+/// The live feed of a node, over one request.
+#[derive(Debug)]
+pub struct Events {
+    server: Url,
+    response: Response,
+    parser: Parser,
+}
+
+impl NodeClient {
+    /// Subscribes to the live feed at the preferred node, after the event `after` if it is given.
+    ///
+    /// # Errors
+    /// [`Error::Header`] if `after` is no event id; [`Error::Refused`]; those of the connection.
+    pub async fn events(&self, query: &[(&str, &str)], after: Option<&str>) -> Result<Events, Error> {
+        let server = self.server().clone();
+        let request = Request { query, ..Request::get(&["v1", "events"]) };
+        let mut request = self.build(&server, &request)?.timeout(limits::EVENTS_REQUEST_MAX);
+        if let Some(after) = after {
+            let after = HeaderValue::try_from(after).map_err(|_| Error::Header("id of an event"))?;
+            request = request.header("last-event-id", after);
+        }
+        let sent = tokio::time::timeout(limits::REQUEST_TIMEOUT, request.send()).await;
+        let response = sent.map_err(|_| Error::TimedOut(server.clone()))?;
+        let response = response.map_err(|error| error::of_request(server.clone(), &error))?;
+        if response.status() != StatusCode::OK {
+            self.read(&server, response).await?;
+            return Err(Error::Foreign(server));
+        }
+        let media = response.headers().get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
+        if !media.is_some_and(|media| media.starts_with("text/event-stream")) {
+            return Err(Error::Foreign(server));
+        }
+        Ok(Events { server, response, parser: Parser::default() })
+    }
+}
+
+impl Events {
+    /// The next event; `None` when the node has ended the feed.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if the connection broke, [`Error::Silent`], [`Error::Foreign`].
+    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.parser.pop() {
+                return Ok(Some(event));
+            }
+            let chunk = tokio::time::timeout(limits::EVENTS_SILENCE_MAX, self.response.chunk()).await;
+            let chunk = chunk.map_err(|_| Error::Silent(self.server.clone()))?;
+            let chunk = chunk.map_err(|error| error::of_request(self.server.clone(), &error))?;
+            let Some(chunk) = chunk else { return Ok(None) };
+            self.parser.push(&chunk).map_err(|_| Error::Foreign(self.server.clone()))?;
+        }
+    }
+
+    /// The last event id received, from which a subscription can resume.
+    #[must_use]
+    pub fn last_id(&self) -> Option<&str> {
+        self.parser.last_id()
+    }
+}
