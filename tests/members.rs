@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use trust_fabric::clock::Clock;
-use trust_fabric::pki;
 use trust_fabric::token::signing_key::SigningKey;
+use trust_fabric::{limits, pki};
 
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 
@@ -229,12 +229,8 @@ async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
     asked.body(tool.to_string()).send().await.expect("answer").status().as_u16()
 }
 
-/// Regression: a planned stop caused an election, and writes waited for it.
-#[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the log is read beside the writes")]
-async fn a_leader_that_is_told_to_stop_hands_over_first() {
-    let site = Site::new();
-    let operator = site.operator();
+/// Three members that are ready, and the position of the leader.
+async fn ready(site: &Site, operator: &Client) -> (Vec<Member>, usize) {
     let mut members: Vec<Member> = (1..=3).map(|id| site.start(id)).collect();
     for member in &mut members {
         member.says("serving");
@@ -243,14 +239,24 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
     for member in &members {
         while member.get(&anonymous, "/readyz").await.status() != 200 {}
     }
-    let mut leads = None;
     for (at, member) in members.iter().enumerate() {
         let health = operator.get(format!("{}/v1/sys/health", member.https)).send().await.expect("answer");
         if json_of(health).await["role"] == "leader" {
-            leads = Some(at);
+            return (members, at);
         }
     }
-    let stopping = members.remove(leads.expect("one leads"));
+    panic!("no member leads");
+}
+
+/// Regression: a planned stop caused an election, and writes waited for it.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the log is read beside the writes")]
+async fn a_leader_that_is_told_to_stop_hands_over_first() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (mut members, leads) = ready(&site, &operator).await;
+    let stopping = members.remove(leads);
+    let anonymous = client().build().expect("client");
     let stopped = tokio::task::spawn_blocking(|| stopping.stop());
     let mut number = 0;
     while !stopped.is_finished() {
@@ -273,4 +279,29 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
     let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 200);
     assert_eq!(jwks.text().await.expect("text"), known);
+}
+
+/// A paused member can hold its lease, and with it a tool as it was, for up to D.
+#[tokio::test]
+async fn tool_changes_wait_for_the_lease_of_a_paused_member() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (members, leads) = ready(&site, &operator).await;
+    let (leader, paused) = (&members[leads], &members[(leads + 1) % 3]);
+    assert_eq!(register(leader, &operator, 0).await, 201);
+    let tool = json!({"tool_id": "tool-0", "name": "another", "protocols": ["mcp"]}).to_string();
+    for (method, body, status) in [(Method::PUT, tool, 200), (Method::DELETE, String::new(), 204)] {
+        while paused.get(&operator, "/readyz").await.status() != 200 {}
+        let clock = Clock::system();
+        let begun = clock.boot();
+        kill_process(Pid::from_child(&paused.child), Signal::STOP).expect("paused");
+        let request = operator.request(method.clone(), format!("{}/v1/tools/tool-0", leader.https));
+        let request = request.header("content-type", "application/json").body(body);
+        let answer = request.send().await.expect("answer");
+        let waited = clock.boot() - begun;
+        kill_process(Pid::from_child(&paused.child), Signal::CONT).expect("resumed");
+        assert_eq!(answer.status(), status, "{method}: {}", answer.text().await.expect("text"));
+        // The member renewed its lease a moment before it was paused.
+        assert!(waited >= limits::FRESHNESS_LEASE / 2, "{method}: {waited:?}");
+    }
 }
