@@ -16,7 +16,7 @@
 //!    [`outbound`] (the only HTTP client)
 //! 2. [`token`]: pure JOSE and claim rules
 //! 1. [`policy`]: the only Rego
-//! 0. [`id`] · [`clock`] · [`json`] · [`limits`] · [`telemetry`]
+//! 0. [`id`] · [`clock`] · [`json`] · [`text`] · [`limits`] · [`limiter`] · [`telemetry`]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod active_policy;
@@ -34,6 +34,7 @@ pub mod identity;
 pub mod journal;
 pub mod json;
 pub mod keyring;
+pub(crate) mod limiter;
 pub mod limits;
 pub mod node;
 pub mod outbound;
@@ -44,6 +45,7 @@ pub mod receiver;
 pub mod revocation;
 pub mod state;
 pub mod telemetry;
+pub(crate) mod text;
 pub mod tls;
 pub mod token;
 pub mod tools;

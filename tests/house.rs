@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Modules by layer, lowest first (ARCHITECTURE.md, "Code map"). A module may name its own layer and
 /// those below, except where [`APART`] says otherwise.
 const LAYERS: [&[&str]; 7] = [
-    &["id", "error", "clock", "telemetry", "json", "limits"],
+    &["id", "error", "clock", "telemetry", "json", "text", "limits", "limiter"],
     &["policy"],
     &["token"],
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal", "tls"],

@@ -16,7 +16,7 @@ use trust_fabric::exchange::{Error, Grant, narrow, pair};
 use trust_fabric::id::TrustDomain;
 use trust_fabric::limits;
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
-use trust_fabric::policy::exchange::{Party, Permit, Question, Request};
+use trust_fabric::policy::exchange::{Allow, Party, PolicyInput, RequestedGrant};
 use trust_fabric::policy::{Bundle, Source};
 use trust_fabric::token::act::Act;
 use trust_fabric::token::foreign::{Credential, verify_foreign};
@@ -216,7 +216,7 @@ fn credential(stated: &Stated) -> Option<Credential> {
 }
 
 /// The decision of the compiled policy.
-fn permit(granted: &Granted, requested: &[String]) -> Permit {
+fn permit(granted: &Granted, requested: &[String]) -> Allow {
     use base64::Engine as _;
     let mut grants = json!({"capabilities": granted.capabilities, "scopes": granted.scopes});
     if let Some(radius) = granted.blast_radius {
@@ -242,9 +242,14 @@ fn permit(granted: &Granted, requested: &[String]) -> Permit {
         delegation_depth: None,
         act: &[],
     };
-    let request =
-        Request { audience: Some(&audience), scope: requested, execution: false, htm: None, htu: None };
-    let question = Question { subject: party, actor: None, request, caller: None };
+    let request = RequestedGrant {
+        audience: Some(&audience),
+        scope: requested,
+        execution: false,
+        htm: None,
+        htu: None,
+    };
+    let question = PolicyInput { subject: party, actor: None, request, caller: None };
     WORLD.bundle.decide_exchange(&question).unwrap_or_else(|denial| panic!("{denial:?}"))
 }
 

@@ -13,7 +13,7 @@ use trust_fabric::clock::Clock;
 use trust_fabric::json;
 use trust_fabric::limits;
 use trust_fabric::policy::compile;
-use trust_fabric::policy::exchange::{Party, Question, Request};
+use trust_fabric::policy::exchange::{Party, PolicyInput, RequestedGrant};
 use trust_fabric::policy::identity;
 use trust_fabric::policy::signals::{self, EventEffect};
 use trust_fabric::policy::{Bundle, DenialKind, Error, Point, Source};
@@ -64,11 +64,11 @@ fn party(id: &str) -> Party<'_> {
     }
 }
 
-fn question() -> Question<'static> {
-    Question {
+fn question() -> PolicyInput<'static> {
+    PolicyInput {
         subject: party("wimse://dev.trust-fabric.local/ns/demo/sa/reporter"),
         actor: None,
-        request: Request { audience: None, scope: &[], execution: false, htm: None, htu: None },
+        request: RequestedGrant { audience: None, scope: &[], execution: false, htm: None, htu: None },
         caller: None,
     }
 }
@@ -404,7 +404,7 @@ fn a_test_that_does_not_end_fails_in_time() {
     let outcomes = bundle.test();
     let took = Clock::system().boot().saturating_sub(began);
     let [outcome] = outcomes.as_slice() else { panic!("{outcomes:?}") };
-    assert_eq!((outcome.passed, outcome.detail.as_str()), (false, "did not end in time"));
+    assert_eq!((outcome.passed, outcome.detail.as_str()), (false, "exceeded its deadline"));
     assert!(took >= limits::POLICY_TEST_DEADLINE && took < limits::POLICY_TEST_DEADLINE * 5, "{took:?}");
 }
 
@@ -462,8 +462,8 @@ fn about_agents(rule: &str) -> Result<Bundle, Error> {
 
 fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
     let (capabilities, metadata) = (BTreeSet::from(["db.read".to_owned()]), BTreeMap::new());
-    let question = identity::Question {
-        request: identity::Request {
+    let question = identity::PolicyInput {
+        request: identity::RequestedIdentity {
             agent_name: "planner",
             platform: "mcp",
             capabilities: &capabilities,
@@ -523,7 +523,7 @@ const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/sessi
 fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKind> {
     let aud = ["https://fabric.example".to_owned()];
     let (sub_id, claims) = (serde_json::json!({"format": "email", "email": "a@b.example"}), Map::new());
-    let set = signals::AskedSet {
+    let set = signals::SetInput {
         iss: "https://idp.example",
         jti: "7f3c",
         iat: 1_800_000_000,
@@ -532,7 +532,7 @@ fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKi
         sub_id: &sub_id,
         events: BTreeMap::from([(REVOKED, &claims)]),
     };
-    match bundle.decide_signal(&signals::Question { set, caller, is_signed: caller.is_none() }) {
+    match bundle.decide_signal(&signals::PolicyInput { set, caller, is_signed: caller.is_none() }) {
         Ok(permit) => Ok(permit.effect(REVOKED).expect("every event has an effect").clone()),
         Err(denial) => Err(denial.kind),
     }

@@ -16,15 +16,16 @@ use serde_json::Value;
 use trust_fabric::clock::Timestamp;
 use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
-use trust_fabric::policy::signals::{EventEffect, Question};
+use trust_fabric::policy::signals::{EventEffect, PolicyInput};
 use trust_fabric::policy::{Bundle, Source};
+use trust_fabric::receiver;
 use trust_fabric::state::RevocationIndex;
 use trust_fabric::state::command::Tool;
 use trust_fabric::token::BodyHash;
 use trust_fabric::token::foreign::Credential;
 use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
-use trust_fabric::token::security_event::{Rules, Set};
+use trust_fabric::token::security_event::{Rules, SecurityEventToken};
 use trust_fabric::token::signature_cache::SignatureCache;
 use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace, Verified};
 
@@ -310,8 +311,9 @@ fn specification_examples_have_the_stated_effect() {
     let now = Timestamp::from_secs(1_800_000_000);
     let rules = Rules { audiences: &audiences, algorithms: &[], iss: "https://idp.example", now };
     for Example { name, spec, set, effect } in &examples {
-        let set = Set::from_json(set.clone(), &rules).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let question = Question { set: set.asked(), caller: None, is_signed: true };
+        let set = SecurityEventToken::from_json(set.clone(), &rules)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let question = PolicyInput { set: receiver::set_input(&set), caller: None, is_signed: true };
         let permit = policy.decide_signal(&question).unwrap_or_else(|denial| panic!("{name}: {denial:?}"));
         let family = || effect["family"].as_str().expect("family").to_owned();
         let expected = match effect["effect"].as_str().expect("effect") {

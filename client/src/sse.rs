@@ -1,31 +1,27 @@
-//! An event stream as it comes from a node (WHATWG HTML §9.2): bytes in, events out, with a limit on what one may
-//! be.
+//! Parser for a server-sent event stream (WHATWG HTML §9.2), with a size limit per event.
 
 use std::collections::VecDeque;
 use std::mem;
 
 use crate::limits;
 
-/// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// The last id that was told, with this event or before it.
+    /// The last event id received, with this event or before it.
     pub last_id: Option<String>,
-    /// `event:`.
     pub kind: String,
-    /// `data:`.
     pub data: String,
 }
 
-/// A line, or an event, beyond [`limits::EVENT_BYTES_MAX`], or text that is not UTF-8.
+/// A line or event beyond [`limits::EVENT_BYTES_MAX`], or text that is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Reads events from bytes as they come.
+/// Incremental parser.
 #[derive(Debug, Default)]
 pub struct Parser {
     line: Vec<u8>,
-    /// The last byte was a carriage return: a line feed behind it ends no other line.
+    /// The last byte was a carriage return: a following line feed ends no other line.
     is_after_return: bool,
     event: Event,
     ready: VecDeque<Event>,
@@ -33,10 +29,10 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Takes more bytes.
+    /// Parses more bytes.
     ///
     /// # Errors
-    /// [`Malformed`]; nothing is to be read of this stream any more.
+    /// [`Malformed`]; the stream must then be closed.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         for byte in bytes {
             let is_after_return = mem::replace(&mut self.is_after_return, *byte == b'\r');
@@ -53,12 +49,12 @@ impl Parser {
         Ok(())
     }
 
-    /// The next event that is complete.
+    /// The next complete event.
     pub fn pop(&mut self) -> Option<Event> {
         self.ready.pop_front()
     }
 
-    /// The last id that was told; what is asked for to go on from here.
+    /// The last event id received, for resuming.
     #[must_use]
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
@@ -83,7 +79,7 @@ impl Parser {
             "id" if !value.contains('\0') => {
                 self.last_id = Some(value.to_owned()).filter(|id| !id.is_empty());
             }
-            // A comment, `retry`, and what there may be one day.
+            // A comment, `retry`, and unknown fields.
             _ => {}
         }
         Ok(())
@@ -91,7 +87,7 @@ impl Parser {
 
     fn end_event(&mut self) {
         let mut event = mem::take(&mut self.event);
-        // Without data it is no event, though its id counts.
+        // Without data it is no event, but its id counts.
         if event.data.pop().is_some() {
             event.last_id.clone_from(&self.last_id);
             self.ready.push_back(event);
@@ -112,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_whatever_ends_their_lines_and_however_their_bytes_come() {
+    fn events_parse_for_all_line_ends_and_chunkings() {
         let text = "retry: 3000\nid: a-1\n\n: ping\n\nid: a-2\nevent: tool\ndata: {\"x\":1}\n\nevent: denial\ndata:y\ndata: z\n\n\
                     data\n\nevent: key\n\nid\ndata: end\n\ndata: cut off";
         let expected = [
@@ -140,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_and_an_event_are_read_to_the_limit_and_no_further() {
+    fn line_and_event_are_read_to_the_limit() {
         let line = |bytes: usize| format!("data: {}\n\n", "x".repeat(bytes - "data: ".len()));
         assert_eq!(Parser::default().push(line(limits::EVENT_BYTES_MAX).as_bytes()), Ok(()));
         assert_eq!(Parser::default().push(line(limits::EVENT_BYTES_MAX + 1).as_bytes()), Err(Malformed));

@@ -5,8 +5,8 @@ use axum::http::{HeaderMap, Method, Uri};
 
 use super::error::Error;
 use crate::id::{Digest128, DigestKind};
-use crate::limits;
 use crate::state::{self, Idempotency};
+use crate::{limits, text};
 
 /// The key as it was sent; `None` without one.
 ///
@@ -16,9 +16,7 @@ pub fn key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim_matches('"');
-    let well_formed = (1..=limits::OPAQUE_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_graphic())
-        && values.next().is_none();
+    let well_formed = text::is_printable(text, limits::OPAQUE_BYTES_MAX) && values.next().is_none();
     if well_formed {
         Ok(Some(text.to_owned()))
     } else {

@@ -20,7 +20,7 @@ pub(crate) use self::issuer::credential;
 use self::output::Page;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
-use crate::api::listener::{self, Caps, Kind, Places};
+use crate::api::listener::{self, Caps, ConnectionLimiter, Kind};
 use crate::clock::Clock;
 use crate::cluster::FreshnessMode;
 use crate::config::{self, Config};
@@ -147,7 +147,7 @@ pub async fn run(
 
     let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
     let router = demo_issuer::router(issuer);
-    let room = Places::new(Caps::default(), limits::CONNECTIONS_MAX);
+    let room = ConnectionLimiter::new(Caps::default(), limits::CONNECTIONS_MAX);
     let issuing = listener::serve(socket, Kind::Plain, router, room, Metrics::new()?, shutdown.clone());
     // Issuer and broker stop together.
     let serving = async {

@@ -37,7 +37,7 @@ pub(super) struct Places {
 pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
     // The demo is not part of the broker, so the broker's own ports are not excluded.
     let rules = Rules { allow_loopback_http: true, own_ports: BTreeSet::new(), ..Rules::default() };
-    let documents = Client::new(outbound::client::Limits::default(), Guard::new(rules))
+    let documents = Client::new(outbound::client::CallLimits::default(), Guard::new(rules))
         .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
     let broker = NodeClient::new(&places.broker)?;
     until_ready(&broker).await?;

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Error;
-use super::request::{is_absolute_uri, is_printable};
-use crate::limits;
 use crate::token::BodyHash;
+use crate::{limits, text};
 
 /// Binds a token to one HTTP action. Unknown fields are refused: dropping a constraint silently would widen the token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -39,7 +38,7 @@ impl ExecutionScope {
         }
         let htu = self.htu.as_deref().ok_or(invalid("execution_scope.htu", "is required"))?;
         // RFC 9449 §4.2: "without query and fragment parts".
-        if !is_absolute_uri(htu) || htu.contains('?') {
+        if !text::is_absolute_uri(htu) || htu.contains('?') {
             return Err(invalid("execution_scope.htu", "must be an absolute URI without query and fragment"));
         }
         for (field, value, bytes_max) in [
@@ -47,7 +46,7 @@ impl ExecutionScope {
             ("execution_scope.exec_act", &self.exec_act, limits::OPAQUE_BYTES_MAX),
             ("execution_scope.target", &self.target, limits::URI_BYTES_MAX),
         ] {
-            if value.as_deref().is_some_and(|value| !is_printable(value, bytes_max)) {
+            if value.as_deref().is_some_and(|value| !text::is_printable(value, bytes_max)) {
                 return Err(invalid(field, "must be printable ASCII without spaces, within its limit"));
             }
         }

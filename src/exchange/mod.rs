@@ -27,7 +27,7 @@ use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
-use crate::policy::exchange::{Party, Permit, Question, Request as Asked};
+use crate::policy::exchange::{Allow, Party, PolicyInput, RequestedGrant};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{self, CallerFacts, Fresh, Idempotency, MintedToken, State};
 use crate::telemetry::Metrics;
@@ -213,16 +213,16 @@ impl Exchange {
         Ok(credential)
     }
 
-    fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Permit, Error> {
+    fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Allow, Error> {
         let policy = self.policy.load();
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let subject_act = actors(pair.subject());
         let actor_act = pair.actor().map(actors).unwrap_or_default();
         let execution = request.execution_scope.as_ref();
-        let decision = policy.decide_exchange(&Question {
+        let decision = policy.decide_exchange(&PolicyInput {
             subject: party(pair.subject(), &subject_act),
             actor: pair.actor().map(|actor| party(actor, &actor_act)),
-            request: Asked {
+            request: RequestedGrant {
                 audience: request.audience.as_deref(),
                 scope: &request.scope,
                 execution: execution.is_some(),

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use super::Error;
 use super::delegation::Pair;
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::policy::exchange::Permit;
+use crate::policy::exchange::Allow;
 use crate::token::foreign::Credential;
 
-/// Content of the new token. Only [`narrow`] makes one, from a [`Permit`] and a [`Pair`].
+/// Content of the new token. Only [`narrow`] makes one, from an [`Allow`] and a [`Pair`].
 #[derive(Debug)]
 pub struct Grant {
-    permit: Permit,
+    permit: Allow,
     pair: Pair,
     capabilities: BTreeSet<String>,
     scope: BTreeSet<String>,
@@ -24,7 +24,7 @@ pub struct Grant {
 impl Grant {
     /// Decision of the policy.
     #[must_use]
-    pub fn permit(&self) -> &Permit {
+    pub fn permit(&self) -> &Allow {
         &self.permit
     }
 
@@ -62,7 +62,7 @@ impl Grant {
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
 pub fn narrow(
-    permit: Permit,
+    permit: Allow,
     pair: Pair,
     requested: &[String],
     containment: &Containment,
@@ -106,7 +106,7 @@ fn has_scope(party: &Credential, word: &String) -> bool {
 
 /// "Blast radius = the smaller; not comparable: 403."
 fn smallest<'p>(
-    permit: &Permit,
+    permit: &Allow,
     parties: impl Iterator<Item = &'p Credential>,
     containment: &Containment,
 ) -> Result<Option<BlastRadius>, Error> {

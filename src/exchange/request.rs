@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::limits;
 use crate::token::CertificateDigest;
 use crate::token::foreign::Kind;
+use crate::{limits, text};
 
 use super::Error;
 use super::execution_scope::ExecutionScope;
@@ -160,7 +160,7 @@ fn actor(
 fn audience(audiences: Vec<String>, resources: Vec<String>) -> Result<Option<String>, Error> {
     for resource in &resources {
         // RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component".
-        if !is_absolute_uri(resource) {
+        if !text::is_absolute_uri(resource) {
             return Err(Error::Invalid {
                 field: "resource",
                 rule: "must be an absolute URI without a fragment",
@@ -174,7 +174,7 @@ fn audience(audiences: Vec<String>, resources: Vec<String>) -> Result<Option<Str
         return Err(Error::SeveralAudiences);
     }
     match only {
-        Some(audience) if !is_printable(&audience, limits::URI_BYTES_MAX) => {
+        Some(audience) if !text::is_printable(&audience, limits::URI_BYTES_MAX) => {
             Err(Error::Invalid { field: "audience", rule: "must be 1 to 2048 printable ASCII characters" })
         }
         only => Ok(only),
@@ -185,9 +185,7 @@ fn audience(audiences: Vec<String>, resources: Vec<String>) -> Result<Option<Str
 fn scope(text: &str) -> Result<Vec<String>, Error> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let well_formed = word.len() <= limits::CAPABILITY_BYTES_MAX
-            && word.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
-        if !well_formed {
+        if !text::is_scope_word(word) {
             return Err(Error::Invalid {
                 field: "scope",
                 rule: "must be words of up to 128 printable ASCII characters, separated by spaces",
@@ -201,21 +199,4 @@ fn scope(text: &str) -> Result<Vec<String>, Error> {
         return Err(Error::Invalid { field: "scope", rule: "has more than 128 words" });
     }
     Ok(words)
-}
-
-/// Whether `text` is an absolute URI without a fragment (RFC 3986 §4.3).
-#[must_use]
-pub fn is_absolute_uri(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once(':') else { return false };
-    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
-        && !rest.is_empty()
-        && is_printable(text, limits::URI_BYTES_MAX)
-        && !text.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
-}
-
-/// Whether `text` is 1 to `bytes_max` printable ASCII characters without spaces.
-#[must_use]
-pub fn is_printable(text: &str, bytes_max: usize) -> bool {
-    (1..=bytes_max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }

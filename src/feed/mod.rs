@@ -20,7 +20,7 @@ pub use frame::{Activity, ActivityKind, FeedId, KINDS, Kinds, Outcome};
 pub use subscriber::{Chunk, Reader};
 
 use self::frame::Frame;
-use self::subscriber_limit::Readers;
+use self::subscriber_limit::SubscriberLimiter;
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
 use crate::id::Incarnation;
@@ -125,7 +125,7 @@ struct Hub {
     end: watch::Receiver<EventId>,
     told: broadcast::Sender<Told>,
     activities: mpsc::Sender<(Timestamp, Activity)>,
-    readers: Readers,
+    subscribers: SubscriberLimiter,
     /// How many of them are about to read a page of the past.
     behind: AtomicUsize,
 }
@@ -138,15 +138,15 @@ impl Feed {
         let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_AT_ONCE);
         let end = parts.table.end();
         let place = *end.borrow();
-        let (readers, behind) = (Readers::default(), AtomicUsize::new(0));
-        let hub = Arc::new(Hub { parts, end, told, activities, readers, behind });
+        let (subscribers, behind) = (SubscriberLimiter::default(), AtomicUsize::new(0));
+        let hub = Arc::new(Hub { parts, end, told, activities, subscribers, behind });
         (Self(Arc::clone(&hub)), Teller { hub, place, activities: queue })
     }
 
     /// Tells what somebody has done, if anybody reads; else it is not even put into words. Never waits: what is
     /// too much is not told.
     pub fn activity(&self, what: impl FnOnce() -> Activity) {
-        if !self.0.readers.is_any() {
+        if !self.0.subscribers.has_subscribers() {
             return;
         }
         if self.0.activities.try_send((self.0.parts.clock.now(), what())).is_err() {
@@ -169,7 +169,7 @@ impl Feed {
         let incarnation = hub.parts.table.incarnation().ok_or(Error::NotNow)?;
         // Counted and listening first, and then asked for the end: the teller passes over what is before an end
         // at which nobody read, and tells what is behind it. So it is with the end of the node.
-        let place = hub.readers.enter(caller, &hub.parts.metrics)?;
+        let permit = hub.subscribers.acquire(caller, &hub.parts.metrics)?;
         let live = hub.told.subscribe();
         if hub.parts.shutdown.is_cancelled() {
             return Err(Error::NotNow);
@@ -182,7 +182,7 @@ impl Feed {
             }
             Some(_) => subscriber::Start::Reset(self.first_between(begin, end)?),
         };
-        Ok(Reader::new(Arc::clone(hub), (place, live), incarnation, kinds, (start, end)))
+        Ok(Reader::new(Arc::clone(hub), (permit, live), incarnation, kinds, (start, end)))
     }
 
     fn first_between(&self, begin: EventId, end: EventId) -> Result<Option<EventId>, Corrupt> {
@@ -238,7 +238,7 @@ impl Teller {
     /// Tells a page of rows before `end`. Whether there may be more.
     fn tell_rows(&mut self, end: EventId) -> bool {
         let Parts { table, unit_id, .. } = &self.hub.parts;
-        let incarnation = table.incarnation().filter(|_| self.hub.readers.is_any());
+        let incarnation = table.incarnation().filter(|_| self.hub.subscribers.has_subscribers());
         let Some(incarnation) = incarnation else {
             // Who comes now reads from the table what was passed over.
             self.place = end;

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::frame::{self, FeedId, Frame, Kinds};
-use super::subscriber_limit::Place;
+use super::subscriber_limit::SubscriberPermit;
 use super::{Hub, Told};
 use crate::id::Incarnation;
 use crate::limits;
@@ -62,13 +62,13 @@ pub struct Reader {
     /// The last event that was looked at, and the last whose id was told.
     passed: Option<EventId>,
     told: Option<EventId>,
-    _place: Place,
+    _permit: SubscriberPermit,
 }
 
 impl Reader {
     pub(super) fn new(
         hub: Arc<Hub>,
-        (place, live): (Place, broadcast::Receiver<Told>),
+        (permit, live): (SubscriberPermit, broadcast::Receiver<Told>),
         incarnation: Incarnation,
         kinds: Kinds,
         (start, end): (Start, EventId),
@@ -99,7 +99,7 @@ impl Reader {
             next,
             passed,
             told: passed,
-            _place: place,
+            _permit: permit,
         }
     }
 

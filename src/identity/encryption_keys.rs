@@ -73,7 +73,7 @@ impl Identity {
     ///
     /// 1. agent identity is configured
     /// 2. `workload_id` is an identifier
-    /// 3. the bearer token is its subject's own ([`Credential::is_its_subjects_own`])
+    /// 3. the bearer token is its subject's own ([`Credential::is_first_hand`])
     /// 4. its subject is `workload_id`
     /// 5. the key is public, for encryption, and not weak
     /// 6. an agent is active; the quotas per subject and per trust domain are not reached
@@ -89,7 +89,7 @@ impl Identity {
     ) -> Result<Registered, Error> {
         drop(self.configured()?);
         let workload_id: WorkloadId = workload_id.parse()?;
-        let bearer = bearer.filter(|bearer| bearer.is_its_subjects_own()).ok_or(Error::NotItsOwn)?;
+        let bearer = bearer.filter(|bearer| bearer.is_first_hand()).ok_or(Error::NotItsOwn)?;
         if *bearer.sub() != workload_id {
             return Err(Error::AnotherSubject);
         }
@@ -121,7 +121,7 @@ impl Identity {
     ) -> Result<(), Error> {
         let workload_id: WorkloadId = workload_id.parse()?;
         match bearer {
-            Some(bearer) if *bearer.sub() == workload_id && bearer.is_its_subjects_own() => {}
+            Some(bearer) if *bearer.sub() == workload_id && bearer.is_first_hand() => {}
             Some(bearer) if *bearer.sub() == workload_id => return Err(Error::NotItsOwn),
             _ if !workload_id.is_agent_of(&self.trust_domain) => return Err(Error::NotItsIssuer),
             _ => {

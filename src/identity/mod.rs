@@ -24,7 +24,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, LogPosition, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::policy::blast_radius::Containment;
-use crate::policy::identity::{Parent, Permit, Question, Request as Asked};
+use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
     self, Agent, AgentStanding, CallerFacts, Current, Fresh, Idempotency, IssuedAgent, Metadata,
@@ -268,12 +268,12 @@ impl Identity {
         metadata: &BTreeMap<String, String>,
         parent: Option<&IssuedAgent>,
         caller: Option<&str>,
-    ) -> Result<Permit, Error> {
+    ) -> Result<Allow, Error> {
         let policy = self.configured()?;
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let radius = wanted.blast_radius.as_ref().map(ToString::to_string);
-        let decision = policy.decide_identity(&Question {
-            request: Asked {
+        let decision = policy.decide_identity(&PolicyInput {
+            request: RequestedIdentity {
                 agent_name,
                 platform,
                 capabilities: &wanted.capabilities,
@@ -325,7 +325,7 @@ impl Identity {
     fn mint(
         &self,
         issued: &IssuedAgent,
-        permit: &Permit,
+        permit: &Allow,
         (family, lineage): (String, Vec<Digest128>),
         moment: &Moment,
         key: &SigningKey,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Error, Request};
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::policy::identity::Permit;
+use crate::policy::identity::Allow;
 use crate::state::Agent;
 
 /// Requested rights of an agent: from a request within the limits of its parent, or from its record.
@@ -34,7 +34,7 @@ impl Wanted {
     }
 }
 
-/// Rights of an agent's record or token. Only [`narrow`] makes one, from a [`Permit`].
+/// Rights of an agent's record or token. Only [`narrow`] makes one, from an [`Allow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     capabilities: BTreeSet<String>,
@@ -72,7 +72,7 @@ impl Grant {
 ///
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
-pub(super) fn narrow(permit: &Permit, wanted: &Wanted, containment: &Containment) -> Result<Grant, Error> {
+pub(super) fn narrow(permit: &Allow, wanted: &Wanted, containment: &Containment) -> Result<Grant, Error> {
     let capabilities: BTreeSet<_> =
         wanted.capabilities.intersection(permit.capabilities()).cloned().collect();
     // "Nothing left: 403."

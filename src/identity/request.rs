@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Error;
 use crate::id::WorkloadId;
-use crate::policy::blast_radius::BlastRadius;
-use crate::{limits, policy};
+use crate::policy::blast_radius::{self, BlastRadius};
+use crate::{limits, text};
 
 /// Supported platforms.
 pub const PLATFORMS: [&str; 4] = ["mcp", "a2a", "watsonx", "custom"];
@@ -68,8 +68,7 @@ fn invalid(field: &'static str, rule: impl Into<String>) -> Error {
 fn agent_name(name: Option<String>) -> Result<String, Error> {
     const FIELD: &str = "agent_name";
     let name = name.ok_or_else(|| invalid(FIELD, "is required"))?;
-    let well_formed =
-        (1..=limits::AGENT_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    let well_formed = text::is_display(&name, limits::AGENT_NAME_BYTES_MAX);
     let rule = format!("must be 1 to {} bytes without control characters", limits::AGENT_NAME_BYTES_MAX);
     if well_formed { Ok(name) } else { Err(invalid(FIELD, rule)) }
 }
@@ -87,7 +86,7 @@ fn capabilities(words: Option<Vec<String>>) -> Result<BTreeSet<String>, Error> {
     if words.is_empty() {
         return Err(invalid(FIELD, "must not be empty"));
     }
-    if words.len() > limits::CAPABILITIES_MAX || !words.iter().all(|word| policy::is_scope_word(word)) {
+    if words.len() > limits::CAPABILITIES_MAX || !words.iter().all(|word| text::is_scope_word(word)) {
         let (most, bytes) = (limits::CAPABILITIES_MAX, limits::CAPABILITY_BYTES_MAX);
         let rule =
             format!("must be at most {most} words of 1 to {bytes} characters of a scope (RFC 6749 3.3)");
@@ -110,7 +109,7 @@ fn on_behalf_of(parent: String) -> Result<String, Error> {
 }
 
 fn blast_radius(text: &str) -> Result<BlastRadius, Error> {
-    text.parse().map_err(|error: policy::blast_radius::Error| invalid("max_blast_radius", error.to_string()))
+    text.parse().map_err(|error: blast_radius::Error| invalid("max_blast_radius", error.to_string()))
 }
 
 /// "`delegation_depth` absent at identity issue = 0" (contract §3, Delegation).
@@ -128,9 +127,7 @@ fn metadata(pairs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>,
     if pairs.len() > limits::METADATA_MAX {
         return Err(invalid(FIELD, format!("must have at most {} entries", limits::METADATA_MAX)));
     }
-    let is_named = |name: &String| {
-        (1..=limits::METADATA_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
-    };
+    let is_named = |name: &String| text::is_display(name, limits::METADATA_NAME_BYTES_MAX);
     if !pairs.keys().all(is_named) {
         let most = limits::METADATA_NAME_BYTES_MAX;
         let rule = format!("names must be 1 to {most} bytes without control characters");

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::replica::Core;
-use crate::api::listener::{self, Handshake, Kind, Places};
+use crate::api::listener::{self, ConnectionLimiter, Handshake, Kind};
 use crate::api::{App, Router, admin_socket};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::limits;
 use crate::telemetry::Metrics;
-use crate::tls::{self, Tls, With};
+use crate::tls::{self, RemoteEnd, Tls};
 
 /// Bound sockets. They are bound first at startup: a port in use is reported before anything is written.
 pub(super) struct Edge {
@@ -32,7 +32,7 @@ impl Edge {
             return Ok(Self { http, https: None });
         };
         let socket = bind(tls.address)?;
-        let tls = Tls::load(tls.files.clone(), With::Callers, clock.clone(), metrics.clone())?;
+        let tls = Tls::load(tls.files.clone(), RemoteEnd::Callers, clock.clone(), metrics.clone())?;
         Ok(Self { http, https: Some((socket, tls)) })
     }
 
@@ -46,7 +46,7 @@ impl Edge {
     pub(super) fn serve(
         self,
         router: &Router,
-        places: &Places,
+        limiter: &ConnectionLimiter,
         metrics: &Metrics,
         shutdown: &CancellationToken,
     ) -> Result<JoinSet<()>, Error> {
@@ -55,8 +55,8 @@ impl Edge {
         let mut listening = JoinSet::new();
         let mut serve_on = |socket, kind| {
             // Each listener has its own reserve: anonymous connections to one must not exhaust the other.
-            let (router, places) = (router.clone(), places.with_own_reserve());
-            let served = listener::serve(socket, kind, router, places, metrics.clone(), shutdown.clone());
+            let (router, limiter) = (router.clone(), limiter.with_own_reserve());
+            let served = listener::serve(socket, kind, router, limiter, metrics.clone(), shutdown.clone());
             listening.spawn(served);
         };
         serve_on(http, Kind::Plain);

@@ -24,7 +24,7 @@ use self::push_certificate::PushCertificate;
 use self::replica::{Core, start_core};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
-use crate::api::listener::{self, Places};
+use crate::api::listener::{self, ConnectionLimiter};
 use crate::api::rate_limit::Rates;
 use crate::api::{self, App, Front, Pressure};
 use crate::clock::Clock;
@@ -155,11 +155,11 @@ pub async fn start(
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
     reached_at(&mut config, address);
     let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
-    let places = Places::new(config.limits.connections, listener::connections_max()?);
+    let limiter = ConnectionLimiter::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 
     let front = Front::new(config.node.unit_id.clone(), config.listen.hosts.clone(), clock.clone());
-    let mut listener = edge.serve(&front.router(), &places, &metrics, &shutdown)?;
+    let mut listener = edge.serve(&front.router(), &limiter, &metrics, &shutdown)?;
     listener.spawn(readiness::tell(front.clone(), clock.clone(), shutdown.clone()));
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
     let core = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
@@ -332,7 +332,7 @@ async fn assemble(
 
 /// The HTTP client, and the task that reloads its client certificate.
 fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) -> Result<Client, Error> {
-    let client = Client::new(client::Limits::default(), Guard::new(config.outbound.clone()))?;
+    let client = Client::new(client::CallLimits::default(), Guard::new(config.outbound.clone()))?;
     if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
         let certificate = PushCertificate::load(files, client.clone(), clock.clone(), metrics.clone())?;
         core.background.spawn(certificate.follow());

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::limits;
 use crate::state::{Replicated, State};
 use crate::telemetry::Metrics;
-use crate::tls::{Tls, With};
+use crate::tls::{RemoteEnd, Tls};
 use crate::tools::audit::{self, Audit};
 
 /// The replica with its tasks and threads.
@@ -129,7 +129,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics
 async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Transport>, Error> {
     let Some(peers) = &config.cluster.peers else { return Ok(None) };
     let trust_domain = config.fabric.trust_domain.clone();
-    let tls = Tls::load(peers.files.clone(), With::Peers, clock.clone(), metrics.clone());
+    let tls = Tls::load(peers.files.clone(), RemoteEnd::Peers, clock.clone(), metrics.clone());
     let tls = tls.map_err(Error::PeerTls)?;
     let address = peers.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;

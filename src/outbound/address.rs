@@ -1,49 +1,48 @@
-//! Which addresses a call may go to. No names, no sockets: an address, who named it, and what the operator allows.
+//! Addresses that outbound calls may go to: pure rules over an address, the purpose of the call and the operator's
+//! settings.
 //!
-//! What is not part of the public Internet is refused by default, each range with its reason; IPv6 outside
-//! `2000::/3` too, so that a range that is assigned one day is not open before somebody looked at it.
+//! Addresses outside the public Internet are refused by default, each range with its reason; so is all IPv6 outside
+//! `2000::/3`, so that a range assigned later stays refused until it is reviewed.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Who named what is called.
+/// Purpose of a call, which determines who chose the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
-    /// A push, whose address a caller of this node chose.
+pub enum Purpose {
+    /// A push; a caller of this node chose its address.
     Push,
-    /// Keys, whose address stands in the configuration or in a document of an issuer that does.
+    /// Issuer keys; the address is from the configuration or from a document of a configured issuer.
     Keys,
 }
 
-/// Why an address is no part of the public Internet.
+/// Reason why an address is not part of the public Internet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `0.0.0.0/8` and `::`: on many systems this machine itself.
+    /// `0.0.0.0/8` and `::`: this host on many systems.
     Unspecified,
-    /// This machine.
     Loopback,
     /// RFC 1918.
     Private,
-    /// RFC 6598, behind the address translation of a provider.
+    /// RFC 6598, carrier-grade NAT.
     Shared,
     /// RFC 4193.
     UniqueLocal,
     /// RFC 3927 and RFC 4291 §2.5.6.
     LinkLocal,
-    /// Where clouds give credentials to whoever asks from within a machine.
+    /// Metadata services of clouds, which give credentials to processes of the host.
     Metadata,
     /// RFC 5737, RFC 3849 and RFC 9637.
     Documentation,
     /// RFC 2544.
     Benchmarking,
-    /// To many.
     Multicast,
-    /// An IPv4 address behind a translator (RFC 6052).
+    /// An IPv4 address behind a NAT64 translator (RFC 6052).
     Translated,
-    /// A form that carries an IPv4 address within an IPv6 one: a second spelling, or a tunnel.
+    /// An IPv6 address that embeds an IPv4 address: a second spelling, or a tunnel.
     Embedding,
-    /// Assigned to a protocol, withdrawn, or to nobody.
+    /// Assigned to a protocol, withdrawn or unassigned.
     Reserved,
 }
 
@@ -55,12 +54,12 @@ impl fmt::Display for Kind {
             Self::Private | Self::UniqueLocal => "a private address",
             Self::Shared => "a shared address (carrier-grade NAT)",
             Self::LinkLocal => "a link-local address",
-            Self::Metadata => "an address of a cloud's metadata",
-            Self::Documentation => "an address of documentation",
-            Self::Benchmarking => "an address of benchmarks",
+            Self::Metadata => "a cloud metadata address",
+            Self::Documentation => "a documentation address",
+            Self::Benchmarking => "a benchmarking address",
             Self::Multicast => "a multicast address",
             Self::Translated => "an address behind NAT64",
-            Self::Embedding => "an IPv4 address within an IPv6 one",
+            Self::Embedding => "an IPv6 address that embeds an IPv4 address",
             Self::Reserved => "a reserved address",
         })
     }
@@ -69,11 +68,10 @@ impl fmt::Display for Kind {
 /// How an operator can allow addresses of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allowance {
-    /// By the network they are in.
+    /// By a network that contains them.
     Network,
-    /// Each by itself: nobody means them who names a network.
+    /// One by one: a network that contains them does not include them.
     Address,
-    /// Not at all.
     Never,
 }
 
@@ -92,8 +90,7 @@ impl Kind {
         }
     }
 
-    /// Whether issuers' keys may be there without a word of the operator, who has named the issuer: clusters
-    /// live in such networks.
+    /// Whether issuer keys may be there by default: the operator has named the issuer, and clusters use such networks.
     const fn is_for_keys(self) -> bool {
         matches!(self, Self::Private | Self::Shared | Self::UniqueLocal)
     }
@@ -104,29 +101,29 @@ impl Kind {
     }
 }
 
-/// An address and how many of its leading bits count.
+/// A network prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     length: u8,
 }
 
-/// Why a text is no network that can be allowed.
+/// Refusal of a network that an operator allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// Not an address, a slash and a number of bits.
+    /// Not an address, a slash and a prefix length.
     #[error("must be a network such as 10.1.0.0/16 or fd12:3456:789a::/48")]
     Malformed,
-    /// Bits behind its length are set, so that two things may have been meant.
+    /// Bits after the prefix are set, so the intention is ambiguous.
     #[error("must be spelled as {0}")]
     HostBits(Network),
     /// Not within one of the ranges that are refused by default.
     #[error("must lie within one range that is refused without it, such as 10.0.0.0/8")]
     NotRefused,
-    /// Larger than one address where each must be named.
-    #[error("link-local and metadata addresses are named one by one, with /32 or /128")]
+    /// Larger than one address, where each must be named.
+    #[error("link-local and metadata addresses must be allowed one by one, with /32 or /128")]
     NotOneAddress,
-    /// Never called.
+    /// Addresses that are never called.
     #[error("is {0}, which is never called")]
     Never(Kind),
 }
@@ -145,14 +142,14 @@ impl Network {
         self.address
     }
 
-    /// Whether `address` is in it. IPv4 and IPv6 have no address in common.
+    /// Whether it contains `address`. IPv4 and IPv6 have no address in common.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
             && self.network_of(address) == self.network_of(self.address)
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether it contains all of `other`.
     fn covers(self, other: Self) -> bool {
         self.length <= other.length && self.contains(other.address)
     }
@@ -161,13 +158,13 @@ impl Network {
         self.length == bits_of(self.address)
     }
 
-    /// The leading bits of `address` that count here.
+    /// The prefix bits of `address`.
     fn network_of(self, address: IpAddr) -> u128 {
         let (bits, all) = match address {
             IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
             IpAddr::V6(address) => (address.to_bits(), 128),
         };
-        // Of a length of nothing no bit counts.
+        // With prefix length 0 no bit counts.
         bits.checked_shr(all - u32::from(self.length)).unwrap_or(0)
     }
 }
@@ -182,14 +179,14 @@ impl fmt::Display for Network {
     }
 }
 
-/// A network that an operator allows: one that says exactly what it is, and that would be refused without it.
+/// An allowed network: in canonical spelling, and refused by default.
 impl FromStr for Network {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let (address, length) = text.split_once('/').ok_or(NetworkError::Malformed)?;
         let address: IpAddr = address.parse().map_err(|_| NetworkError::Malformed)?;
-        // No sign, and no second spelling of a number.
+        // No sign and no second spelling of a number.
         let is_number = length.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number || (length.len() > 1 && length.starts_with('0')) {
             return Err(NetworkError::Malformed);
@@ -215,7 +212,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// The same network, from its first address.
+    /// The network with all bits after the prefix cleared.
     fn begin(self) -> Self {
         let behind = u32::from(bits_of(self.address) - self.length);
         let bits = self.network_of(self.address).checked_shl(behind).unwrap_or(0);
@@ -227,8 +224,8 @@ impl Network {
     }
 }
 
-/// Whether a call may go to `address`; else what it is.
-pub(super) fn judge(address: IpAddr, calls: Calls, allowed: &[Network]) -> Result<(), Kind> {
+/// Whether a call may go to `address`; the error is its kind.
+pub(super) fn check(address: IpAddr, purpose: Purpose, allowed: &[Network]) -> Result<(), Kind> {
     let Some(kind) = Kind::of(address) else { return Ok(()) };
     let mut named = allowed.iter().filter(|network| network.contains(address));
     let is_allowed = match kind.allowance() {
@@ -236,36 +233,36 @@ pub(super) fn judge(address: IpAddr, calls: Calls, allowed: &[Network]) -> Resul
         Allowance::Address => named.any(|network| network.is_one_address()),
         Allowance::Never => false,
     };
-    let is_usual = calls == Calls::Keys && kind.is_for_keys();
+    let is_usual = purpose == Purpose::Keys && kind.is_for_keys();
     if !(is_allowed || is_usual) {
         return Err(kind);
     }
-    // The translator goes on to the address within, which may be one that is not called itself.
+    // The translator forwards to the embedded address, which must be allowed too.
     match address {
-        IpAddr::V6(address) if kind == Kind::Translated => judge(within(address).into(), calls, allowed),
+        IpAddr::V6(address) if kind == Kind::Translated => check(within(address).into(), purpose, allowed),
         _ => Ok(()),
     }
 }
 
-/// The IPv4 address in the last bits (RFC 6052 §2.2, for a prefix of 96 bits).
+/// The IPv4 address in the last bits (RFC 6052 §2.2, prefix of 96 bits).
 const fn within(address: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b, c, d] = address.octets();
     Ipv4Addr::new(a, b, c, d)
 }
 
-/// What is refused without a word of the operator. The first range that contains an address says what it is, so
-/// single addresses come first and what is left of IPv6 last. From the registries of IANA for special purposes
-/// (RFC 6890), and what clouds document of their metadata.
+/// Ranges that are refused by default. The first range that contains an address determines its kind, so single
+/// addresses come first and the rest of IPv6 last. Sources: the IANA special-purpose registries (RFC 6890), and the
+/// documentation of clouds on their metadata services.
 const RANGES: &[(Network, Kind)] = &[
     (Network::v4(169, 254, 169, 254, 32), Kind::Metadata),
-    // Credentials of containers, on AWS.
+    // AWS credentials of containers.
     (Network::v4(169, 254, 170, 2, 32), Kind::Metadata),
     (Network::v4(169, 254, 170, 23, 32), Kind::Metadata),
     // Alibaba.
     (Network::v4(100, 100, 100, 200, 32), Kind::Metadata),
     // Oracle.
     (Network::v4(192, 0, 0, 192, 32), Kind::Metadata),
-    // Azure: looks public, and is the host of the machine.
+    // Azure: looks public, and is the host of the virtual machine.
     (Network::v4(168, 63, 129, 16, 32), Kind::Metadata),
     // AWS, containers on AWS, Google, Scaleway, Oracle.
     (Network::v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), Kind::Metadata),
@@ -281,7 +278,7 @@ const RANGES: &[(Network, Kind)] = &[
     (Network::v4(172, 16, 0, 0, 12), Kind::Private),
     (Network::v4(192, 0, 0, 0, 24), Kind::Reserved),
     (Network::v4(192, 0, 2, 0, 24), Kind::Documentation),
-    // 6to4 relays (RFC 7526), AS112 (RFC 7534, RFC 7535) and AMT (RFC 7450): no host has such an address.
+    // 6to4 relays (RFC 7526), AS112 (RFC 7534, RFC 7535) and AMT (RFC 7450): not addresses of hosts.
     (Network::v4(192, 31, 196, 0, 24), Kind::Reserved),
     (Network::v4(192, 52, 193, 0, 24), Kind::Reserved),
     (Network::v4(192, 88, 99, 0, 24), Kind::Reserved),
@@ -291,7 +288,7 @@ const RANGES: &[(Network, Kind)] = &[
     (Network::v4(198, 51, 100, 0, 24), Kind::Documentation),
     (Network::v4(203, 0, 113, 0, 24), Kind::Documentation),
     (Network::v4(224, 0, 0, 0, 4), Kind::Multicast),
-    // With 255.255.255.255.
+    // Includes 255.255.255.255.
     (Network::v4(240, 0, 0, 0, 4), Kind::Reserved),
     (Network::v6([0, 0, 0, 0, 0, 0, 0, 0], 128), Kind::Unspecified),
     (Network::v6([0, 0, 0, 0, 0, 0, 0, 1], 128), Kind::Loopback),
@@ -300,7 +297,7 @@ const RANGES: &[(Network, Kind)] = &[
     (Network::v6([0, 0, 0, 0, 0, 0xffff, 0, 0], 96), Kind::Embedding),
     (Network::v6([0, 0, 0, 0, 0xffff, 0, 0, 0], 96), Kind::Embedding),
     (Network::v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96), Kind::Translated),
-    // RFC 8215: where the IPv4 address stands in it depends on the translator.
+    // RFC 8215: the position of the IPv4 address depends on the translator.
     (Network::v6([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48), Kind::Embedding),
     (Network::v6([0x100, 0, 0, 0, 0, 0, 0, 0], 64), Kind::Reserved),
     // Teredo (RFC 4380), then benchmarks (RFC 5180) and the other protocols of 2001::/23 (RFC 2928).
@@ -316,7 +313,7 @@ const RANGES: &[(Network, Kind)] = &[
     (Network::v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), Kind::LinkLocal),
     (Network::v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), Kind::Reserved),
     (Network::v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), Kind::Multicast),
-    // What is not 2000::/3, from which alone addresses of hosts are assigned (RFC 4291 §2.4).
+    // All but 2000::/3, the only range from which addresses of hosts are assigned (RFC 4291 §2.4).
     (Network::v6([0, 0, 0, 0, 0, 0, 0, 0], 3), Kind::Reserved),
     (Network::v6([0x4000, 0, 0, 0, 0, 0, 0, 0], 2), Kind::Reserved),
     (Network::v6([0x8000, 0, 0, 0, 0, 0, 0, 0], 1), Kind::Reserved),

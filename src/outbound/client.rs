@@ -1,7 +1,7 @@
-//! The client of what this product calls by itself: one request with every limit on it.
+//! The HTTP client of the product's own calls: one request with limits on everything.
 //!
-//! No redirect is followed, no proxy is taken from the environment, nothing is decompressed, no cookie is kept. Whom
-//! it may call says the [`Guard`], of the URL before the call and of each address when it connects.
+//! It follows no redirect, takes no proxy from the environment, decompresses nothing and stores no cookie. The
+//! [`Guard`] checks the URL before the call, and each address when it connects.
 
 use std::error::Error as StdError;
 use std::io;
@@ -13,105 +13,102 @@ use chrono::DateTime;
 use reqwest::header::{self, HeaderMap, HeaderName};
 use reqwest::{Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 
-use super::address::{Calls, Kind};
-use super::call_limit::{Place, Places, Share};
-use super::guard::{Guard, PushUrl, Refused, UrlError};
-use super::resolver::{Guarded, Lookup, Machine, NoLookup};
+use super::address::{Kind, Purpose};
+use super::call_limit::{CallLimiter, CallPermit};
+use super::guard::{BlockedAddress, Guard, PushUrl, UrlError};
+use super::resolver::{GuardedResolver, Lookup, LookupLimitReached, SystemResolver};
 use crate::limits;
 
-/// Why there is no answer that can be used. Without addresses: who asked for the call may read it.
+/// Failure of a call. It names no address, because the client that caused the call may read it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The URL is not one that may be called.
+    /// The guard refuses the URL.
     #[error("address {0}")]
     Url(#[from] UrlError),
-    /// The host's name leads to no address that may be called. What it leads to is for the operator.
-    #[error("address of the host is not one that this node may call")]
+    /// The host's name resolves to no allowed address; the addresses are for the operator's log only.
+    #[error("host resolves to no address that this node may call")]
     AddressRefused(Kind),
-    /// The client could not be built from the machine's certificates.
+    /// The client could not be built from the host's certificates.
     #[error("http client could not be prepared")]
     Unprepared,
-    /// This node does too much at once to ask for the host's address: that is no fault of the host.
-    #[error("no place among the calls of this node")]
-    NoPlace,
-    /// No connection, or it broke.
+    /// A concurrency limit of this node was reached; the host is not at fault.
+    #[error("outbound call limit of this node reached")]
+    LimitReached,
+    /// No connection, or it was closed.
     #[error("host could not be reached")]
     Unreachable,
-    /// Not complete in time.
     #[error("host did not answer in time")]
     TimedOut,
-    /// The host answered with a redirect, which is never followed.
+    /// The host answered with a redirect, which is not followed.
     #[error("host answered with a redirect")]
     Redirected,
-    /// Any other answer than 200 where a document was fetched.
+    /// Another status than 200 for a fetch.
     #[error("host answered with status {0}")]
     Status(u16),
-    /// The answer is larger than the limit.
-    #[error("answer is too large")]
+    /// The response exceeds the limit.
+    #[error("response is too large")]
     TooLarge,
 }
 
-/// What one client may do.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Total time of one fetch, waiting for a place, connecting and reading included.
+pub struct CallLimits {
+    /// Total time of one fetch, including the wait for a permit.
     pub timeout: Duration,
-    /// Largest document.
+    /// Maximum document size.
     pub bytes_max: usize,
-    /// Longest wait for the place of a push.
-    pub push_place_wait: Duration,
-    /// Total time of one push that has its place, in the same way.
+    /// Maximum wait for the permit of a push.
+    pub push_permit_wait: Duration,
+    /// Total time of one push after its permit was granted.
     pub push_timeout: Duration,
-    /// Largest answer to a push that is read.
-    pub answer_bytes_max: usize,
+    /// Maximum bytes read of the response to a push.
+    pub response_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for CallLimits {
     fn default() -> Self {
         Self {
             timeout: limits::FETCH_TIMEOUT,
             bytes_max: limits::FETCH_BYTES_MAX,
-            push_place_wait: limits::PUSH_PLACE_WAIT_MAX,
+            push_permit_wait: limits::PUSH_PLACE_WAIT_MAX,
             push_timeout: limits::PUSH_TIMEOUT,
-            answer_bytes_max: limits::PUSH_ANSWER_BYTES_MAX,
+            response_bytes_max: limits::PUSH_ANSWER_BYTES_MAX,
         }
     }
 }
 
-/// What a receiver says to a push.
+/// Response of a receiver to a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushAnswer {
-    /// HTTP status, never one of a redirect.
+    /// HTTP status, not a redirect.
     pub status: u16,
-    /// How long it asks not to be called (RFC 9110 §10.2.3).
+    /// Requested pause (RFC 9110 §10.2.3).
     pub retry_after: Option<Duration>,
-    /// Not decompressed. It is read of 400 and 403, which may hold an `err` (RFC 8935 §2.3).
+    /// Not decompressed. Read only for 400 and 403, which may contain an `err` (RFC 8935 §2.3).
     pub body: Vec<u8>,
 }
 
-/// A place among the pushes, for one of them. Dropping it frees it.
 #[derive(Debug)]
-pub struct PushPlace {
+pub struct PushPermit {
     url: PushUrl,
-    _place: Place,
+    _permit: CallPermit,
 }
 
-/// The HTTP client. Cheap to clone; clones share connections and places.
+/// The HTTP client. Cheap to clone; clones share connections and limits.
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Guard,
-    limits: Limits,
-    /// Pushes and fetches have nothing in common: a connection that one may open is none that the other may use, and
-    /// receivers that do not answer take no place of issuers' keys.
-    pushes: Line,
-    fetches: Line,
+    limits: CallLimits,
+    /// Pushes and fetches share nothing: a connection of one kind must not be used by the other, and receivers that do
+    /// not respond must not block the fetch of issuer keys.
+    pushes: CallPool,
+    fetches: CallPool,
 }
 
-/// Connections, and how many calls may be under way.
+/// Connections and concurrency limit of one kind of call.
 #[derive(Clone, Debug)]
-struct Line {
+struct CallPool {
     http: Arc<ArcSwap<reqwest::Client>>,
-    places: Places,
+    limiter: CallLimiter,
 }
 
 impl Client {
@@ -119,95 +116,87 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Unprepared`].
-    pub fn new(limits: Limits, guard: Guard) -> Result<Self, Error> {
-        Self::with_lookups(limits, guard, || Arc::new(Machine::new()))
+    pub fn new(limits: CallLimits, guard: Guard) -> Result<Self, Error> {
+        Self::with_lookups(limits, guard, || Arc::new(SystemResolver::new()))
     }
 
     fn with_lookups(
-        limits: Limits,
+        limits: CallLimits,
         guard: Guard,
         lookup: impl Fn() -> Arc<dyn Lookup>,
     ) -> Result<Self, Error> {
-        let line = |calls| Line::new(Guarded { guard: guard.clone(), calls, lookup: lookup() });
-        let (pushes, fetches) = (line(Calls::Push)?, line(Calls::Keys)?);
+        let line =
+            |purpose| CallPool::new(GuardedResolver { guard: guard.clone(), purpose, lookup: lookup() });
+        let (pushes, fetches) = (line(Purpose::Push)?, line(Purpose::Keys)?);
         Ok(Self { guard, limits, pushes, fetches })
     }
 
-    /// Presents a client certificate with every push from now on (RFC 8935 §4): certificate and private key as one PEM
-    /// text. Connections that presented another are not used again.
+    /// Presents a client certificate with every later push (RFC 8935 §4): certificate and private key as one PEM text.
+    /// Connections with the previous certificate are not reused.
     ///
     /// # Errors
-    /// [`Error::Unprepared`], also if the text holds no usable pair; the certificate before stays in use.
+    /// [`Error::Unprepared`], also if the text holds no usable pair; the previous certificate stays in use.
     pub fn present(&self, pem: &[u8]) -> Result<(), Error> {
-        let guarded =
-            Guarded { guard: self.guard.clone(), calls: Calls::Push, lookup: Arc::new(Machine::new()) };
+        let guarded = GuardedResolver {
+            guard: self.guard.clone(),
+            purpose: Purpose::Push,
+            lookup: Arc::new(SystemResolver::new()),
+        };
         self.pushes.http.store(Arc::new(http(guarded, Some(pem))?));
         Ok(())
     }
 
-    /// What says whom this client may call.
+    /// The guard of this client.
     #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// The document at `address`, which issuers' keys may be fetched from.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// Fetches the document at `address`, a location of issuer keys.
     pub async fn fetch(&self, address: &str) -> Result<Vec<u8>, Error> {
-        let url = self.guard.checked(address, Calls::Keys)?;
+        let url = self.guard.checked(address, Purpose::Keys)?;
         let within = self.limits.timeout;
         self.fetches
             .call(&url, within, async {
-                let answer = send(self.fetches.http.load().get(url.clone())).await?;
-                if answer.status() != StatusCode::OK {
-                    return Err(Error::Status(answer.status().as_u16()));
+                let response = send(self.fetches.http.load().get(url.clone())).await?;
+                if response.status() != StatusCode::OK {
+                    return Err(Error::Status(response.status().as_u16()));
                 }
-                read(answer, self.limits.bytes_max).await
+                read(response, self.limits.bytes_max).await
             })
             .await
     }
 
-    /// A place for a push to `url` on behalf of `owner`, whose pushes take their share of the places and no more;
-    /// [`Error::NoPlace`] if there is none in time.
+    /// A permit for a push to `url` on behalf of `owner`, whose concurrent pushes are limited.
     ///
     /// # Errors
-    /// [`Error::NoPlace`].
-    pub async fn push_place(&self, url: PushUrl, owner: &str) -> Result<PushPlace, Error> {
-        let (owner, host) = (owner.to_owned(), host_of(url.url()));
-        let shares = [
-            (Share::OwnerAtHost(owner.clone(), host.clone()), limits::PUSHES_PER_OWNER_AT_HOST_MAX),
-            (Share::Owner(owner), limits::PUSHES_PER_OWNER_MAX),
-            (Share::Host(host), limits::OUTBOUND_PER_HOST_MAX),
-        ];
-        let place = tokio::time::timeout(self.limits.push_place_wait, self.pushes.places.take(shares)).await;
-        let place = place.ok().flatten().ok_or(Error::NoPlace)?;
-        Ok(PushPlace { url, _place: place })
+    /// [`Error::LimitReached`] if none was free in time.
+    pub async fn push_permit(&self, url: PushUrl, owner: &str) -> Result<PushPermit, Error> {
+        let permit = self.pushes.limiter.acquire_for(owner, host_of(url.url()));
+        let permit = tokio::time::timeout(self.limits.push_permit_wait, permit).await;
+        let permit = permit.ok().flatten().ok_or(Error::LimitReached)?;
+        Ok(PushPermit { url, _permit: permit })
     }
 
-    /// Pushes a security event token (RFC 8935 §2). Every answer but a redirect is one.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn push(&self, place: PushPlace, body: String) -> Result<PushAnswer, Error> {
-        let url = place.url.url();
-        // By these rules, should another guard have made the URL.
-        self.guard.judge(url, Calls::Push)?;
+    /// Pushes a security event token (RFC 8935 §2). Every response but a redirect is a result.
+    pub async fn push(&self, permit: PushPermit, body: String) -> Result<PushAnswer, Error> {
+        let url = permit.url.url();
+        // Checked again: another guard may have created the URL.
+        self.guard.check(url, Purpose::Push)?;
         let request = self.pushes.http.load().post(url.clone());
         let request = request
             .header(header::CONTENT_TYPE, "application/secevent+jwt")
             .header(header::ACCEPT, "application/json")
             .body(body);
         let pushed = async {
-            let answer = send(request).await?;
-            let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
-            // Whoever took an event has it, however its answer goes on.
+            let response = send(request).await?;
+            let (status, retry_after) = (response.status(), retry_after(response.headers()));
+            // A receiver that reports success has the event, even if its response is malformed.
             let body = match status {
-                StatusCode::BAD_REQUEST => read(answer, self.limits.answer_bytes_max).await?,
-                // Its `err`, if there is one: the status counts also without it.
+                StatusCode::BAD_REQUEST => read(response, self.limits.response_bytes_max).await?,
+                // The body may contain an `err`; the status counts without it.
                 StatusCode::FORBIDDEN => {
-                    let body = read(answer, self.limits.answer_bytes_max);
+                    let body = read(response, self.limits.response_bytes_max);
                     tokio::time::timeout(limits::PUSH_REFUSAL_BODY_WAIT, body)
                         .await
                         .map_or_else(|_| Vec::new(), Result::unwrap_or_default)
@@ -220,13 +209,13 @@ impl Client {
     }
 }
 
-impl Line {
-    fn new(resolver: Guarded) -> Result<Self, Error> {
+impl CallPool {
+    fn new(resolver: GuardedResolver) -> Result<Self, Error> {
         let http = Arc::new(ArcSwap::from_pointee(http(resolver, None)?));
-        Ok(Self { http, places: Places::new(limits::OUTBOUND_CALLS_MAX) })
+        Ok(Self { http, limiter: CallLimiter::new() })
     }
 
-    /// `call`, when there is a place for the host of `url`; all of it `within` its time.
+    /// Runs `call` once there is a permit for the host of `url`; both take at most `within`.
     async fn call<T>(
         &self,
         url: &Url,
@@ -234,16 +223,15 @@ impl Line {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let in_turn = async {
-            let share = (Share::Host(host_of(url)), limits::OUTBOUND_PER_HOST_MAX);
-            let _place = self.places.take([share]).await;
+            let _permit = self.limiter.acquire(host_of(url)).await;
             call.await
         };
         tokio::time::timeout(within, in_turn).await.unwrap_or(Err(Error::TimedOut))
     }
 }
 
-/// Connections through `resolver`, with a client certificate if there is one.
-fn http(resolver: Guarded, certificate: Option<&[u8]>) -> Result<reqwest::Client, Error> {
+/// Connections through `resolver`, with an optional client certificate.
+fn http(resolver: GuardedResolver, certificate: Option<&[u8]>) -> Result<reqwest::Client, Error> {
     let unprepared = |_| Error::Unprepared;
     let mut http = reqwest::Client::builder()
         .redirect(redirect::Policy::none())
@@ -269,14 +257,14 @@ fn host_of(url: &Url) -> String {
 }
 
 async fn send(request: RequestBuilder) -> Result<Response, Error> {
-    let answer = request.send().await.map_err(|error| reason(&error))?;
-    if answer.status().is_redirection() { Err(Error::Redirected) } else { Ok(answer) }
+    let response = request.send().await.map_err(|error| reason(&error))?;
+    if response.status().is_redirection() { Err(Error::Redirected) } else { Ok(response) }
 }
 
-async fn read(mut answer: Response, bytes_max: usize) -> Result<Vec<u8>, Error> {
+async fn read(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
-    // The stated length is not believed: what counts is what arrives.
-    while let Some(chunk) = answer.chunk().await.map_err(|error| reason(&error))? {
+    // The stated length is not trusted; received bytes count.
+    while let Some(chunk) = response.chunk().await.map_err(|error| reason(&error))? {
         if body.len() + chunk.len() > bytes_max {
             return Err(Error::TooLarge);
         }
@@ -288,24 +276,24 @@ async fn read(mut answer: Response, bytes_max: usize) -> Result<Vec<u8>, Error> 
 fn reason(error: &reqwest::Error) -> Error {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
-        if let Some(Refused(kind)) = error.downcast_ref() {
+        if let Some(BlockedAddress(kind)) = error.downcast_ref() {
             return Error::AddressRefused(*kind);
         }
         let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if within.and_then(|within| within.downcast_ref::<NoLookup>()).is_some() {
-            return Error::NoPlace;
+        if within.and_then(|within| within.downcast_ref::<LookupLimitReached>()).is_some() {
+            return Error::LimitReached;
         }
         cause = error.source();
     }
     if error.is_timeout() { Error::TimedOut } else { Error::Unreachable }
 }
 
-/// In seconds, or as a date, which is read against the answer's own: its clock may differ from ours.
+/// Seconds, or a date compared with the `Date` of the response: the receiver's clock may differ from ours.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let stated = text(header::RETRY_AFTER)?;
     if stated.bytes().all(|byte| byte.is_ascii_digit()) && !stated.is_empty() {
-        // A number that has no place in 32 bits is as good as the largest that has.
+        // A number beyond 32 bits counts as the maximum.
         return Some(Duration::from_secs(stated.parse::<u32>().unwrap_or(u32::MAX).into()));
     }
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();

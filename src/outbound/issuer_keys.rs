@@ -1,12 +1,11 @@
-//! Issuers' keys: fetched, kept, refreshed, one set per issuer.
+//! Keys of issuers: fetched, cached and refreshed, one set per issuer.
 //!
-//! * Fresh keys (`KEYS_FRESH`, or what a SPIFFE bundle hints) are used without asking anybody.
-//! * Older ones are fetched again by whoever comes first; the others go on with what there is.
-//! * An unknown `kid` asks the source again, because the issuer may just have rotated.
-//! * But a source is asked at most once per `KEYS_NEGATIVE`, by any `kid` and after any failure: this
-//!   is the negative cache, and its size does not depend on what strangers send.
-//! * A source that fails, or gives a wrong document, changes nothing until `KEYS_STALE_MAX`; then its
-//!   issuer is refused, and no other.
+//! * Fresh keys (`KEYS_FRESH`, or the hint of a SPIFFE bundle) are used without a fetch.
+//! * Older keys are refreshed by one request; concurrent requests use the cached ones.
+//! * An unknown `kid` causes a fetch, because the issuer may have rotated.
+//! * A source is fetched at most once per `KEYS_NEGATIVE`, for any `kid` and after any failure: a negative cache whose
+//!   size does not depend on input.
+//! * A failed fetch or malformed document changes nothing until `KEYS_STALE_MAX`; then this issuer is refused.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,18 +25,18 @@ use crate::token::jws::Algorithm;
 use crate::token::key_set::{self, KeySet, Purpose, VerifyingKey};
 use crate::{json, limits, token};
 
-/// Why there is no key for a token.
+/// No key for a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The issuer's keys are known and none is for this token.
+    /// No key in the issuer's set fits the token.
     #[error(transparent)]
     Key(#[from] token::Error),
-    /// The issuer's keys are not known, or have not been confirmed for too long.
+    /// The issuer's keys were never fetched, or not confirmed for too long.
     #[error("keys of the issuer are not available")]
     Unavailable,
 }
 
-/// Why a source gave no keys.
+/// Failure of a key source.
 #[derive(Debug, thiserror::Error)]
 enum SourceError {
     #[error("fetch keys: {0}")]
@@ -56,7 +55,7 @@ enum SourceError {
     SequenceWentBack,
 }
 
-/// The keys of configured issuers, by the `iss` of each.
+/// The keys of the configured issuers, by `iss`.
 #[derive(Debug)]
 pub struct IssuerKeys {
     client: Client,
@@ -65,13 +64,13 @@ pub struct IssuerKeys {
     by_iss: HashMap<String, Source>,
 }
 
-/// Where one issuer's keys are, and what is known of them. All times are [`Clock::boot`].
+/// Key source of one issuer and its cached keys. All times are [`Clock::boot`].
 #[derive(Debug)]
 struct Source {
     iss: String,
     keys: KeySource,
     current: ArcSwapOption<Fetched>,
-    /// Held by the one request that fetches; the earliest time of the next fetch.
+    /// Locked by the request that fetches; the earliest time of the next fetch.
     next_fetch: Mutex<Duration>,
 }
 
@@ -95,15 +94,14 @@ impl Fetched {
     }
 }
 
-/// SPIFFE bundle §4.1.2: a bundle hints how often to check for updates; held within our own bounds.
+/// SPIFFE bundle §4.1.2: the refresh hint, within our own bounds.
 fn fresh_for(keys: &KeySet) -> Duration {
     let hint = keys.refresh_hint().unwrap_or(limits::KEYS_FRESH);
     hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::KEYS_FRESH)
 }
 
 impl IssuerKeys {
-    /// The keys of these issuers, each with its `iss` and where they are; nothing is fetched before it is
-    /// needed.
+    /// Keys of these issuers, each with its `iss` and source. Nothing is fetched before it is needed.
     #[must_use]
     pub fn new<'a>(
         issuers: impl IntoIterator<Item = (&'a str, &'a KeySource)>,
@@ -126,7 +124,7 @@ impl IssuerKeys {
     /// The key of the issuer `iss` that must verify a token with this `kid` and `algorithm`.
     ///
     /// # Errors
-    /// [`Error::Key`] as [`KeySet::select`], also for an issuer that is not one of these;
+    /// [`Error::Key`] as [`KeySet::select`], also for an unknown issuer; [`Error::Unavailable`].
     /// [`Error::Unavailable`].
     pub async fn key_for(
         &self,
@@ -142,14 +140,14 @@ impl IssuerKeys {
                 Err(token::Error::UnknownKey) => {}
                 selected if fetched.is_fresh(boot) => return Ok(selected?),
                 selected => {
-                    // Whoever finds the source free asks it; the others do not wait.
+                    // The request that gets the lock fetches; the others do not wait.
                     let Ok(next_fetch) = source.next_fetch.try_lock() else { return Ok(selected?) };
                     self.refresh(source, next_fetch).await;
                     return self.known(source, kid, algorithm);
                 }
             }
         }
-        // No keys, or none of this name: worth waiting for whoever is fetching.
+        // Without a usable key it waits for the request that fetches.
         let next_fetch = source.next_fetch.lock().await;
         let during = source.current.load_full().filter(|fetched| fetched.is_usable(self.clock.boot()));
         if before.as_ref().map(Arc::as_ptr) == during.as_ref().map(Arc::as_ptr) {
@@ -158,15 +156,15 @@ impl IssuerKeys {
         self.known(source, kid, algorithm)
     }
 
-    /// Whether the keys of `iss` are those of a fetch that began at `boot` or later ([`Clock::boot`]): then a key
-    /// that is not among them is not there.
+    /// Whether the keys of `iss` are from a fetch that began at `boot` ([`Clock::boot`]) or later: then an absent key is
+    /// withdrawn.
     #[must_use]
     pub fn is_known_since(&self, iss: &str, boot: Duration) -> bool {
         let fetched = self.by_iss.get(iss).and_then(|source| source.current.load_full());
         fetched.is_some_and(|fetched| fetched.at >= boot)
     }
 
-    /// The answer from what is known now.
+    /// The result from the cached keys.
     fn known(
         &self,
         source: &Source,
@@ -178,13 +176,13 @@ impl IssuerKeys {
         Ok(fetched.ok_or(Error::Unavailable)?.keys.select(kid, algorithm)?)
     }
 
-    /// Fetches once if the source may be asked again. A failure is logged and changes nothing.
+    /// Fetches once, if the source may be asked again. A failure is logged and changes nothing.
     async fn refresh(&self, source: &Source, mut next_fetch: tokio::sync::MutexGuard<'_, Duration>) {
         let begun = self.clock.boot();
         if begun < *next_fetch {
             return;
         }
-        // If the caller goes away in the middle, the next one need not wait long.
+        // If this request is cancelled, the next one waits only briefly.
         *next_fetch = begun + limits::KEYS_ABANDONED;
         let outcome = self.fetch(source).await.and_then(|keys| {
             let current = source.current.load();
@@ -198,13 +196,13 @@ impl IssuerKeys {
                 *next_fetch = ended + fresh_for(&keys).min(limits::KEYS_NEGATIVE);
                 self.metrics.issuer_key_fetch("fetched");
                 tracing::debug!(issuer = source.iss, keys = keys.len(), "issuer keys fetched");
-                // The age counts from before the fetch: the source may have answered at once.
+                // The age counts from the start of the fetch: the document may have been created then.
                 source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
             }
             Err(error) => {
                 *next_fetch = ended + limits::KEYS_NEGATIVE;
                 self.metrics.issuer_key_fetch("failed");
-                tracing::warn!(issuer = source.iss, %error, "issuer keys not refreshed");
+                tracing::warn!(issuer = source.iss, %error, "failed to refresh issuer keys");
             }
         }
     }
@@ -229,7 +227,7 @@ impl IssuerKeys {
         Ok(KeySet::parse(&document, purpose)?)
     }
 
-    /// `jwks_uri` of the issuer's own document at `address`.
+    /// `jwks_uri` of the discovery document at `address`.
     async fn discover(&self, iss: &str, address: &str) -> Result<String, SourceError> {
         #[derive(Deserialize)]
         struct Discovery {
@@ -275,7 +273,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Timestamp;
-    use crate::outbound::client::Limits;
+    use crate::outbound::client::CallLimits;
     use crate::outbound::guard::{Guard, Rules};
     use crate::token::signing_key::SigningKey;
 
@@ -291,13 +289,13 @@ mod tests {
         json!({"keys": kids.iter().map(key).collect::<Vec<_>>()})
     }
 
-    /// A client that may fetch from this machine.
-    fn local(limits: Limits) -> Client {
+    /// A client that may fetch from this host.
+    fn local(limits: CallLimits) -> Client {
         let rules = Rules { allow_loopback_http: true, ..Rules::default() };
         Client::new(limits, Guard::new(rules)).expect("client")
     }
 
-    /// `iss`, and where its keys are.
+    /// `iss` and key source.
     type Issuer = (String, KeySource);
 
     fn issuer(iss: &str, keys: KeySource) -> Issuer {
@@ -309,20 +307,20 @@ mod tests {
         IssuerKeys::new(issuers, client, clock.clone(), Metrics::new().expect("metrics"))
     }
 
-    /// Keys of one issuer whose source is a local server that a test can change.
-    struct Bench {
+    /// Keys of one issuer with a local source.
+    struct Harness {
         server: MockServer,
         clock: Clock,
         keys: IssuerKeys,
         iss: String,
     }
 
-    impl Bench {
+    impl Harness {
         async fn of(issuer_at: impl FnOnce(&str) -> Issuer) -> Self {
             let server = MockServer::start().await;
             let issuer = issuer_at(&server.uri());
             let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-            let client = local(Limits { timeout: Duration::from_secs(1), ..Limits::default() });
+            let client = local(CallLimits { timeout: Duration::from_secs(1), ..CallLimits::default() });
             let keys = keys_of(std::slice::from_ref(&issuer), client, &clock);
             Self { server, clock, keys, iss: issuer.0 }
         }
@@ -338,16 +336,16 @@ mod tests {
             .await
         }
 
-        async fn answers(&self, answer: ResponseTemplate) {
+        async fn answers(&self, response: ResponseTemplate) {
             self.server.reset().await;
-            Mock::given(path("/keys")).respond_with(answer).mount(&self.server).await;
+            Mock::given(path("/keys")).respond_with(response).mount(&self.server).await;
         }
 
         async fn serves(&self, document: &Value) {
             self.answers(ResponseTemplate::new(200).set_body_json(document)).await;
         }
 
-        async fn asked(&self) -> usize {
+        async fn requests(&self) -> usize {
             self.server.received_requests().await.map_or(0, |requests| requests.len())
         }
 
@@ -357,58 +355,59 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn asks_once_while_keys_are_fresh() {
-        let bench = Bench::of_url().await;
-        bench.serves(&jwks(&["a"])).await;
+    async fn fresh_keys_are_not_fetched_again() {
+        let harness = Harness::of_url().await;
+        harness.serves(&jwks(&["a"])).await;
         for _ in 0..5 {
-            assert_eq!(bench.key("a").await, Ok(()));
+            assert_eq!(harness.key("a").await, Ok(()));
         }
-        assert_eq!(bench.asked().await, 1);
-        bench.clock.advance(limits::KEYS_FRESH);
-        assert_eq!(bench.key("a").await, Ok(()));
-        assert_eq!(bench.asked().await, 2);
+        assert_eq!(harness.requests().await, 1);
+        harness.clock.advance(limits::KEYS_FRESH);
+        assert_eq!(harness.key("a").await, Ok(()));
+        assert_eq!(harness.requests().await, 2);
     }
 
     #[tokio::test]
-    async fn asks_once_for_many_who_come_together() {
-        let bench = Bench::of_url().await;
+    async fn concurrent_requests_cause_one_fetch() {
+        let harness = Harness::of_url().await;
         let slow =
             ResponseTemplate::new(200).set_body_json(jwks(&["a"])).set_delay(Duration::from_millis(50));
-        bench.answers(slow).await;
-        let (a, b, c, d) = tokio::join!(bench.key("a"), bench.key("a"), bench.key("x"), bench.key("a"));
+        harness.answers(slow).await;
+        let (a, b, c, d) =
+            tokio::join!(harness.key("a"), harness.key("a"), harness.key("x"), harness.key("a"));
         assert_eq!((a, b, c, d), (Ok(()), Ok(()), Err(UNKNOWN), Ok(())));
-        assert_eq!(bench.asked().await, 1);
+        assert_eq!(harness.requests().await, 1);
     }
 
     #[tokio::test]
-    async fn an_unknown_kid_asks_again_but_a_flood_of_them_does_not() {
-        let bench = Bench::of_url().await;
-        bench.serves(&jwks(&["a"])).await;
-        assert_eq!(bench.key("a").await, Ok(()));
+    async fn unknown_kids_cause_one_fetch_per_interval() {
+        let harness = Harness::of_url().await;
+        harness.serves(&jwks(&["a"])).await;
+        assert_eq!(harness.key("a").await, Ok(()));
         for kid in 0..50 {
-            assert_eq!(bench.key(&format!("../{kid}")).await, Err(UNKNOWN));
+            assert_eq!(harness.key(&format!("../{kid}")).await, Err(UNKNOWN));
         }
-        assert_eq!(bench.asked().await, 1);
-        // The issuer rotates: its new key is found as soon as the source may be asked again.
-        bench.clock.advance(limits::KEYS_NEGATIVE);
-        bench.serves(&jwks(&["a", "b"])).await;
-        assert_eq!(bench.key("b").await, Ok(()));
-        assert_eq!(bench.key("c").await, Err(UNKNOWN));
-        assert_eq!(bench.asked().await, 1);
+        assert_eq!(harness.requests().await, 1);
+        // The issuer rotates: its new key is found as soon as the next fetch is allowed.
+        harness.clock.advance(limits::KEYS_NEGATIVE);
+        harness.serves(&jwks(&["a", "b"])).await;
+        assert_eq!(harness.key("b").await, Ok(()));
+        assert_eq!(harness.key("c").await, Err(UNKNOWN));
+        assert_eq!(harness.requests().await, 1);
     }
 
     #[tokio::test]
-    async fn a_withdrawn_key_is_refused_after_the_next_fetch() {
-        let bench = Bench::of_url().await;
-        bench.serves(&jwks(&["a", "b"])).await;
-        assert_eq!(bench.key("a").await, Ok(()));
-        bench.serves(&jwks(&["b"])).await;
-        bench.clock.advance(limits::KEYS_FRESH);
-        assert_eq!(bench.key("a").await, Err(UNKNOWN));
+    async fn withdrawn_key_is_refused_after_the_next_fetch() {
+        let harness = Harness::of_url().await;
+        harness.serves(&jwks(&["a", "b"])).await;
+        assert_eq!(harness.key("a").await, Ok(()));
+        harness.serves(&jwks(&["b"])).await;
+        harness.clock.advance(limits::KEYS_FRESH);
+        assert_eq!(harness.key("a").await, Err(UNKNOWN));
     }
 
     #[tokio::test]
-    async fn a_wrong_document_never_replaces_a_good_one_and_ends_only_with_time() {
+    async fn malformed_document_never_replaces_a_valid_one() {
         for wrong in [
             ResponseTemplate::new(200).set_body_string("<html>sign in</html>"),
             ResponseTemplate::new(200).set_body_string("{\"keys\":"),
@@ -418,71 +417,71 @@ mod tests {
             ResponseTemplate::new(404),
             ResponseTemplate::new(200).set_delay(Duration::from_mins(1)),
         ] {
-            let bench = Bench::of_url().await;
-            bench.serves(&jwks(&["a"])).await;
-            assert_eq!(bench.key("a").await, Ok(()));
-            bench.answers(wrong).await;
-            bench.clock.advance(limits::KEYS_FRESH);
-            assert_eq!(bench.key("a").await, Ok(()));
-            assert_eq!(bench.key("a").await, Ok(()));
-            assert_eq!(bench.asked().await, 1);
-            bench.clock.advance(limits::KEYS_STALE_MAX.saturating_sub(limits::KEYS_FRESH));
-            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
+            let harness = Harness::of_url().await;
+            harness.serves(&jwks(&["a"])).await;
+            assert_eq!(harness.key("a").await, Ok(()));
+            harness.answers(wrong).await;
+            harness.clock.advance(limits::KEYS_FRESH);
+            assert_eq!(harness.key("a").await, Ok(()));
+            assert_eq!(harness.key("a").await, Ok(()));
+            assert_eq!(harness.requests().await, 1);
+            harness.clock.advance(limits::KEYS_STALE_MAX.saturating_sub(limits::KEYS_FRESH));
+            assert_eq!(harness.key("a").await, Err(Error::Unavailable));
         }
     }
 
     #[tokio::test]
-    async fn a_source_that_never_answered_is_left_alone_for_a_while() {
-        let bench = Bench::of_url().await;
-        bench.answers(ResponseTemplate::new(500)).await;
+    async fn failed_source_is_not_fetched_again_for_a_while() {
+        let harness = Harness::of_url().await;
+        harness.answers(ResponseTemplate::new(500)).await;
         for _ in 0..5 {
-            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
+            assert_eq!(harness.key("a").await, Err(Error::Unavailable));
         }
-        assert_eq!(bench.asked().await, 1);
-        bench.serves(&jwks(&["a"])).await;
-        bench.clock.advance(limits::KEYS_NEGATIVE);
-        assert_eq!(bench.key("a").await, Ok(()));
+        assert_eq!(harness.requests().await, 1);
+        harness.serves(&jwks(&["a"])).await;
+        harness.clock.advance(limits::KEYS_NEGATIVE);
+        assert_eq!(harness.key("a").await, Ok(()));
     }
 
     #[tokio::test]
-    async fn a_caller_that_goes_away_delays_the_others_only_briefly() {
-        let bench = Bench::of_url().await;
-        bench.answers(ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
-        let abandoned = tokio::time::timeout(Duration::from_millis(20), bench.key("a")).await;
+    async fn cancelled_fetch_delays_others_only_briefly() {
+        let harness = Harness::of_url().await;
+        harness.answers(ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
+        let abandoned = tokio::time::timeout(Duration::from_millis(20), harness.key("a")).await;
         assert!(abandoned.is_err());
-        bench.serves(&jwks(&["a"])).await;
-        bench.clock.advance(limits::KEYS_ABANDONED);
-        assert_eq!(bench.key("a").await, Ok(()));
+        harness.serves(&jwks(&["a"])).await;
+        harness.clock.advance(limits::KEYS_ABANDONED);
+        assert_eq!(harness.key("a").await, Ok(()));
     }
 
     #[tokio::test]
-    async fn keys_are_found_by_discovery_only_in_the_issuers_own_document() {
-        let bench = Bench::of(|uri| issuer(uri, KeySource::Discovery)).await;
-        let uri = bench.server.uri();
+    async fn discovery_requires_the_issuers_own_document() {
+        let harness = Harness::of(|uri| issuer(uri, KeySource::Discovery)).await;
+        let uri = harness.server.uri();
         let publish = async |issuer: &str| {
-            bench.server.reset().await;
+            harness.server.reset().await;
             let document = json!({"issuer": issuer, "jwks_uri": format!("{uri}/keys")});
             Mock::given(path("/.well-known/openid-configuration"))
                 .respond_with(ResponseTemplate::new(200).set_body_json(document))
-                .mount(&bench.server)
+                .mount(&harness.server)
                 .await;
             Mock::given(path("/keys"))
                 .respond_with(ResponseTemplate::new(200).set_body_json(jwks(&["a"])))
-                .mount(&bench.server)
+                .mount(&harness.server)
                 .await;
         };
         for other in [format!("{uri}/"), "https://evil.example".to_owned()] {
             publish(&other).await;
-            assert_eq!(bench.key("a").await, Err(Error::Unavailable));
-            assert_eq!(bench.asked().await, 1);
-            bench.clock.advance(limits::KEYS_NEGATIVE);
+            assert_eq!(harness.key("a").await, Err(Error::Unavailable));
+            assert_eq!(harness.requests().await, 1);
+            harness.clock.advance(limits::KEYS_NEGATIVE);
         }
         publish(&uri).await;
-        assert_eq!(bench.key("a").await, Ok(()));
+        assert_eq!(harness.key("a").await, Ok(()));
     }
 
     #[tokio::test]
-    async fn keys_of_a_transmitter_are_found_by_its_own_metadata_only() {
+    async fn transmitter_keys_require_its_own_metadata() {
         for (iss, address) in [
             ("https://t.example", "https://t.example/.well-known/ssf-configuration"),
             ("https://t.example/", "https://t.example/.well-known/ssf-configuration"),
@@ -490,32 +489,33 @@ mod tests {
         ] {
             assert_eq!(transmitter_metadata_of(iss), address);
         }
-        let bench = Bench::of(|uri| issuer(&format!("{uri}/tenant"), KeySource::TransmitterMetadata)).await;
-        let uri = bench.server.uri();
+        let harness =
+            Harness::of(|uri| issuer(&format!("{uri}/tenant"), KeySource::TransmitterMetadata)).await;
+        let uri = harness.server.uri();
         for (stated, outcome) in [(uri.clone(), Err(Error::Unavailable)), (format!("{uri}/tenant"), Ok(()))] {
-            bench.serves(&jwks(&["a"])).await;
+            harness.serves(&jwks(&["a"])).await;
             let document = json!({"issuer": stated, "jwks_uri": format!("{uri}/keys")});
             Mock::given(path("/.well-known/ssf-configuration/tenant"))
                 .respond_with(ResponseTemplate::new(200).set_body_json(document))
-                .mount(&bench.server)
+                .mount(&harness.server)
                 .await;
-            assert_eq!(bench.key("a").await, outcome, "{stated}");
-            bench.clock.advance(limits::KEYS_NEGATIVE);
+            assert_eq!(harness.key("a").await, outcome, "{stated}");
+            harness.clock.advance(limits::KEYS_NEGATIVE);
         }
     }
 
     #[tokio::test]
-    async fn two_issuers_with_one_kid_have_two_keys() {
+    async fn two_issuers_may_share_a_kid() {
         let server = MockServer::start().await;
         for name in ["/a", "/b"] {
-            let answer = ResponseTemplate::new(200).set_body_json(jwks(&["k"]));
-            Mock::given(path(name)).respond_with(answer).mount(&server).await;
+            let response = ResponseTemplate::new(200).set_body_json(jwks(&["k"]));
+            Mock::given(path(name)).respond_with(response).mount(&server).await;
         }
         let at = |name: &str| {
             issuer(&format!("https://{name}"), KeySource::Url(format!("{}/{name}", server.uri())))
         };
         let (a, b) = (at("a"), at("b"));
-        let client = local(Limits::default());
+        let client = local(CallLimits::default());
         let keys = keys_of(&[a, b], client, &Clock::manual(Timestamp::from_secs(1)));
         let key_a = keys.key_for("https://a", Some("k"), ES256).await.expect("key");
         let key_b = keys.key_for("https://b", Some("k"), ES256).await.expect("key");
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bundle_is_refreshed_as_it_hints_and_never_goes_back() {
+    async fn bundle_follows_its_hint_and_sequence() {
         let bundle = |kid: &str, sequence: u64| {
             let mut document = jwks(&[kid]);
             document["keys"][0]["use"] = "jwt-svid".into();
@@ -533,30 +533,30 @@ mod tests {
             document["spiffe_refresh_hint"] = 1.into();
             document
         };
-        let bench = Bench::of_bundle().await;
-        bench.serves(&bundle("a", 2)).await;
-        assert_eq!(bench.key("a").await, Ok(()));
-        bench.clock.advance(limits::SPIFFE_REFRESH_MIN.saturating_sub(Duration::from_millis(1)));
-        assert_eq!(bench.key("a").await, Ok(()));
-        assert_eq!(bench.asked().await, 1);
-        bench.clock.advance(Duration::from_millis(1));
-        bench.serves(&bundle("old", 1)).await;
-        assert_eq!(bench.key("a").await, Ok(()));
-        assert_eq!(bench.key("old").await, Err(UNKNOWN));
-        assert_eq!(bench.asked().await, 1);
-        bench.clock.advance(limits::KEYS_NEGATIVE);
-        bench.serves(&bundle("b", 3)).await;
-        assert_eq!(bench.key("b").await, Ok(()));
-        assert_eq!(bench.key("a").await, Err(UNKNOWN));
+        let harness = Harness::of_bundle().await;
+        harness.serves(&bundle("a", 2)).await;
+        assert_eq!(harness.key("a").await, Ok(()));
+        harness.clock.advance(limits::SPIFFE_REFRESH_MIN.saturating_sub(Duration::from_millis(1)));
+        assert_eq!(harness.key("a").await, Ok(()));
+        assert_eq!(harness.requests().await, 1);
+        harness.clock.advance(Duration::from_millis(1));
+        harness.serves(&bundle("old", 1)).await;
+        assert_eq!(harness.key("a").await, Ok(()));
+        assert_eq!(harness.key("old").await, Err(UNKNOWN));
+        assert_eq!(harness.requests().await, 1);
+        harness.clock.advance(limits::KEYS_NEGATIVE);
+        harness.serves(&bundle("b", 3)).await;
+        assert_eq!(harness.key("b").await, Ok(()));
+        assert_eq!(harness.key("a").await, Err(UNKNOWN));
     }
 
     #[tokio::test]
-    async fn a_file_is_read_again_on_the_same_schedule() {
+    async fn key_file_is_reread_on_the_same_schedule() {
         let mut file = tempfile::NamedTempFile::new().expect("file");
         write!(file, "{}", jwks(&["a"])).expect("written");
         let iss = "https://issuer.example";
         let clock = Clock::manual(Timestamp::from_secs(1));
-        let client = local(Limits::default());
+        let client = local(CallLimits::default());
         let keys = keys_of(&[issuer(iss, KeySource::File(file.path().to_owned()))], client, &clock);
         assert!(keys.key_for(iss, Some("a"), ES256).await.is_ok());
         std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");

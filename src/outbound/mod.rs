@@ -1,7 +1,7 @@
-//! The only HTTP client: issuers' keys, which this product fetches, and events, which it pushes.
+//! The only HTTP client: fetches issuer keys and pushes events.
 //!
-//! No address ever comes out of a token. Redirects are not followed, no proxy is taken from the
-//! environment, every address is judged when it is connected to, and every answer has a limit in time and size.
+//! No URL comes from a token. Redirects are not followed, no proxy is taken from the environment, every address is
+//! checked when it is connected to, and every response is limited in time and size.
 
 pub mod address;
 mod call_limit;

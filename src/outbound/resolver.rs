@@ -1,7 +1,5 @@
-//! From a name to the addresses that are connected to: each of them judged, in the same moment.
-//!
-//! What the connection is opened to is what was judged, because nothing resolves the name again. A name that
-//! changes its address between a check and a connection gains nothing: this is the only check.
+//! DNS resolution with the guard: a connection is opened to a checked address, and the name is not resolved again, so
+//! a name that changes its address between check and connection gains nothing (DNS rebinding).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -10,82 +8,79 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::address::Calls;
-use super::call_limit::{Places, Share};
+use super::address::Purpose;
 use super::guard::Guard;
+use crate::limiter::KeyedLimiter;
 use crate::limits;
 
-/// Too many names are being asked for: this says nothing of the one that was not.
+/// The limit of concurrent lookups was reached; it says nothing about the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no place among the lookups of names")]
-pub(super) struct NoLookup;
+#[error("DNS lookup limit reached")]
+pub(super) struct LookupLimitReached;
 
-/// Who knows the addresses of a name.
+/// A source of addresses for a name.
 pub(super) trait Lookup: Send + Sync {
-    /// Its addresses, in the order in which they should be tried.
+    /// The addresses, in the order in which they should be tried.
     fn addresses(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
-/// The resolver of the machine.
-pub(super) struct Machine {
-    places: Places,
+/// The resolver of the operating system.
+pub(super) struct SystemResolver {
+    limiter: KeyedLimiter<String>,
 }
 
-impl Machine {
+impl SystemResolver {
     pub(super) fn new() -> Self {
-        Self { places: Places::new(limits::OUTBOUND_LOOKUPS_MAX) }
+        let (per_name, total) = (limits::OUTBOUND_LOOKUPS_PER_NAME_MAX, limits::OUTBOUND_LOOKUPS_MAX);
+        Self { limiter: KeyedLimiter::new(per_name, total) }
     }
 
-    /// What `ask` knows of `name`. It blocks its thread and cannot be stopped, so that its place is free when it
-    /// has ended, not when nobody waits for it any more.
+    /// Runs `ask` for `name`. It blocks its thread and cannot be cancelled, so its permit is held until it has ended.
     async fn ask(
-        places: Places,
+        limiter: KeyedLimiter<String>,
         name: String,
         ask: impl FnOnce(&str) -> io::Result<Vec<IpAddr>> + Send + 'static,
     ) -> io::Result<Vec<IpAddr>> {
-        let share = (Share::Host(name.clone()), limits::OUTBOUND_LOOKUPS_PER_NAME_MAX);
-        let place = tokio::time::timeout(limits::OUTBOUND_LOOKUP_WAIT_MAX, places.take([share])).await;
-        let place = place.map_err(|_| io::Error::other(NoLookup))?;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the resolver of the machine blocks; it ends by itself"
-        )]
+        let permit = limiter.acquire(Some(name.clone()));
+        let permit = tokio::time::timeout(limits::OUTBOUND_LOOKUP_WAIT_MAX, permit).await;
+        let permit = permit.map_err(|_| io::Error::other(LookupLimitReached))?;
+        #[expect(clippy::disallowed_methods, reason = "getaddrinfo blocks; it ends by itself")]
         let asked = tokio::task::spawn_blocking(move || {
-            let _place = place;
+            let _permit = permit;
             ask(&name)
         });
         asked.await.map_err(io::Error::other)?
     }
 }
 
-impl Lookup for Machine {
+impl Lookup for SystemResolver {
     fn addresses(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
-        let of_machine = |name: &str| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect());
-        Box::pin(Self::ask(self.places.clone(), name, of_machine))
+        let of_system = |name: &str| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect());
+        Box::pin(Self::ask(self.limiter.clone(), name, of_system))
     }
 }
 
-/// A [`Lookup`] behind the guard.
-pub(super) struct Guarded {
+/// A [`Lookup`] with the guard.
+pub(super) struct GuardedResolver {
     pub guard: Guard,
-    pub calls: Calls,
+    pub purpose: Purpose,
     pub lookup: Arc<dyn Lookup>,
 }
 
-impl Resolve for Guarded {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (guard, calls) = (self.guard.clone(), self.calls);
+        let (guard, purpose) = (self.guard.clone(), self.purpose);
         let name = name.as_str().to_owned();
         if name == "localhost" {
-            let address = guard.localhost(calls);
+            let address = guard.localhost(purpose);
             return Box::pin(async move { Ok(addresses(vec![address?])) });
         }
         let found = self.lookup.addresses(name.clone());
-        Box::pin(async move { Ok(addresses(guard.filter(&name, found.await?, calls)?)) })
+        Box::pin(async move { Ok(addresses(guard.filter(&name, found.await?, purpose)?)) })
     }
 }
 
-/// Without a port, so that the URL's counts.
+/// Port 0, so that the port of the URL is used.
 fn addresses(permitted: Vec<IpAddr>) -> Addrs {
     let first = permitted.into_iter().take(limits::OUTBOUND_ADDRESSES_MAX);
     Box::new(first.map(|address| SocketAddr::new(address, 0)))
@@ -105,21 +100,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_nobody_answers_takes_no_place_of_another() {
-        let machine = Machine::new();
-        let (answer, silence) = mpsc::channel::<()>();
+    async fn unanswered_name_blocks_no_other() {
+        let resolver = SystemResolver::new();
+        let (response, silence) = mpsc::channel::<()>();
         let silence = Arc::new(std::sync::Mutex::new(silence));
         let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
         let ask_silence = || {
             let (silence, begun) = (Arc::clone(&silence), begun.clone());
-            Machine::ask(machine.places.clone(), "dead.example".to_owned(), move |_| {
+            SystemResolver::ask(resolver.limiter.clone(), "dead.example".to_owned(), move |_| {
                 begun.send(()).expect("told");
                 let _ = silence.lock().expect("lock").recv();
                 Ok(Vec::new())
             })
         };
         for _ in 0..limits::OUTBOUND_LOOKUPS_PER_NAME_MAX {
-            // Nobody waits for the answer any more, and it has its place all the same.
+            // An abandoned lookup holds its permit.
             let abandoned = tokio::time::timeout(std::time::Duration::ZERO, ask_silence()).await;
             assert!(abandoned.is_err());
             has_begun.recv().await.expect("begun");
@@ -127,27 +122,27 @@ mod tests {
         let mut waiting = Box::pin(ask_silence());
         assert!((&mut waiting).now_or_never().is_none());
         let other = |_: &str| Ok(vec![address("1.1.1.1")]);
-        let found = Machine::ask(machine.places.clone(), "other.example".to_owned(), other).await;
+        let found = SystemResolver::ask(resolver.limiter.clone(), "other.example".to_owned(), other).await;
         assert_eq!(found.expect("found"), [address("1.1.1.1")]);
         assert!(has_begun.try_recv().is_err());
-        // The places are free when the answers are there.
-        drop(answer);
+        // The permits are free once the lookups have ended.
+        drop(response);
         assert!(waiting.await.is_ok());
     }
 
-    /// Attack: names whose servers do not answer take every lookup, so that other receivers seem not to be there.
+    /// Attack: names whose servers do not answer use every lookup, so that other receivers seem unreachable.
     #[tokio::test(start_paused = true)]
-    async fn beyond_so_many_lookups_a_name_is_not_asked_for_and_not_blamed() {
-        let machine = Machine::new();
-        let places = machine.places.clone();
+    async fn lookup_beyond_the_limit_fails_without_blame() {
+        let resolver = SystemResolver::new();
+        let limiter = resolver.limiter.clone();
         let mut held = Vec::new();
         for at in 0..limits::OUTBOUND_LOOKUPS_MAX {
-            held.push(places.take([(Share::Host(at.to_string()), 1)]).await.expect("place"));
+            held.push(limiter.acquire(Some(at.to_string())).await.expect("permit"));
         }
-        let ask = || Machine::ask(places.clone(), "other.example".to_owned(), |_| Ok(Vec::new()));
-        let refused = ask().await.expect_err("no place");
+        let ask = || SystemResolver::ask(limiter.clone(), "other.example".to_owned(), |_| Ok(Vec::new()));
+        let refused = ask().await.expect_err("limit reached");
         assert!(
-            refused.get_ref().and_then(|cause| cause.downcast_ref::<NoLookup>()).is_some(),
+            refused.get_ref().and_then(|cause| cause.downcast_ref::<LookupLimitReached>()).is_some(),
             "{refused:?}"
         );
         assert!(limits::OUTBOUND_LOOKUP_WAIT_MAX * 2 < limits::OUTBOUND_CONNECT_TIMEOUT);
@@ -156,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn all_names_of_one_caller_leave_lookups_for_others() {
+    fn names_of_one_owner_leave_lookups_for_others() {
         let streams = usize::try_from(limits::STREAMS_PER_CALLER_MAX).expect("small");
         assert!(streams * limits::OUTBOUND_LOOKUPS_PER_NAME_MAX < limits::OUTBOUND_LOOKUPS_MAX);
     }
 
     #[tokio::test]
     async fn the_machine_knows_itself() {
-        let found = Machine::new().addresses("localhost".to_owned()).await.expect("found");
+        let found = SystemResolver::new().addresses("localhost".to_owned()).await.expect("found");
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
-        assert!(Machine::new().addresses("no such name".to_owned()).await.is_err());
+        assert!(SystemResolver::new().addresses("no such name".to_owned()).await.is_err());
     }
 
     struct Many(usize);
@@ -177,10 +172,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_addresses_of_a_name_only_so_many_are_tried() {
+    async fn addresses_tried_per_name_are_limited() {
         for (count, tried) in [(3, 3), (1000, limits::OUTBOUND_ADDRESSES_MAX)] {
             let guard = Guard::new(Rules::default());
-            let guarded = Guarded { guard, calls: Calls::Push, lookup: Arc::new(Many(count)) };
+            let guarded = GuardedResolver { guard, purpose: Purpose::Push, lookup: Arc::new(Many(count)) };
             let found = guarded.resolve("receiver.example".parse().expect("name")).await.expect("found");
             assert_eq!(found.count(), tried);
         }

@@ -1,7 +1,5 @@
-//! How far a token's power reaches: `<kind>[:<name>]`, and which reach lies within which.
-//!
-//! Contract §3 "Blast radius" is implemented here and nowhere else. Pure values: no policy is
-//! asked and nothing is granted here.
+//! Blast radius: the reach of a token as `<kind>[:<name>]`, and containment of one in another (contract §3 "Blast
+//! radius"). Pure values: no policy is evaluated here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +7,7 @@ use std::str::FromStr;
 
 use crate::{id, limits};
 
-/// Why a blast radius, or a containment, was refused.
+/// Refusal of a blast radius or a containment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not `<kind>[:<name>]`.
@@ -18,7 +16,7 @@ pub enum Error {
     /// Longer than [`limits::BLAST_RADIUS_BYTES_MAX`].
     #[error("blast radius is longer than {} bytes", limits::BLAST_RADIUS_BYTES_MAX)]
     TooLong,
-    /// The order is empty, too long, or names a kind twice or in a wrong form.
+    /// The order is empty, too long, or names a kind twice or malformed.
     #[error("order of blast radii must name 1 to {} different kinds", limits::BLAST_RADIUS_KINDS_MAX)]
     Order,
     /// More entries than [`limits::BLAST_RADIUS_PARENTS_MAX`].
@@ -27,22 +25,22 @@ pub enum Error {
     /// A parent must have a name and a larger kind than its child.
     #[error("{child} cannot lie within {parent}: both need a name, and the parent a larger kind")]
     Parent {
-        /// The entry's key.
+        /// Key of the entry.
         child: BlastRadius,
-        /// The entry's value.
+        /// Value of the entry.
         parent: BlastRadius,
     },
 }
 
-/// Neither of two blast radii is known to lie within the other (contract §3: 403).
+/// Two blast radii, neither of which is known to lie within the other (contract §3: 403).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("blast radius {0} and {1} are not comparable")]
 pub struct Incomparable(pub BlastRadius, pub BlastRadius);
 
 /// A kind, and the name of one thing of that kind; without a name: any thing of that kind.
 ///
-/// Names are paths of whole segments, for example `workspace:pay/ledger`. They are compared byte
-/// for byte: `namespace:pay` has nothing to do with `namespace:payroll`.
+/// Names are paths of whole segments, for example `workspace:pay/ledger`, compared byte for byte: `namespace:pay` has
+/// nothing in common with `namespace:payroll`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlastRadius {
     kind: String,
@@ -56,7 +54,7 @@ impl BlastRadius {
         &self.kind
     }
 
-    /// The part after the colon; `None`: any name of that kind.
+    /// The part after the colon; `None`: any thing of that kind.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -91,12 +89,12 @@ impl fmt::Display for BlastRadius {
     }
 }
 
-/// What is known about which blast radius lies within which.
+/// The known containments.
 #[derive(Clone, Debug)]
 pub struct Containment {
     /// Kinds from the smallest to the largest.
     order: Vec<String>,
-    /// From a named thing to the named thing of a larger kind that it lies in.
+    /// From a named thing to the named thing of a larger kind that contains it.
     parents: BTreeMap<BlastRadius, BlastRadius>,
 }
 
@@ -135,7 +133,7 @@ impl Containment {
         Ok(containment)
     }
 
-    /// Whether `value` lies within `limit`. What is not known to lie within does not fit.
+    /// Whether `value` is known to lie within `limit`.
     #[must_use]
     pub fn fits(&self, value: &BlastRadius, limit: &BlastRadius) -> bool {
         // "Fits when same kind and (same name or the limit is bare), …
@@ -149,10 +147,10 @@ impl Containment {
         value_rank < limit_rank && (limit.name.is_none() || self.lies_within(value, limit))
     }
 
-    /// The smaller of two blast radii: it fits both.
+    /// The smaller of two blast radii, which fits both.
     ///
     /// # Errors
-    /// [`Incomparable`] when neither fits the other.
+    /// [`Incomparable`] if neither fits the other.
     pub fn smaller(&self, a: &BlastRadius, b: &BlastRadius) -> Result<BlastRadius, Incomparable> {
         if self.fits(a, b) {
             Ok(a.clone())
@@ -163,7 +161,7 @@ impl Containment {
         }
     }
 
-    /// By the name's path, or up the parent map. Ends because every step up has a larger kind.
+    /// By path, or through the parent map. Terminates because every parent has a larger kind.
     fn lies_within(&self, value: &BlastRadius, limit: &BlastRadius) -> bool {
         if value == limit || (self.is_smaller_kind(value, limit) && is_path_within(value, limit)) {
             return true;
@@ -171,11 +169,11 @@ impl Containment {
         if !self.is_smaller_kind(value, limit) {
             return false;
         }
-        // What lies by its path within a child lies within that child's parent too.
+        // A thing whose path lies within a child lies within the parent of that child.
         self.ancestors(value).any(|parent| self.lies_within(parent, limit))
     }
 
-    /// Parents of `value` itself and of the things of larger kinds that its path names.
+    /// Parents of `value` and of the things of larger kinds that its path names.
     fn ancestors<'a>(&'a self, value: &'a BlastRadius) -> impl Iterator<Item = &'a BlastRadius> {
         let rank = self.rank(value).unwrap_or(usize::MAX);
         let own = self.parents.get(value);
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_kind_and_name() {
+    fn malformed_blast_radius_is_refused() {
         for text in
             ["", ":", "namespace:", ":pay", "Namespace:pay", "namespace:a//b", "namespace:/a", "namespace:a/"]
         {
@@ -247,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_fits_itself_and_its_bare_kind_only() {
+    fn name_fits_itself_and_its_bare_kind_only() {
         assert!(fits("namespace:pay", "namespace:pay"));
         assert!(fits("namespace:pay", "namespace"));
         assert!(!fits("namespace", "namespace:pay"));
@@ -257,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_kind_fits_by_whole_path_segments() {
+    fn smaller_kind_fits_by_whole_path_segments() {
         assert!(fits("workspace:pay/ledger", "namespace:pay"));
         assert!(!fits("workspace:payroll/ledger", "namespace:pay"));
         assert!(!fits("workspace:pay", "namespace:pay"));
@@ -269,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_does_not_fit_even_itself() {
+    fn unknown_kind_does_not_fit_even_itself() {
         assert!(!fits("galaxy:x", "galaxy:x"));
         assert!(!fits("galaxy:x", "global"));
         assert!(!fits("workspace:x", "galaxy"));
     }
 
     #[test]
-    fn the_parent_map_is_followed_all_the_way_up() {
+    fn parent_map_is_transitive() {
         let map = with_parents(&[("namespace:pay", "cluster:eu-1"), ("cluster:eu-1", "global:one")]);
         assert!(map.fits(&radius("namespace:pay"), &radius("cluster:eu-1")));
         assert!(map.fits(&radius("namespace:pay"), &radius("global:one")));
@@ -287,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_parent_that_is_not_larger_or_has_no_name() {
+    fn parent_not_larger_or_without_name_is_refused() {
         for (child, parent) in [
             ("cluster:a", "namespace:b"),
             ("namespace:a", "namespace:b"),
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_order_with_a_kind_twice() {
+    fn order_with_a_repeated_kind_is_refused() {
         for order in [vec![], vec!["a", "b", "a"], vec!["A"]] {
             let order = order.into_iter().map(str::to_owned).collect();
             assert!(matches!(Containment::new(order, BTreeMap::new()), Err(Error::Order)));
@@ -310,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_of_strangers_is_refused() {
+    fn smaller_of_incomparable_is_refused() {
         let (a, b) = (radius("namespace:pay"), radius("namespace:payroll"));
         assert_eq!(Containment::default().smaller(&a, &b), Err(Incomparable(a, b)));
     }
@@ -346,14 +344,14 @@ mod tests {
         }
 
         #[test]
-        fn the_smaller_is_never_wider_than_either(map in any_containment(), a in any_radius(), b in any_radius()) {
+        fn smaller_is_never_wider_than_either(map in any_containment(), a in any_radius(), b in any_radius()) {
             if let Ok(smaller) = map.smaller(&a, &b) {
                 prop_assert!(map.fits(&smaller, &a) && map.fits(&smaller, &b));
             }
         }
 
         #[test]
-        fn two_that_fit_each_other_are_the_same(map in any_containment(), a in any_radius(), b in any_radius()) {
+        fn radii_that_fit_each_other_are_equal(map in any_containment(), a in any_radius(), b in any_radius()) {
             if map.fits(&a, &b) && map.fits(&b, &a) {
                 prop_assert_eq!(a, b);
             }
@@ -366,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_and_a_parent_map_have_their_most_entries() {
+    fn order_and_parent_map_are_limited() {
         let order = |kinds: usize| (0..kinds).map(|at| format!("k{}", "x".repeat(at))).collect::<Vec<_>>();
         assert!(Containment::new(order(limits::BLAST_RADIUS_KINDS_MAX), BTreeMap::new()).is_ok());
         let refused = Containment::new(order(limits::BLAST_RADIUS_KINDS_MAX + 1), BTreeMap::new());

@@ -1,17 +1,16 @@
-//! Which builtins a policy may call: pure ones whose cost their arguments bound.
+//! Builtins that a policy may call: pure ones whose cost is bounded by their arguments.
 //!
-//! The engine's timer looks at the clock between instructions, never inside one, so a builtin
-//! that can run for seconds on small arguments would outlive the decision deadline; and one that
-//! is not a function of its arguments would let two nodes decide differently. The list names what
-//! is allowed: what a later engine adds is refused until someone has looked at it.
+//! The engine checks its timer between instructions only, so a builtin that runs for seconds on small arguments would
+//! exceed the decision deadline; one that is not a function of its arguments would let two nodes decide differently.
+//! This is an allow-list: a builtin that a later engine adds is refused until it is reviewed.
 
 use regorus::unstable::{BUILTINS, TokenKind};
 
 use super::lexer;
-use super::lexer::Token;
+use super::lexer::Lexeme;
 use super::{Error, Source};
 
-/// Allowed builtins. `docs/guide/policy.md` shows the list to policy authors.
+/// Allowed builtins; `docs/guide/policy.md` lists them for policy authors.
 const ALLOWED: &[&str] = &[
     "__builtin_sets.intersection", // what `&` and `|` compile to
     "__builtin_sets.union",
@@ -108,7 +107,7 @@ const ALLOWED: &[&str] = &[
     "upper",
 ];
 
-/// Namespaces of builtins that this build leaves out, named so that the message can say why.
+/// Prefixes of builtins that this build excludes, listed so that the error can name them.
 const LEFT_OUT: &[&str] =
     &["crypto.", "graph.", "graphql.", "http.", "io.jwt.", "net.", "opa.", "rego.", "uuid."];
 
@@ -122,20 +121,20 @@ pub(super) fn is_allowed(name: &str) -> bool {
     ALLOWED.contains(&name)
 }
 
-/// Finds a refused builtin by its tokens, before anything is parsed.
+/// Finds a refused builtin in the lexemes, before the parser runs.
 pub(super) fn scan(source: &Source) -> Result<(), Error> {
-    let tokens = lexer::of(source)?;
-    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is_symbol("(")) {
-        let (before, after) = tokens.split_at(at);
+    let lexemes = lexer::of(source)?;
+    for (at, lexeme) in lexemes.iter().enumerate().filter(|(_, lexeme)| lexeme.is_symbol("(")) {
+        let (before, after) = lexemes.split_at(at);
         let refused = |name: &str, rule: &str| {
             Err(Error::Builtin {
                 path: source.path.clone(),
-                line: token.line,
+                line: lexeme.line,
                 name: name.to_owned(),
                 rule: rule.to_owned(),
             })
         };
-        if before.last().is_some_and(|last| last.is_symbol("]") && last.end == token.start) {
+        if before.last().is_some_and(|last| last.is_symbol("]") && last.end == lexeme.start) {
             return refused("a call by brackets", BY_BRACKETS);
         }
         let name = lexer::dotted_name(before).join(".");
@@ -150,13 +149,13 @@ pub(super) fn scan(source: &Source) -> Result<(), Error> {
 }
 
 fn is_builtin(name: &str) -> bool {
-    // `print` is the one builtin that the engine keeps outside its table.
+    // `print` is the one builtin outside the engine's table.
     name == "print" || BUILTINS.contains_key(name) || LEFT_OUT.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether the tokens after `sprintf` are `(`, a literal format without width, and a comma. A
-/// width makes one call write as many bytes as the number says.
-fn has_plain_format(call: &[Token]) -> bool {
+/// Whether `sprintf` is followed by `(`, a literal format without width, and a comma. A width would make one call
+/// write as many bytes as the number states.
+fn has_plain_format(call: &[Lexeme]) -> bool {
     let [_, format, comma, ..] = call else { return false };
     matches!(format.kind, TokenKind::String | TokenKind::RawString)
         && comma.is_symbol(",")
@@ -174,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn names_the_builtin_the_file_and_the_line() {
+    fn refusal_names_builtin_file_and_line() {
         let error = scan_rule("y := time.now_ns()").expect_err("impure");
         assert!(error.to_string().starts_with("p.rego:4: time.now_ns is refused: "), "{error}");
     }
 
     #[test]
-    fn refuses_builtins_that_are_impure_or_outlive_the_timer() {
+    fn impure_or_unbounded_builtins_are_refused() {
         for body in [
             "y := rand.intn(\"a\", 3)",
             "y := uuid.rfc4122(\"a\")",
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_format_with_a_width_or_one_that_is_not_written_in_place() {
+    fn format_with_width_or_not_literal_is_refused() {
         for body in [
             r#"y := sprintf("%2000000000d", [1])"#,
             r#"y := sprintf("%*d", [2000000000, 1])"#,
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_a_policy_s_own_functions_alone() {
+    fn functions_of_the_policy_are_allowed() {
         for body in
             ["y := f(1)", "y := data.lib.range(1)", "y := count([1])", "not (input.a)", "some y in (a | b)"]
         {
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_builtin_named_in_a_text_or_comment_is_no_call() {
+    fn builtin_in_a_string_or_comment_is_allowed() {
         assert_eq!(scan_rule("y := \"time.now_ns()\" # http.send({})"), Ok(()));
     }
 }

@@ -1,8 +1,7 @@
-//! Refuses policies whose rules could use up the stack: the engine has no limit of its own.
+//! Refuses policies whose rules could overflow the stack, which the engine does not limit.
 //!
-//! A function that calls itself, or a chain of thousands of rules, would end the process and not
-//! the decision. Names are compared without their packages, so the check refuses a little too
-//! much and never too little. Rules that depend on each other are the engine's to refuse.
+//! A recursive function, or a chain of thousands of rules, would end the process. Names are compared without their
+//! packages, so the check is conservative. Cyclic rules are refused by the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +9,16 @@ use regorus::Engine;
 use regorus::unstable::{Rule, RuleHead, TokenKind};
 
 use super::lexer;
-use super::lexer::Token;
+use super::lexer::Lexeme;
 use super::{Error, Source, policies};
 use crate::limits;
 
-/// What a rule is, by its bare name.
+/// The definitions of one bare name.
 #[derive(Default)]
 struct Node {
     /// Names of rules and functions in it.
     uses: BTreeSet<String>,
-    /// Names of functions called in it; empty for a rule that is no function.
+    /// Names of functions called in it; empty for a rule that is not a function.
     calls: BTreeSet<String>,
 }
 
@@ -27,23 +26,25 @@ struct Node {
 pub(super) fn check(engine: &mut Engine, sources: &[Source]) -> Result<(), Error> {
     let mut graph: BTreeMap<String, Node> = BTreeMap::new();
     for source in policies(sources) {
-        let tokens = lexer::of(source)?;
-        refuse_with(source, &tokens)?;
-        let imported = imports(&tokens);
+        let lexemes = lexer::of(source)?;
+        refuse_with(source, &lexemes)?;
+        let imported = imports(&lexemes);
         let of_file = engine.get_modules().iter().flat_map(|module| &module.policy);
         for rule in of_file.filter(|rule| rule.span().source.get_path() == &source.path) {
             let Rule::Spec { span, head, .. } = rule.as_ref() else { continue };
             let node = graph.entry(bare_name(head)).or_default();
-            // Tokens are in the order of the text.
-            let first = tokens.partition_point(|token| token.start < span.start);
-            let past = tokens.partition_point(|token| token.start < span.end);
+            // Lexemes are in text order.
+            let first = lexemes.partition_point(|lexeme| lexeme.start < span.start);
+            let past = lexemes.partition_point(|lexeme| lexeme.start < span.end);
             for at in first..past {
-                let (before, after) = tokens.split_at(at.saturating_add(1));
-                let Some(token) = before.last().filter(|_| is_reference(before, &imported)) else { continue };
-                node.uses.insert(token.text.clone());
+                let (before, after) = lexemes.split_at(at.saturating_add(1));
+                let Some(lexeme) = before.last().filter(|_| is_reference(before, &imported)) else {
+                    continue;
+                };
+                node.uses.insert(lexeme.text.clone());
                 let called = after.first().is_some_and(|next| next.is_symbol("("));
-                if called && matches!(head, RuleHead::Func { .. }) && token.start > head_start(head) {
-                    node.calls.insert(token.text.clone());
+                if called && matches!(head, RuleHead::Func { .. }) && lexeme.start > head_start(head) {
+                    node.calls.insert(lexeme.text.clone());
                 }
             }
         }
@@ -52,36 +53,37 @@ pub(super) fn check(engine: &mut Engine, sources: &[Source]) -> Result<(), Error
     refuse_recursion(&graph)
 }
 
-/// `with` can put one function in the place of another, which this check could not follow.
-fn refuse_with(source: &Source, tokens: &[Token]) -> Result<(), Error> {
-    let found = tokens.iter().find(|token| token.kind == TokenKind::Ident && token.text == "with");
+/// `with` can replace a function by another, which this check could not follow.
+fn refuse_with(source: &Source, lexemes: &[Lexeme]) -> Result<(), Error> {
+    let found = lexemes.iter().find(|lexeme| lexeme.kind == TokenKind::Ident && lexeme.text == "with");
     match found {
-        Some(token) => Err(Error::WithOutsideTest { path: source.path.clone(), line: token.line }),
+        Some(lexeme) => Err(Error::WithOutsideTest { path: source.path.clone(), line: lexeme.line }),
         None => Ok(()),
     }
 }
 
-/// Names that stand for a package or rule elsewhere: the last name of every `import`.
-fn imports(tokens: &[Token]) -> BTreeSet<String> {
+/// The last name of every `import`, which refers to a package or rule elsewhere.
+fn imports(lexemes: &[Lexeme]) -> BTreeSet<String> {
     let mut imported = BTreeSet::from(["data".to_owned()]);
-    let mut rest = tokens;
-    while let Some(at) = rest.iter().position(|token| token.text == "import") {
+    let mut rest = lexemes;
+    while let Some(at) = rest.iter().position(|lexeme| lexeme.text == "import") {
         let (_, after) = rest.split_at(at.saturating_add(1));
         let line = after.first().map_or(0, |first| first.line);
-        imported
-            .extend(after.iter().take_while(|token| token.line == line).last().map(|last| last.text.clone()));
+        imported.extend(
+            after.iter().take_while(|lexeme| lexeme.line == line).last().map(|last| last.text.clone()),
+        );
         rest = after;
     }
     imported
 }
 
-/// Whether the name that ends `before` can be a rule's: alone, or reached from a package. In
-/// `input.actor` or `row(x).actor` it is a member.
-fn is_reference(before: &[Token], imported: &BTreeSet<String>) -> bool {
+/// Whether the name that ends `before` can refer to a rule: alone, or qualified by a package. In `input.actor` or
+/// `row(x).actor` it is a field.
+fn is_reference(before: &[Lexeme], imported: &BTreeSet<String>) -> bool {
     let name = lexer::dotted_name(before);
     match name.as_slice() {
         [] => false,
-        [_] => !before.iter().nth_back(1).is_some_and(|token| token.is_symbol(".")),
+        [_] => !before.iter().nth_back(1).is_some_and(|lexeme| lexeme.is_symbol(".")),
         [root, ..] => imported.contains(*root),
     }
 }
@@ -122,7 +124,7 @@ fn refuse_depth(graph: &BTreeMap<String, Node>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The longest chain from `name`. Recursion here ends at the limit that it checks.
+/// The longest chain from `name`. The recursion ends at the limit that it checks.
 fn depth<'a>(
     graph: &'a BTreeMap<String, Node>,
     name: &'a str,

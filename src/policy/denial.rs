@@ -1,40 +1,38 @@
-//! What policy answers instead of a permit. Public text and private detail are separate fields.
+//! Denial of a policy decision. The reason is for the caller, the detail for the operator.
 
 use crate::limits;
 
-/// Why no permit was made, in the order in which it is found out.
+/// Cause of a denial, in the order in which they are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DenialKind {
-    /// The evaluation stopped with an error, for example two rules that contradict each other.
+    /// The evaluation failed, for example because two rules conflict.
     Failed,
-    /// The evaluation did not end in time.
+    /// The evaluation did not finish before the deadline.
     TimedOut,
-    /// The policy has no answer to this question.
+    /// The rule is undefined for this input.
     Undefined,
-    /// The policy's answer does not have the documented form.
+    /// The output does not have the documented form.
     Malformed,
-    /// The policy says no because of the audience (RFC 8693 §2.2.2, `invalid_target`).
+    /// The policy denies the audience (RFC 8693 §2.2.2, `invalid_target`).
     Audience,
-    /// The policy says no.
     Policy,
 }
 
-/// Policy does not permit it.
+/// A decision that is not an allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("denied by policy: {reason}")]
 pub struct Denial {
-    /// What kind of denial it is.
     pub kind: DenialKind,
     /// For the caller: printable ASCII, at most [`limits::POLICY_REASON_BYTES_MAX`] bytes.
     pub reason: String,
-    /// For the log and the operator only: what the engine said.
+    /// For log and operator only: the message of the engine.
     pub detail: Option<String>,
-    /// Digest of the bundle that decided.
+    /// Digest of the deciding bundle.
     pub policy_digest: String,
 }
 
 impl Denial {
-    /// What a metric says of it: the policy said `deny`, or its answer is an `error`.
+    /// Metric label: `deny` if the policy decided so, else `error`.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self.kind {
@@ -50,8 +48,8 @@ impl Denial {
     }
 }
 
-/// The text with everything but printable ASCII replaced, cut at the limit; never empty. It may
-/// end up in a header or an error body, so quotes and backslashes go as well (RFC 6749 §5.2).
+/// The text with everything but printable ASCII replaced, truncated, never empty. It may be part of a header or an
+/// error body, so quotes and backslashes are replaced too (RFC 6749 §5.2).
 fn printable(text: &str) -> String {
     let safe = |c: char| if matches!(c, ' '..='~') && !matches!(c, '"' | '\\') { c } else { '?' };
     let text: String = text.trim().chars().take(limits::POLICY_REASON_BYTES_MAX).map(safe).collect();
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_public_reason_is_short_printable_ascii() {
+    fn public_reason_is_short_printable_ascii() {
         let hostile = format!("no\r\nSet-Cookie: a=\"b\" \u{1f600}{}", "x".repeat(10_000));
         let reason = printable(&hostile);
         assert_eq!(reason.len(), limits::POLICY_REASON_BYTES_MAX);

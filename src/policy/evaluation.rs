@@ -1,8 +1,8 @@
-//! One rule that answers, and how it is evaluated: within a deadline, on an engine per thread.
+//! Evaluation of one rule, within a deadline, on an engine per thread.
 //!
-//! The engine's interpreter decides, not its virtual machine: for two rules that contradict each
-//! other the machine answers undefined where Rego demands an error, so `not` in front of it would
-//! permit; of several values it takes one; and rules that depend on each other overflow its stack.
+//! The engine's interpreter is used, not its virtual machine: for conflicting rules the machine yields undefined where
+//! Rego requires an error, so `not` in front of it would allow; of several values it takes one; and rules that depend
+//! on each other overflow its stack.
 
 use std::cell::RefCell;
 use std::num::NonZeroU32;
@@ -18,19 +18,17 @@ use super::{Error, Source, builtins, call_graph};
 use crate::{json, limits};
 
 thread_local! {
-    /// The engine of the program that this thread evaluated last, warm after its first decision.
-    /// Keeping only the newest lets a replaced bundle go.
+    /// The engine of the last program on this thread, warm after its first decision. Keeping one only releases the
+    /// engines of replaced bundles.
     static WARM: RefCell<Option<(Arc<Engine>, Engine)>> = const { RefCell::new(None) };
 }
 
-/// Why an evaluation has no answer.
+/// Reason why an evaluation has no output.
 #[derive(Debug)]
-pub(super) enum Stopped {
-    /// The deadline.
+pub(super) enum EvaluationError {
     TimedOut,
-    /// No rule applies.
     Undefined,
-    /// Rules that contradict each other, a type error, a builtin's error.
+    /// Conflicting rules, a type error, or an error of a builtin.
     Failed(String),
 }
 
@@ -49,8 +47,7 @@ impl Program {
         Ok(Self { prepared: Arc::new(prepared), entry_point })
     }
 
-    /// Another rule of the same sources; `None` if they have none of this name. Both are evaluated on
-    /// the same engine.
+    /// Another rule of the same sources, on the same engine; `None` if there is no such rule.
     pub(super) fn with_entry_point(&self, entry_point: &'static str) -> Result<Option<Self>, Error> {
         let mut engine = Engine::clone(&self.prepared);
         let policy = compiled(&mut engine, self.entry_point)?;
@@ -62,18 +59,18 @@ impl Program {
     }
 
     /// Evaluates the rule for `input`.
-    pub(super) fn evaluate(&self, input: Json) -> Result<Json, Stopped> {
+    pub(super) fn evaluate(&self, input: Json) -> Result<Json, EvaluationError> {
         let mut engine = match WARM.take() {
             Some((origin, engine)) if Arc::ptr_eq(&origin, &self.prepared) => engine,
             _ => Engine::clone(&self.prepared),
         };
         engine.set_input(Value::from(input));
-        let answer = value_of(&mut engine, self.entry_point);
-        // An engine that stopped half-way is not used again.
-        if matches!(answer, Ok(_) | Err(Stopped::Undefined)) {
+        let output = value_of(&mut engine, self.entry_point);
+        // An engine that stopped in the middle is not reused.
+        if matches!(output, Ok(_) | Err(EvaluationError::Undefined)) {
             WARM.set(Some((Arc::clone(&self.prepared), engine)));
         }
-        answer
+        output
     }
 }
 
@@ -85,8 +82,8 @@ fn compiled(engine: &mut Engine, entry_point: &'static str) -> Result<CompiledPo
 fn check(engine: &mut Engine, entry_point: &'static str) -> Result<(), Error> {
     let refused = |rule: String| Error::DoesNotCompile { rule };
     let policy = compiled(engine, entry_point)?;
-    // The compiler for the virtual machine finds what the interpreter would find only when it
-    // gets there: names that mean nothing, rules hidden by data.
+    // The compiler of the virtual machine reports errors that the interpreter reports only when it evaluates the rule:
+    // unknown names, rules hidden by data.
     let compiled =
         Compiler::compile_from_policy(&policy, &[entry_point]).map_err(|error| refused(error.to_string()))?;
     compiled.check_rule_data_conflicts(&engine.get_data()).map_err(|error| refused(error.to_string()))?;
@@ -96,7 +93,7 @@ fn check(engine: &mut Engine, entry_point: &'static str) -> Result<(), Error> {
     }
 }
 
-/// An engine with all policies and data of the sources; `deadline` holds for each evaluation.
+/// An engine with all policies and data of the sources; `deadline` applies to each evaluation.
 pub(super) fn engine(sources: &[Source], deadline: Duration) -> Result<Engine, Error> {
     let mut engine = Engine::new();
     let check_interval = NonZeroU32::new(limits::POLICY_STEPS_PER_TICK).unwrap_or(NonZeroU32::MIN);
@@ -118,15 +115,15 @@ pub(super) fn engine(sources: &[Source], deadline: Duration) -> Result<Engine, E
     Ok(engine)
 }
 
-/// Evaluates one rule. Sets become arrays.
-pub(super) fn value_of(engine: &mut Engine, rule: &str) -> Result<Json, Stopped> {
+/// Evaluates one rule; sets become arrays.
+pub(super) fn value_of(engine: &mut Engine, rule: &str) -> Result<Json, EvaluationError> {
     let value =
         engine.eval_rule(rule.to_owned()).map_err(|error| match error.downcast_ref::<LimitError>() {
-            Some(LimitError::TimeLimitExceeded { .. }) => Stopped::TimedOut,
-            _ => Stopped::Failed(error.to_string()),
+            Some(LimitError::TimeLimitExceeded { .. }) => EvaluationError::TimedOut,
+            _ => EvaluationError::Failed(error.to_string()),
         })?;
     match value {
-        Value::Undefined => Err(Stopped::Undefined),
-        value => serde_json::to_value(&value).map_err(|error| Stopped::Failed(error.to_string())),
+        Value::Undefined => Err(EvaluationError::Undefined),
+        value => serde_json::to_value(&value).map_err(|error| EvaluationError::Failed(error.to_string())),
     }
 }

@@ -1,8 +1,8 @@
-//! The question and the answer about a token exchange: the rule `data.svc.exchange.decision`.
+//! Input and output of the policy for a token exchange: the rule `data.svc.exchange.decision`.
 //!
-//! The question is everything the policy may see, and never a token. The answer is
-//! `{"allow": bool, "reason": string, "refusal"?: "policy"|"audience", "grants"?: {…}}`; anything
-//! else denies. Narrowing the grants to what subject, actor and request state is not done here.
+//! The input is all that a policy can read, and contains no token. The output is
+//! `{"allow": bool, "reason": string, "refusal"?: "policy"|"audience", "grants"?: {…}}`; any other output denies. The
+//! grants are narrowed to subject, actor and request by the use-case.
 
 use std::collections::BTreeSet;
 
@@ -12,30 +12,28 @@ use serde_json::Value as Json;
 use super::blast_radius::BlastRadius;
 use super::decider::{Decider, blast_radius, delegation_depth, malformed, words};
 use super::{Denial, DenialKind};
-use crate::{json, limits};
+use crate::{json, limits, text};
 
-/// The rule that answers.
+/// The rule of this decision.
 pub(super) const ENTRY_POINT: &str = "data.svc.exchange.decision";
 
-/// What the policy is asked: its `input`. A member that does not apply is absent, not null.
+/// The `input` of the policy. A field that does not apply is absent, not null.
 #[derive(Clone, Debug, Serialize)]
-pub struct Question<'a> {
-    /// Whose token is exchanged (RFC 8693 §2.1 `subject_token`).
+pub struct PolicyInput<'a> {
+    /// The subject token (RFC 8693 §2.1 `subject_token`).
     pub subject: Party<'a>,
-    /// Who acts for the subject (`actor_token`).
+    /// The actor token (`actor_token`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<Party<'a>>,
-    /// What is asked for.
-    pub request: Request<'a>,
-    /// Workload identifier of the authenticated caller on the wire.
+    pub request: RequestedGrant<'a>,
+    /// Workload identifier of the authenticated caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<&'a str>,
 }
 
-/// A verified credential, as far as a policy may see it.
+/// The fields of a verified credential that a policy may read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Party<'a> {
-    /// Workload identifier.
     pub id: &'a str,
     /// Trust domain of `id`.
     pub trust_domain: &'a str,
@@ -43,7 +41,7 @@ pub struct Party<'a> {
     pub issuer: &'a str,
     /// `jwt`, `spiffe-svid` or `agent-a2a`.
     pub kind: &'a str,
-    /// `sub` as the credential spells it.
+    /// `sub` as in the credential.
     pub original_sub: &'a str,
     /// Verified email address.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,15 +68,14 @@ pub struct Party<'a> {
     pub act: &'a [String],
 }
 
-/// What the exchange asks for.
 #[derive(Clone, Debug, Serialize)]
-pub struct Request<'a> {
-    /// The one audience asked for; absent: the policy's default for the subject.
+pub struct RequestedGrant<'a> {
+    /// The requested audience; absent: the policy's default for the subject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<&'a str>,
-    /// Words of the `scope` asked for; empty: all that is granted.
+    /// The requested scope words; empty: all that the policy grants.
     pub scope: &'a [String],
-    /// Whether an execution scope is asked for.
+    /// Whether an execution scope is requested.
     pub execution: bool,
     /// `htm` of the execution scope.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,10 +85,10 @@ pub struct Request<'a> {
     pub htu: Option<&'a str>,
 }
 
-/// Proof that the policy permits an exchange, and the most it grants. Only
-/// [`Bundle::decide_exchange`](super::Bundle::decide_exchange) makes one.
+/// Proof that the policy allows an exchange, with the maximum grant. Only
+/// [`Bundle::decide_exchange`](super::Bundle::decide_exchange) creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permit {
+pub struct Allow {
     audience: String,
     capabilities: BTreeSet<String>,
     scopes: BTreeSet<String>,
@@ -100,59 +97,58 @@ pub struct Permit {
     policy_digest: String,
 }
 
-impl Permit {
-    /// The one audience: the one asked for, or the policy's default. 1 to
-    /// [`limits::URI_BYTES_MAX`] bytes of printable ASCII.
+impl Allow {
+    /// The audience: the requested one, or the policy's default. 1 to [`limits::URI_BYTES_MAX`] bytes of printable
+    /// ASCII.
     #[must_use]
     pub fn audience(&self) -> &str {
         &self.audience
     }
 
-    /// Capabilities granted at most; each is a scope word too (RFC 6749 §3.3).
+    /// Maximum capabilities; each is a scope word too (RFC 6749 §3.3).
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.capabilities
     }
 
-    /// Scope words granted at most that are not capabilities.
+    /// Maximum scope words that are not capabilities.
     #[must_use]
     pub fn scopes(&self) -> &BTreeSet<String> {
         &self.scopes
     }
 
-    /// Blast radius granted at most; `None`: the policy states none.
+    /// Maximum blast radius; `None`: the policy states none.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()
     }
 
-    /// Delegation depth granted at most; 0 if the policy states none (contract §3 "Delegation").
+    /// Maximum delegation depth; 0 if the policy states none (contract §3 "Delegation").
     #[must_use]
     pub fn delegation_depth(&self) -> u32 {
         self.delegation_depth
     }
 
-    /// Digest of the bundle that granted it (claim `policy`).
+    /// Digest of the deciding bundle (claim `policy`).
     #[must_use]
     pub fn policy_digest(&self) -> &str {
         &self.policy_digest
     }
 }
 
-/// The answer's form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct PolicyOutput {
     allow: bool,
     reason: String,
     #[serde(default)]
-    refusal: Refusal,
+    refusal: DenialCause,
     grants: Option<Grants>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Refusal {
+enum DenialCause {
     #[default]
     Policy,
     Audience,
@@ -169,31 +165,30 @@ struct Grants {
     delegation_depth: Option<u32>,
 }
 
-/// Asks the rule, and reads its answer.
-pub(super) fn decide(decider: &Decider<Permit>, question: &Question<'_>) -> Result<Permit, Denial> {
-    let asked = question.request.audience;
-    decider.decide(question, |answer, policy_digest| read(answer, asked, policy_digest))
+pub(super) fn decide(decider: &Decider<Allow>, input: &PolicyInput<'_>) -> Result<Allow, Denial> {
+    let requested = input.request.audience;
+    decider.decide(input, |output, policy_digest| read(output, requested, policy_digest))
 }
 
-fn read(answer: Json, asked_audience: Option<&str>, policy_digest: &str) -> Result<Permit, Denial> {
+fn read(output: Json, requested_audience: Option<&str>, policy_digest: &str) -> Result<Allow, Denial> {
     let malformed = |detail: String| malformed(detail, policy_digest);
-    let answer: Answer = json::from_value(answer).map_err(|error| malformed(error.to_string()))?;
-    if !answer.allow {
-        let kind = match answer.refusal {
-            Refusal::Policy => DenialKind::Policy,
-            Refusal::Audience => DenialKind::Audience,
+    let output: PolicyOutput = json::from_value(output).map_err(|error| malformed(error.to_string()))?;
+    if !output.allow {
+        let kind = match output.refusal {
+            DenialCause::Policy => DenialKind::Policy,
+            DenialCause::Audience => DenialKind::Audience,
         };
-        return Err(Denial::new(kind, &answer.reason, None, policy_digest));
+        return Err(Denial::new(kind, &output.reason, None, policy_digest));
     }
-    let grants = answer.grants.ok_or_else(|| malformed("allow without grants".to_owned()))?;
-    // A grant for another audience than the one asked for would be a token the caller did not want.
-    if asked_audience.is_some_and(|asked| asked != grants.audience) {
-        return Err(malformed("grants.audience: must be the audience asked for".to_owned()));
+    let grants = output.grants.ok_or_else(|| malformed("allow without grants".to_owned()))?;
+    // Another audience than the requested one would be a token that the caller did not request.
+    if requested_audience.is_some_and(|requested| requested != grants.audience) {
+        return Err(malformed("grants.audience: must be the requested audience".to_owned()));
     }
-    if !is_audience(&grants.audience) {
+    if !text::is_printable(&grants.audience, limits::URI_BYTES_MAX) {
         return Err(malformed("grants.audience: must be printable ASCII without spaces".to_owned()));
     }
-    Ok(Permit {
+    Ok(Allow {
         capabilities: words("capabilities", grants.capabilities).map_err(malformed)?,
         scopes: words("scopes", grants.scopes).map_err(malformed)?,
         blast_radius: blast_radius(grants.blast_radius).map_err(malformed)?,
@@ -201,10 +196,6 @@ fn read(answer: Json, asked_audience: Option<&str>, policy_digest: &str) -> Resu
         audience: grants.audience,
         policy_digest: policy_digest.to_owned(),
     })
-}
-
-fn is_audience(text: &str) -> bool {
-    (1..=limits::URI_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -219,12 +210,12 @@ mod tests {
             "blast_radius": "namespace:pay", "delegation_depth": 2}})
     }
 
-    fn kind_of(answer: Json) -> DenialKind {
-        read(answer, None, "digest").expect_err("denied").kind
+    fn kind_of(output: Json) -> DenialKind {
+        read(output, None, "digest").expect_err("denied").kind
     }
 
     #[test]
-    fn a_well_formed_answer_is_a_permit() {
+    fn well_formed_output_allows() {
         let permit = read(granted(), Some("https://a.example"), "digest").expect("permitted");
         assert_eq!(permit.audience(), "https://a.example");
         assert!(permit.capabilities().contains("db.read") && permit.scopes().contains("openid"));
@@ -233,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_but_an_object_with_a_true_allow_denies() {
+    fn output_without_true_allow_denies() {
         for answer in [
             json!("yes"),
             json!(true),
@@ -257,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn wrongly_typed_or_unknown_grants_deny() {
+    fn mistyped_or_unknown_grants_deny() {
         let long = "x".repeat(limits::URI_BYTES_MAX + 1);
         let many: Vec<String> = (0..=limits::CAPABILITIES_MAX).map(|n| format!("c{n}")).collect();
         for (member, value) in [
@@ -294,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn another_audience_than_the_one_asked_for_denies() {
+    fn audience_other_than_requested_denies() {
         let denial = read(granted(), Some("https://b.example"), "digest").expect_err("redirected");
         assert_eq!(denial.kind, DenialKind::Malformed);
     }
 
     #[test]
-    fn a_refusal_of_the_audience_is_told_apart() {
+    fn refused_audience_has_its_own_denial() {
         let answer = json!({"allow": false, "reason": "no such audience", "refusal": "audience"});
         assert_eq!(kind_of(answer), DenialKind::Audience);
         let answer = json!({"allow": false, "reason": "no", "refusal": "other"});

@@ -1,9 +1,8 @@
-//! The question and the answer about an agent's identity: the rule `data.svc.identity.decision`.
+//! Input and output of the policy for an agent's identity: the rule `data.svc.identity.decision`.
 //!
-//! The question is everything the policy may see, and never a token. The answer is
-//! `{"allow": bool, "reason": string, "grants"?: {…}}`; anything else denies. A bundle need not have
-//! the rule: agents then have no identity. Narrowing the grants to what was asked for, and to what the
-//! parent has, is not done here.
+//! The input is all that a policy can read, and contains no token. The output is
+//! `{"allow": bool, "reason": string, "grants"?: {…}}`; any other output denies. The rule is optional: without it no
+//! agent gets an identity. The grants are narrowed to request and parent by the use-case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,104 +14,101 @@ use super::decider::{Decider, blast_radius, delegation_depth, malformed, words};
 use super::{Denial, DenialKind};
 use crate::json;
 
-/// The rule that answers.
+/// The rule of this decision.
 pub(super) const ENTRY_POINT: &str = "data.svc.identity.decision";
 
-/// What the policy is asked: its `input`. A member that does not apply is absent, not null.
+/// The `input` of the policy. A field that does not apply is absent, not null.
 #[derive(Clone, Debug, Serialize)]
-pub struct Question<'a> {
-    /// What is asked for; at a renewal, what the agent was granted.
-    pub request: Request<'a>,
-    /// The agent that it acts on behalf of.
+pub struct PolicyInput<'a> {
+    /// The requested identity; at renewal, the granted one.
+    pub request: RequestedIdentity<'a>,
+    /// The parent agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent<'a>>,
-    /// Workload identifier of the authenticated caller; at a renewal, of whoever had the agent issued.
-    /// Absent for nobody, which only development mode lets issue.
+    /// Workload identifier of the authenticated caller; at renewal, of the caller that the agent was issued to. Absent
+    /// for an anonymous caller, which only development mode allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<&'a str>,
-    /// The trust domain that the agent will be of.
+    /// Trust domain of the agent.
     pub trust_domain: &'a str,
 }
 
-/// What is asked for: checked for form, not verified.
+/// The requested identity: well formed, not verified.
 #[derive(Clone, Debug, Serialize)]
-pub struct Request<'a> {
-    /// For people; not unique.
+pub struct RequestedIdentity<'a> {
+    /// Display name; not unique.
     pub agent_name: &'a str,
     /// `mcp`, `a2a`, `watsonx` or `custom`.
     pub platform: &'a str,
     /// At least one, in order.
     pub capabilities: &'a BTreeSet<String>,
-    /// The largest blast radius that is asked for.
+    /// Largest requested blast radius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blast_radius: Option<&'a str>,
-    /// Hops; 0 if none were asked for.
+    /// Requested delegation depth; 0 if none.
     pub delegation_depth: u32,
-    /// Whatever the caller says of the agent.
+    /// Free-form description by the caller.
     pub metadata: &'a BTreeMap<String, String>,
 }
 
-/// The agent on whose behalf another one acts, as it was granted.
+/// The parent agent, as granted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Parent<'a> {
     /// Its `agent_id`.
     pub id: &'a str,
-    /// For people; not unique.
+    /// Display name; not unique.
     pub agent_name: &'a str,
     /// `mcp`, `a2a`, `watsonx` or `custom`.
     pub platform: &'a str,
-    /// What it may do.
     pub capabilities: &'a [String],
-    /// How far it reaches, if that is bounded.
+    /// Its blast radius, if limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blast_radius: Option<&'a str>,
-    /// Its hops.
     pub delegation_depth: u32,
-    /// Who had it issued; absent for nobody.
+    /// The caller that it was issued to; absent if anonymous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub issued_by: Option<&'a str>,
 }
 
-/// Proof that the policy permits an identity, and the most it grants. Only
-/// [`Bundle::decide_identity`](super::Bundle::decide_identity) makes one.
+/// Proof that the policy allows an identity, with the maximum grant. Only
+/// [`Bundle::decide_identity`](super::Bundle::decide_identity) creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permit {
+pub struct Allow {
     capabilities: BTreeSet<String>,
     blast_radius: Option<BlastRadius>,
     delegation_depth: u32,
     policy_digest: String,
 }
 
-impl Permit {
-    /// Capabilities granted at most; each is a scope word too (RFC 6749 §3.3).
+impl Allow {
+    /// Maximum capabilities; each is a scope word too (RFC 6749 §3.3).
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.capabilities
     }
 
-    /// Blast radius granted at most; `None`: the policy states none.
+    /// Maximum blast radius; `None`: the policy states none.
     #[must_use]
     pub fn blast_radius(&self) -> Option<&BlastRadius> {
         self.blast_radius.as_ref()
     }
 
-    /// Delegation depth granted at most; 0 if the policy states none.
+    /// Maximum delegation depth; 0 if the policy states none.
     #[must_use]
     pub fn delegation_depth(&self) -> u32 {
         self.delegation_depth
     }
 
-    /// Digest of the bundle that granted it (claim `policy`).
+    /// Digest of the deciding bundle (claim `policy`).
     #[must_use]
     pub fn policy_digest(&self) -> &str {
         &self.policy_digest
     }
 }
 
-/// The answer's form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct PolicyOutput {
     allow: bool,
     reason: String,
     grants: Option<Grants>,
@@ -126,19 +122,18 @@ struct Grants {
     delegation_depth: Option<u32>,
 }
 
-/// Asks the rule, and reads its answer.
-pub(super) fn decide(decider: &Decider<Permit>, question: &Question<'_>) -> Result<Permit, Denial> {
-    decider.decide(question, read)
+pub(super) fn decide(decider: &Decider<Allow>, input: &PolicyInput<'_>) -> Result<Allow, Denial> {
+    decider.decide(input, read)
 }
 
-fn read(answer: Json, policy_digest: &str) -> Result<Permit, Denial> {
+fn read(output: Json, policy_digest: &str) -> Result<Allow, Denial> {
     let malformed = |detail: String| malformed(detail, policy_digest);
-    let answer: Answer = json::from_value(answer).map_err(|error| malformed(error.to_string()))?;
-    if !answer.allow {
-        return Err(Denial::new(DenialKind::Policy, &answer.reason, None, policy_digest));
+    let output: PolicyOutput = json::from_value(output).map_err(|error| malformed(error.to_string()))?;
+    if !output.allow {
+        return Err(Denial::new(DenialKind::Policy, &output.reason, None, policy_digest));
     }
-    let grants = answer.grants.ok_or_else(|| malformed("allow without grants".to_owned()))?;
-    Ok(Permit {
+    let grants = output.grants.ok_or_else(|| malformed("allow without grants".to_owned()))?;
+    Ok(Allow {
         capabilities: words("capabilities", grants.capabilities).map_err(malformed)?,
         blast_radius: blast_radius(grants.blast_radius).map_err(malformed)?,
         delegation_depth: delegation_depth(grants.delegation_depth).map_err(malformed)?,
@@ -157,12 +152,12 @@ mod tests {
             "capabilities": ["db.read"], "blast_radius": "namespace:pay", "delegation_depth": 2}})
     }
 
-    fn kind_of(answer: Json) -> DenialKind {
-        read(answer, "digest").expect_err("denied").kind
+    fn kind_of(output: Json) -> DenialKind {
+        read(output, "digest").expect_err("denied").kind
     }
 
     #[test]
-    fn a_well_formed_answer_is_a_permit() {
+    fn well_formed_output_allows() {
         let permit = read(granted(), "digest").expect("permitted");
         assert!(permit.capabilities().contains("db.read"));
         assert_eq!(permit.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
@@ -198,7 +193,7 @@ mod tests {
             answer["grants"][member] = value;
             assert_eq!(kind_of(answer.clone()), DenialKind::Malformed, "{answer}");
         }
-        // An exchange's answer is none here.
+        // The output of an exchange is malformed here.
         let mut answer = granted();
         answer["refusal"] = json!("audience");
         assert_eq!(kind_of(answer), DenialKind::Malformed);

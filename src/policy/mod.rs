@@ -1,8 +1,8 @@
-//! Policy: who may have what, decided in Rego. The only part that knows the Rego engine.
+//! Policy decisions in Rego, and the only user of the Rego engine.
 //!
-//! A [`Bundle`] is compiled once and asked many times; every answer is a `Permit` or a [`Denial`].
-//! Anything else (undefined, an error, a conflict, a deadline, a wrong type) is a denial. Nothing
-//! here reads files, the clock or the state: sources and questions are arguments.
+//! A [`Bundle`] is compiled once; each decision is an allow or a [`Denial`]. Everything else (undefined, error,
+//! conflict, deadline, wrong type) is a denial. Sources and inputs are arguments: nothing here reads files, the clock
+//! or the state.
 
 pub mod blast_radius;
 mod builtins;
@@ -27,20 +27,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use self::decider::Decider;
-pub use self::decider::is_scope_word;
 pub use self::denial::{Denial, DenialKind};
 pub use self::test_runner::{Explanation, TestOutcome};
 use crate::{id, json, limits};
 
-/// Why a bundle was refused. The messages are for the operator who wrote it.
+/// Refusal of a bundle. The messages are for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// More files than [`limits::POLICY_FILES_MAX`].
     #[error("bundle has {files} files, at most {} are accepted", limits::POLICY_FILES_MAX)]
-    TooManyFiles {
-        /// How many there are.
-        files: usize,
-    },
+    TooManyFiles { files: usize },
     /// More bytes than [`limits::POLICY_BYTES_MAX`].
     #[error("bundle has {bytes} bytes, at most {} are accepted", limits::POLICY_BYTES_MAX)]
     TooManyBytes {
@@ -49,80 +45,53 @@ pub enum Error {
     },
     /// Paths are relative, of segments of `A-Z a-z 0-9 . - _`, and end in `.rego` or `.json`.
     #[error("{path:?}: path must be relative, of A-Z, a-z, 0-9, '.', '-', '_', and end in .rego or .json")]
-    Path {
-        /// As given.
-        path: String,
-    },
-    /// Two files have one path.
-    #[error("{path}: given twice")]
-    DuplicatePath {
-        /// The path.
-        path: String,
-    },
-    /// A data file is not acceptable JSON, is not an object, or contradicts another data file.
+    Path { path: String },
+    /// Two files have the same path.
+    #[error("{path}: duplicate path")]
+    DuplicatePath { path: String },
+    /// A data file is not strict JSON, not an object, or conflicts with another data file.
     #[error("{path}: {rule}")]
-    Data {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        rule: String,
-    },
-    /// A builtin whose answer is not a function of its arguments, or whose cost no deadline bounds.
+    Data { path: String, rule: String },
+    /// A builtin that is not a function of its arguments, or whose cost no deadline bounds.
     #[error("{path}:{line}: {name} is refused: {rule}")]
     Builtin {
-        /// The file.
         path: String,
-        /// The line, from 1.
         line: u32,
         /// The builtin's name, for example `time.now_ns`.
         name: String,
-        /// Why it is refused.
         rule: String,
     },
-    /// `with` stands in a file that is not `*_test.rego`.
-    #[error("{path}:{line}: with is for tests, in files named *_test.rego")]
-    WithOutsideTest {
-        /// The file.
-        path: String,
-        /// The line, from 1.
-        line: u32,
-    },
-    /// A function calls itself, directly or through others of these names.
+    /// `with` in a file that is not `*_test.rego`.
+    #[error("{path}:{line}: with is allowed only in files named *_test.rego")]
+    WithOutsideTest { path: String, line: u32 },
+    /// A function calls itself, directly or through others.
     #[error("function {name} calls itself")]
     Recursion {
         /// Its name without its package.
         name: String,
     },
-    /// Rules use each other in a chain longer than [`limits::POLICY_CALL_DEPTH_MAX`].
-    #[error("rules that start at {name} use each other more than {} deep", limits::POLICY_CALL_DEPTH_MAX)]
+    /// A chain of rules is longer than [`limits::POLICY_CALL_DEPTH_MAX`].
+    #[error("rules that start at {name} form a chain of more than {}", limits::POLICY_CALL_DEPTH_MAX)]
     TooDeep {
-        /// The name of the first, without its package.
+        /// Name of the first rule, without its package.
         name: String,
     },
     /// A policy file is not Rego.
     #[error("{path}: {rule}")]
-    Syntax {
-        /// The file.
-        path: String,
-        /// What the parser says.
-        rule: String,
-    },
+    Syntax { path: String, rule: String },
     /// The files are Rego but do not compile together, or have no rule `data.svc.exchange.decision`.
     #[error("bundle does not compile: {rule}")]
-    DoesNotCompile {
-        /// What the compiler says.
-        rule: String,
-    },
-    /// The process that compiles a bundle first said no; its own words.
+    DoesNotCompile { rule: String },
+    /// The compiler process refused the bundle; its output.
     #[error("{0}")]
     RefusedByCompiler(String),
-    /// The process that compiles a bundle first did not finish in time and was killed.
-    #[error("bundle was not compiled within {} ms and its compiler was stopped", limits::POLICY_LOAD_DEADLINE.as_millis())]
+    /// The compiler process exceeded its deadline and was killed.
+    #[error("bundle was not compiled within {} ms; its compiler was killed", limits::POLICY_LOAD_DEADLINE.as_millis())]
     LoadDeadlineExceeded,
-    /// The process that compiles a bundle first could not be started, or talked to.
+    /// The compiler process could not be started, or communication with it failed.
     #[error("policy compiler: {0}")]
     CompilerUnavailable(String),
-    /// What the compiling process read is not a list of sources.
+    /// The input of the compiler process is not a list of sources.
     #[error("policy sources: {0}")]
     Sources(#[from] json::Error),
 }
@@ -133,7 +102,6 @@ pub enum Error {
 pub struct Source {
     /// Relative path, for example `exchange.rego`; `.rego` is policy, `.json` is data.
     pub path: String,
-    /// The whole text.
     pub text: String,
 }
 
@@ -144,30 +112,29 @@ pub struct Bundle(Arc<Compiled>);
 struct Compiled {
     sources: Vec<Source>,
     digest: String,
-    exchange: Decider<exchange::Permit>,
+    exchange: Decider<exchange::Allow>,
     /// `None` if the bundle has no such rule.
-    identity: Option<Decider<identity::Permit>>,
+    identity: Option<Decider<identity::Allow>>,
     /// `None` if the bundle has no such rule.
-    signals: Option<Decider<signals::Permit>>,
+    signals: Option<Decider<signals::Allow>>,
 }
 
-/// What a policy decides, by the rule that it is asked.
+/// A kind of decision, by its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Point {
     /// `data.svc.exchange.decision`: token exchange.
     #[default]
     Exchange,
-    /// `data.svc.identity.decision`: the identity of an agent.
+    /// `data.svc.identity.decision`: identity of an agent.
     Identity,
     /// `data.svc.signals.decision`: a security event token.
     Signals,
 }
 
 impl Point {
-    /// Every one.
     pub const ALL: [Self; 3] = [Self::Exchange, Self::Identity, Self::Signals];
 
-    /// One lower-case word, as in metrics, queries and arguments.
+    /// Name in metrics, queries and arguments.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -177,7 +144,7 @@ impl Point {
         }
     }
 
-    /// The rule that answers.
+    /// The rule of this decision.
     const fn entry_point(self) -> &'static str {
         match self {
             Self::Exchange => exchange::ENTRY_POINT,
@@ -199,11 +166,10 @@ impl FromStr for Point {
 impl Bundle {
     /// Parses and compiles `sources`, given in any order.
     ///
-    /// No deadline holds here: some texts take the parser minutes. Sources that no process has
-    /// compiled before go through [`compile::load`].
+    /// No deadline applies: some texts take the parser minutes. Unknown sources go through [`compile::load`].
     ///
     /// # Errors
-    /// Every variant of [`Error`] but the three of [`compile::load`].
+    /// Every variant of [`Error`] but those of [`compile::load`].
     pub fn compile(sources: &[Source]) -> Result<Self, Error> {
         let sources = checked(sources)?;
         for source in policies(&sources) {
@@ -211,7 +177,7 @@ impl Bundle {
         }
         let (tests, deciding): (Vec<_>, Vec<_>) = sources.iter().cloned().partition(is_test);
         let program = evaluation::Program::compile(&deciding, exchange::ENTRY_POINT)?;
-        // Tests take no part in decisions, but a bundle whose tests cannot be read is not whole.
+        // Tests take no part in decisions, but a bundle with unreadable tests is incomplete.
         if !tests.is_empty() {
             test_runner::check(&sources)?;
         }
@@ -236,72 +202,70 @@ impl Bundle {
         &self.0.sources
     }
 
-    /// Answers whether an exchange may be made, and with which grants at most.
+    /// Decides a token exchange, with the maximum grant.
     ///
     /// # Errors
-    /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` in time.
-    pub fn decide_exchange(&self, question: &exchange::Question<'_>) -> Result<exchange::Permit, Denial> {
-        exchange::decide(&self.0.exchange, question)
+    /// [`Denial`] for every output but a well-formed `allow: true` before the deadline.
+    pub fn decide_exchange(&self, input: &exchange::PolicyInput<'_>) -> Result<exchange::Allow, Denial> {
+        exchange::decide(&self.0.exchange, input)
     }
 
-    /// Whether it has a rule about the identity of agents; without it agents have none.
+    /// Whether it has the rule for the identity of agents, without which agents have none.
     #[must_use]
     pub fn decides_identity(&self) -> bool {
         self.0.identity.is_some()
     }
 
-    /// Answers whether an agent may have an identity, and with which grants at most.
+    /// Decides the identity of an agent, with the maximum grant.
     ///
     /// # Errors
-    /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` in time, or has no
-    /// rule that answers.
-    pub fn decide_identity(&self, question: &identity::Question<'_>) -> Result<identity::Permit, Denial> {
-        identity::decide(self.identity()?, question)
+    /// [`Denial`] for every output but a well-formed `allow: true` before the deadline, or without the rule.
+    pub fn decide_identity(&self, input: &identity::PolicyInput<'_>) -> Result<identity::Allow, Denial> {
+        identity::decide(self.identity()?, input)
     }
 
-    fn identity(&self) -> Result<&Decider<identity::Permit>, Denial> {
+    fn identity(&self) -> Result<&Decider<identity::Allow>, Denial> {
         let without =
             || Denial::new(DenialKind::Undefined, "policy has no rule for agents", None, self.digest());
         self.0.identity.as_ref().ok_or_else(without)
     }
 
-    /// Whether it has a rule about security event tokens; without it none is accepted.
+    /// Whether it has the rule for security event tokens, without which none is accepted.
     #[must_use]
     pub fn decides_signals(&self) -> bool {
         self.0.signals.is_some()
     }
 
-    /// Answers whether a security event token is accepted, and what each of its events does.
+    /// Decides whether a security event token is accepted, and the effect of each of its events.
     ///
     /// # Errors
-    /// [`Denial`]: whenever the policy does not answer a well-formed `allow: true` with the effect of every
-    /// event in time, or has no rule that answers.
-    pub fn decide_signal(&self, question: &signals::Question<'_>) -> Result<signals::Permit, Denial> {
-        signals::decide(self.signals()?, question)
+    /// [`Denial`] for every output but a well-formed `allow: true` with the effect of every event before the deadline, or
+    /// without the rule.
+    pub fn decide_signal(&self, input: &signals::PolicyInput<'_>) -> Result<signals::Allow, Denial> {
+        signals::decide(self.signals()?, input)
     }
 
-    fn signals(&self) -> Result<&Decider<signals::Permit>, Denial> {
+    fn signals(&self) -> Result<&Decider<signals::Allow>, Denial> {
         let without =
             || Denial::new(DenialKind::Undefined, "policy has no rule for signals", None, self.digest());
         self.0.signals.as_ref().ok_or_else(without)
     }
 
-    /// Runs every rule named `test_*` in a package whose name ends in `_test`, in name order.
+    /// Runs every rule `test_*` in a package whose name ends in `_test`, in name order.
     #[must_use]
     pub fn test(&self) -> Vec<TestOutcome> {
         test_runner::run(self.sources())
     }
 
-    /// Evaluates `input` as a question at `point` and shows how the answer came about. It grants
-    /// nothing.
+    /// Evaluates `input` at `point` and reports the values of the rules. It grants nothing.
     #[must_use]
     pub fn explain(&self, point: Point, input: &serde_json::Value) -> Explanation {
-        let answer = match point {
-            Point::Exchange => self.0.exchange.answer(input.clone()),
-            Point::Identity => self.identity().and_then(|identity| identity.answer(input.clone())),
-            Point::Signals => self.signals().and_then(|signals| signals.answer(input.clone())),
+        let output = match point {
+            Point::Exchange => self.0.exchange.evaluate(input.clone()),
+            Point::Identity => self.identity().and_then(|identity| identity.evaluate(input.clone())),
+            Point::Signals => self.signals().and_then(|signals| signals.evaluate(input.clone())),
         };
-        test_runner::explain(self.sources(), point.entry_point(), input, answer)
+        test_runner::explain(self.sources(), point.entry_point(), input, output)
     }
 }
 
@@ -311,7 +275,7 @@ impl fmt::Debug for Bundle {
     }
 }
 
-/// The sources in path order, if their number, sizes and paths are acceptable.
+/// The sources in path order, if number, sizes and paths are acceptable.
 fn checked(sources: &[Source]) -> Result<Vec<Source>, Error> {
     if sources.len() > limits::POLICY_FILES_MAX {
         return Err(Error::TooManyFiles { files: sources.len() });
@@ -343,7 +307,7 @@ fn is_policy(path: &str) -> bool {
     matches!(path.rsplit_once('.'), Some((_, "rego")))
 }
 
-/// Whether the file holds only tests.
+/// Whether the file contains tests only.
 fn is_test(source: &Source) -> bool {
     source.path.ends_with("_test.rego")
 }

@@ -1,10 +1,9 @@
-//! The question and the answer about a security event token: the rule `data.svc.signals.decision`.
+//! Input and output of the policy for a security event token: the rule `data.svc.signals.decision`.
 //!
-//! The question is the token's content, checked for form, and who brought it. The answer is
-//! `{"allow": bool, "reason": string, "effects"?: {"<event>": {"effect": …, "family"?: …}}}`; an allowed
-//! answer says the effect of every event and of no other, and anything else denies. A bundle need not have
-//! the rule: no signal is accepted then. Whether the issuer has authority over the subject is not decided
-//! here.
+//! The input is the content of the token, checked for form, and its sender. The output is
+//! `{"allow": bool, "reason": string, "effects"?: {"<event>": {"effect": …, "family"?: …}}}`; an allow states the
+//! effect of every event and of no other, and any other output denies. The rule is optional: without it no signal is
+//! accepted. The issuer's authority over the subject is the receiver's decision.
 
 use std::collections::BTreeMap;
 
@@ -13,89 +12,85 @@ use serde_json::{Map, Value as Json};
 
 use super::decider::{Decider, malformed};
 use super::{Denial, DenialKind};
-use crate::{json, limits};
+use crate::{json, limits, text};
 
-/// The rule that answers.
+/// The rule of this decision.
 pub(super) const ENTRY_POINT: &str = "data.svc.signals.decision";
 
-/// What the policy is asked: its `input`. A member that does not apply is absent, not null.
+/// The `input` of the policy. A field that does not apply is absent, not null.
 #[derive(Clone, Debug, Serialize)]
-pub struct Question<'a> {
-    /// The token, as its issuer states it.
-    pub set: AskedSet<'a>,
-    /// Workload identifier of the authenticated caller, who need not be the issuer. Absent for nobody,
-    /// which only development mode lets send.
+pub struct PolicyInput<'a> {
+    /// The token as stated by its issuer.
+    pub set: SetInput<'a>,
+    /// Workload identifier of the authenticated caller, which may differ from the issuer. Absent for an anonymous caller,
+    /// which only development mode allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<&'a str>,
-    /// Whether the issuer's signature was verified; else the caller vouches for it.
+    /// Whether the issuer's signature was verified; otherwise the caller vouches for the token.
     pub is_signed: bool,
 }
 
-/// A security event token: checked for form, its issuer and audience verified.
+/// A security event token with checked form, verified issuer and audience.
 #[derive(Clone, Debug, Serialize)]
-pub struct AskedSet<'a> {
-    /// `iss`.
+pub struct SetInput<'a> {
     pub iss: &'a str,
-    /// `jti`.
     pub jti: &'a str,
     /// `iat` in seconds.
     pub iat: i64,
-    /// `aud`: always a list.
+    /// `aud`, always a list.
     pub aud: &'a [String],
-    /// `txn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub txn: Option<&'a str>,
-    /// `sub_id`, as it was sent.
+    /// `sub_id`, as sent.
     pub sub_id: &'a Json,
-    /// What each event says, by its URI.
+    /// The claims of each event, by its URI.
     pub events: BTreeMap<&'a str, &'a Map<String, Json>>,
 }
 
-/// Proof that the policy accepts a token, and what each of its events does. Only
-/// [`Bundle::decide_signal`](super::Bundle::decide_signal) makes one.
+/// Proof that the policy accepts a token, with the effect of each of its events. Only
+/// [`Bundle::decide_signal`](super::Bundle::decide_signal) creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permit {
+pub struct Allow {
     effects: BTreeMap<String, EventEffect>,
     policy_digest: String,
 }
 
-/// What an event does to the credentials of its subject (contract §6).
+/// Effect of an event on the credentials of its subject (contract §6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventEffect {
-    /// Nothing: it is recorded.
+    /// None: the event is recorded.
     None,
-    /// What was issued up to now is refused.
+    /// Revokes what was issued before the event.
     Watermark,
-    /// What was issued up to now is refused, and what will be, until the block is lifted.
+    /// Revokes what was issued before the event, and later credentials until the block is lifted.
     Block {
-        /// Which events lift it: those of the same issuer and family.
+        /// Name of the block within its issuer; the key of a lift.
         family: String,
     },
-    /// Lifts the issuer's block of this family, if the event is later.
+    /// Lifts the issuer's block of this family, if the event is later than the block.
     Lift {
-        /// Which blocks it lifts.
+        /// Name of the block within its issuer.
         family: String,
     },
 }
 
-impl Permit {
-    /// What `event`, an URI, does; `None` for one that was not asked about.
+impl Allow {
+    /// Effect of `event`, a URI; `None` if it was not in the input.
     #[must_use]
     pub fn effect(&self, event: &str) -> Option<&EventEffect> {
         self.effects.get(event)
     }
 
-    /// Digest of the bundle that permitted it.
+    /// Digest of the deciding bundle.
     #[must_use]
     pub fn policy_digest(&self) -> &str {
         &self.policy_digest
     }
 }
 
-/// The answer's form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct PolicyOutput {
     allow: bool,
     reason: String,
     effects: Option<BTreeMap<String, Effect>>,
@@ -117,30 +112,34 @@ enum Word {
     Lift,
 }
 
-/// Asks the rule, and reads its answer. It is not remembered: no `jti` comes twice.
-pub(super) fn decide(decider: &Decider<Permit>, question: &Question<'_>) -> Result<Permit, Denial> {
-    decider.decide_once(question, |answer, digest| read(answer, question, digest))
+/// Evaluates the rule, without the cache: no `jti` repeats.
+pub(super) fn decide(decider: &Decider<Allow>, input: &PolicyInput<'_>) -> Result<Allow, Denial> {
+    decider.decide_once(input, |output, digest| read(output, input, digest))
 }
 
-fn read(answer: Json, question: &Question<'_>, policy_digest: &str) -> Result<Permit, Denial> {
+fn read(output: Json, input: &PolicyInput<'_>, policy_digest: &str) -> Result<Allow, Denial> {
     let malformed = |detail: String| malformed(detail, policy_digest);
-    let answer: Answer = json::from_value(answer).map_err(|error| malformed(error.to_string()))?;
-    if !answer.allow {
-        return Err(Denial::new(DenialKind::Policy, &answer.reason, None, policy_digest));
+    let output: PolicyOutput = json::from_value(output).map_err(|error| malformed(error.to_string()))?;
+    if !output.allow {
+        return Err(Denial::new(DenialKind::Policy, &output.reason, None, policy_digest));
     }
-    let effects = answer.effects.ok_or_else(|| malformed("allow without effects".to_owned()))?;
-    // An event that the answer passes over would be one that is accepted and not obeyed.
-    if !effects.keys().map(String::as_str).eq(question.set.events.keys().copied()) {
+    let effects = output.effects.ok_or_else(|| malformed("allow without effects".to_owned()))?;
+    // An event without effect would be accepted and ignored.
+    if !effects.keys().map(String::as_str).eq(input.set.events.keys().copied()) {
         return Err(malformed("effects must name every event, and no other".to_owned()));
     }
     let effects = effects.into_iter().map(|(event, effect)| Ok((event, effect.read()?)));
     let effects = effects.collect::<Result<_, String>>().map_err(malformed)?;
-    Ok(Permit { effects, policy_digest: policy_digest.to_owned() })
+    Ok(Allow { effects, policy_digest: policy_digest.to_owned() })
 }
 
 impl Effect {
     fn read(self) -> Result<EventEffect, String> {
-        if self.family.as_deref().is_some_and(|family| !is_family(family)) {
+        if self
+            .family
+            .as_deref()
+            .is_some_and(|family| !text::is_printable(family, limits::SIGNAL_FAMILY_BYTES_MAX))
+        {
             return Err(format!(
                 "family: must be 1 to {} printable ASCII characters without spaces",
                 limits::SIGNAL_FAMILY_BYTES_MAX
@@ -151,13 +150,9 @@ impl Effect {
             (Word::Watermark, None) => Ok(EventEffect::Watermark),
             (Word::Block, Some(family)) => Ok(EventEffect::Block { family }),
             (Word::Lift, Some(family)) => Ok(EventEffect::Lift { family }),
-            _ => Err("family: must be there for block and lift, and for no other effect".to_owned()),
+            _ => Err("family: required for block and lift, forbidden for other effects".to_owned()),
         }
     }
-}
-
-fn is_family(text: &str) -> bool {
-    (1..=limits::SIGNAL_FAMILY_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -169,25 +164,25 @@ mod tests {
     const A: &str = "https://events.example/a";
     const B: &str = "https://events.example/b";
 
-    /// Reads an answer to a question about these events.
-    fn read_for(events: &[&str], answer: Json) -> Result<Permit, Denial> {
+    /// Reads an output for an input with these events.
+    fn read_for(events: &[&str], output: Json) -> Result<Allow, Denial> {
         let (claims, sub_id, aud) = (Map::new(), json!({}), ["https://fabric.example".to_owned()]);
         let events = events.iter().map(|event| (*event, &claims)).collect();
         let iss = "https://issuer.example";
-        let set = AskedSet { iss, jti: "j", iat: 0, aud: &aud, txn: None, sub_id: &sub_id, events };
-        read(answer, &Question { set, caller: None, is_signed: true }, "digest")
+        let set = SetInput { iss, jti: "j", iat: 0, aud: &aud, txn: None, sub_id: &sub_id, events };
+        read(output, &PolicyInput { set, caller: None, is_signed: true }, "digest")
     }
 
     fn allowed(effects: &Json) -> Json {
         json!({"allow": true, "reason": "accepted", "effects": effects})
     }
 
-    fn kind_of(answer: Json) -> DenialKind {
-        read_for(&[A], answer).expect_err("denied").kind
+    fn kind_of(output: Json) -> DenialKind {
+        read_for(&[A], output).expect_err("denied").kind
     }
 
     #[test]
-    fn a_well_formed_answer_is_a_permit_with_the_effect_of_each_event() {
+    fn well_formed_output_allows_with_all_effects() {
         for (effect, expected) in [
             (json!({"effect": "none"}), EventEffect::None),
             (json!({"effect": "watermark"}), EventEffect::Watermark),
@@ -202,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_passes_an_event_over_or_names_another_denies() {
+    fn output_without_an_event_or_with_another_denies() {
         let effect = || json!({"effect": "watermark"});
         for effects in [json!({}), json!({A: effect()}), json!({A: effect(), B: effect(), "c:d": effect()})] {
             let denial = read_for(&[A, B], allowed(&effects)).expect_err("denied");
@@ -244,14 +239,14 @@ mod tests {
         ] {
             assert_eq!(kind_of(allowed(&json!({A: effect}))), DenialKind::Malformed, "{effect}");
         }
-        // An agent's answer is none here.
+        // The output of an identity decision is malformed here.
         let mut answer = allowed(&json!({A: {"effect": "none"}}));
         answer["grants"] = json!({"capabilities": []});
         assert_eq!(kind_of(answer), DenialKind::Malformed);
     }
 
     #[test]
-    fn a_family_is_one_to_sixty_four_printable_characters() {
+    fn family_is_one_to_64_printable_characters() {
         let of = |family: &str| read_for(&[A], allowed(&json!({A: {"effect": "block", "family": family}})));
         let longest = "f".repeat(limits::SIGNAL_FAMILY_BYTES_MAX);
         assert!(of(&longest).is_ok());

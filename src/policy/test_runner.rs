@@ -1,4 +1,4 @@
-//! A policy's own tests, and the explanation of one answer: for people, not for requests.
+//! Runs a policy's own tests, and explains one decision: for people, not for requests.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,29 @@ use regorus::{Engine, Value};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::evaluation::{self, Stopped};
+use super::evaluation::{self, EvaluationError};
 use super::{Denial, Error, Source, exchange};
 use crate::limits;
 
-/// How one rule of a policy's own tests ended.
+/// Outcome of one test rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TestOutcome {
     /// The rule, for example `data.svc.exchange_test.test_denies_strangers`.
     pub name: String,
-    /// Whether it was true.
+    /// Whether it evaluated to true.
     pub passed: bool,
-    /// What it was instead, or the error; empty if it passed.
+    /// Its value or error otherwise; empty if it passed.
     pub detail: String,
 }
 
-/// An answer and the values of the rules it came from.
+/// An output, and the values of the rules from which it derives.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The answer as the policy gave it; `None` if it gave none.
+    /// Output of the policy; `None` if undefined or failed.
     pub answer: Option<Json>,
-    /// Why there is no answer.
+    /// Reason why there is no output.
     pub error: Option<String>,
-    /// Every rule of the package that answers and is no function, with its value for this question
-    /// or the reason why it has none.
+    /// Every rule of the package that is not a function, with its value for this input or the reason why it has none.
     pub rules: BTreeMap<String, Json>,
 }
 
@@ -54,7 +53,7 @@ pub(super) fn check(sources: &[Source]) -> Result<(), Error> {
     rules(&mut engine).map(drop)
 }
 
-/// Shows the rules of the package that answers, for one question.
+/// Values of the rules of the deciding package for one input.
 pub(super) fn explain(
     sources: &[Source],
     entry_point: &str,
@@ -68,8 +67,8 @@ pub(super) fn explain(
         engine.set_input(Value::from(input.clone()));
         let package = entry_point.rsplit_once('.').map_or("", |(package, _)| package);
         for rule in rules.iter().filter(|rule| rule.rsplit_once('.').is_some_and(|(p, _)| p == package)) {
-            let value = evaluation::value_of(&mut engine, rule)
-                .unwrap_or_else(|stopped| Json::String(in_words(stopped)));
+            let value =
+                evaluation::value_of(&mut engine, rule).unwrap_or_else(|error| Json::String(describe(error)));
             values.insert(rule.clone(), value);
         }
     }
@@ -80,7 +79,7 @@ pub(super) fn explain(
     Explanation { answer, error, rules: values }
 }
 
-/// The paths of all rules that are no functions, sorted, each once.
+/// Paths of all rules that are not functions, sorted and distinct.
 fn rules(engine: &mut Engine) -> Result<Vec<String>, Error> {
     let entry_point = exchange::ENTRY_POINT.into();
     let policy = engine
@@ -106,15 +105,15 @@ fn outcome(engine: &mut Engine, rule: &str) -> TestOutcome {
     let detail = match evaluation::value_of(engine, rule) {
         Ok(Json::Bool(true)) => String::new(),
         Ok(other) => format!("is {other}"),
-        Err(stopped) => in_words(stopped),
+        Err(error) => describe(error),
     };
     TestOutcome { name: rule.to_owned(), passed: detail.is_empty(), detail }
 }
 
-fn in_words(stopped: Stopped) -> String {
-    match stopped {
-        Stopped::TimedOut => "did not end in time".to_owned(),
-        Stopped::Undefined => "is undefined".to_owned(),
-        Stopped::Failed(detail) => detail,
+fn describe(error: EvaluationError) -> String {
+    match error {
+        EvaluationError::TimedOut => "exceeded its deadline".to_owned(),
+        EvaluationError::Undefined => "is undefined".to_owned(),
+        EvaluationError::Failed(detail) => detail,
     }
 }

@@ -70,7 +70,7 @@ impl Authority {
             return Ok(found);
         };
         // Also of the members that are not acted on: they are passed on with the others.
-        for (member, subject) in complex.members() {
+        for (member, subject) in complex.fields() {
             self.collect(subject, &format!("sub_id.{member}"), parties, &mut Facts::default())?;
         }
         // A session that is one token is the narrowest.
@@ -171,7 +171,7 @@ impl Authority {
                 self.subject_issuers.iter().any(|iss| parties.known.believes_email_of(iss))
             }
             SubjectId::Complex(complex) => {
-                complex.members().iter().all(|(_, member)| self.is_tellable(member, parties))
+                complex.fields().iter().all(|(_, member)| self.is_tellable(member, parties))
             }
             SubjectId::Aliases(aliases) => aliases.iter().all(|alias| self.is_tellable(alias, parties)),
             _ => true,

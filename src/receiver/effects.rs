@@ -8,15 +8,20 @@ use serde_json::Value;
 use super::{Error, Facts};
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::policy::signals::{EventEffect, Permit};
+use crate::policy::signals::{Allow, EventEffect};
 use crate::state::Effect;
-use crate::token::security_event::Set;
+use crate::token::security_event::SecurityEventToken;
 
 /// What a signal that comes at `now` does. Nothing, if no event of it has an effect or its subject is no fact.
 ///
 /// # Errors
 /// [`Error::Invalid`] if that is more than one entry of the log takes.
-pub fn effects(set: &Set, permit: &Permit, facts: &Facts, now: Timestamp) -> Result<Vec<Effect>, Error> {
+pub fn effects(
+    set: &SecurityEventToken,
+    permit: &Allow,
+    facts: &Facts,
+    now: Timestamp,
+) -> Result<Vec<Effect>, Error> {
     let (mut is_watermark, mut blocks, mut lifts) = (false, Latest::default(), Latest::default());
     for event in &set.events {
         // Contract §6: "with a later event time"; an event that states none happened when it was said.
@@ -74,7 +79,7 @@ impl<'p> Latest<'p> {
 /// (CAEP §2) of an event, in English if it has several; empty for nothing. Without control characters, and
 /// cut at its limit.
 #[must_use]
-pub fn reason(set: &Set) -> String {
+pub fn reason(set: &SecurityEventToken) -> String {
     let said = set.events.iter().find_map(|event| {
         let admin = match event.claims.get("reason_admin") {
             Some(Value::Object(texts)) => texts.get("en").or_else(|| texts.values().next()),
@@ -97,10 +102,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::policy::signals::Question;
+    use crate::policy::signals::PolicyInput;
     use crate::policy::{Bundle, Source};
+    use crate::receiver::set_input;
     use crate::token::lineage::Fact;
-    use crate::token::security_event::Event;
+    use crate::token::security_event::EventClaims;
     use crate::token::subject_id::SubjectId;
 
     /// A policy by which every event does what it says of itself.
@@ -121,13 +127,13 @@ mod tests {
     }
 
     /// Said at second 100. Each event is what it does, and when it happened.
-    fn set(events: &[(&Value, Option<i64>)]) -> Set {
-        let event = |(number, (claims, happened_at)): (usize, &(&Value, Option<i64>))| Event {
+    fn set(events: &[(&Value, Option<i64>)]) -> SecurityEventToken {
+        let event = |(number, (claims, happened_at)): (usize, &(&Value, Option<i64>))| EventClaims {
             uri: format!("urn:event:{number}"),
             claims: claims.as_object().expect("object").clone(),
             happened_at: happened_at.map(at),
         };
-        Set {
+        SecurityEventToken {
             iss: "https://idp.example".to_owned(),
             jti: "1".to_owned(),
             iat: at(100),
@@ -140,12 +146,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn policy_input_is_the_token_as_sent() {
+        let claims = json!({"reason": "left"});
+        let input = serde_json::to_value(set_input(&set(&[(&claims, None)]))).expect("JSON");
+        let expected = json!({
+            "iss": "https://idp.example", "jti": "1", "iat": 100, "aud": ["https://fabric.example"],
+            "sub_id": {"format": "opaque", "id": "7"}, "events": {"urn:event:0": claims},
+        });
+        assert_eq!(input, expected, "an absent txn is absent, not null");
+    }
+
     fn fact(sub: &str) -> Fact {
         Fact::subject("https://idp.example", sub)
     }
 
-    fn effects_of(set: &Set, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
-        let permit = obedient().decide_signal(&Question { set: set.asked(), caller: None, is_signed: true });
+    fn effects_of(set: &SecurityEventToken, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
+        let permit =
+            obedient().decide_signal(&PolicyInput { set: set_input(set), caller: None, is_signed: true });
         let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..Facts::default() };
         effects(set, &permit.expect("permitted"), &facts, at(100))
     }

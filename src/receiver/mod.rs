@@ -21,14 +21,14 @@ pub use issuers::{CredentialIssuers, Duplicate, SignalIssuer, SignalIssuers};
 use crate::clock::{Clock, Timestamp};
 use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
-use crate::policy::signals::{Permit, Question};
+use crate::policy::signals::{Allow, PolicyInput, SetInput};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{self, CallerFacts, Effect, Fresh, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
 use crate::token::security_event;
-use crate::token::security_event::{Rules, Sent, Set};
+use crate::token::security_event::{Rules, SecurityEventToken, UncheckedSet};
 use crate::token::subject_id;
 
 /// Everything that the receipt of signals needs.
@@ -137,7 +137,7 @@ impl Receiver {
         facts: &CallerFacts,
     ) -> Result<Received, Refused> {
         let mut named = Named::default();
-        let received = self.judge(form, (caller, facts), &mut named).await;
+        let received = self.check(form, (caller, facts), &mut named).await;
         let result = match &received {
             Ok(received) => received.status.as_str(),
             Err(error) => error.label(),
@@ -146,7 +146,7 @@ impl Receiver {
         received.map_err(|error| Refused { error, iss: named.iss, jti: named.jti })
     }
 
-    async fn judge(
+    async fn check(
         &self,
         form: Form<'_>,
         (caller, caller_facts): (Option<&str>, &CallerFacts),
@@ -164,7 +164,7 @@ impl Receiver {
         named.jti.clone_from(&sent.jti);
         let (iss, jti, content) = (sent.iss.clone(), sent.jti.clone(), sent.content);
         let now = self.state.cluster_time();
-        let set = sent.judge(&rules(issuer, now))?;
+        let set = sent.check(&rules(issuer, now))?;
         // A repetition is acknowledged whatever authority and policy have become since the first.
         if self.state.knows_signal(&iss, &jti, &content).await.map_err(|error| self.refusal(error))? {
             return Ok(duplicate(iss, jti));
@@ -236,15 +236,15 @@ impl Receiver {
         object: &[u8],
         caller: Option<&str>,
         named: &mut Named,
-    ) -> Result<(&SignalIssuer, Sent), Error> {
+    ) -> Result<(&SignalIssuer, UncheckedSet), Error> {
         let value = json::parse(object)?;
-        Set::stated_issuer(&value)?.clone_into(&mut named.iss);
+        SecurityEventToken::stated_issuer(&value)?.clone_into(&mut named.iss);
         let issuer = self.issuers.of(&named.iss).ok_or(Error::NotItsSpeaker)?;
         let speaker = caller.map(|caller| issuer.callers.iter().find(|id| id.as_str() == caller));
         if speaker == Some(None) {
             return Err(Error::NotItsSpeaker);
         }
-        let sent = Sent::vouched(value, &rules(issuer, self.state.cluster_time()))?;
+        let sent = UncheckedSet::unsigned(value, &rules(issuer, self.state.cluster_time()))?;
         if let Some(id) = speaker.flatten()
             && self.state.revokes(fresh, &[Fact::workload(id).digest()], None, sent.iat)
         {
@@ -259,11 +259,11 @@ impl Receiver {
         fresh: &Fresh,
         token: &[u8],
         named: &mut Named,
-    ) -> Result<(&SignalIssuer, Sent), Error> {
+    ) -> Result<(&SignalIssuer, UncheckedSet), Error> {
         let not_text = || security_event::Error::from(crate::token::Error::NotCompact);
         let text = std::str::from_utf8(token).map_err(|_| not_text())?;
         let token = Compact::parse(text).map_err(security_event::Error::from)?;
-        named.iss = Set::unverified_issuer(&token)?;
+        named.iss = SecurityEventToken::unverified_issuer(&token)?;
         let issuer = self.issuers.of(&named.iss).ok_or(security_event::Error::Issuer)?;
         let header = token.header();
         // An algorithm that its issuer does not use is no reason to ask for a key.
@@ -282,7 +282,7 @@ impl Receiver {
             issuer_keys::Error::Key(error) => security_event::Error::from(error).into(),
             issuer_keys::Error::Unavailable => Error::IssuerUnavailable,
         })?;
-        let sent = Sent::verify(&token, &key, &rules(issuer, self.state.cluster_time()))?;
+        let sent = UncheckedSet::verify(&token, &key, &rules(issuer, self.state.cluster_time()))?;
         let kid = Fact::signing_key(&issuer.iss, key.kid().unwrap_or(key.thumbprint()));
         if self.state.revokes(fresh, &[kid.digest()], None, sent.iat) {
             return Err(security_event::Error::Key(crate::token::Error::Revoked).into());
@@ -290,10 +290,15 @@ impl Receiver {
         Ok((issuer, sent))
     }
 
-    fn decide(&self, set: &Set, caller: Option<&str>, is_signed: bool) -> Result<Permit, Error> {
+    fn decide(
+        &self,
+        set: &SecurityEventToken,
+        caller: Option<&str>,
+        is_signed: bool,
+    ) -> Result<Allow, Error> {
         let policy = self.configured()?;
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
-        let decision = policy.decide_signal(&Question { set: set.asked(), caller, is_signed });
+        let decision = policy.decide_signal(&PolicyInput { set: set_input(set), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Signals.as_str(), result);
         decision.map_err(Error::from)
@@ -349,4 +354,18 @@ fn rules(issuer: &SignalIssuer, now: Timestamp) -> Rules<'_> {
 
 fn duplicate(iss: String, jti: String) -> Received {
     Received { status: Status::Duplicate, iss, jti, effects: 0, judged: None }
+}
+
+/// The policy input for a token.
+#[must_use]
+pub fn set_input(set: &SecurityEventToken) -> SetInput<'_> {
+    SetInput {
+        iss: &set.iss,
+        jti: &set.jti,
+        iat: set.iat.secs(),
+        aud: &set.aud,
+        txn: set.txn.as_deref(),
+        sub_id: &set.sub_id,
+        events: set.events.iter().map(|event| (event.uri.as_str(), &event.claims)).collect(),
+    }
 }

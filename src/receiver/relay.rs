@@ -8,13 +8,13 @@ use super::Error;
 use crate::limits;
 use crate::state::SecurityEvent;
 use crate::token::event_types::EVENTS_SUPPORTED;
-use crate::token::security_event::{Event, Set};
+use crate::token::security_event::{EventClaims, SecurityEventToken};
 use crate::token::subject_id;
 
 /// Whether a signal has come back to `own_issuer`, or went through more issuers than signals do that come to an end.
 /// It is ignored: two fabrics that are receiver and stream of each other would circulate it for ever.
 #[must_use]
-pub fn is_loop(set: &Set, own_issuer: &str) -> bool {
+pub fn is_loop(set: &SecurityEventToken, own_issuer: &str) -> bool {
     set.via.len() > limits::SIGNAL_VIA_MAX || set.via.iter().any(|issuer| issuer == own_issuer)
 }
 
@@ -22,13 +22,13 @@ pub fn is_loop(set: &Set, own_issuer: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] if an event that is passed on is larger, with its subject, than streams take.
-pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
-    let is_supported = |event: &&Event| EVENTS_SUPPORTED.contains(&event.uri.as_str());
-    let supported: Vec<&Event> = set.events.iter().filter(is_supported).collect();
+pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
+    let is_supported = |event: &&EventClaims| EVENTS_SUPPORTED.contains(&event.uri.as_str());
+    let supported: Vec<&EventClaims> = set.events.iter().filter(is_supported).collect();
     if supported.is_empty() {
         return Ok(Vec::new());
     }
-    let sub_id = subject_id::passed_on(&set.sub_id, Some(&set.iss));
+    let sub_id = subject_id::relayed(&set.sub_id, Some(&set.iss));
     // All that others have written of a token that we sign.
     let txn = set.txn.as_ref().map_or(0, |txn| Value::from(txn.as_str()).to_string().len());
     let via: Vec<String> = set.via.iter().chain([&set.iss]).cloned().collect();
@@ -38,7 +38,7 @@ pub fn events(set: &Set) -> Result<Vec<SecurityEvent>, Error> {
         let rule = "must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on";
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
-    let event = |event: &Event| {
+    let event = |event: &EventClaims| {
         let claims = Value::Object(event.claims.clone()).to_string().len();
         if about.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();

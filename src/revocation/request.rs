@@ -2,8 +2,8 @@
 
 use super::Error;
 use crate::id::{TrustDomain, WorkloadId};
-use crate::limits;
 use crate::token::lineage::{Fact, canonical_name};
+use crate::{limits, text};
 
 /// The members of a request, as they came.
 #[derive(Clone, Debug, Default)]
@@ -161,7 +161,7 @@ fn of_client(client: &str, iss: &str, is_ours: bool, trust_domain: &TrustDomain)
 /// # Errors
 /// [`Error::Invalid`].
 pub(super) fn bounded<'t>(field: &'static str, text: &'t str, most: usize) -> Result<&'t str, Error> {
-    if (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
+    if text::is_display(text, most) {
         Ok(text)
     } else {
         Err(invalid(field, format!("must be 1 to {most} bytes without control characters")))

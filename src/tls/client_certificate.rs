@@ -1,4 +1,4 @@
-//! The client certificate that outbound calls present, from two files. Whom they call is verified by others.
+//! The client certificate for outbound calls, from two files. Receivers are verified elsewhere.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use super::{Error, config, files};
 use crate::clock::Timestamp;
 use crate::limits;
 
-/// Where a certificate and its private key are, both PEM.
+/// A certificate and its private key, both PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPairFiles {
-    /// The certificate, followed by those that lead to a CA that the other end knows.
+    /// The certificate, followed by its intermediates.
     pub certificate: PathBuf,
     /// Its private key: PKCS #8, PKCS #1 or SEC1.
     pub private_key: PathBuf,
@@ -33,7 +33,7 @@ impl KeyPairFiles {
         Ok(pem)
     }
 
-    /// Why rustls refused the pair.
+    /// The error for a pair that rustls refused.
     pub(super) fn unusable(&self, error: &rustls::Error) -> Error {
         match error {
             rustls::Error::InconsistentKeys(_) => Error::KeyMismatch {

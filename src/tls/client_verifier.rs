@@ -1,6 +1,5 @@
-//! Who may finish a handshake: a client without a certificate, or one whose certificate is an X.509-SVID that
-//! leads to a CA of the very trust domain that it names, and is not revoked. CAs of different trust domains are never
-//! pooled: one of them could name workloads of the others.
+//! Verifies client certificates: none, or an X.509-SVID, not revoked, with a path to a CA of the trust domain that it
+//! names. CAs of different trust domains are never pooled: one of them could name workloads of the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +13,19 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 
 use super::svid;
-use super::svid::Refusal;
+use super::svid::SvidError;
 use crate::id::TrustDomain;
 
-/// webpki's rules with the CAs of one trust domain, and ours after them.
+/// webpki's rules with the CAs of one trust domain, then ours.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub(super) struct SvidVerifier {
     authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
     is_mandatory: bool,
     hints: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Verifier {
+impl SvidVerifier {
     pub fn new(
         authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
         is_mandatory: bool,
@@ -37,7 +36,7 @@ impl Verifier {
     }
 }
 
-impl ClientCertVerifier for Verifier {
+impl ClientCertVerifier for SvidVerifier {
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -82,6 +81,6 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-fn refused(refusal: Refusal) -> rustls::Error {
+fn refused(refusal: SvidError) -> rustls::Error {
     CertificateError::Other(OtherError(Arc::new(refusal))).into()
 }

@@ -1,4 +1,4 @@
-//! From the contents of the files to what rustls serves with: all of it is good, or none is taken.
+//! Builds the rustls configurations from the file contents: from all of them, or from none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,26 +15,25 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::client_verifier::Verifier;
+use super::client_verifier::SvidVerifier;
 use super::files::{Contents, Files};
-use super::node_verifier::{Authorities, ServerVerifier};
-use super::{Error, KeyPairFiles, With, svid};
+use super::node_verifier::{Authorities, NodeVerifier};
+use super::{Error, KeyPairFiles, RemoteEnd, svid};
 use crate::clock::{Clock, Timestamp};
 
-/// One loaded state of the files.
+/// The configurations of one state of the files.
 pub(super) struct Loaded {
     pub server: Arc<ServerConfig>,
     /// For connections to other nodes.
     pub client: Arc<ClientConfig>,
-    /// Of the files it came from.
+    /// Digest of the file contents.
     pub digest: [u8; 32],
-    /// From when on our own certificate counts.
+    /// Validity of our own certificate.
     pub not_before: Timestamp,
-    /// Until when it does.
     pub not_after: Timestamp,
 }
 
-/// Our clock, as rustls asks for time.
+/// Gives rustls our clock.
 #[derive(Debug)]
 pub(super) struct Time(pub Clock);
 
@@ -45,8 +44,13 @@ impl TimeProvider for Time {
     }
 }
 
-/// In this order: our certificate and its key, who may be a client, then the rules of the handshake.
-pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock) -> Result<Loaded, Error> {
+/// Our certificate and key, then the client CAs, then the handshake rules.
+pub(super) fn load(
+    files: &Files,
+    contents: &Contents,
+    with: RemoteEnd,
+    clock: &Clock,
+) -> Result<Loaded, Error> {
     let now = clock.now();
     let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key), now)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -59,17 +63,17 @@ pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock
         };
         let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
         let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
+            // webpki defaults: every certificate of the path is checked, and an unknown status is refused.
             .with_crls(crls.clone())
             .enforce_revocation_expiration();
         of_clients.insert(of.trust_domain.clone(), webpki.build().map_err(|_| malformed())?);
         let authorities = Authorities::new(roots, &crls).map_err(|_| malformed())?;
         of_servers.insert(of.trust_domain.clone(), authorities);
     }
-    let verifier = Verifier::new(of_clients, with == With::Peers, &provider);
+    let verifier = SvidVerifier::new(of_clients, with == RemoteEnd::Peers, &provider);
     let unusable = |error| files.own.unusable(&error);
     let time = Arc::new(Time(clock.clone()));
-    let server_verifier = ServerVerifier::new(of_servers, &provider);
+    let server_verifier = NodeVerifier::new(of_servers, &provider);
     let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::<Time>::clone(&time))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
@@ -78,10 +82,10 @@ pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock
         .map_err(unusable)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     client.resumption = Resumption::disabled();
-    // Of TLS 1.2 rustls has only the suites with AEAD.
+    // rustls supports only the AEAD suites of TLS 1.2.
     let (versions, protocols): (&[_], &[&[u8]]) = match with {
-        With::Callers => (&[&version::TLS13, &version::TLS12], &[b"h2", b"http/1.1"]),
-        With::Peers => (&[&version::TLS13], &[b"h2"]),
+        RemoteEnd::Callers => (&[&version::TLS13, &version::TLS12], &[b"h2", b"http/1.1"]),
+        RemoteEnd::Peers => (&[&version::TLS13], &[b"h2"]),
     };
     let mut server = ServerConfig::builder_with_details(provider, time)
         .with_protocol_versions(versions)?
@@ -89,9 +93,8 @@ pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock
         .with_single_cert(own.chain, own.key)
         .map_err(unusable)?;
     server.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    // No resumption of any kind: rustls would take the client's certificate from the first handshake
-    // without verifying it again, so that one revoked since would go on. Without tickets there is
-    // no early data either.
+    // No resumption of any kind: rustls would copy the client certificate of the first handshake without verifying it
+    // again, so that a revoked one would remain in use. Without tickets there is no early data either.
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
     server.max_early_data_size = 0;
@@ -104,7 +107,7 @@ pub(super) fn load(files: &Files, contents: &Contents, with: With, clock: &Clock
     })
 }
 
-/// Our own certificate, with the path to its CA and its private key. Whether the two are one pair is not checked.
+/// Our own certificate with its path and private key, not checked to be a pair.
 pub(super) struct OwnCertificate {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
@@ -135,8 +138,8 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
         .map_err(|_| Error::NotPem { path: path.to_owned() })
 }
 
-/// The CAs of clients. One that has expired is left out: webpki does not look at the times of a CA
-/// that it is told to trust (RFC 5280 §6.1.1 d leaves them out).
+/// The CAs of clients. webpki does not check the validity period of trust anchors (RFC 5280 §6.1.1 d excludes it), so
+/// an expired one is skipped here.
 fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem)? {
@@ -145,7 +148,7 @@ fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, 
             .ok_or_else(|| Error::NotACa { path: path.to_owned() })?;
         if not_after < now {
             let not_after = not_after.to_rfc3339();
-            tracing::warn!(path = %path.display(), not_after, "a client CA has expired and is left out");
+            tracing::warn!(path = %path.display(), not_after, "client CA expired, skipped");
             continue;
         }
         roots.add(certificate).map_err(|_| Error::NotACa { path: path.to_owned() })?;
@@ -153,8 +156,8 @@ fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, 
     if roots.is_empty() { Err(Error::NoClientCa { path: path.to_owned() }) } else { Ok(roots) }
 }
 
-/// The revocation lists, newest first: webpki asks the first of an issuer, and an older one would
-/// hide what the newer one revokes.
+/// The revocation lists, newest first: webpki uses the first list of an issuer, and an older one would hide newer
+/// revocations.
 fn revocation_lists(
     path: &Path,
     pem: &[u8],
@@ -167,7 +170,7 @@ fn revocation_lists(
         let (_, parsed) = CertificateRevocationList::from_der(&list).map_err(|_| malformed())?;
         let next_update = parsed.next_update().map_or(i64::MIN, |time| time.timestamp());
         if next_update < now.secs() {
-            tracing::warn!(path = %path.display(), "a revocation list has expired: who needs it is refused");
+            tracing::warn!(path = %path.display(), "revocation list expired, its certificates are refused");
         }
         let this_update = parsed.last_update().timestamp();
         lists.push((this_update, list));

@@ -1,5 +1,4 @@
-//! The files of TLS, read as they are: how large, who may touch them, what is in them. What they
-//! mean is decided in `config`.
+//! The files of TLS: size, permissions and content. `config` interprets them.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -12,27 +11,25 @@ use super::{Error, KeyPairFiles};
 use crate::id::TrustDomain;
 use crate::limits;
 
-/// Where the PEM files of TLS are.
+/// Paths of the PEM files of TLS.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// Our own certificate and its private key.
     pub own: KeyPairFiles,
-    /// The CAs whose certificates are accepted, each trust domain with its own (SPIFFE X509-SVID §5).
+    /// The accepted CAs, each trust domain with its own (SPIFFE X509-SVID §5).
     pub authorities: Vec<Authorities>,
 }
 
-/// The CAs of one trust domain, which vouch for its SPIFFE IDs and for no others.
+/// The CAs of one trust domain, accepted for its SPIFFE IDs only.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    /// The trust domain.
     pub trust_domain: TrustDomain,
-    /// Its CA certificates.
     pub ca: PathBuf,
-    /// Their revocation lists. With it, a certificate that no current list covers is refused.
+    /// Their revocation lists. If set, a certificate without a current list is refused.
     pub crl: Option<PathBuf>,
 }
 
-/// What was in them at one look.
+/// Contents of all files, read together.
 pub(super) struct Contents {
     pub certificate: Vec<u8>,
     pub private_key: Vec<u8>,
@@ -41,7 +38,6 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Reads every file.
     pub fn read(files: &Files) -> Result<Self, Error> {
         let authorities = files.authorities.iter().map(|of| {
             let crl = of.crl.as_deref().map(|path| read(path, limits::TLS_CRL_BYTES_MAX, check_mode));
@@ -54,7 +50,7 @@ impl Contents {
         })
     }
 
-    /// What they are known by, so that no private key need be kept to see that it changed.
+    /// Digest that detects a change without retaining the private key.
     pub fn digest(&self) -> [u8; 32] {
         let mut whole = digest::Context::new(&digest::SHA256);
         let none: &[u8] = &[];
@@ -68,7 +64,7 @@ impl Contents {
     }
 }
 
-/// The end of a SHA-256.
+/// Finishes a SHA-256.
 pub(super) fn sha256(whole: digest::Context) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(whole.finish().as_ref());
@@ -79,14 +75,13 @@ type ModeCheck = fn(path: &Path, mode: u32, owner: u32) -> Result<(), Error>;
 
 pub(super) fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
-    // Opened without waiting: a pipe in the place of a file would hold the start-up for ever.
+    // Non-blocking: opening a FIFO in the place of a file would block the start for ever.
     let file: File = OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
         .map_err(failed)?;
-    // Of the opened file, so that it is judged where a symbolic link leads and cannot be exchanged
-    // between check and use.
+    // Of the opened file: follows a symbolic link, and the file cannot be replaced between check and use.
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(Error::NotAFile { path: path.to_owned() });
@@ -100,13 +95,13 @@ pub(super) fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Ve
     Ok(bytes)
 }
 
-/// Whoever may write one of these files decides who our callers are.
+/// A writer of these files determines who our callers are.
 pub(super) fn check_mode(path: &Path, mode: u32, _owner: u32) -> Result<(), Error> {
     if mode & 0o022 == 0 { Ok(()) } else { Err(Error::WritableByOthers { path: path.to_owned(), mode }) }
 }
 
-/// The rule of `PostgreSQL` for `ssl_key_file`: nothing for others, no writing for the group, and reading
-/// for the group only if root owns it. The last is how Kubernetes mounts a secret. It is root's or ours.
+/// The rule of `PostgreSQL` for `ssl_key_file`: no access for others, no writing for the group, and reading for the
+/// group only if root owns the file, which is how Kubernetes mounts a secret. The owner is root or this process.
 pub(super) fn check_key_mode(path: &Path, mode: u32, owner: u32) -> Result<(), Error> {
     check_key_of(path, mode, owner, rustix::process::geteuid().as_raw())
 }
@@ -126,9 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_private_key_is_its_owners_and_if_that_is_root_its_groups_to_read() {
+    fn private_key_is_readable_by_owner_or_roots_group_only() {
         let allowed = |mode, owner| check_key_of(Path::new("key.pem"), mode, owner, 1000).is_ok();
-        assert!(check_key_of(Path::new("key.pem"), 0o600, 1001, 1000).is_err(), "a stranger's");
+        assert!(check_key_of(Path::new("key.pem"), 0o600, 1001, 1000).is_err(), "of another owner");
         for mode in [0o400, 0o600] {
             assert!(allowed(mode, 0) && allowed(mode, 1000), "{mode:o}");
         }
@@ -141,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_that_shift_from_one_file_to_the_next_have_another_digest() {
+    fn content_moved_between_files_changes_the_digest() {
         let of = |certificate: &[u8], private_key: &[u8], crl: Option<&[u8]>| {
             Contents {
                 certificate: certificate.to_vec(),

@@ -1,19 +1,19 @@
-//! Why a handshake failed, in a few words for the log. Nothing a client chose stands in it but the
-//! SPIFFE id of a certificate that led to a CA.
+//! Reason of a failed handshake, for the log. It contains no text of the client but the SPIFFE ID of a certificate
+//! that led to a CA.
 
 use std::borrow::Cow;
 use std::io;
 
 use rustls::{CertificateError, Error};
 
-use super::svid::Refusal;
+use super::svid::SvidError;
 
-/// Why the handshake of a `TlsAcceptor` failed.
+/// Reason of a failed handshake of a `TlsAcceptor`.
 #[must_use]
 pub fn handshake_failure(error: &io::Error) -> Cow<'static, str> {
     match error.get_ref().and_then(|source| source.downcast_ref::<Error>()) {
         Some(error) => of_tls(error),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => "client closed the connection".into(),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "connection closed by client".into(),
         None => "connection failed".into(),
     }
 }
@@ -22,13 +22,13 @@ fn of_tls(error: &Error) -> Cow<'static, str> {
     match error {
         Error::InvalidCertificate(error) => of_certificate(error),
         Error::InvalidCertRevocationList(_) => "revocation list is not validly signed by its CA".into(),
-        Error::PeerIncompatible(_) => "client offers no version or cipher suite that we accept".into(),
-        Error::AlertReceived(_) => "client refused".into(),
-        Error::NoApplicationProtocol => "client speaks neither h2 nor http/1.1".into(),
+        Error::PeerIncompatible(_) => "no common protocol version or cipher suite".into(),
+        Error::AlertReceived(_) => "handshake refused by client".into(),
+        Error::NoApplicationProtocol => "no common application protocol (h2, http/1.1)".into(),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "not a TLS handshake".into(),
         Error::InappropriateHandshakeMessage { .. } => "handshake messages out of order".into(),
         Error::PeerMisbehaved(_) | Error::DecryptError | Error::PeerSentOversizedRecord => {
-            "client breaks the protocol".into()
+            "protocol violation".into()
         }
         _ => "handshake failed".into(),
     }
@@ -42,7 +42,7 @@ fn of_certificate(error: &CertificateError) -> Cow<'static, str> {
         C::NotValidYet | C::NotValidYetContext { .. } => "certificate is not valid yet".into(),
         C::Revoked => "certificate is revoked".into(),
         C::UnhandledCriticalExtension => "certificate has an unknown critical extension".into(),
-        C::UnknownIssuer => "certificate does not lead to a client CA".into(),
+        C::UnknownIssuer => "certificate has no path to a client CA".into(),
         C::UnknownRevocationStatus => "no revocation list covers the certificate".into(),
         C::ExpiredRevocationList | C::ExpiredRevocationListContext { .. } => {
             "revocation list has expired".into()
@@ -52,15 +52,15 @@ fn of_certificate(error: &CertificateError) -> Cow<'static, str> {
         | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
             "signature algorithm is not accepted".into()
         }
-        C::InvalidPurpose | C::InvalidPurposeContext { .. } => Refusal::NoClientAuth.to_string().into(),
+        C::InvalidPurpose | C::InvalidPurposeContext { .. } => SvidError::NoClientAuth.to_string().into(),
         C::Other(other) => of_other(other.0.as_ref()),
-        _ => "certificate is refused".into(),
+        _ => "certificate refused".into(),
     }
 }
 
-/// The reasons for which rustls has no name of its own.
+/// Reasons without a variant in rustls.
 fn of_other(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Cow<'static, str> {
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+    if let Some(refusal) = error.downcast_ref::<SvidError>() {
         return refusal.to_string().into();
     }
     match error.downcast_ref::<webpki::Error>() {
@@ -68,12 +68,14 @@ fn of_other(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Cow<'sta
             of_certificate(&CertificateError::UnhandledCriticalExtension)
         }
         Some(webpki::Error::ExtensionValueInvalid) => of_certificate(&CertificateError::BadEncoding),
-        Some(webpki::Error::CaUsedAsEndEntity) => Refusal::Ca.to_string().into(),
-        Some(webpki::Error::EndEntityUsedAsCa) => "certificate was issued by one that is no CA".into(),
-        Some(webpki::Error::NameConstraintViolation) => "certificate has a name its CA may not give".into(),
+        Some(webpki::Error::CaUsedAsEndEntity) => SvidError::Ca.to_string().into(),
+        Some(webpki::Error::EndEntityUsedAsCa) => {
+            "certificate was issued by a certificate that is not a CA".into()
+        }
+        Some(webpki::Error::NameConstraintViolation) => "certificate name violates a name constraint".into(),
         Some(webpki::Error::PathLenConstraintViolated | webpki::Error::MaximumPathDepthExceeded) => {
             "path to the CA is too long".into()
         }
-        _ => "certificate is refused".into(),
+        _ => "certificate refused".into(),
     }
 }

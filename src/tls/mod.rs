@@ -1,6 +1,5 @@
-//! TLS with certificates at both ends: what is served with, from files that may change under us, and who
-//! the other end is; for callers, and between nodes. Nothing here accepts a connection and nothing decides
-//! what the other end may do.
+//! Mutual TLS, for callers and between nodes: configuration from files that may change at run time, and the identity
+//! of the remote end. Accepting connections and authorization are not here.
 
 mod client_certificate;
 mod client_verifier;
@@ -26,7 +25,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 pub use self::client_certificate::KeyPairFiles;
 pub use self::files::{Authorities, Files};
 pub use self::handshake_error::handshake_failure;
-pub use self::svid::{PeerCertificate, Refusal};
+pub use self::svid::{PeerCertificate, SvidError};
 
 use self::config::Loaded;
 use self::files::Contents;
@@ -34,131 +33,75 @@ use crate::clock::Clock;
 use crate::limits;
 use crate::telemetry::Metrics;
 
-/// Why there is no TLS with these files.
+/// Failure to load TLS from the files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something else stands where the file should be.
-    #[error("{}: is not a file", path.display())]
-    NotAFile {
-        /// Where.
-        path: PathBuf,
-    },
-    /// A file is larger than any that makes sense.
+    File { path: PathBuf, source: io::Error },
+    /// Not a regular file.
+    #[error("{}: is not a regular file", path.display())]
+    NotAFile { path: PathBuf },
+    /// The file exceeds its limit.
     #[error("{}: is larger than {bytes_max} bytes", path.display())]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-        /// The most that is read.
-        bytes_max: usize,
-    },
-    /// Others than its owner may write a file.
-    #[error("{}: mode {mode:o} lets others write it; take that away (chmod go-w)", path.display())]
-    WritableByOthers {
-        /// Which.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// Others than its owner may use the private key.
+    TooLarge { path: PathBuf, bytes_max: usize },
+    /// Users other than the owner may write the file.
+    #[error("{}: mode {mode:o} lets other users write it; run chmod go-w", path.display())]
+    WritableByOthers { path: PathBuf, mode: u32 },
+    /// Users other than the owner may use the private key.
     #[error(
-        "{}: mode {mode:o} is too open for a private key, or it is not ours; make it 0600, or 0640 if root owns it",
+        "{}: mode {mode:o} is too open for a private key, or it has another owner; make it 0600, or 0640 if root owns it",
         path.display()
     )]
-    KeyTooOpen {
-        /// Which.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// A file is damaged: PEM, or a certificate in it.
-    #[error("{}: is not PEM with certificates that can be read", path.display())]
-    NotPem {
-        /// Which.
-        path: PathBuf,
-    },
-    /// No certificate of ours.
-    #[error("{}: holds no certificate; our own must be the first in it", path.display())]
-    NoCertificate {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Our certificate is over.
-    #[error("{}: our certificate ended at {not_after}; put a new one there", path.display())]
-    CertificateExpired {
-        /// Which.
-        path: PathBuf,
-        /// When (RFC 3339).
-        not_after: String,
-    },
-    /// No private key of ours.
-    #[error("{}: holds no usable private key; it must be unencrypted PKCS #8, PKCS #1 or SEC1", path.display())]
-    NoPrivateKey {
-        /// Which.
-        path: PathBuf,
-    },
-    /// Certificate and private key are not of one pair.
+    KeyTooOpen { path: PathBuf, mode: u32 },
+    /// The file is not PEM, or a certificate in it is malformed.
+    #[error("{}: is not PEM with readable certificates", path.display())]
+    NotPem { path: PathBuf },
+    /// No certificate of this node.
+    #[error("{}: contains no certificate; this node's own must be the first", path.display())]
+    NoCertificate { path: PathBuf },
+    /// This node's certificate has expired.
+    #[error("{}: certificate expired at {not_after}; replace it", path.display())]
+    CertificateExpired { path: PathBuf, not_after: String },
+    /// No private key of this node.
+    #[error("{}: contains no usable private key; it must be unencrypted PKCS #8, PKCS #1 or SEC1", path.display())]
+    NoPrivateKey { path: PathBuf },
+    /// Certificate and private key are not a pair.
     #[error(
         "{}: is not the private key of the first certificate in {}",
         private_key.display(),
         certificate.display()
     )]
-    KeyMismatch {
-        /// The file of the certificate.
-        certificate: PathBuf,
-        /// The file of the key.
-        private_key: PathBuf,
-    },
-    /// No CA for clients is left.
-    #[error("{}: holds no CA certificate that is still valid", path.display())]
-    NoClientCa {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A certificate among the CAs that is no CA's: its holder could name anybody.
-    #[error("{}: holds a certificate that is not a CA's; only those of CAs belong there", path.display())]
-    NotACa {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A file of revocation lists without one: nobody would be revoked.
-    #[error("{}: holds no revocation list; leave it out of the configuration if there is none", path.display())]
-    NoCrl {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A revocation list is damaged, or of a kind that cannot be checked (delta, indirect).
-    #[error("{}: holds a revocation list that cannot be read; it must be a full X.509 v2 list in PEM", path.display())]
-    CrlMalformed {
-        /// Which.
-        path: PathBuf,
-    },
-    /// rustls refused.
+    KeyMismatch { certificate: PathBuf, private_key: PathBuf },
+    /// No valid CA for clients.
+    #[error("{}: contains no unexpired CA certificate", path.display())]
+    NoClientCa { path: PathBuf },
+    /// A certificate among the CAs that is not a CA certificate: its holder could issue any name.
+    #[error("{}: contains a certificate that is not a CA certificate", path.display())]
+    NotACa { path: PathBuf },
+    /// No revocation list: no certificate would be revoked.
+    #[error("{}: contains no revocation list; remove the setting if there is none", path.display())]
+    NoCrl { path: PathBuf },
+    /// A revocation list is malformed or of an unsupported kind (delta, indirect).
+    #[error("{}: contains an unreadable revocation list; it must be a full X.509 v2 list in PEM", path.display())]
+    CrlMalformed { path: PathBuf },
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),
-    /// A connection whose client certificate we would have refused.
+    /// The certificate of the remote end is refused.
     #[error(transparent)]
-    Peer(#[from] Refusal),
+    Peer(#[from] SvidError),
 }
 
-/// Who is at the other end.
+/// The remote end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum With {
-    /// Callers of the API, who may come without a certificate.
+pub enum RemoteEnd {
+    /// Callers of the API; a client certificate is optional.
     Callers,
-    /// Nodes of this cluster, both ways: each has a certificate, over TLS 1.3, for HTTP/2.
+    /// Nodes of this cluster, in both directions: certificate required, TLS 1.3, HTTP/2.
     Peers,
 }
 
-impl With {
-    /// As a label of a metric.
+impl RemoteEnd {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Callers => "callers",
@@ -167,32 +110,29 @@ impl With {
     }
 }
 
-/// TLS as the files say, and as they will say. Cheap to clone; clones change together.
+/// Current TLS configuration, reloaded from the files. Cheap to clone; clones share it.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
 
 struct Shared {
     files: Files,
-    with: With,
+    with: RemoteEnd,
     clock: Clock,
     metrics: Metrics,
     loaded: ArcSwap<Loaded>,
     generation: watch::Sender<u64>,
 }
 
-/// What a look at the files found out of order, so that it is said once.
+/// Conditions that were already logged, so that each is logged once.
 #[derive(Clone, Copy, Default)]
-struct Said {
+struct LoggedState {
     refused: Option<[u8; 32]>,
     expires_soon: Option<[u8; 32]>,
 }
 
 impl Tls {
-    /// Reads the files. The other end is known by a certificate of one of their trust domains only.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub fn load(files: Files, with: With, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
+    /// Reads the files. The remote end must have a certificate of one of their trust domains.
+    pub fn load(files: Files, with: RemoteEnd, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
         let loaded = config::load(&files, &Contents::read(&files)?, with, &clock)?;
         metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
         let loaded = ArcSwap::from_pointee(loaded);
@@ -200,111 +140,103 @@ impl Tls {
         Ok(Self(Arc::new(Shared { files, with, clock, metrics, loaded, generation })))
     }
 
-    /// For the next handshake. It is not to be kept: the one after may need another.
+    /// For one handshake; not to be retained, because the next one may need another configuration.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0.loaded.load().server))
     }
 
-    /// The same for a connection to a node. The name that is given to it is not looked at: who answers is known
-    /// by [`server_certificate`].
+    /// For one connection to a node. The server name is ignored; the node is identified by [`server_certificate`].
     #[must_use]
     pub fn connector(&self) -> TlsConnector {
         TlsConnector::from(Arc::clone(&self.0.loaded.load().client))
     }
 
-    /// A number that grows with each change of the files that was loaded. A connection made before it
-    /// grew may be one that would not be made again, and is to be closed. Take this before
-    /// [`Tls::acceptor`], so that no change falls between the two.
+    /// A generation that grows with each reload. A connection made before it grew might be refused now and is closed. Call
+    /// it before [`Tls::acceptor`], so that no reload falls between the two.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.generation.subscribe()
     }
 
-    /// Looks at the files every [`limits::TLS_RELOAD_INTERVAL`], for ever. Their contents count, not
-    /// their times: that is how a Kubernetes secret changes.
+    /// Polls the files every [`limits::TLS_RELOAD_INTERVAL`], for ever. Contents are compared, not times: that is how a
+    /// Kubernetes secret changes.
     pub async fn follow(self) {
         let mut ticks = tokio::time::interval(limits::TLS_RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut looks = JoinSet::new();
-        let mut said = Said::default();
+        let mut polls = JoinSet::new();
+        let mut logged = LoggedState::default();
         loop {
             ticks.tick().await;
             let tls = self.clone();
-            // Reading a large revocation list takes longer than others should wait.
-            looks.spawn_blocking(move || tls.look(said));
-            match looks.join_next().await {
-                Some(Ok(now_said)) => said = now_said,
-                Some(Err(error)) => tracing::error!(%error, "look at the files of tls"),
+            // Parsing a large revocation list would block other tasks.
+            polls.spawn_blocking(move || tls.poll(logged));
+            match polls.join_next().await {
+                Some(Ok(now_logged)) => logged = now_logged,
+                Some(Err(error)) => tracing::error!(%error, "failed to poll tls files"),
                 None => {}
             }
         }
     }
 
-    /// One look: takes over what changed if all of it is good, and keeps what there is if not.
-    fn look(&self, mut said: Said) -> Said {
+    /// One poll: adopts changed files if all of them are valid, otherwise keeps the configuration in use.
+    fn poll(&self, mut logged: LoggedState) -> LoggedState {
         let shared = &self.0;
         let contents = Contents::read(&shared.files);
         let current = shared.loaded.load().digest;
-        // What cannot be read is known by why.
+        // An unreadable file is identified by its error.
         let seen = contents.as_ref().map_or_else(|error| digest_of(&error.to_string()), Contents::digest);
         if seen == current {
-            said.refused = None;
-        } else if said.refused != Some(seen) {
+            logged.refused = None;
+        } else if logged.refused != Some(seen) {
             let loaded = contents
                 .and_then(|contents| config::load(&shared.files, &contents, shared.with, &shared.clock));
-            said.refused = self.take_over(loaded).is_err().then_some(seen);
+            logged.refused = self.adopt(loaded).is_err().then_some(seen);
         }
-        self.say_if_expiring(&mut said);
-        said
+        self.warn_if_expiring(&mut logged);
+        logged
     }
 
-    fn take_over(&self, loaded: Result<Loaded, Error>) -> Result<(), ()> {
+    fn adopt(&self, loaded: Result<Loaded, Error>) -> Result<(), ()> {
         let Shared { loaded: current, metrics, generation, with, .. } = self.0.as_ref();
         match loaded {
             Ok(loaded) => {
                 metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
                 metrics.tls_reload(with.as_str(), "ok");
                 let not_after = loaded.not_after.to_rfc3339();
-                // First the files, then the number: who sees the number gets the new files.
+                // Configuration before generation: a waiter on the generation sees the new configuration.
                 current.store(Arc::new(loaded));
                 generation.send_modify(|generation| *generation = generation.saturating_add(1));
-                tracing::info!(not_after, "the files of tls changed and are in use");
+                tracing::info!(not_after, "tls files reloaded");
                 Ok(())
             }
             Err(error) => {
                 metrics.tls_reload(with.as_str(), "failed");
-                tracing::warn!(%error, "the files of tls changed and cannot be used; those before stay in use");
+                tracing::warn!(%error, "failed to reload tls files, keeping the previous ones");
                 Err(())
             }
         }
     }
 
-    /// Once for each certificate, when less than a tenth of its life is left.
-    fn say_if_expiring(&self, said: &mut Said) {
+    /// Once per certificate, when less than a tenth of its validity is left.
+    fn warn_if_expiring(&self, logged: &mut LoggedState) {
         let loaded = self.0.loaded.load();
         let life = loaded.not_after.since(loaded.not_before);
         let left = loaded.not_after.since(self.0.clock.now());
-        if left < life / 10 && said.expires_soon != Some(loaded.digest) {
-            said.expires_soon = Some(loaded.digest);
-            tracing::warn!(not_after = loaded.not_after.to_rfc3339(), "our tls certificate ends soon");
+        if left < life / 10 && logged.expires_soon != Some(loaded.digest) {
+            logged.expires_soon = Some(loaded.digest);
+            tracing::warn!(not_after = loaded.not_after.to_rfc3339(), "tls certificate expires soon");
         }
     }
 }
 
-/// The certificate of the client, or `None` if it sent none. After the handshake.
-///
-/// # Errors
-/// [`Error::Peer`], which the handshake has already ruled out.
+/// The certificate of the client after the handshake; `None` if it sent none.
 pub fn peer_certificate(connection: &rustls::ServerConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
     Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
 }
 
-/// The certificate of the node that was connected to. After the handshake.
-///
-/// # Errors
-/// [`Error::Peer`], which the handshake has already ruled out.
+/// The certificate of the node that answered, after the handshake.
 pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
     Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)

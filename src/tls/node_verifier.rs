@@ -1,6 +1,5 @@
-//! Whom a node believes that it is connected to another node: a certificate that leads to the cluster's CA, is
-//! not revoked, and is an X.509-SVID of the trust domain. Names of hosts are not looked at: an address may be
-//! reached by many names, and which node answers is in the SPIFFE ID.
+//! Verifies the certificate of a node that we connect to: a path to the cluster's CA, not revoked, an X.509-SVID of the
+//! trust domain. Host names are ignored: an address may have many names, and the SPIFFE ID names the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use webpki::{
 };
 
 use super::svid;
-use super::svid::Refusal;
+use super::svid::SvidError;
 use crate::id::TrustDomain;
 
-/// webpki's rules for servers without those for names, and ours after them.
+/// webpki's rules for servers without names, then ours.
 #[derive(Debug)]
-pub(super) struct ServerVerifier {
+pub(super) struct NodeVerifier {
     authorities: BTreeMap<TrustDomain, Authorities>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -35,8 +34,6 @@ pub(super) struct Authorities {
 }
 
 impl Authorities {
-    /// # Errors
-    /// If a revocation list cannot be read.
     pub fn new(
         roots: Arc<RootCertStore>,
         crls: &[CertificateRevocationListDer<'static>],
@@ -46,7 +43,7 @@ impl Authorities {
     }
 }
 
-impl ServerVerifier {
+impl NodeVerifier {
     pub fn new(authorities: BTreeMap<TrustDomain, Authorities>, provider: &CryptoProvider) -> Self {
         Self { authorities, algorithms: provider.signature_verification_algorithms }
     }
@@ -61,7 +58,7 @@ impl ServerVerifier {
         let authorities = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
         let lists: Vec<&CertRevocationList<'_>> = authorities.crls.iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok();
-        // Every certificate of the path is looked up, and unknown is revoked: webpki's defaults.
+        // webpki defaults: every certificate of the path is checked, and an unknown status is refused.
         let revocation =
             revocation.map(|options| options.with_expiration_policy(ExpirationPolicy::Enforce).build());
         let malformed = |_| CertificateError::BadEncoding;
@@ -81,7 +78,7 @@ impl ServerVerifier {
     }
 }
 
-impl ServerCertVerifier for ServerVerifier {
+impl ServerCertVerifier for NodeVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -117,6 +114,6 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-fn refused(refusal: Refusal) -> CertificateError {
+fn refused(refusal: SvidError) -> CertificateError {
     CertificateError::Other(OtherError(Arc::new(refusal)))
 }

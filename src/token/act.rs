@@ -5,26 +5,24 @@ use serde_json::Value;
 
 use super::Error;
 use super::lineage::is_same_name;
-use crate::limits;
+use crate::{limits, text};
 
-/// An actor, and whoever acted before it.
+/// An actor and, nested, the actors before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Act {
-    /// Who vouches for the actor.
     pub iss: String,
-    /// The actor.
     pub sub: String,
-    /// The prior actor.
+    /// The actor before this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub act: Option<Box<Act>>,
 }
 
 impl Act {
-    /// Reads a chain. An actor without `iss` is one of the token's own issuer.
+    /// Reads an actor chain. An actor without `iss` has the issuer of the token.
     ///
     /// # Errors
-    /// [`Error::ClaimMalformed`], [`Error::ActTooDeep`], or [`Error::ActLoop`] if an actor stands in
-    /// the chain twice, under one name or two.
+    /// [`Error::ClaimMalformed`], [`Error::ActTooDeep`], or [`Error::ActLoop`] if an actor occurs twice, under the same or
+    /// another spelling of its name.
     pub fn read(value: &Value, token_iss: &str) -> Result<Self, Error> {
         let mut actors: Vec<(String, String)> = Vec::new();
         let mut next = Some(value);
@@ -54,13 +52,12 @@ impl Act {
     }
 }
 
-/// Who may become the actor.
+/// The only actor that may act for the subject.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MayAct {
-    /// Who must vouch for the actor, if stated.
+    /// Issuer of the actor, if stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
-    /// The actor.
     pub sub: String,
 }
 
@@ -74,10 +71,10 @@ impl MayAct {
         Ok(Self { iss, sub })
     }
 
-    /// Whether this actor is meant, by the claim of a token of `token_iss`. Byte for byte.
+    /// Whether the claim, in a token of `token_iss`, names this actor. Compared byte for byte.
     ///
-    /// A name means only what its issuer says it means, so that without `iss` it is one of the
-    /// token's own issuer, unless it is a workload identifier, which names its owner by itself.
+    /// A name has a meaning only within its issuer, so without `iss` it is a name of the token's issuer, unless it is a
+    /// workload identifier, which contains its own trust domain.
     #[must_use]
     pub fn names(&self, token_iss: &str, actor: &NamedActor<'_>) -> bool {
         let iss = self.iss.as_deref();
@@ -87,22 +84,20 @@ impl MayAct {
     }
 }
 
-/// An actor under all its names.
+/// An actor with all its names.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedActor<'a> {
-    /// Who vouches for it.
     pub iss: &'a str,
-    /// Its name there.
+    /// Its `sub` there.
     pub sub: &'a str,
-    /// Its workload identifier.
     pub id: &'a str,
 }
 
 fn actor(value: &Value, claim: &'static str) -> Result<(Option<String>, String), Error> {
-    let members = value.as_object().ok_or(Error::ClaimMalformed(claim))?;
-    let text = |name| match members.get(name) {
+    let fields = value.as_object().ok_or(Error::ClaimMalformed(claim))?;
+    let text = |name| match fields.get(name) {
         None => Ok(None),
-        Some(Value::String(text)) if (1..=limits::WORKLOAD_ID_BYTES_MAX).contains(&text.len()) => {
+        Some(Value::String(text)) if text::fits(text, limits::WORKLOAD_ID_BYTES_MAX) => {
             Ok(Some(text.clone()))
         }
         Some(_) => Err(Error::ClaimMalformed(claim)),
@@ -127,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_chain_in_order_and_writes_it_as_it_was() {
+    fn chain_is_read_in_order_and_serialized_unchanged() {
         let value = json!({"iss": "https://a", "sub": "x", "act": {"iss": "https://b", "sub": "y"}});
         let act = Act::read(&value, "https://own").expect("well formed");
         assert_eq!(act.chain().map(|actor| actor.sub.as_str()).collect::<Vec<_>>(), ["x", "y"]);
@@ -135,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_loop_also_when_the_issuer_is_only_implied() {
+    fn loop_with_implied_issuer_is_refused() {
         let value = json!({"sub": "x", "act": {"sub": "y", "act": {"iss": "https://own", "sub": "x"}}});
         assert_eq!(Act::read(&value, "https://own"), Err(Error::ActLoop));
         assert!(Act::read(&value, "https://other").is_ok());
@@ -144,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_chain_longer_than_the_limit() {
+    fn chain_beyond_the_limit_is_refused() {
         assert!(Act::read(&nested(limits::ACT_DEPTH_MAX), "i").is_ok());
         assert_eq!(Act::read(&nested(limits::ACT_DEPTH_MAX + 1), "i"), Err(Error::ActTooDeep));
     }
 
     #[test]
-    fn refuses_an_actor_without_a_subject_or_of_a_wrong_type() {
+    fn actor_without_sub_or_of_wrong_type_is_refused() {
         for value in
             [json!({}), json!("x"), json!({"sub": 1}), json!({"sub": ""}), json!({"sub": "x", "act": null})]
         {
@@ -168,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_name_in_may_act_is_one_of_the_token_s_own_issuer() {
+    fn may_act_without_iss_names_an_actor_of_the_token_issuer() {
         let may_act = MayAct::read(&json!({"sub": "x"})).expect("well formed");
         let actor = |iss| NamedActor { iss, sub: "x", id: "wimse://a/x" };
         assert!(may_act.names("https://s", &actor("https://s")));

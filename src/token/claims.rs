@@ -1,7 +1,7 @@
-//! The registered claims (RFC 7519 §4.1), typed strictly, and readers for the others.
+//! Registered claims (RFC 7519 §4.1), typed strictly, and readers for the other claims.
 //!
-//! Reading is about types and limits only; what a value means for the caller is decided where the
-//! credential kinds are told apart, in `subject`. Claims are read from nothing but a good signature.
+//! Claims are read from a verified payload only. Here are types and limits; the rules of each credential kind are in
+//! `foreign` and `issued`.
 
 use std::time::Duration;
 
@@ -10,29 +10,22 @@ use serde_json::{Map, Value};
 use super::Error;
 use super::jws::Signed;
 use crate::clock::Timestamp;
-use crate::policy::is_scope_word;
-use crate::{json, limits};
+use crate::{json, limits, text};
 
 /// The claims of a verified token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     /// `iss`. Optional only because a JWT-SVID may lack it (JWT-SVID §3).
     pub iss: Option<String>,
-    /// `sub`.
     pub sub: String,
     /// `aud`: at least one, whether it was a string or an array (RFC 7519 §4.1.3).
     pub aud: Vec<String>,
-    /// `exp`.
     pub exp: Timestamp,
-    /// `iat`.
     pub iat: Timestamp,
-    /// `nbf`.
     pub nbf: Option<Timestamp>,
-    /// `jti`.
     pub jti: Option<String>,
-    /// All others.
     pub others: Map<String, Value>,
-    /// Length of the payload in bytes, by which a cache is bounded.
+    /// Length of the payload in bytes, the weight of a cache entry.
     pub payload_bytes: usize,
 }
 
@@ -42,10 +35,10 @@ impl Claims {
     /// # Errors
     /// [`Error::PayloadMalformed`], [`Error::ClaimMissing`] or [`Error::ClaimMalformed`].
     pub fn read(signed: &Signed) -> Result<Self, Error> {
-        let Ok(Value::Object(mut members)) = json::parse(signed.payload()) else {
+        let Ok(Value::Object(mut fields)) = json::parse(signed.payload()) else {
             return Err(Error::PayloadMalformed);
         };
-        let mut take = |name| members.remove(name);
+        let mut take = |name| fields.remove(name);
         Ok(Self {
             iss: take("iss").map(|value| text("iss", value, limits::URI_BYTES_MAX)).transpose()?,
             sub: text("sub", required("sub", take("sub"))?, limits::WORKLOAD_ID_BYTES_MAX)?,
@@ -54,13 +47,13 @@ impl Claims {
             iat: numeric_date("iat", &required("iat", take("iat"))?)?,
             nbf: take("nbf").map(|value| numeric_date("nbf", &value)).transpose()?,
             jti: take("jti").map(|value| text("jti", value, limits::OPAQUE_BYTES_MAX)).transpose()?,
-            others: members,
+            others: fields,
             payload_bytes: signed.payload().len(),
         })
     }
 
-    /// Checks `nbf`, `iat`, `exp` and age at `now`. `nbf` and `iat` have [`limits::LEEWAY`] for clocks that differ;
-    /// `exp` has `exp_leeway`. The age has none: it is our own rule, not the issuer's statement.
+    /// Checks `nbf`, `iat`, `exp` and age at `now`. `nbf` and `iat` get [`limits::LEEWAY`] for clock skew, `exp` gets
+    /// `exp_leeway`. The age gets none: it is our own limit, not the issuer's statement.
     ///
     /// # Errors
     /// [`Error::ClaimMalformed`] if `exp` is not after `iat`, [`Error::NotYetValid`],
@@ -86,7 +79,7 @@ impl Claims {
         Ok(())
     }
 
-    /// A text claim, if present.
+    /// A string claim, if present.
     ///
     /// # Errors
     /// [`Error::ClaimMalformed`] if it is not a string of 1 to `bytes_max` bytes.
@@ -94,20 +87,20 @@ impl Claims {
         self.others.get(name).map(|value| text(name, value.clone(), bytes_max)).transpose()
     }
 
-    /// A list of words, if present: an array of distinct or repeated strings.
+    /// A list of scope words, if present; repetitions are allowed.
     ///
     /// # Errors
-    /// [`Error::ClaimMalformed`] beyond `CAPABILITIES_MAX` words or if one is no scope word.
+    /// [`Error::ClaimMalformed`] for more than `CAPABILITIES_MAX` words, or for one that is no scope word.
     pub fn words(&self, name: &'static str) -> Result<Option<Vec<String>>, Error> {
         let Some(value) = self.others.get(name) else { return Ok(None) };
         let words = value.as_array().ok_or(Error::ClaimMalformed(name))?;
         bounded_words(name, words.iter().map(|word| word.as_str().unwrap_or_default())).map(Some)
     }
 
-    /// The words of `scope`, if present (RFC 6749 §3.3: separated by one space).
+    /// The words of `scope`, if present, separated by one space (RFC 6749 §3.3).
     ///
     /// # Errors
-    /// [`Error::ClaimMalformed`] if it is not a string or holds something that is no scope word.
+    /// [`Error::ClaimMalformed`] if it is not a string of scope words.
     pub fn scope(&self) -> Result<Option<Vec<String>>, Error> {
         const NAME: &str = "scope";
         let Some(value) = self.others.get(NAME) else { return Ok(None) };
@@ -121,7 +114,7 @@ impl Claims {
     /// A whole number, if present.
     ///
     /// # Errors
-    /// [`Error::ClaimMalformed`] if it is no whole number from 0 to `largest`.
+    /// [`Error::ClaimMalformed`] if it is not a whole number from 0 to `largest`.
     pub fn whole_number(&self, name: &'static str, largest: u32) -> Result<Option<u32>, Error> {
         let Some(value) = self.others.get(name) else { return Ok(None) };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -143,7 +136,7 @@ fn required(name: &'static str, value: Option<Value>) -> Result<Value, Error> {
 
 fn text(name: &'static str, value: Value, bytes_max: usize) -> Result<String, Error> {
     match value {
-        Value::String(text) if (1..=bytes_max).contains(&text.len()) => Ok(text),
+        Value::String(text) if text::fits(&text, bytes_max) => Ok(text),
         _ => Err(Error::ClaimMalformed(name)),
     }
 }
@@ -156,8 +149,8 @@ fn audiences(value: Value) -> Result<Vec<String>, Error> {
     }
 }
 
-/// RFC 7519 §2 allows fractions; issuers that send a whole number as `1.7e9` are read, real fractions
-/// and anything outside the calendar are not.
+/// RFC 7519 §2 allows fractions. Some issuers write a whole number as `1.7e9`: that is accepted; fractions, negative
+/// numbers and dates beyond the calendar are not.
 pub(super) fn numeric_date(name: &'static str, value: &Value) -> Result<Timestamp, Error> {
     let secs = value.as_i64().or_else(|| {
         let number = value.as_f64()?;
@@ -173,7 +166,7 @@ pub(super) fn numeric_date(name: &'static str, value: &Value) -> Result<Timestam
 fn bounded_words<'w>(name: &'static str, words: impl Iterator<Item = &'w str>) -> Result<Vec<String>, Error> {
     let mut read = Vec::new();
     for word in words {
-        if !is_scope_word(word) || read.len() == limits::CAPABILITIES_MAX {
+        if !text::is_scope_word(word) || read.len() == limits::CAPABILITIES_MAX {
             return Err(Error::ClaimMalformed(name));
         }
         read.push(word.to_owned());

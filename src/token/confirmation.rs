@@ -1,5 +1,4 @@
-//! Proof of possession by client certificate: the claim `cnf` with `x5t#S256` (RFC 7800 §3.1,
-//! RFC 8705 §3.1). What this fabric binds, and what it demands of everyone who presents a bound token.
+//! Proof of possession by client certificate: the claim `cnf` with `x5t#S256` (RFC 7800 §3.1, RFC 8705 §3.1).
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +10,7 @@ use serde::Serialize;
 use super::Error;
 use super::claims::Claims;
 
-/// The member of `cnf` that this fabric mints and understands.
+/// The only member of `cnf` that is minted and understood.
 const MEMBER: &str = "x5t#S256";
 
 /// SHA-256 of a certificate in DER, 32 bytes; base64url as text.
@@ -19,7 +18,6 @@ const MEMBER: &str = "x5t#S256";
 pub struct CertificateDigest([u8; 32]);
 
 impl CertificateDigest {
-    /// From its bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -41,7 +39,7 @@ impl fmt::Display for CertificateDigest {
     }
 }
 
-/// `cnf` as it is minted.
+/// `cnf` as minted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Confirmation {
     /// SHA-256 of the DER certificate in base64url.
@@ -55,17 +53,16 @@ impl From<CertificateDigest> for Confirmation {
     }
 }
 
-/// Whether the token is bound, after a check that its presenter may use it. A method of confirmation
-/// that is not understood here is not satisfied.
+/// Whether the token is certificate-bound, after checking that `presented`, the certificate of its connection, is the
+/// one it is bound to. An unknown confirmation method is not satisfied.
 ///
 /// # Errors
-/// [`Error::ClaimMalformed`], and [`Error::NotItsHolder`] if the token is bound to something that
-/// `presented`, the certificate of the connection it came over, does not prove.
+/// [`Error::ClaimMalformed`], [`Error::NotItsHolder`].
 pub(super) fn check(claims: &Claims, presented: Option<&CertificateDigest>) -> Result<bool, Error> {
     let Some(cnf) = claims.others.get("cnf") else { return Ok(false) };
-    let members = cnf.as_object().filter(|members| !members.is_empty());
-    let members = members.ok_or(Error::ClaimMalformed("cnf"))?;
-    let Some(bound_to) = members.get(MEMBER).filter(|_| members.len() == 1) else {
+    let fields = cnf.as_object().filter(|fields| !fields.is_empty());
+    let fields = fields.ok_or(Error::ClaimMalformed("cnf"))?;
+    let Some(bound_to) = fields.get(MEMBER).filter(|_| fields.len() == 1) else {
         return Err(Error::NotItsHolder);
     };
     let bound_to: CertificateDigest =

@@ -1,6 +1,4 @@
-//! A verified credential: what a token says of its subject, once it is known who signed it.
-//!
-//! Only [`super::foreign`] (foreign issuers) and [`super::issued`] (this fabric) make one.
+//! A verified credential. Only [`super::foreign`] (foreign issuers) and [`super::issued`] (this fabric) create one.
 
 use super::Error;
 use super::act::{Act, MayAct};
@@ -14,7 +12,6 @@ use crate::clock::Timestamp;
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
 
-/// A verified credential.
 #[derive(Clone, Debug)]
 pub struct Credential {
     pub(super) kind: Kind,
@@ -40,19 +37,19 @@ pub struct Credential {
     pub(super) idx: Option<LogPosition>,
     pub(super) is_bound: bool,
     pub(super) is_agent_identity: bool,
-    pub(super) came_via_peers: bool,
+    pub(super) came_via_federation: bool,
     pub(super) execution: Option<Execution>,
     pub(super) kubernetes: Option<Kubernetes>,
 }
 
 impl Credential {
-    /// As what it was presented.
+    /// The kind it was presented as.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Who issued it. For a JWT-SVID without `iss`: the name its issuer is configured under.
+    /// Its issuer. For a JWT-SVID without `iss`: the configured name of the issuer.
     #[must_use]
     pub fn iss(&self) -> &str {
         &self.iss
@@ -64,19 +61,18 @@ impl Credential {
         &self.sub
     }
 
-    /// `sub` as it stands in the credential.
+    /// `sub` as in the credential.
     #[must_use]
     pub fn original_sub(&self) -> &str {
         &self.original_sub
     }
 
-    /// `email`, only if `email_verified` is `true` and the issuer is believed in that.
+    /// `email`, if `email_verified` is `true` and the issuer's `verified_email` is set.
     #[must_use]
     pub fn email(&self) -> Option<&str> {
         self.email.as_deref()
     }
 
-    /// `jti`.
     #[must_use]
     pub fn jti(&self) -> Option<&str> {
         self.jti.as_deref()
@@ -94,19 +90,17 @@ impl Credential {
         &self.aud
     }
 
-    /// `iat`.
     #[must_use]
     pub fn iat(&self) -> Timestamp {
         self.iat
     }
 
-    /// `exp`.
     #[must_use]
     pub fn exp(&self) -> Timestamp {
         self.exp
     }
 
-    /// When the chain that starts or continues with this credential ends (contract §3, `root_exp`).
+    /// End of the chain that this credential starts or continues (contract §3, `root_exp`).
     #[must_use]
     pub fn root_exp(&self) -> Timestamp {
         self.root_exp
@@ -136,32 +130,28 @@ impl Credential {
         self.delegation_depth
     }
 
-    /// `act`.
     #[must_use]
     pub fn act(&self) -> Option<&Act> {
         self.act.as_ref()
     }
 
-    /// `may_act`.
     #[must_use]
     pub fn may_act(&self) -> Option<&MayAct> {
         self.may_act.as_ref()
     }
 
-    /// `txn`.
     #[must_use]
     pub fn txn(&self) -> Option<&str> {
         self.txn.as_deref()
     }
 
-    /// `client_id`.
     #[must_use]
     pub fn client_id(&self) -> Option<&str> {
         self.client_id.as_deref()
     }
 
-    /// Everything it derives from: what it carried, then its own facts, without repetition. It can be
-    /// longer than `LINEAGE_MAX`, which holds for what is minted from it.
+    /// The lineage it carried, then its own facts, without repetition. It may be longer than `LINEAGE_MAX`, which limits
+    /// minted tokens.
     #[must_use]
     pub fn lineage(&self) -> &[Digest128] {
         &self.lineage
@@ -173,41 +163,40 @@ impl Credential {
         self.idx
     }
 
-    /// Whether it is bound to the certificate of the connection it was presented over.
+    /// Whether it is bound to the certificate of its connection.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.is_bound
     }
 
-    /// Whether it is an agent's own identity token, and not something exchanged from one.
+    /// Whether it is the identity token of an agent, not a token exchanged from one.
     #[must_use]
     pub fn is_agent_identity(&self) -> bool {
         self.is_agent_identity
     }
 
-    /// Whether its subject speaks for itself with it: it was presented by its subject when it was issued, nobody acts in
-    /// it, it came through no peer fabric, and it is not bound to one action. An agent's identity token always is that.
+    /// Whether the subject itself presents it: the subject obtained it, it has no actor, it came through no federation
+    /// peer and has no execution scope. True for every identity token of an agent.
     #[must_use]
-    pub fn is_its_subjects_own(&self) -> bool {
+    pub fn is_first_hand(&self) -> bool {
         let is_first_hand = self.is_agent_identity || self.client_id.as_deref() == Some(self.sub.as_str());
-        is_first_hand && self.act.is_none() && !self.came_via_peers && self.execution.is_none()
+        is_first_hand && self.act.is_none() && !self.came_via_federation && self.execution.is_none()
     }
 
-    /// What it is bound to, if it is good for one action only. Only a token of ours that is presented to
-    /// a tool can be.
+    /// Its execution scope. Only a token of ours that is presented to a tool can have one.
     #[must_use]
     pub fn execution(&self) -> Option<&Execution> {
         self.execution.as_ref()
     }
 
-    /// What a Kubernetes service-account token says of its workload.
+    /// The workload attributes of a Kubernetes service-account token.
     #[must_use]
     pub fn kubernetes(&self) -> Option<&Kubernetes> {
         self.kubernetes.as_ref()
     }
 }
 
-/// The claims that all kinds share.
+/// Reads the claims that all kinds share.
 pub(super) fn read(
     kind: Kind,
     iss: &str,
@@ -240,14 +229,14 @@ pub(super) fn read(
         idx: None,
         is_bound: false,
         is_agent_identity: false,
-        came_via_peers: false,
+        came_via_federation: false,
         execution: None,
         kubernetes: None,
     })
 }
 
 impl Credential {
-    /// Adds this credential's own facts, each once (contract §3, `lineage`).
+    /// Adds the digests of its own facts, each once (contract §3, `lineage`).
     pub(super) fn with_own_lineage(mut self) -> Self {
         let mut own = vec![lineage::workload(&self.sub), lineage::signing_key(&self.iss, &self.kid)];
         for actor in self.act.iter().flat_map(Act::chain) {
@@ -257,7 +246,7 @@ impl Credential {
         own.extend(self.jti.as_deref().map(|jti| lineage::token(&self.iss, jti)));
         if let Some(client_id) = &self.client_id {
             own.push(lineage::client(&self.iss, client_id));
-            // A caller that is a workload is revoked by its identifier, whoever names it.
+            // A caller that is a workload is revoked by its workload identifier, independent of the issuer.
             own.extend(client_id.parse().ok().as_ref().map(lineage::workload));
         }
         for digest in own {

@@ -1,7 +1,7 @@
 //! The public key to which others encrypt for an agent, read from a JWK (RFC 7517; contract §4).
 //!
-//! Unlike a key set, which ignores what is not for it, this is somebody's one key: whatever is wrong
-//! with it is refused by name. What is kept is only what was checked.
+//! A key set ignores keys of other kinds. This is the one key of an agent, so each defect is refused with the name of
+//! its field, and only checked fields are stored.
 
 use aws_lc_rs::agreement::{
     self, Algorithm, ECDH_P256, ECDH_P384, ECDH_P521, ParsedPublicKey, PrivateKey, UnparsedPublicKey, X25519,
@@ -11,53 +11,52 @@ use serde_json::{Map, Value};
 use super::jwk::{self, Malformed, bytes, fixed_bytes, optional_text};
 use super::{key_set, rsa};
 
-/// Why a key was refused: `<member>: <rule>`.
+/// Refusal of a key, as `<field>: <rule>`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A JWK is a JSON object (RFC 7517 §4).
     #[error("key: must be a JWK, a JSON object")]
     NotAJwk,
-    /// With this member whoever reads the request can decrypt.
+    /// A field that makes the key private.
     #[error("key.{0}: makes the key private or symmetric; only a public key is registered")]
     Private(&'static str),
-    /// The key is said to be somewhere else, or is vouched for by somebody else.
-    #[error("key.{0}: must be absent; certificates are not looked at")]
+    /// The key is located elsewhere or comes with a certificate.
+    #[error("key.{0}: must be absent; certificates are not evaluated")]
     Elsewhere(&'static str),
-    /// Another `kty`.
+    /// Unsupported `kty`.
     #[error("key.kty: must be EC, OKP or RSA")]
     TypeUnknown,
-    /// Another `crv` than these.
+    /// Unsupported `crv`.
     #[error("key.crv: must be {0} for this kty")]
     CurveUnknown(&'static str),
-    /// `use` is for another purpose (RFC 7517 §4.2).
+    /// `use` states another purpose (RFC 7517 §4.2).
     #[error("key.use: must be enc, or absent")]
     Use,
-    /// `key_ops` is for another purpose (RFC 7517 §4.3).
+    /// `key_ops` states another purpose (RFC 7517 §4.3).
     #[error("key.key_ops: must be a list of {0}, each once, or absent")]
     Operations(&'static str),
     /// `RSA1_5`, and `RSA-OAEP` with SHA-1.
     #[error("key.alg: is too weak; must be {0}, or absent")]
     AlgorithmWeak(&'static str),
-    /// `alg` is not one that this type of key is for (RFC 8725 §3.1).
+    /// `alg` does not fit the key type (RFC 8725 §3.1).
     #[error("key.alg: must be {0}, or absent")]
     AlgorithmMismatch(&'static str),
-    /// A member is missing, of the wrong type or length, or not base64url.
+    /// A field is absent, of a wrong type or length, or not base64url.
     #[error(
         "key.{0}: must be a string; as a part of the key, base64url without padding of exactly its length"
     )]
     Malformed(&'static str),
-    /// Not a point of its curve: agreeing on a secret with it gives away the other private key.
+    /// Not a point of its curve: key agreement with it would disclose the other private key.
     #[error("key.x: is not, with y, a point of the curve")]
     OffCurve,
-    /// One u-coordinate has several spellings, of which RFC 7748 §5 knows one for senders.
+    /// RFC 7748 §5 accepts several encodings of one u-coordinate; senders use the reduced one.
     #[error("key.x: must be less than 2^255 - 19")]
     NotReduced,
-    /// Zero, one, minus one, or one of the two of order 8: whatever the other private key is, the secret
-    /// is zero (RFC 7748 §6.1).
+    /// A point of order 1, 2, 4 or 8: every shared secret with it is zero (RFC 7748 §6.1).
     #[error("key.x: is a point of small order, with which every shared secret is zero")]
     SmallOrder,
-    /// Too short or too long, even, of the generator of CVE-2017-15361, or with an exponent that is no
-    /// odd number from 3 to 2^33.
+    /// Too short or too long, even, from the generator of CVE-2017-15361, or with an exponent that is not an odd number
+    /// from 3 to 2^33.
     #[error("key.n: an RSA key must have 2048 to 8192 bits, and no form known to be weak")]
     RsaWeak,
     /// `kid` is not the thumbprint (RFC 7638).
@@ -71,7 +70,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// A public key that somebody can encrypt to.
+/// A checked public key for encryption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncryptionKey {
     kid: String,
@@ -81,25 +80,22 @@ pub struct EncryptionKey {
 impl EncryptionKey {
     /// Reads a JWK, in this order:
     ///
-    /// 1. it is an object, it is public, and it is here
-    /// 2. it is of a type and on a curve that is known
-    /// 3. `use` and `key_ops`, if they are there, are for encryption
-    /// 4. `alg`, if it is there, is one that such a key is for, and strong
+    /// 1. it is an object and a public key, included by value
+    /// 2. its type and curve are supported
+    /// 3. `use` and `key_ops`, if present, are for encryption
+    /// 4. `alg`, if present, fits the key and is strong
     /// 5. the point is on its curve, or the modulus is not weak
-    /// 6. `kid`, if it is there, is the thumbprint
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// 6. `kid`, if present, is the thumbprint
     pub fn from_jwk(jwk: &Value) -> Result<Self, Error> {
         let jwk = jwk.as_object().ok_or(Error::NotAJwk)?;
-        if let Some(name) = jwk::SECRET_MEMBERS.into_iter().find(|name| jwk.contains_key(*name)) {
+        if let Some(name) = jwk::SECRET_FIELDS.into_iter().find(|name| jwk.contains_key(*name)) {
             return Err(Error::Private(name));
         }
         if let Some(name) = ["x5u", "x5c"].into_iter().find(|name| jwk.contains_key(*name)) {
             return Err(Error::Elsewhere(name));
         }
         let family = Family::of(jwk)?;
-        // RFC 7517 §4.3: `use` and `key_ops`, if both are there, say the same.
+        // RFC 7517 §4.3: `use` and `key_ops`, if both are present, must agree.
         if optional_text(jwk, "use")?.is_some_and(|used| used != "enc") {
             return Err(Error::Use);
         }
@@ -107,16 +103,16 @@ impl EncryptionKey {
         let alg = optional_text(jwk, "alg")?;
         alg.map_or(Ok(()), |alg| family.check_algorithm(alg))?;
         family.check_material(jwk)?;
-        let kid = jwk::thumbprint(jwk, family.members())?;
-        if optional_text(jwk, "kid")?.is_some_and(|given| given != kid) {
+        let kid = jwk::thumbprint(jwk, family.fields())?;
+        if optional_text(jwk, "kid")?.is_some_and(|stated| stated != kid) {
             return Err(Error::KidMismatch(kid));
         }
-        let checked = family.members().iter().chain(&["alg"]);
-        let mut kept: Map<String, Value> =
+        let checked = family.fields().iter().chain(&["alg"]);
+        let mut stored: Map<String, Value> =
             checked.filter_map(|&name| Some((name.to_owned(), jwk.get(name)?.clone()))).collect();
-        kept.insert("use".to_owned(), "enc".into());
-        kept.insert("kid".to_owned(), kid.clone().into());
-        Ok(Self { kid, jwk: kept })
+        stored.insert("use".to_owned(), "enc".into());
+        stored.insert("kid".to_owned(), kid.clone().into());
+        Ok(Self { kid, jwk: stored })
     }
 
     /// The RFC 7638 thumbprint.
@@ -125,14 +121,13 @@ impl EncryptionKey {
         &self.kid
     }
 
-    /// The key with its members that were checked, `use`, and its `kid`.
+    /// The checked fields, `use` and `kid`.
     #[must_use]
     pub fn jwk(&self) -> &Map<String, Value> {
         &self.jwk
     }
 }
 
-/// The types of key that can be encrypted to.
 #[derive(Clone, Copy)]
 enum Family {
     P256,
@@ -156,8 +151,8 @@ impl Family {
         }
     }
 
-    /// The members that make the key, in the order of RFC 7638 §3.
-    fn members(self) -> &'static [&'static str] {
+    /// The fields of the RFC 7638 thumbprint, in its order.
+    fn fields(self) -> &'static [&'static str] {
         match self {
             Self::P256 | Self::P384 | Self::P521 => &["crv", "kty", "x", "y"],
             Self::X25519 => &["crv", "kty", "x"],
@@ -165,8 +160,8 @@ impl Family {
         }
     }
 
-    /// RFC 7517 §4.3: "Duplicate key operation values MUST NOT be present in the array". It may be empty:
-    /// browsers write the public half of a pair for key agreement so.
+    /// RFC 7517 §4.3: "Duplicate key operation values MUST NOT be present in the array". Browsers export the public half
+    /// of a key-agreement pair with an empty array.
     fn check_operations(self, jwk: &Map<String, Value>) -> Result<(), Error> {
         let Some(operations) = jwk.get("key_ops") else { return Ok(()) };
         let (known, rule) = match self {
@@ -182,7 +177,7 @@ impl Family {
         if operations.iter().enumerate().all(is_fitting) { Ok(()) } else { Err(refusal) }
     }
 
-    /// RFC 7518 §4.1, without what RFC 8725 §3.2 calls weak.
+    /// RFC 7518 §4.1 without the algorithms that RFC 8725 §3.2 calls weak.
     fn check_algorithm(self, alg: &str) -> Result<(), Error> {
         let (known, rule): (&[&str], _) = match self {
             Self::Rsa => (
@@ -220,8 +215,8 @@ impl Family {
     }
 }
 
-/// SEC 1 §3.2.2.1: the coordinates are below p and the point is on the curve. The curves have a prime
-/// order, so that it has no small one.
+/// SEC 1 §3.2.2.1: both coordinates are below p and the point is on the curve. These curves have prime order, so no
+/// point has a small one.
 fn check_point(
     jwk: &Map<String, Value>,
     coordinate_bytes: usize,
@@ -231,11 +226,11 @@ fn check_point(
     ParsedPublicKey::try_from(point).map(drop).map_err(|_| Error::OffCurve)
 }
 
-/// What a secret is tried with. RFC 7748 §5 makes every private key 8 times a number that is below the
-/// large prime factor of the order: with a point of small order each gives zero, with another none.
+/// Private key of the trial agreement. RFC 7748 §5 makes every private key a multiple of 8, so a point of small order
+/// yields zero with each of them, and any other point with none.
 const ANY_PRIVATE_KEY: [u8; 32] = [7; 32];
 
-/// Every u-coordinate is on the curve or on its twist, and the function is safe on both.
+/// Every u-coordinate is on the curve or on its twist, and X25519 is safe on both.
 fn check_x25519(x: &[u8]) -> Result<(), Error> {
     // Little-endian, 2^255 - 19 is 0xed, 30 times 0xff, 0x7f.
     let is_reduced = match x {
@@ -295,7 +290,7 @@ mod tests {
         jwk
     }
 
-    /// A key of each kind that is taken, with the length of its coordinates.
+    /// A key of each curve, with its coordinate length.
     fn curves() -> [(Value, usize); 3] {
         [(ec("P-256", &ECDH_P256), 32), (ec("P-384", &ECDH_P384), 48), (ec("P-521", &ECDH_P521), 66)]
     }
@@ -310,12 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_key_is_what_was_checked() {
+    fn only_checked_fields_are_stored() {
         for jwk in each() {
             let key = EncryptionKey::from_jwk(&jwk).expect("a good key");
             let expected = with(&jwk, &json!({"use": "enc", "kid": key.kid()}));
             assert_eq!(Value::Object(key.jwk().clone()), expected);
-            // What was kept is taken again, and is the same key.
             assert_eq!(EncryptionKey::from_jwk(&expected).expect("again"), key);
             let more = json!({
                 "use": "enc", "kid": key.kid(), "ext": true, "key_ops": [], "note": {"a": [1]}, "x5t": "AAAA",
@@ -326,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_kid_is_the_thumbprint_of_rfc_7638() {
-        // RFC 8037 §A.3 hashes an Ed25519 key; the X25519 key of §A.6, hashed by hand as RFC 7638 §3 says.
+        // RFC 8037 §A.3 hashes an Ed25519 key; this is the X25519 key of §A.6, hashed as RFC 7638 §3 requires.
         let jwk = json!({"kty": "OKP", "crv": "X25519", "x": "3p7bfXt9wbTTW2HC7OQ1Nz-DQ8hbeGdNrfx-FG-IK08"});
         let text = r#"{"crv":"X25519","kty":"OKP","x":"3p7bfXt9wbTTW2HC7OQ1Nz-DQ8hbeGdNrfx-FG-IK08"}"#;
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
@@ -342,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn refuses_each_private_member_of_each_key() {
+    fn private_field_of_any_key_is_refused() {
         for jwk in each() {
-            for name in jwk::SECRET_MEMBERS {
+            for name in jwk::SECRET_FIELDS {
                 for value in [json!("AAAA"), json!(null), json!([{}])] {
                     let mut private = jwk.clone();
                     private[name] = value;
@@ -358,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_key_that_is_elsewhere() {
+    fn key_by_reference_is_refused() {
         for (name, value) in [("x5u", json!("https://evil.example/key")), ("x5c", json!(["MIIB"]))] {
             let mut jwk = x25519();
             jwk[name] = value;
@@ -367,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_another_type_or_curve_and_keys_that_only_sign() {
+    fn unsupported_type_or_curve_is_refused() {
         let ed25519 = Signer::ed25519().jwk("");
         let cases = [
             (ed25519, Error::CurveUnknown("X25519")),
@@ -390,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_use_or_operations_that_are_not_for_encryption() {
+    fn use_or_operations_not_for_encryption_are_refused() {
         let (ec, rsa) = (ec("P-256", &ECDH_P256), rsa());
         for used in ["sig", "ENC", "", "jwt-svid"] {
             assert_eq!(refused(&with(&ec, &json!({"use": used}))), Error::Use, "{used}");
@@ -427,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_algorithm_that_signs_is_weak_or_is_for_another_type() {
+    fn signing_weak_or_mismatched_algorithm_is_refused() {
         let (ec, x25519, rsa) = (ec("P-521", &ECDH_P521), x25519(), rsa());
         for alg in ["ECDH-ES", "ECDH-ES+A128KW", "ECDH-ES+A192KW", "ECDH-ES+A256KW"] {
             for jwk in [&ec, &x25519] {
@@ -456,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_point_off_its_curve_or_at_infinity() {
+    fn point_off_its_curve_or_at_infinity_is_refused() {
         for (jwk, coordinate_bytes) in curves() {
             let y = decode(&jwk, "y");
             for (name, bit) in [("x", 0), ("y", 0), ("y", coordinate_bytes - 1)] {
@@ -472,15 +466,14 @@ mod tests {
             let swapped = json!({"x": jwk["y"], "y": jwk["x"]});
             assert_eq!(refused(&with(&jwk, &swapped)), Error::OffCurve);
         }
-        // A point of one curve under the name of another is not on it, if it has the length at all.
+        // A point of one curve is not on another, even where the coordinate length fits.
         let moved = with(&ec("P-256", &ECDH_P256), &json!({"crv": "P-384"}));
         assert_eq!(refused(&moved), Error::Malformed("x"));
     }
 
     #[test]
-    fn refuses_a_coordinate_that_is_not_below_the_prime() {
-        // The points with x = 0 + p and y: the same as with x = 0, which is on the curve P-256, and
-        // written with x = p they would be a second spelling of one key.
+    fn coordinate_not_below_the_prime_is_refused() {
+        // The points with x = 0 + p and y: equal to those with x = 0 on P-256, so x = p would be a second encoding of one key.
         let prime = "ffffffff00000001000000000000000000000000ffffffffffffffffffffffff";
         let y = "66485c780e2f83d72433bd5d84a06bb6541c2af31dae871728bf856a174f93f4";
         let bytes = |hex: &str| -> Vec<u8> {
@@ -499,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_coordinates_of_another_length_or_encoding() {
+    fn coordinate_of_wrong_length_or_encoding_is_refused() {
         for (jwk, _) in curves().into_iter().chain([(x25519(), 32)]) {
             for name in ["x", "y"] {
                 let Some(text) = jwk[name].as_str() else { continue };
@@ -532,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_points_of_small_order_of_curve25519() {
+    fn point_of_small_order_on_curve25519_is_refused() {
         let hex = |text: &str| -> [u8; 32] {
             std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hex"))
         };
@@ -551,7 +544,7 @@ mod tests {
             minus_one,
         ] {
             assert_eq!(refused(&jwk(point)), Error::SmallOrder, "{point:?}");
-            // RFC 7748 §5 masks the last bit: a second spelling of the same point.
+            // RFC 7748 §5 masks the last bit: a second encoding of the same point.
             let mut second = point;
             second[31] |= 0x80;
             assert_eq!(refused(&jwk(second)), Error::NotReduced, "{second:?}");
@@ -595,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_given_twice_never_gets_here() {
+    fn duplicate_field_is_refused_by_the_json_reader() {
         let text = r#"{"kty":"OKP","crv":"X25519","x":"AAAA","x":"AAAA"}"#;
         assert!(json::parse(text.as_bytes()).is_err());
     }

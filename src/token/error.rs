@@ -1,25 +1,24 @@
-//! Why a token was refused. What the caller is told is decided in `api`: one fixed text for all of
-//! these (contract §1), so that an answer is no oracle; the reason goes to log and audit.
+//! Refusals of a token. `api` answers all of them with one fixed text (contract §1), so that the answer is no oracle;
+//! the reason goes to log and audit.
 
-/// Why a token was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The credential kind is none of the three of the specification.
+    /// The token type is none of the three supported ones.
     #[error("unsupported token type")]
     UnsupportedTokenType,
     /// Larger than `TOKEN_BYTES_MAX`.
     #[error("token is too large")]
     TooLarge,
-    /// Not three parts in base64url without padding (RFC 7515 §7.1).
+    /// Not three parts in unpadded base64url (RFC 7515 §7.1).
     #[error("token is not a compact JWS")]
     NotCompact,
-    /// The header is not a JSON object with members of the right types (RFC 7515 §4).
+    /// The header is not a JSON object with fields of the right types (RFC 7515 §4).
     #[error("token header is malformed")]
     HeaderMalformed,
-    /// The header has `crit`, `b64` or `zip`: extensions that are not understood here (RFC 7515 §4.1.11).
+    /// The header has `crit`, `b64` or `zip`: unsupported extensions (RFC 7515 §4.1.11).
     #[error("token header has an extension that is not understood")]
     HeaderExtension,
-    /// The header brings or locates its own key: `jwk`, `jku`, `x5u`, `x5c` (contract §3).
+    /// The header contains or locates its own key: `jwk`, `jku`, `x5u`, `x5c` (contract §3).
     #[error("token header carries its own key")]
     KeyInToken,
     /// `alg` is absent, `none`, symmetric or unknown.
@@ -32,15 +31,15 @@ pub enum Error {
     #[error("token kid is malformed")]
     KidMalformed,
     /// No key of the issuer has this `kid` and fits `alg`.
-    #[error("token key is unknown")]
+    #[error("token key is not in the key set of its issuer")]
     UnknownKey,
-    /// No `kid`, and not exactly one key of the issuer fits `alg`.
-    #[error("token names no key and its issuer has several")]
+    /// No `kid`, and several keys of the issuer fit `alg`.
+    #[error("token has no kid and several keys of its issuer fit")]
     AmbiguousKey,
     /// The signature does not verify.
     #[error("token signature is invalid")]
     SignatureInvalid,
-    /// `typ` is not one that this kind of credential may have (RFC 8725 §3.11).
+    /// `typ` does not fit the kind of credential (RFC 8725 §3.11).
     #[error("token typ does not fit its kind")]
     TypeMismatch,
     /// The payload is not a JSON object.
@@ -79,28 +78,28 @@ pub enum Error {
     /// `sub` cannot be mapped to a workload identifier by the issuer's rule.
     #[error("token subject does not follow its issuer's rule")]
     SubjectMalformed,
-    /// The claim `kubernetes.io` says otherwise than `sub`.
-    #[error("token subject disagrees with its kubernetes claim")]
+    /// The claim `kubernetes.io` contradicts `sub`.
+    #[error("token subject contradicts its kubernetes.io claim")]
     SubjectDisagrees,
-    /// The issuer may not speak for the subject's trust domain.
-    #[error("token issuer may not speak for the trust domain of its subject")]
+    /// The issuer is not configured for the subject's trust domain.
+    #[error("token issuer is not allowed for the trust domain of its subject")]
     TrustDomainNotAllowed,
     /// More actors than `ACT_DEPTH_MAX`.
     #[error("token actor chain is too long")]
     ActTooDeep,
-    /// One actor stands twice in the chain.
+    /// One actor occurs twice in the chain.
     #[error("token actor chain has a loop")]
     ActLoop,
-    /// Bound to a key that its presenter has not proven to hold (RFC 7800, RFC 8705 §3).
-    #[error("token is bound to another holder")]
+    /// Bound to a key whose possession the caller has not proven (RFC 7800, RFC 8705 §3).
+    #[error("token is bound to another certificate")]
     NotItsHolder,
-    /// Its subject, or an actor, has a name that only this fabric gives, to its agents.
-    #[error("token subject or actor has a name of this fabric's agents")]
+    /// Its subject or an actor is in the namespace of this fabric's agents.
+    #[error("token subject or actor is in the namespace of this fabric's agents")]
     SubjectReserved,
-    /// Something it derives from is revoked.
+    /// A fact of its lineage is revoked.
     #[error("token is revoked")]
     Revoked,
-    /// An execution-scoped token is good for one action, not for an exchange.
-    #[error("token is bound to one action and cannot be exchanged")]
+    /// A token with an execution scope cannot be exchanged.
+    #[error("token has an execution scope and cannot be exchanged")]
     ExecutionScoped,
 }

@@ -1,4 +1,4 @@
-//! What binds a token to one action, as read from its claims (contract §3, `execution_scope`).
+//! Execution scope of a verified token (contract §3, `execution_scope`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,18 +13,18 @@ use super::Error;
 use super::claims::Claims;
 use crate::limits;
 
-/// Padding is tolerated, spare bits and other characters are not.
+/// Padding is optional; stray bits and other characters are refused.
 const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// SHA-256 of a request's body: 32 bytes, base64url as text.
+/// SHA-256 of a request body; base64url as text.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyHash([u8; 32]);
 
 impl BodyHash {
-    /// Whether both are of the same bytes, in a time that does not tell how many of them agree.
+    /// Constant-time comparison.
     #[must_use]
     pub fn equals(&self, other: &Self) -> bool {
         constant_time::verify_slices_are_equal(&self.0, &other.0).is_ok()
@@ -34,7 +34,6 @@ impl BodyHash {
 impl FromStr for BodyHash {
     type Err = Error;
 
-    /// With padding or without.
     fn from_str(text: &str) -> Result<Self, Error> {
         let bytes = BASE64URL.decode(text).map_err(|_| Error::ClaimMalformed("inp_hash"))?;
         bytes.try_into().map(Self).map_err(|_| Error::ClaimMalformed("inp_hash"))
@@ -42,43 +41,37 @@ impl FromStr for BodyHash {
 }
 
 impl fmt::Display for BodyHash {
-    /// Without padding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
     }
 }
 
-/// The claims of an execution scope. Whatever is there binds; what a tool demands to be there is the
-/// tool's to say.
+/// The claims of an execution scope. Every claim that is present binds; which claims are required is a setting of the
+/// tool.
 #[derive(Clone, Debug)]
 pub struct Execution {
-    /// The HTTP method.
     pub htm: Option<String>,
-    /// The target URI.
     pub htu: Option<String>,
-    /// Spent when the token was issued.
+    /// Accepted once, when the token was minted.
     pub nonce: Option<String>,
-    /// SHA-256 of the body.
     pub inp_hash: Option<BodyHash>,
-    /// The operation.
     pub exec_act: Option<String>,
-    /// What it is done to.
+    /// Object of the operation.
     pub target: Option<String>,
 }
 
 impl Execution {
     const CLAIMS: [&str; 6] = ["htm", "htu", "nonce", "inp_hash", "exec_act", "target"];
 
-    /// Whether any claim binds the token to one action, well formed or not: when in doubt it is good
-    /// for one action only.
+    /// Whether any claim of an execution scope is present, well formed or not: in doubt the token is bound.
     pub(super) fn is_in(claims: &Claims) -> bool {
         Self::CLAIMS.iter().any(|name| claims.others.contains_key(*name))
     }
 
-    /// What binds the token to one action, if anything does.
+    /// The execution scope, if any.
     ///
     /// # Errors
-    /// [`Error::ClaimMalformed`] by the first claim of a wrong type or beyond its limit.
+    /// [`Error::ClaimMalformed`] for the first claim of a wrong type or beyond its limit.
     pub(super) fn read(claims: &Claims) -> Result<Option<Self>, Error> {
         if !Self::is_in(claims) {
             return Ok(None);

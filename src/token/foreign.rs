@@ -1,7 +1,6 @@
-//! The three credential kinds of the specification, and how one of a foreign issuer is verified.
+//! The three credential kinds, and the verification of a credential of a foreign issuer.
 //!
-//! The order of the checks is written on each function and followed top to bottom. Nothing here asks
-//! whether a credential is revoked, and nothing here reaches out for a key.
+//! Revocation is checked by the use-cases; keys are fetched by `outbound`.
 
 use std::str::FromStr;
 
@@ -18,12 +17,11 @@ use crate::limits;
 
 pub use super::credential::Credential;
 
-/// What kind of credential a token is presented as.
+/// The kind that a token is presented as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A JWT of a configured issuer.
     Jwt,
-    /// A JWT-SVID.
     SpiffeSvid,
     /// A token of this fabric.
     AgentA2a,
@@ -32,7 +30,7 @@ pub enum Kind {
 impl FromStr for Kind {
     type Err = Error;
 
-    /// By the `subject_token_type` values of the specification.
+    /// Parses a `subject_token_type` of the specification.
     fn from_str(text: &str) -> Result<Self, Error> {
         match text {
             "urn:ietf:params:oauth:token-type:jwt" => Ok(Self::Jwt),
@@ -45,22 +43,19 @@ impl FromStr for Kind {
 
 /// Verifies a credential of a foreign issuer, in this order:
 ///
-/// 1. `typ` is one the kind may have; a JWT-SVID has no header members beside `alg`, `typ`, `kid`
+/// 1. `typ` is allowed for the kind; a JWT-SVID has no header fields besides `alg`, `typ`, `kid`
 /// 2. `alg` is in the issuer's allow-list
-/// 3. the key is the one `kid` names
+/// 3. `kid` names `key`
 /// 4. signature
 /// 5. `iss` is the issuer, byte for byte
 /// 6. `aud` holds an accepted value, byte for byte
 /// 7. `nbf`, `iat`, `exp`, age
-/// 8. `cnf`, if it is there, names `presented`
-/// 9. `sub` follows the issuer's rule and is of a trust domain it may speak for
-/// 10. types and limits of all other claims that mean something here
+/// 8. `cnf`, if present, names `presented`
+/// 9. `sub` follows the issuer's mapping and is of an allowed trust domain
+/// 10. types and limits of all other claims that are used
 ///
-/// `key` is one of the keys of `issuer`; size, form and header were checked by [`Compact::parse`].
-/// `presented` is the certificate of the connection that the token came over.
-///
-/// # Errors
-/// As [`Error`] says, by the first check that fails.
+/// `key` is a key of `issuer`; size, form and header were checked by [`Compact::parse`]. `presented` is the
+/// certificate of the connection of the token.
 pub fn verify_foreign(
     token: &Compact<'_>,
     issuer: &Issuer,
@@ -94,7 +89,7 @@ pub fn verify_foreign(
     let is_bound = confirmation::check(&claims, presented)?;
     let (sub, kubernetes) = subject_mapping::map(issuer, &claims)?;
     let email = if issuer.verified_email { verified_email(&claims)? } else { None };
-    // Contract §3, `root_exp`: the first credential's expiry, capped by its issuer's age limit.
+    // Contract §3, `root_exp`: the expiry of the first credential, capped by the issuer's age limit.
     let root_exp = claims.exp.min(claims.iat.plus(issuer.max_credential_age));
     let mut credential = credential::read(kind, &issuer.iss, sub, root_exp, key, &claims)?;
     credential.kubernetes = kubernetes;
@@ -107,23 +102,23 @@ pub fn verify_foreign(
     Ok(credential.with_own_lineage())
 }
 
-/// RFC 8725 §3.11: explicit typing keeps tokens of one kind from being used as another, so a foreign
-/// JWT may be an ordinary one or an access token, never an event, a proof or a logout token.
+/// RFC 8725 §3.11: explicit typing keeps tokens of one kind from being used as another. A foreign JWT may be an
+/// ordinary one or an access token, never an event, a proof or a logout token.
 pub(super) fn check_type(kind: Kind, header: &Header) -> Result<(), Error> {
     let typ = header.typ.as_deref();
     let fits = match kind {
         Kind::Jwt => typ.is_none() || is_type(header, "JWT") || is_type(header, mint::TYP),
         // JWT-SVID §2.3: "JWT" or "JOSE" if set; §2: no other header parameters.
         Kind::SpiffeSvid => {
-            (typ.is_none() || is_type(header, "JWT") || is_type(header, "JOSE")) && !header.has_other_members
+            (typ.is_none() || is_type(header, "JWT") || is_type(header, "JOSE")) && !header.has_other_fields
         }
         Kind::AgentA2a => typ == Some(mint::TYP),
     };
     if fits { Ok(()) } else { Err(Error::TypeMismatch) }
 }
 
-/// Whether `typ` is there and is `name`: a media type, compared without case, whose "application/" may be
-/// left out (RFC 7515 §4.1.9).
+/// Whether `typ` is present and is `name`: a media type, compared without case, with optional prefix "application/"
+/// (RFC 7515 §4.1.9).
 pub(super) fn is_type(header: &Header, name: &str) -> bool {
     header.typ.as_deref().is_some_and(|typ| {
         let bare = match typ.split_at_checked("application/".len()) {
@@ -141,7 +136,7 @@ pub(super) fn check_key_name(header: &Header, key: &VerifyingKey) -> Result<(), 
     }
 }
 
-/// OpenID Connect Core §5.1: only the boolean `true` says that an address is verified.
+/// OpenID Connect Core §5.1: an address is verified only if `email_verified` is the boolean `true`.
 fn verified_email(claims: &Claims) -> Result<Option<String>, Error> {
     if claims.others.get("email_verified").and_then(serde_json::Value::as_bool) != Some(true) {
         return Ok(None);
@@ -221,7 +216,7 @@ mod tests {
         )
     }
 
-    /// Changed claims of an `Identifier` issuer.
+    /// Verifies changed claims of an issuer with the mapping `Identifier`.
     fn changed(changes: &Value) -> Result<Credential, Error> {
         foreign(&issuer(SubjectMapping::Identifier), &header(), &with(&claims(), changes), now())
     }
@@ -247,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_three_kinds_and_no_other() {
+    fn only_the_three_token_types_parse() {
         assert_eq!("urn:ietf:params:oauth:token-type:jwt".parse(), Ok(Kind::Jwt));
         assert_eq!("urn:svc:token-type:spiffe-svid".parse(), Ok(Kind::SpiffeSvid));
         assert_eq!("urn:svc:token-type:agent-a2a".parse(), Ok(Kind::AgentA2a));
@@ -259,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_credential_and_says_what_it_derives_from() {
+    fn credential_is_accepted_with_its_lineage() {
         let credential = changed(&json!({
             "jti": "j", "client_id": "c", "email": "a@b.example", "email_verified": true, "scope": "x y"
         }))
@@ -281,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_missing_or_wrong_typed_registered_claim() {
+    fn missing_or_mistyped_registered_claim_is_refused() {
         for name in ["iss", "sub", "aud", "exp", "iat"] {
             assert_eq!(refusal(&json!({ name: null })), Error::ClaimMissing(name));
             for wrong in
@@ -302,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_iss_and_aud_byte_for_byte() {
+    fn iss_and_aud_are_compared_byte_for_byte() {
         for iss in [
             "https://issuer.example/",
             "https://ISSUER.example",
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_last_valid_instant_and_refuses_the_next() {
+    fn times_are_accepted_at_their_limits_and_refused_beyond() {
         let issuer = issuer(SubjectMapping::Identifier);
         let at = |millis: i64| {
             let at = Timestamp::from_millis((NOW_SECS + 600) * 1000 + millis);
@@ -337,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_lived_credential_is_good_only_for_its_issuers_age_limit() {
+    fn long_lived_credential_ends_with_the_issuers_age_limit() {
         let day = 24 * 3600;
         let year = NOW_SECS + 365 * day;
         assert_eq!(refusal(&json!({"iat": NOW_SECS - day, "exp": year})), Error::TooOld);
@@ -348,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_algorithm_outside_the_issuers_list() {
+    fn algorithm_outside_the_issuers_list_is_refused() {
         let signer = Signer::ed25519();
         let text = signer.sign(&json!({"alg": "EdDSA", "kid": "k"}), &claims());
         let compact = Compact::parse(&text).expect("compact");
@@ -358,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_token_of_one_issuer_signed_by_another_under_the_same_kid() {
+    fn token_signed_by_another_issuer_with_same_kid_is_refused() {
         let (a, b) = (Signer::es256(), Signer::es256());
         let text = b.sign(&header(), &claims());
         let compact = Compact::parse(&text).expect("compact");
         let (issuer, cache) = (issuer(SubjectMapping::Identifier), SignatureCache::default());
         let refused = verify_foreign(&compact, &issuer, &a.verifying("k"), &cache, None, now()).err();
         assert_eq!(refused, Some(Error::SignatureInvalid));
-        // And B's good signature, remembered for B, does not make it a token of A.
+        // The cached signature of B does not verify a token of A.
         let issuer_b = Issuer { iss: "https://b.example".to_owned(), ..issuer.clone() };
         let key_b = b.verifying("k");
         assert_eq!(
@@ -377,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_key_that_the_token_does_not_name() {
+    fn key_with_another_kid_is_refused() {
         let other = with(&header(), &json!({"kid": "other"}));
         let refused = foreign(&issuer(SubjectMapping::Identifier), &other, &claims(), now()).err();
         assert_eq!(refused, Some(Error::UnknownKey));
@@ -386,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_each_typ_only_for_the_kinds_that_may_have_it() {
+    fn typ_is_accepted_only_for_its_kinds() {
         let foreign_jwt = |typ: &str| {
             let header = with(&header(), &json!({ "typ": typ }));
             foreign(&issuer(SubjectMapping::Identifier), &header, &claims(), now()).err()
@@ -408,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_a_service_account_and_refuses_one_that_reaches_elsewhere() {
+    fn service_account_maps_and_cannot_leave_its_segment() {
         let issuer = issuer(SubjectMapping::Kubernetes);
         let map = |sub: &str, bound: Value| {
             let changes = json!({"sub": sub, "kubernetes.io": bound});
@@ -448,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_speaks_only_for_its_trust_domains() {
+    fn issuer_names_only_its_own_trust_domains() {
         for sub in ["wimse://other.example/a", "wimse://trust.example.evil/a", "spiffe://other.example/a"] {
             assert_eq!(refusal(&json!({"sub": sub})), Error::TrustDomainNotAllowed, "{sub}");
         }
@@ -460,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn opaque_subjects_never_become_one_another() {
+    fn opaque_mapping_is_injective() {
         let issuer = issuer(SubjectMapping::Opaque);
         let map = |sub: &str| {
             let credential = foreign(&issuer, &header(), &with(&claims(), &json!({ "sub": sub })), now());
@@ -477,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jwt_svid_follows_its_own_rules() {
+    fn jwt_svid_follows_its_own_rules() {
         let claims = with(&claims(), &json!({"iss": null, "sub": "spiffe://trust.example/a"}));
         let svid = |header: &Value, claims: &Value| foreign(&spiffe(), header, claims, now());
         let credential = svid(&header(), &claims).expect("good");
@@ -498,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn believes_an_email_only_when_verified_by_an_issuer_that_is_believed() {
+    fn email_counts_only_if_verified_by_a_trusted_issuer() {
         for verified in [json!(false), json!("true"), json!(1), Value::Null] {
             let credential = changed(&json!({"email": "a@b.example", "email_verified": verified}));
             assert_eq!(credential.expect("good").email(), None);
@@ -514,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_claims_of_wrong_types_or_beyond_limits() {
+    fn mistyped_or_oversized_other_claims_are_refused() {
         let many = vec!["x"; limits::CAPABILITIES_MAX + 1];
         for (name, value) in [
             ("capabilities", json!("read")),
@@ -548,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_our_own_token_and_carries_its_lineage_on() {
+    fn own_token_is_accepted_with_its_lineage() {
         let credential = own(&own_header(), &own_claims()).expect("good");
         assert_eq!(credential.kind(), Kind::AgentA2a);
         assert_eq!(credential.root_exp(), Timestamp::from_secs(NOW_SECS + 5000));
@@ -567,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn own_token_is_its_subjects_own_unless_others_had_a_hand_in_it() {
+    fn own_token_is_the_subjects_own_only_if_first_hand() {
         let actor = json!({"sub": "wimse://trust.example/agent/mcp/1"});
         for (changes, expected) in [
             (json!({}), true),
@@ -575,17 +570,17 @@ mod tests {
             (json!({"client_id": null}), false),
             (json!({"act": actor}), false),
             (json!({"via": ["https://peer.example"]}), false),
-            // Of an agent's identity token the client is not asked.
+            // For an agent's identity token `client_id` is not considered.
             (json!({"client_id": "wimse://trust.example/ns/edge/sa/gateway", "platform": "mcp"}), true),
             (json!({"act": actor, "platform": "mcp"}), false),
         ] {
             let credential = own(&own_header(), &with(&own_claims(), &changes)).expect("good");
-            assert_eq!(credential.is_its_subjects_own(), expected, "{changes}");
+            assert_eq!(credential.is_first_hand(), expected, "{changes}");
         }
     }
 
     #[test]
-    fn refuses_an_own_token_that_is_not_for_us_not_ours_or_for_one_action() {
+    fn own_token_of_other_issuer_audience_or_scope_is_refused() {
         assert_eq!(own_refusal(&json!({"iss": ISS})), Error::IssuerMismatch);
         assert_eq!(own_refusal(&json!({"iss": null})), Error::ClaimMissing("iss"));
         assert_eq!(own_refusal(&json!({"aud": "https://tool"})), Error::AudienceMismatch);
@@ -601,13 +596,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_own_token_whose_chain_has_ended() {
+    fn own_token_past_root_exp_is_refused() {
         assert_eq!(own_refusal(&json!({"root_exp": NOW_SECS})), Error::ChainExpired);
         assert!(own(&own_header(), &with(&own_claims(), &json!({"root_exp": NOW_SECS + 1}))).is_ok());
     }
 
     #[test]
-    fn refuses_a_malformed_lineage_or_idx() {
+    fn malformed_lineage_or_idx_is_refused() {
         let digest = lineage::subject(ISS, "x").to_string();
         for value in [json!("x"), json!([1]), json!(["short"]), json!(vec![digest; limits::LINEAGE_MAX + 1])]
         {
@@ -619,8 +614,8 @@ mod tests {
     }
 
     #[test]
-    fn a_malleated_signature_is_the_same_token_by_jti() {
-        // (r, n - s) verifies too; what is remembered of a token is (iss, jti), which it cannot change.
+    fn malleated_signature_is_the_same_token_by_jti() {
+        // (r, n - s) verifies too; stored state names a token by (iss, jti), which malleation cannot change.
         let (signer, trust_domain) = (Signer::es256(), trust_domain());
         let text = signer.sign(&own_header(), &own_claims());
         let twin = malleate(&text);
@@ -656,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_is_chosen_by_iss_or_by_trust_domain_and_never_across_kinds() {
+    fn issuer_is_chosen_by_iss_or_trust_domain_within_its_kind() {
         let issuers =
             Issuers::new(vec![issuer(SubjectMapping::Identifier), spiffe()]).expect("configuration");
         let signer = Signer::es256();
@@ -681,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_mint_is_what_we_accept() {
+    fn minted_token_is_accepted() {
         let signer = crate::token::signing_key::SigningKey::generate().expect("key");
         let trust_domain = trust_domain();
         let claims = mint::AccessTokenClaims {

@@ -1,5 +1,4 @@
-//! Tokens that this fabric issued, when somebody presents them: to the fabric itself, or to a tool that
-//! asks about them.
+//! Verification of tokens that this fabric minted, when presented to the fabric or to a tool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +19,9 @@ use crate::limits;
 /// This fabric, as the issuer of its own tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Fabric<'f> {
-    /// Our `iss`, and the `aud` of tokens meant for us.
+    /// Our `iss`, which is also the `aud` of tokens for us.
     pub iss: &'f str,
-    /// The trust domains whose workloads we issue for: our own and those of configured issuers.
+    /// Trust domains of the subjects we mint for: our own and those of configured issuers.
     pub trust_domains: &'f [TrustDomain],
 }
 
@@ -30,21 +29,17 @@ pub struct Fabric<'f> {
 ///
 /// 1. `typ` is exactly `at+jwt`
 /// 2. `alg` is ES256
-/// 3. the key is the one `kid` names, and `kid` is there
+/// 3. `kid` is present and names `key`
 /// 4. signature
 /// 5. `iss` is ours, byte for byte
 /// 6. `aud` is our `iss` and nothing else
-/// 7. it is not bound to one action
+/// 7. no execution scope
 /// 8. `nbf`, `iat`, `exp`, age, and the chain's `root_exp`
-/// 9. `cnf`, if it is there, names `presented`
-/// 10. `sub` is of a trust domain we issue for
+/// 9. `cnf`, if present, names `presented`
+/// 10. `sub` is of a trust domain we mint for
 /// 11. `jti`, `lineage`, `idx`, and types and limits of all other claims
 ///
-/// `key` is one of this fabric's own; `presented` is the certificate of the connection that the token
-/// came over.
-///
-/// # Errors
-/// As [`Error`] says, by the first check that fails.
+/// `key` is one of this fabric's own; `presented` is the certificate of the connection of the token.
 pub fn verify_own(
     token: &Compact<'_>,
     fabric: Fabric<'_>,
@@ -53,7 +48,7 @@ pub fn verify_own(
     presented: Option<&CertificateDigest>,
     now: Timestamp,
 ) -> Result<Credential, Error> {
-    let claims = signed_by_us(token, fabric, key, signatures, now)?;
+    let claims = verified_claims(token, fabric, key, signatures, now)?;
     if !matches!(claims.aud.as_slice(), [only] if only == fabric.iss) {
         return Err(Error::AudienceMismatch);
     }
@@ -70,17 +65,14 @@ pub fn verify_own(
 /// Verifies a token of this fabric that is presented to a tool, in this order:
 ///
 /// 1. to 5. as [`verify_own`]
-/// 6. `aud` is one value: for whom is not asked here
-/// 7. `nbf`, `iat`, `exp`, age; `exp` without leeway if it is bound to one action
-/// 8. `cnf`, if it is there, names `presented`
-/// 9. `sub` is of a trust domain we issue for
-/// 10. `jti`, `lineage`, `idx`, the claims of an execution scope, and types and limits of all others
+/// 6. `aud` is one value; which one is check 2 of the tool call
+/// 7. `nbf`, `iat`, `exp`, age; `exp` without leeway if it has an execution scope
+/// 8. `cnf`, if present, names `presented`
+/// 9. `sub` is of a trust domain we mint for
+/// 10. `jti`, `lineage`, `idx`, the execution scope, and types and limits of all other claims
 ///
-/// The chain's `root_exp` ends exchanges, not calls: it must be there and may have passed. `presented` is
-/// the certificate that the tool saw on the connection of the call.
-///
-/// # Errors
-/// As [`Error`] says, by the first check that fails.
+/// `root_exp` ends exchanges, not tool calls: it must be present but may be in the past. `presented` is the
+/// certificate that the tool server saw on the connection of the call.
 pub fn verify_presented_to_tool(
     token: &Compact<'_>,
     fabric: Fabric<'_>,
@@ -89,7 +81,7 @@ pub fn verify_presented_to_tool(
     presented: Option<&CertificateDigest>,
     now: Timestamp,
 ) -> Result<Credential, Error> {
-    let claims = signed_by_us(token, fabric, key, signatures, now)?;
+    let claims = verified_claims(token, fabric, key, signatures, now)?;
     if claims.aud.len() != 1 {
         return Err(Error::ClaimMalformed("aud"));
     }
@@ -98,8 +90,8 @@ pub fn verify_presented_to_tool(
     read(&claims, fabric, key, presented)
 }
 
-/// The claims, if one of our keys signed them and they say that they are ours.
-fn signed_by_us(
+/// The claims, if one of our keys signed them and `iss` is ours.
+fn verified_claims(
     token: &Compact<'_>,
     fabric: Fabric<'_>,
     key: &VerifyingKey,
@@ -123,7 +115,7 @@ fn signed_by_us(
     }
 }
 
-/// Whose it is, and everything else it says.
+/// Subject, binding and all other claims.
 fn read(
     claims: &Claims,
     fabric: Fabric<'_>,
@@ -140,9 +132,9 @@ fn read(
     }
     let mut credential = credential::read(Kind::AgentA2a, fabric.iss, sub, root_exp(claims)?, key, claims)?;
     credential.lineage = carried_lineage(claims)?;
-    // We write it into identity tokens and into nothing else.
+    // Minted into identity tokens only.
     credential.is_agent_identity = claims.others.contains_key("platform");
-    credential.came_via_peers = claims.others.contains_key("via");
+    credential.came_via_federation = claims.others.contains_key("via");
     credential.is_bound = is_bound;
     credential.execution = Execution::read(claims)?;
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;

@@ -1,7 +1,7 @@
-//! Who may issue what: the configuration of foreign issuers, and the choice of one for a token.
+//! Configured foreign issuers, and the choice of one for a token.
 //!
-//! An issuer is chosen from unverified claims, and then everything it said is checked against the
-//! chosen issuer; nothing in a token ever says where keys are.
+//! An issuer is chosen by unverified claims; afterwards the token is verified against that issuer. No token ever says
+//! where keys are.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::foreign::Kind;
 use super::jws::{Algorithm, Compact};
 use crate::id::{TrustDomain, WorkloadId};
 
-/// Where an issuer's keys are.
+/// Location of an issuer's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A JWK Set in a file.
@@ -21,7 +21,7 @@ pub enum KeySource {
     Url(String),
     /// The `jwks_uri` of `<iss>/.well-known/openid-configuration` (OpenID Connect Discovery §4).
     Discovery,
-    /// The `jwks_uri` of the metadata of a transmitter of signals (SSF 1.0 §7).
+    /// The `jwks_uri` of the metadata of an SSF transmitter (SSF 1.0 §7).
     TransmitterMetadata,
     /// A SPIFFE bundle in a file.
     SpiffeBundleFile(PathBuf),
@@ -37,54 +37,48 @@ impl KeySource {
     }
 }
 
-/// How `sub` becomes a workload identifier.
+/// Mapping of `sub` to a workload identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubjectMapping {
     /// `system:serviceaccount:<ns>:<sa>` becomes `wimse://<trust-domain>/ns/<ns>/sa/<sa>`.
     Kubernetes,
     /// `sub` is a workload identifier already.
     Identifier,
-    /// Any text becomes one path segment, injectively.
+    /// Any text becomes one path segment; the mapping is injective.
     Opaque,
 }
 
-/// What an issuer issues.
+/// Kind of the tokens of an issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssuerKind {
     /// JWTs with `iss`.
-    Jwt {
-        /// How `sub` is read.
-        subject: SubjectMapping,
-    },
+    Jwt { subject: SubjectMapping },
     /// JWT-SVIDs of one trust domain, whose `iss` is optional.
     Spiffe,
 }
 
-/// One foreign issuer.
 #[derive(Clone, Debug)]
 pub struct Issuer {
-    /// `iss`, compared byte for byte. For SPIFFE: what `iss` must be if a JWT-SVID has one.
+    /// `iss`, compared byte for byte. For SPIFFE: the only `iss` that a JWT-SVID may have.
     pub iss: String,
-    /// What it issues.
     pub kind: IssuerKind,
-    /// Where its keys are.
     pub keys: KeySource,
     /// The algorithms its tokens may use.
     pub algorithms: Vec<Algorithm>,
-    /// The `aud` values of which its tokens must hold one.
+    /// Accepted `aud` values; a token must hold one.
     pub audiences: Vec<String>,
-    /// The trust domains it may speak for; `sub` is mapped into the first.
+    /// Trust domains that it may name; `sub` is mapped into the first.
     pub trust_domains: Vec<TrustDomain>,
-    /// Age limit of its credentials, from `iat`.
+    /// Maximum age of its credentials, from `iat`.
     pub max_credential_age: Duration,
-    /// Whether its `email` with `email_verified: true` is believed.
+    /// Whether its `email` counts when `email_verified` is `true`.
     pub verified_email: bool,
 }
 
-/// The allow-list of an issuer that configures none.
+/// Algorithms of an issuer that configures none.
 pub const ALGORITHMS_DEFAULT: [Algorithm; 2] = [Algorithm::Es256, Algorithm::Rs256];
 
-/// Why a configuration of issuers was refused.
+/// Refusal of an issuer configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// `iss` is empty.
@@ -93,30 +87,29 @@ pub enum Error {
     /// One `iss` is configured twice.
     #[error("issuer {0} is configured twice")]
     Duplicate(String),
-    /// No `aud` is accepted, so no token could be.
+    /// No accepted `aud`: every token would be refused.
     #[error("issuer {0} has no audience")]
     NoAudience(String),
-    /// No algorithm is allowed, so no token could be accepted.
+    /// No algorithm: every token would be refused.
     #[error("issuer {0} has no algorithm")]
     NoAlgorithm(String),
-    /// No trust domain to speak for.
+    /// No trust domain.
     #[error("issuer {0} has no trust domain")]
     NoTrustDomain(String),
-    /// JWT-SVID §2.1 has no `EdDSA`.
+    /// JWT-SVID §2.1 excludes `EdDSA`.
     #[error("issuer {0} issues JWT-SVIDs, which cannot use EdDSA")]
     AlgorithmNotOfSpiffe(String),
-    /// SPIFFE bundles hold keys of SPIFFE issuers, and of no others.
+    /// SPIFFE bundles are key sources of SPIFFE issuers only.
     #[error("issuer {0} has a key source of the wrong kind")]
     KeySourceMismatch(String),
     /// Two SPIFFE issuers for one trust domain: bundles are never merged (SPIFFE Federation §4).
     #[error("trust domain {0} has two bundles")]
     TwoBundles(TrustDomain),
-    /// Two issuers' opaque subjects would become the same identifiers.
+    /// Opaque subjects of two issuers would map to the same identifiers.
     #[error("trust domain {0} has two issuers of opaque subjects")]
     OpaqueSubjectsMerged(TrustDomain),
 }
 
-/// All configured issuers.
 #[derive(Clone, Debug, Default)]
 pub struct Issuers {
     all: Vec<Issuer>,
@@ -125,10 +118,7 @@ pub struct Issuers {
 }
 
 impl Issuers {
-    /// Checks that the issuers fit together.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// Checks each issuer and their combination.
     pub fn new(issuers: Vec<Issuer>) -> Result<Self, Error> {
         let mut by_iss = HashMap::new();
         let mut by_trust_domain = HashMap::new();
@@ -157,12 +147,12 @@ impl Issuers {
         Ok(Self { all: issuers, by_iss, by_trust_domain })
     }
 
-    /// The issuer that must have issued this token: by its `iss`, or for a JWT-SVID by the trust
-    /// domain of its `sub`. Both are unverified here and checked after the signature.
+    /// The issuer of a token: by `iss`, or for a JWT-SVID by the trust domain of `sub`. Both are unverified here and
+    /// checked after the signature.
     ///
     /// # Errors
-    /// [`TokenError::PayloadMalformed`], [`TokenError::ClaimMissing`] or [`TokenError::UnknownIssuer`].
-    /// [`Kind::AgentA2a`] has no foreign issuer and is always unknown here.
+    /// [`TokenError::PayloadMalformed`], [`TokenError::ClaimMissing`] or [`TokenError::UnknownIssuer`], always for
+    /// [`Kind::AgentA2a`].
     pub fn choose(&self, kind: Kind, token: &Compact<'_>) -> Result<&Issuer, TokenError> {
         let hint = token.unverified_issuer()?;
         let index = match kind {
@@ -180,7 +170,7 @@ impl Issuers {
             .ok_or(TokenError::UnknownIssuer)
     }
 
-    /// All issuers, in the order of the configuration.
+    /// In the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &Issuer> {
         self.all.iter()
     }
@@ -206,7 +196,7 @@ fn check(issuer: &Issuer) -> Result<&TrustDomain, Error> {
         return named(Error::KeySourceMismatch);
     }
     match (spiffe, issuer.trust_domains.as_slice()) {
-        // A bundle is of one trust domain; its name comes from the configuration (SPIFFE Federation §5).
+        // A SPIFFE bundle is of one trust domain, named by the configuration (SPIFFE Federation §5).
         (true, [only]) => Ok(only),
         (false, [first, ..]) => Ok(first),
         _ => named(Error::NoTrustDomain),
@@ -241,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_issuer_that_could_accept_nothing_or_everything() {
+    fn issuer_without_name_audience_or_algorithm_is_refused() {
         let good = jwt("https://a", SubjectMapping::Kubernetes);
         assert!(Issuers::new(vec![good.clone()]).is_ok());
         let name = || "https://a".to_owned();
@@ -256,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_spiffe_issuer_with_eddsa_two_trust_domains_or_a_jwks() {
+    fn spiffe_issuer_with_eddsa_two_domains_or_a_jwks_is_refused() {
         let good = spiffe("spiffe://trust.example");
         let name = || good.iss.clone();
         assert!(Issuers::new(vec![good.clone()]).is_ok());
@@ -273,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_two_issuers_whose_opaque_subjects_would_become_one() {
+    fn two_opaque_issuers_of_one_trust_domain_are_refused() {
         let (a, b) = (jwt("https://a", SubjectMapping::Opaque), jwt("https://b", SubjectMapping::Opaque));
         let trust_domain = a.trust_domains[0].clone();
         assert_eq!(refusal(vec![a, b]), Error::OpaqueSubjectsMerged(trust_domain));

@@ -1,7 +1,7 @@
-//! The one parser of compact JWS (RFC 7515 §7.1). Nothing else splits a token on dots.
+//! The only parser of compact JWS (RFC 7515 §7.1).
 //!
-//! A [`Compact`] shows its header, and of its payload only a hint at who may have issued it. The
-//! payload itself is inside [`Signed`], which only a good signature makes.
+//! A [`Compact`] gives access to its header and to an unverified hint at its issuer. The payload is in [`Signed`],
+//! which only a valid signature creates.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,26 +15,17 @@ use super::Error;
 use super::key_set::VerifyingKey;
 use crate::{json, limits};
 
-/// The signature algorithms that exist here. `none` and HMAC cannot be named (RFC 8725 §3.1).
-///
-/// In the order of RFC 7518 §3.1, then RFC 8037.
+/// Supported signature algorithms, in the order of RFC 7518 §3.1, then RFC 8037. `none` and HMAC have no variant (RFC
+/// 8725 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// RSASSA-PKCS1-v1_5 with SHA-256.
     Rs256,
-    /// RSASSA-PKCS1-v1_5 with SHA-384.
     Rs384,
-    /// RSASSA-PKCS1-v1_5 with SHA-512.
     Rs512,
-    /// ECDSA on P-256 with SHA-256.
     Es256,
-    /// ECDSA on P-384 with SHA-384.
     Es384,
-    /// RSASSA-PSS with SHA-256.
     Ps256,
-    /// RSASSA-PSS with SHA-384.
     Ps384,
-    /// RSASSA-PSS with SHA-512.
     Ps512,
     /// Ed25519, spelled `EdDSA` (RFC 8037) or `Ed25519` (RFC 9864).
     EdDsa,
@@ -75,47 +66,46 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The header members that mean something here.
+/// The header fields that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// `alg`.
     pub algorithm: Algorithm,
     /// `typ`, as spelled.
     pub typ: Option<String>,
-    /// `kid`: up to `KID_BYTES_MAX` of printable ASCII. A name to look up in a map, never a path.
+    /// `kid`: up to `KID_BYTES_MAX` of printable ASCII; looked up in a map, never used as a path.
     pub kid: Option<String>,
-    /// Whether there are members besides `alg`, `typ` and `kid` (JWT-SVID §2 allows none).
-    pub has_other_members: bool,
+    /// Whether there are fields besides `alg`, `typ` and `kid` (JWT-SVID §2 allows none).
+    pub has_other_fields: bool,
 }
 
 impl Header {
-    /// Refuses what a header may not say, before any of it is used.
+    /// Refuses forbidden fields before any field is used.
     fn read(bytes: &[u8]) -> Result<Self, Error> {
-        let Ok(Value::Object(mut members)) = json::parse(bytes) else { return Err(Error::HeaderMalformed) };
+        let Ok(Value::Object(mut fields)) = json::parse(bytes) else { return Err(Error::HeaderMalformed) };
         // RFC 7515 §4.1.11: an extension that must be understood and is not makes the JWS invalid.
-        if ["crit", "b64", "zip"].iter().any(|name| members.contains_key(*name)) {
+        if ["crit", "b64", "zip"].iter().any(|name| fields.contains_key(*name)) {
             return Err(Error::HeaderExtension);
         }
-        // Contract §3: "no key taken from the token (`jwk`, `jku`, `x5u`, `x5c`)". A thumbprint (`x5t`)
-        // is no key: it is ignored like any unknown member, because real issuers send it.
-        if ["jwk", "jku", "x5u", "x5c"].iter().any(|name| members.contains_key(*name)) {
+        // Contract §3: "no key taken from the token (`jwk`, `jku`, `x5u`, `x5c`)". A thumbprint (`x5t`) is no key; common
+        // issuers send it, so it is ignored like any unknown field.
+        if ["jwk", "jku", "x5u", "x5c"].iter().any(|name| fields.contains_key(*name)) {
             return Err(Error::KeyInToken);
         }
-        let algorithm = match text_member(&mut members, "alg")? {
+        let algorithm = match text_field(&mut fields, "alg")? {
             Some(name) => name.parse()?,
             None => return Err(Error::AlgorithmRefused),
         };
-        let typ = text_member(&mut members, "typ")?;
-        let kid = text_member(&mut members, "kid")?;
+        let typ = text_field(&mut fields, "typ")?;
+        let kid = text_field(&mut fields, "kid")?;
         if kid.as_deref().is_some_and(|kid| !is_kid(kid)) {
             return Err(Error::KidMalformed);
         }
-        Ok(Self { algorithm, typ, kid, has_other_members: !members.is_empty() })
+        Ok(Self { algorithm, typ, kid, has_other_fields: !fields.is_empty() })
     }
 }
 
-fn text_member(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Error> {
-    match members.remove(name) {
+fn text_field(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Error> {
+    match fields.remove(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(Error::HeaderMalformed),
@@ -127,7 +117,7 @@ pub(super) fn is_kid(text: &str) -> bool {
     (1..=limits::KID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
-/// A compact JWS that is well formed and not verified.
+/// A well-formed compact JWS, not verified.
 pub struct Compact<'t> {
     text: &'t str,
     signing_input: &'t str,
@@ -136,17 +126,15 @@ pub struct Compact<'t> {
     signature: Vec<u8>,
 }
 
-/// Who an unverified token says it is from. Good for choosing keys to verify with, for nothing else.
+/// The unverified issuer of a token, only for choosing the keys that verify it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerHint {
-    /// `iss`, if it is a string.
     pub iss: Option<String>,
-    /// `sub`, if it is a string.
     pub sub: Option<String>,
 }
 
 impl<'t> Compact<'t> {
-    /// Parses `text`, size first, then form, then header.
+    /// Checks size, then form, then header.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NotCompact`], [`Error::HeaderMalformed`],
@@ -158,30 +146,29 @@ impl<'t> Compact<'t> {
         }
         let (signing_input, signature) = text.rsplit_once('.').ok_or(Error::NotCompact)?;
         let (header, payload) = signing_input.split_once('.').ok_or(Error::NotCompact)?;
-        // A fourth part leaves a dot inside the payload, which is not in the base64url alphabet.
+        // With a fourth part the payload would contain a dot, which is not base64url.
         let (header, payload, signature) = (decode(header)?, decode(payload)?, decode(signature)?);
         Ok(Self { text, signing_input, header: Header::read(&header)?, payload, signature })
     }
 
-    /// The header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// SHA-256 of the whole text, signature included.
+    /// SHA-256 of the whole token, signature included.
     #[must_use]
     pub fn text_digest(&self) -> [u8; 32] {
         sha256(self.text.as_bytes())
     }
 
-    /// Length of the text in bytes.
+    /// Length of the token in bytes.
     #[must_use]
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// What the payload says about its issuer, to choose the keys that must verify it.
+    /// `iss` and `sub`, unverified.
     ///
     /// # Errors
     /// [`Error::PayloadMalformed`].
@@ -207,34 +194,33 @@ impl<'t> Compact<'t> {
     }
 }
 
-/// Never the text: a token in a log is a stolen token.
+/// Without the token: one in a log could be used.
 impl fmt::Debug for Compact<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compact").field("header", &self.header).finish_non_exhaustive()
     }
 }
 
-/// Header and payload under a good signature. Only [`Compact::verify`] makes one.
+/// Header and payload under a valid signature. Only [`Compact::verify`] creates one.
 pub struct Signed {
     header: Header,
     payload: Vec<u8>,
 }
 
 impl Signed {
-    /// The header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The payload as it was signed.
+    /// The payload as signed.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 }
 
-/// Base64url without padding, without stray bits in the last character (RFC 7515 §2).
+/// Unpadded base64url without stray bits in the last character (RFC 7515 §2).
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, Error> {
     URL_SAFE_NO_PAD.decode(text).map_err(|_| Error::NotCompact)
 }
@@ -262,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_none_symmetric_unknown_and_absent_algorithms() {
+    fn unsupported_or_absent_algorithm_is_refused() {
         for alg in [
             "none", "None", "nOnE", "", "HS256", "HS384", "HS512", "RS1", "ES512", "ES256K", "es256",
             "RSA1_5",
@@ -275,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_hs256_made_with_the_public_key() {
+    fn hs256_keyed_with_the_public_key_is_refused() {
         let signer = Signer::es256();
         let input = format!(
             "{}.{}",
@@ -289,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_keys_and_addresses_of_keys_in_the_header() {
+    fn key_or_key_url_in_the_header_is_refused() {
         let signer = Signer::es256();
         for (name, value) in [
             ("jwk", signer.jwk("k")),
@@ -305,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_extensions_it_does_not_understand() {
+    fn unsupported_extension_is_refused() {
         for header in [
             json!({"alg": "ES256", "crit": ["exp"], "exp": 1}),
             json!({"alg": "ES256", "crit": []}),
@@ -317,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_kid_that_is_empty_long_or_not_printable_and_keeps_a_path_like_one_as_a_name() {
+    fn malformed_kid_is_refused_and_path_like_kid_is_kept() {
         let longest = "k".repeat(limits::KID_BYTES_MAX);
         let too_long = format!("{longest}k");
         assert!(Compact::parse(&with_header(&json!({"alg": "ES256", "kid": longest}))).is_ok());
@@ -326,18 +312,18 @@ mod tests {
         }
         assert_eq!(refusal(&with_header(&json!({"alg": "ES256", "kid": 1}))), Error::HeaderMalformed);
         let text = with_header(&json!({"alg": "ES256", "kid": "../../etc/passwd"}));
-        let compact = Compact::parse(&text).expect("a name like any other");
+        let compact = Compact::parse(&text).expect("a path-like kid");
         assert_eq!(compact.header().kid.as_deref(), Some("../../etc/passwd"));
     }
 
     #[test]
-    fn refuses_a_token_above_the_limit_before_decoding_it() {
+    fn token_beyond_the_limit_is_refused_before_decoding() {
         assert_eq!(refusal(&".".repeat(limits::TOKEN_BYTES_MAX + 1)), Error::TooLarge);
         assert_eq!(refusal(&".".repeat(limits::TOKEN_BYTES_MAX)), Error::NotCompact);
     }
 
     #[test]
-    fn refuses_anything_but_three_strict_base64url_parts() {
+    fn token_without_three_base64url_parts_is_refused() {
         let good = with_header(&json!({"alg": "ES256"}));
         assert!(Compact::parse(&good).is_ok());
         let (head, tail) = good.split_at(good.len() - 2);
@@ -361,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_stray_bits_in_the_last_character() {
+    fn stray_bits_in_the_last_character_are_refused() {
         // The 86th character of a signature of 64 bytes holds two bits of it; the other four are zero.
         let mut text = with_header(&json!({"alg": "ES256"}));
         text.pop();
@@ -371,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_header_with_duplicate_members_trailing_data_or_bad_utf8() {
+    fn malformed_header_json_is_refused() {
         let signer = Signer::es256();
         for header in [
             br#"{"alg":"ES256","alg":"ES256"}"#.as_slice(),
@@ -385,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn ignores_a_certificate_thumbprint_but_says_that_there_is_more() {
+    fn certificate_thumbprint_is_ignored_but_reported() {
         let text = with_header(&json!({"alg": "ES256", "x5t": "AAAA"}));
-        assert!(Compact::parse(&text).expect("no key in it").header().has_other_members);
+        assert!(Compact::parse(&text).expect("no key in it").header().has_other_fields);
     }
 
     #[test]
-    fn refuses_a_changed_header_payload_or_signature() {
+    fn changed_part_is_refused() {
         let signer = Signer::es256();
         let key = signer.verifying("k");
         let text = signer.sign(&json!({"alg": "ES256"}), &json!({"sub": "x"}));
@@ -408,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_signature_of_zeros_and_one_of_a_wrong_length() {
+    fn zero_or_wrong_length_signature_is_refused() {
         let signer = Signer::es256();
         let text = signer.sign(&json!({"alg": "ES256"}), &json!({}));
         let input = text.rsplit_once('.').expect("dots").0;
@@ -420,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn verifies_each_family_and_never_across_families() {
+    fn signature_verifies_only_with_its_own_key_family() {
         let signers = [
             (Signer::es256(), "ES256"),
             (Signer::ed25519(), "EdDSA"),
@@ -447,7 +433,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_and_never_accepts_text_without_two_dots(text in "\\PC{0,200}") {
+        fn arbitrary_text_never_panics_the_parser(text in "\\PC{0,200}") {
             if Compact::parse(&text).is_ok() {
                 prop_assert_eq!(text.matches('.').count(), 2);
             }

@@ -1,8 +1,8 @@
-//! JWK Sets (RFC 7517) and SPIFFE bundles as keys that verify, prepared once.
+//! JWK Sets (RFC 7517) and SPIFFE bundles as verification keys, prepared once.
 //!
-//! A key that is not for us (another `kty`, curve, `use`, `alg` or `key_ops`) is ignored, as the
-//! standards ask. A document that is wrong (a private or symmetric key, a weak key, a point off its
-//! curve, one `kid` twice) is refused as a whole, so that what is in use is never half of something.
+//! A key for another purpose (`kty`, curve, `use`, `alg` or `key_ops`) is ignored, as the standards require. A
+//! malformed document (a private, symmetric or weak key, a point off its curve, a repeated `kid`) is refused as a
+//! whole.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::jws::{self, Algorithm};
 use super::rsa;
 use crate::{json, limits};
 
-/// Why a key document was refused.
+/// Refusal of a key document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not a JSON object with an array `keys` of objects (RFC 7517 §5).
@@ -30,16 +30,16 @@ pub enum Error {
     /// More than `KEYS_PER_SET_MAX` keys.
     #[error("key document has too many keys")]
     TooManyKeys,
-    /// A private or symmetric key: whoever can read the document can sign.
+    /// A private or symmetric key: its readers could sign.
     #[error("key document has a private or symmetric key")]
     PrivateKey,
-    /// A member is missing, of the wrong type or not base64url, or a point is not on its curve.
+    /// A field is absent, of a wrong type or not base64url, or a point is not on its curve.
     #[error("key document has a malformed key")]
     KeyMalformed,
-    /// An RSA key that is too short, or of a form known to be forgeable.
+    /// An RSA key that is too short or known to be factorable.
     #[error("key document has a weak key")]
     KeyWeak,
-    /// `alg` is not one that this type of key can do (RFC 8725 §3.1).
+    /// `alg` does not fit the key type (RFC 8725 §3.1).
     #[error("key document has a key whose alg does not fit its type")]
     AlgorithmMismatch,
     /// `kid` is malformed, or missing in a SPIFFE bundle (JWT-SVID §5).
@@ -56,7 +56,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// Which rules a document follows.
+/// Rules that a key document follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A JWK Set of a token issuer: keys whose `use` is `sig` or absent.
@@ -65,7 +65,7 @@ pub enum Purpose {
     SpiffeBundle,
 }
 
-/// A public key and the algorithms it may verify, ready for use.
+/// A public key and the algorithms that it may verify.
 pub struct VerifyingKey {
     kid: Option<String>,
     thumbprint: String,
@@ -73,18 +73,18 @@ pub struct VerifyingKey {
 }
 
 impl VerifyingKey {
-    /// Reads one public JWK that is for signatures.
+    /// Reads one public JWK for signatures.
     ///
     /// # Errors
-    /// As [`Error`] says; a key that is not for signatures here is [`Error::KeyMalformed`].
+    /// [`Error::KeyMalformed`] also for a key of another purpose.
     pub fn from_jwk(jwk: &Value) -> Result<Self, Error> {
-        let members = jwk.as_object().ok_or(Error::KeyMalformed)?;
-        Self::read(members, Purpose::Issuer)?.ok_or(Error::KeyMalformed)
+        let fields = jwk.as_object().ok_or(Error::KeyMalformed)?;
+        Self::read(fields, Purpose::Issuer)?.ok_or(Error::KeyMalformed)
     }
 
-    /// `None` for a key that is not for us.
+    /// `None` for a key of another purpose.
     fn read(jwk: &Map<String, Value>, purpose: Purpose) -> Result<Option<Self>, Error> {
-        if jwk::SECRET_MEMBERS.iter().any(|name| jwk.contains_key(*name)) {
+        if jwk::SECRET_FIELDS.iter().any(|name| jwk.contains_key(*name)) {
             return Err(Error::PrivateKey);
         }
         if !is_for_signatures(jwk, purpose)? {
@@ -93,7 +93,7 @@ impl VerifyingKey {
         let Some(family) = Family::of(jwk)? else { return Ok(None) };
         let algorithms = match optional_text(jwk, "alg")?.map(str::parse::<Algorithm>) {
             None => family.algorithms().to_vec(),
-            // An algorithm that does not exist here: the key is for others.
+            // An unsupported algorithm is no error: the key is ignored.
             Some(Err(_)) => return Ok(None),
             Some(Ok(algorithm)) if family.algorithms().contains(&algorithm) => vec![algorithm],
             Some(Ok(_)) => return Err(Error::AlgorithmMismatch),
@@ -108,13 +108,13 @@ impl VerifyingKey {
         Ok(Some(Self { kid, thumbprint: family.thumbprint(jwk)?, prepared }))
     }
 
-    /// `kid`, if the document gave one.
+    /// `kid`, if present.
     #[must_use]
     pub fn kid(&self) -> Option<&str> {
         self.kid.as_deref()
     }
 
-    /// The RFC 7638 thumbprint, which names the key itself whatever its `kid` says.
+    /// The RFC 7638 thumbprint, independent of `kid`.
     #[must_use]
     pub fn thumbprint(&self) -> &str {
         &self.thumbprint
@@ -150,7 +150,7 @@ impl fmt::Debug for VerifyingKey {
     }
 }
 
-/// RFC 7517 §4.2 and §4.3; SPIFFE bundle §4.2: keys with another `use` are ignored.
+/// RFC 7517 §4.2, §4.3 and SPIFFE bundle §4.2: keys with another `use` are ignored.
 fn is_for_signatures(jwk: &Map<String, Value>, purpose: Purpose) -> Result<bool, Error> {
     let fitting_use = match (purpose, optional_text(jwk, "use")?) {
         (Purpose::Issuer, used) => used.is_none_or(|used| used == "sig"),
@@ -164,7 +164,7 @@ fn is_for_signatures(jwk: &Map<String, Value>, purpose: Purpose) -> Result<bool,
     Ok(fitting_use && fitting_operations)
 }
 
-/// The types of key that exist here. A type fixes its algorithms.
+/// Supported key types; the type determines the algorithms.
 #[derive(Clone, Copy)]
 enum Family {
     P256,
@@ -261,15 +261,11 @@ fn point(
 }
 
 /// The RFC 7638 SHA-256 thumbprint of a public JWK, in base64url.
-///
-/// # Errors
-/// As [`VerifyingKey::from_jwk`]: a key that cannot verify has no thumbprint here.
 pub fn thumbprint(jwk: &Value) -> Result<String, Error> {
     VerifyingKey::from_jwk(jwk).map(|key| key.thumbprint)
 }
 
-/// The keys of one issuer. Keys of two issuers are never in one set: a `kid` means nothing without
-/// its issuer.
+/// The keys of one issuer. Sets of two issuers are never merged: a `kid` is unique within its issuer only.
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
     keys: Vec<Arc<VerifyingKey>>,
@@ -278,25 +274,22 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Reads a JWK Set or SPIFFE bundle. One without keys is valid: all were withdrawn.
+    /// Reads a JWK Set or SPIFFE bundle. An empty set is valid: all keys were withdrawn.
     ///
     /// # Errors
-    /// As [`Error`] says; the whole document is refused for one wrong key.
+    /// One malformed key refuses the whole document.
     pub fn parse(document: &[u8], purpose: Purpose) -> Result<Self, Error> {
-        let Ok(Value::Object(members)) = json::parse(document) else { return Err(Error::NotKeySet) };
-        let Some(Value::Array(jwks)) = members.get("keys") else { return Err(Error::NotKeySet) };
+        let Ok(Value::Object(fields)) = json::parse(document) else { return Err(Error::NotKeySet) };
+        let Some(Value::Array(jwks)) = fields.get("keys") else { return Err(Error::NotKeySet) };
         let mut set = Self::read(jwks, purpose)?;
         if purpose == Purpose::SpiffeBundle {
-            set.refresh_hint = whole_number(&members, "spiffe_refresh_hint")?.map(Duration::from_secs);
-            set.sequence = whole_number(&members, "spiffe_sequence")?;
+            set.refresh_hint = whole_number(&fields, "spiffe_refresh_hint")?.map(Duration::from_secs);
+            set.sequence = whole_number(&fields, "spiffe_sequence")?;
         }
         Ok(set)
     }
 
-    /// A set of public JWKs that did not come as a document: our own.
-    ///
-    /// # Errors
-    /// As [`KeySet::parse`].
+    /// A set of our own public JWKs.
     pub fn from_jwks(jwks: &[Value]) -> Result<Self, Error> {
         Self::read(jwks, Purpose::Issuer)
     }
@@ -317,11 +310,11 @@ impl KeySet {
         Ok(Self { keys, refresh_hint: None, sequence: None })
     }
 
-    /// The key that must verify a token: by `kid` if it names one, else the only one that fits.
+    /// The key that must verify a token: by `kid`, else the only one that fits `algorithm`.
     ///
     /// # Errors
-    /// [`super::Error::UnknownKey`]; [`super::Error::AlgorithmNotAllowed`] if the named key is not for
-    /// `algorithm`; [`super::Error::AmbiguousKey`] without `kid` if several keys fit.
+    /// [`super::Error::UnknownKey`]; [`super::Error::AlgorithmNotAllowed`] if `kid` names a key of another algorithm;
+    /// [`super::Error::AmbiguousKey`] without `kid` if several keys fit.
     pub fn select(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<VerifyingKey>, super::Error> {
         if let Some(kid) = kid {
             let key = self.keys.iter().find(|key| key.kid() == Some(kid)).ok_or(super::Error::UnknownKey)?;
@@ -339,13 +332,11 @@ impl KeySet {
         }
     }
 
-    /// How many keys can verify.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether no key can verify.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
@@ -364,8 +355,8 @@ impl KeySet {
     }
 }
 
-fn whole_number(members: &Map<String, Value>, name: &str) -> Result<Option<u64>, Error> {
-    members.get(name).map(|value| value.as_u64().ok_or(Error::NotKeySet)).transpose()
+fn whole_number(fields: &Map<String, Value>, name: &str) -> Result<Option<u64>, Error> {
+    fields.get(name).map(|value| value.as_u64().ok_or(Error::NotKeySet)).transpose()
 }
 
 #[cfg(test)]
@@ -401,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_document_with_any_private_or_symmetric_key() {
+    fn private_or_symmetric_key_refuses_the_document() {
         let public = Signer::es256().jwk("public");
         for (name, value) in [("d", "AAAA"), ("p", "AAAA"), ("k", "AAAA")] {
             let private = with(&Signer::es256().jwk("private"), &json!({ name: value }));
@@ -412,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_point_off_the_curve_or_of_a_wrong_length() {
+    fn point_off_the_curve_or_of_wrong_length_is_refused() {
         let jwk = Signer::es256().jwk("k");
         let x = jws::decode(jwk["x"].as_str().expect("x")).expect("base64url");
         let mut off = x.clone();
@@ -441,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_keys_that_are_for_others() {
+    fn keys_for_other_purposes_are_ignored() {
         let jwk = Signer::es256().jwk("k");
         for other in [
             with(&jwk, &json!({"use": "enc"})),
@@ -457,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_one_kid_twice_among_keys_it_uses() {
+    fn repeated_kid_among_used_keys_is_refused() {
         let (one, two) = (Signer::es256().jwk("k"), Signer::es256().jwk("k"));
         assert_eq!(parse(&json!([one, two])).err(), Some(Error::KidDuplicate));
         let encryption = with(&two, &json!({"use": "enc"}));
@@ -477,9 +468,9 @@ mod tests {
         }
     }
 
-    /// A fabric is an issuer to another, with as many keys as its log takes, and with the largest.
+    /// A fabric that is an issuer to another publishes up to `SIGNING_KEYS_MAX` keys of the largest kind.
     #[test]
-    fn the_whole_key_set_of_another_fabric_is_taken() {
+    fn largest_key_set_of_another_fabric_is_accepted() {
         let key = SetSigningKey::generate().expect("a key").public_jwk().clone();
         let kid = "k".repeat(key["kid"].as_str().expect("kid").len() - 3);
         let key_set = |keys| {
@@ -496,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_whose_alg_is_stated_verifies_only_that() {
+    fn key_with_alg_verifies_only_that_algorithm() {
         let signer = Signer::rsa();
         let set = parse(&json!([with(&signer.jwk("k"), &json!({"alg": "PS256"}))])).expect("set");
         assert!(set.select(Some("k"), Algorithm::Ps256).is_ok());
@@ -507,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_kid_only_a_single_fitting_key_is_chosen() {
+    fn without_kid_only_a_single_fitting_key_is_selected() {
         let (one, two) = (Signer::es256().jwk("1"), Signer::es256().jwk("2"));
         let set = parse(&json!([one, Signer::rsa().jwk("r")])).expect("set");
         assert!(set.select(None, Algorithm::Es256).is_ok());
@@ -518,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_gives_its_jwt_svid_keys_hint_and_sequence() {
+    fn bundle_yields_jwt_svid_keys_hint_and_sequence() {
         let svid = with(&Signer::es256().jwk("j"), &json!({"use": "jwt-svid"}));
         let x509 = json!({"kty": "EC", "crv": "P-256", "use": "x509-svid", "x5c": ["MIIB"]});
         let unused = with(&Signer::es256().jwk("u"), &json!({"use": null}));

@@ -1,20 +1,18 @@
-//! What a token derives from, as digests: one place that says how each fact is digested, so that the
-//! revocation index and the claim `lineage` never disagree (contract §3, `lineage`).
+//! The facts from which a token derives, and their digests: defined once, so that the claim `lineage` and the
+//! revocation index agree (contract §3, `lineage`).
 //!
-//! A workload identifier names its owner by itself, so its digest has no issuer. Everything else
-//! means only what its issuer says it means.
-//!
-//! Digests are taken of canonical spellings ([`canonical_name`], [`canonical_email`]), so that a revocation of one
-//! spelling covers the other. A [`Fact`] keeps the spelling that it was given, which may be the only one that
-//! whoever is told of it knows.
+//! A workload identifier contains its trust domain, so its digest has no issuer. Every other fact is qualified by its
+//! issuer. Digests are computed over canonical spellings ([`canonical_name`], [`canonical_email`]), so that revoking
+//! one spelling covers the other. A [`Fact`] retains the given spelling, which may be the only one that a receiver
+//! knows.
 
 use std::borrow::Cow;
 
 use crate::id::{Digest128, DigestKind, WorkloadId};
 
-/// The kind of a workload identifier, and of a subject as its issuer names it.
+/// Kind of a workload identifier, and of a subject qualified by its issuer.
 pub const SUBJECT: &str = "subject";
-/// The kind of a token, and of a family of tokens.
+/// Kind of a token, and of a token family.
 pub const TOKEN: &str = "token";
 
 /// The canonical spelling of a subject or client: a SPIFFE ID and the WIMSE identifier with the same trust domain and
@@ -24,14 +22,14 @@ pub fn canonical_name(name: &str) -> Cow<'_, str> {
     name.strip_prefix("spiffe://").map_or(Cow::Borrowed(name), |rest| format!("wimse://{rest}").into())
 }
 
-/// Whether two names name one subject.
+/// Whether two spellings name one subject.
 #[must_use]
 pub fn is_same_name(one: &str, other: &str) -> bool {
     canonical_name(one) == canonical_name(other)
 }
 
-/// The canonical spelling of an email address: the domain, behind the last `@`, in ASCII lower case. Only the host of
-/// that domain knows which spellings of the part before it are the same (RFC 5321 §2.3.11).
+/// The canonical spelling of an email address: the domain, after the last `@`, in ASCII lower case. Equivalence of
+/// local parts is known to the host of the domain only (RFC 5321 §2.3.11).
 #[must_use]
 pub fn canonical_email(email: &str) -> Cow<'_, str> {
     match email.rsplit_once('@') {
@@ -42,7 +40,7 @@ pub fn canonical_email(email: &str) -> Cow<'_, str> {
     }
 }
 
-/// One fact that credentials derive from, with the words its digest is made of: what is revoked.
+/// One fact from which credentials derive: the unit of revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     kind: DigestKind,
@@ -81,8 +79,8 @@ impl Fact {
         Self::new(DigestKind::Token, iss, jti)
     }
 
-    /// A token that this fabric, `iss`, issued: an identity token stands for its [`family`], so that revoking one
-    /// that leaked also ends what was renewed from it.
+    /// A token that this fabric, `iss`, minted. An identity token stands for its [`family`], so that revoking a leaked one
+    /// also covers its renewals.
     #[must_use]
     pub fn own_token(iss: &str, jti: &str) -> Self {
         let is_identity_token = jti.contains(FAMILY_END);
@@ -100,7 +98,7 @@ impl Fact {
         Self { kind, issuer: issuer.to_owned(), value: value.to_owned() }
     }
 
-    /// As it stands in `lineage`.
+    /// The digest, as in `lineage`.
     #[must_use]
     pub fn digest(&self) -> Digest128 {
         match self.kind {
@@ -121,7 +119,7 @@ impl Fact {
         }
     }
 
-    /// Whose word it is; empty for a workload identifier.
+    /// The issuer; empty for a workload identifier.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.issuer
@@ -134,7 +132,7 @@ impl Fact {
     }
 }
 
-/// The digest of a fact, of its canonical spelling.
+/// The digest of a fact in its canonical spelling.
 fn digest(kind: DigestKind, issuer: &str, value: &str) -> Digest128 {
     let canonical = match kind {
         DigestKind::Subject | DigestKind::Client => canonical_name(value),
@@ -144,25 +142,25 @@ fn digest(kind: DigestKind, issuer: &str, value: &str) -> Digest128 {
     Digest128::of(kind, issuer.as_bytes(), canonical.as_bytes())
 }
 
-/// A workload identifier, ours or a SPIFFE ID, as it stands in `sub`.
+/// A workload identifier, ours or a SPIFFE ID.
 #[must_use]
 pub fn workload(id: &WorkloadId) -> Digest128 {
     digest(DigestKind::Subject, "", id.as_str())
 }
 
-/// A subject as its issuer names it, before mapping.
+/// A subject within its issuer, before mapping.
 #[must_use]
 pub fn subject(iss: &str, sub: &str) -> Digest128 {
     digest(DigestKind::Subject, iss, sub)
 }
 
-/// An email address that `iss` says it has verified.
+/// An email address that `iss` has verified.
 #[must_use]
 pub fn email(iss: &str, email: &str) -> Digest128 {
     digest(DigestKind::Email, iss, email)
 }
 
-/// A `client_id` known to `iss`.
+/// A `client_id` of `iss`.
 #[must_use]
 pub fn client(iss: &str, client_id: &str) -> Digest128 {
     digest(DigestKind::Client, iss, client_id)
@@ -174,11 +172,11 @@ pub fn token(iss: &str, jti: &str) -> Digest128 {
     digest(DigestKind::Token, iss, jti)
 }
 
-/// What stands between the family and the rest of an identity token's `jti`.
+/// Separator between the family and the rest of the `jti` of an identity token.
 pub const FAMILY_END: char = '.';
 
-/// The family of an identity token of ours: the token that was issued and all that was renewed from it. It is named
-/// by the part of their `jti` before [`FAMILY_END`].
+/// The family of an identity token of ours, the issued token and all its renewals: the part of the `jti` before
+/// [`FAMILY_END`].
 #[must_use]
 pub fn family(iss: &str, jti: &str) -> Digest128 {
     let name = jti.split_once(FAMILY_END).map_or(jti, |(name, _)| name);
@@ -200,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn both_names_of_a_workload_have_one_digest() {
+    fn both_spellings_of_a_workload_have_one_digest() {
         let (spiffe, wimse) = ("spiffe://trust.example/a/b", "wimse://trust.example/a/b");
         assert_eq!(workload(&id(spiffe)), workload(&id(wimse)));
         assert_eq!(Fact::workload(&id(spiffe)).digest(), workload(&id(wimse)));
         assert_eq!(subject("https://i.example", spiffe), subject("https://i.example", wimse));
         assert_eq!(client("https://i.example", spiffe), Fact::client("https://i.example", wimse).digest());
         assert!(is_same_name(spiffe, wimse));
-        assert_eq!(Fact::workload(&id(spiffe)).value(), spiffe, "and keep their spelling");
+        assert_eq!(Fact::workload(&id(spiffe)).value(), spiffe, "the spelling is retained");
         for other in ["spiffe://trust.example/a/B", "spiffe://trust.example/a", "wimse://other.example/a/b"] {
             assert_ne!(workload(&id(other)), workload(&id(wimse)), "{other}");
             assert!(!is_same_name(other, wimse), "{other}");
@@ -218,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn domain_of_an_email_is_compared_without_ascii_case() {
+    fn email_domain_is_compared_without_ascii_case() {
         let of = |address: &str| email("https://i.example", address);
         assert_eq!(of("a@B.Example"), of("a@b.example"));
-        assert_eq!(of("\"x@Y\"@B.Example"), of("\"x@Y\"@b.example"), "behind the last @");
+        assert_eq!(of("\"x@Y\"@B.Example"), of("\"x@Y\"@b.example"), "after the last @");
         for other in ["A@b.example", "a@b.example.", "\"x@y\"@b.example", "a+t@b.example", " a@b.example"] {
             assert_ne!(of(other), of("a@b.example"), "{other}");
         }
-        assert_ne!(of("\"x@Y\"@b.example"), of("\"x@y\"@b.example"), "the local part is not touched");
+        assert_ne!(of("\"x@Y\"@b.example"), of("\"x@y\"@b.example"), "the local part is unchanged");
         assert_ne!(of("a@\u{dc}.example"), of("a@\u{fc}.example"), "ASCII only");
     }
 }

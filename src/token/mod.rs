@@ -1,10 +1,8 @@
-//! Pure JOSE: compact JWS, key sets, claim rules, the three credential kinds, minting, security event tokens.
+//! JOSE and claim rules: compact JWS, key sets, the three credential kinds, minting, security event tokens.
 //!
-//! Everything here is a function of its arguments: no network, no files, no clock. Keys of foreign
-//! issuers are brought by `outbound`; whether a credential is revoked is asked in `exchange`.
-//! Everything that remembers a token remembers `(iss, jti)`, never its text: ES256 signatures are
-//! malleable (contract §3). The one exception is [`signature_cache`], which remembers only that
-//! exactly this text was signed by exactly this key.
+//! Pure functions: no network, no files, no clock. Keys of foreign issuers come from `outbound`; revocation is checked
+//! by the use-cases. ES256 signatures are malleable, so stored state names a token by `(iss, jti)`, never by its text
+//! (contract §3). The exception is [`signature_cache`], which stores that one text was signed by one key.
 
 pub mod act;
 pub mod claims;

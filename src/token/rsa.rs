@@ -1,15 +1,14 @@
-//! Which RSA public keys are too weak to trust.
+//! Refusal of weak RSA public keys.
 
 use super::key_set::Error;
 use crate::limits;
 
-/// Refuses a modulus or exponent that makes signatures forgeable or unreasonably slow to check.
-/// Both are big-endian.
+/// Refuses a modulus or exponent that makes signatures forgeable or very slow to verify. Both are big-endian.
 ///
 /// # Errors
-/// [`Error::KeyMalformed`] for a leading zero (RFC 7518 §2, `Base64urlUInt`), [`Error::KeyWeak`] for a
-/// modulus outside 2048 to 8192 bits or even, an exponent that is even, below 3 or above 2^33, or a
-/// modulus made by the generator of CVE-2017-15361 (ROCA).
+/// [`Error::KeyMalformed`] for a leading zero (RFC 7518 §2, `Base64urlUInt`); [`Error::KeyWeak`] for a modulus that is
+/// even or not of 2048 to 8192 bits, an exponent that is even, below 3 or above 2^33, or a modulus of the generator of
+/// CVE-2017-15361 (ROCA).
 pub(super) fn refuse_weak(modulus: &[u8], exponent: &[u8]) -> Result<(), Error> {
     let (Some(&first), Some(&last)) = (modulus.first(), modulus.last()) else {
         return Err(Error::KeyMalformed);
@@ -31,11 +30,10 @@ pub(super) fn refuse_weak(modulus: &[u8], exponent: &[u8]) -> Result<(), Error> 
     if is_roca(modulus) { Err(Error::KeyWeak) } else { Ok(()) }
 }
 
-/// Primes that tell a ROCA modulus from a random one; a random one passes all with odds of 2^-28.
+/// Primes that distinguish a ROCA modulus; a random one passes all with probability 2^-28.
 const ROCA_PRIMES: [u32; 17] = [11, 13, 17, 19, 37, 53, 61, 71, 73, 79, 97, 103, 107, 109, 127, 151, 157];
 
-/// The flawed generator makes primes that are powers of 65537 modulo a product of small primes, and
-/// so the modulus is one too.
+/// The flawed generator creates primes that are powers of 65537 modulo a product of small primes; so is their product.
 fn is_roca(modulus: &[u8]) -> bool {
     ROCA_PRIMES.iter().all(|&prime| {
         let remainder = modulus.iter().fold(0, |value, &byte| (value << 8 | u32::from(byte)) % prime);
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_modulus_of_the_roca_generator() {
+    fn roca_modulus_is_refused() {
         let modulus = power_of_65537(128);
         assert_eq!(modulus.len(), 257);
         assert_eq!(refuse_weak(&modulus, &[1, 0, 1]), Err(Error::KeyWeak));
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_modulus_below_2048_or_above_8192_bits_or_even() {
+    fn modulus_even_or_not_of_2048_to_8192_bits_is_refused() {
         let mut almost = random_looking(256);
         almost[0] = 0x7f;
         assert_eq!(refuse_weak(&almost, &[1, 0, 1]), Err(Error::KeyWeak));
@@ -98,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_exponent_that_is_one_even_huge_or_padded() {
+    fn exponent_one_even_huge_or_padded_is_refused() {
         let modulus = random_looking(256);
         for exponent in [&[1][..], &[2], &[1, 0, 0], &[0xff; 5], &[1; 9]] {
             assert_eq!(refuse_weak(&modulus, exponent), Err(Error::KeyWeak), "{exponent:?}");

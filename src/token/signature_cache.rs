@@ -1,9 +1,9 @@
-//! Remembers which texts had a good signature, because callers exchange the same credential many
-//! times and a check costs half of an exchange (design §5).
+//! Cache of verified signatures: a credential is often exchanged many times, and verification costs half of an
+//! exchange (design §5).
 //!
-//! An entry is found only by the whole text, the issuer, and the thumbprint of a key that the issuer
-//! has *now*: a key that left its issuer's set is looked up first and not found. An entry says nothing
-//! about times, audience, revocation or policy; those are checked every time.
+//! The key of an entry is the digest of the whole token, the issuer, and the thumbprint of a key in the issuer's
+//! current set: entries of a withdrawn key are not found. An entry proves nothing about times, audience, revocation or
+//! policy; those are checked every time.
 
 use std::sync::Arc;
 
@@ -37,11 +37,10 @@ impl Default for SignatureCache {
 }
 
 impl SignatureCache {
-    /// The claims of `token` under the signature of `key`, which the caller just found among the keys
-    /// of the issuer `iss`.
+    /// The claims of `token` under the signature of `key`, a key in the current set of the issuer `iss`.
     ///
     /// # Errors
-    /// As [`Compact::verify`] and [`Claims::read`]; a refusal is not remembered.
+    /// As [`Compact::verify`] and [`Claims::read`]; refusals are not cached.
     pub fn verify(
         &self,
         token: &Compact<'_>,
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_a_good_signature_until_the_token_is_dead() {
+    fn valid_signature_is_cached_until_the_token_expires() {
         let (cache, signer) = (SignatureCache::default(), Signer::es256());
         let (text, key) = (token(&signer), signer.verifying("k"));
         let compact = Compact::parse(&text).expect("compact");
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn never_answers_for_another_text_key_or_issuer() {
+    fn cache_misses_for_another_text_key_or_issuer() {
         let (cache, signer, other) = (SignatureCache::default(), Signer::es256(), Signer::es256());
         let (text, key) = (token(&signer), signer.verifying("k"));
         let compact = Compact::parse(&text).expect("compact");
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn large_payloads_count_for_more_and_the_limit_holds() {
+    fn large_payloads_weigh_more_and_the_limit_holds() {
         let (cache, signer) = (SignatureCache::default(), Signer::es256());
         let (text, key) = (token(&signer), signer.verifying("k"));
         let compact = Compact::parse(&text).expect("compact");

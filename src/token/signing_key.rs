@@ -1,5 +1,5 @@
-//! Our own signing keys, ES256 for tokens and RS256 for security event tokens: made, stored and used.
-//! Whether a key may sign now is decided from the replicated log, not here (contract §3, Keys).
+//! Our own signing keys, ES256 for tokens and RS256 for security event tokens: generated, stored and used. State
+//! (pending, active, retired, tainted) is in the replicated log (contract §3, Keys).
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,24 +18,24 @@ use serde_json::{Value, json};
 
 use super::key_set;
 
-/// Why a key could not be made, read or used.
+/// Failure to create, read or use a signing key.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The cryptographic library made no key.
+    /// The cryptographic library returned no key.
     #[error("signing key could not be generated")]
     Generation,
-    /// The stored bytes are not a key of the kind that was asked for.
+    /// The stored bytes are not a key of the expected kind.
     #[error("stored signing key is not {0} in PKCS#8")]
     StoredKeyMalformed(&'static str),
-    /// The cryptographic library made no signature.
-    #[error("signature could not be made")]
+    /// The cryptographic library returned no signature.
+    #[error("signature could not be created")]
     Signature,
-    /// The claims cannot be written as JSON.
+    /// The claims cannot be serialized as JSON.
     #[error("claims could not be encoded")]
     Encoding(#[source] serde_json::Error),
 }
 
-/// What one of our keys signs by. A key of one algorithm never does what those of the other are for.
+/// Algorithm of one of our keys, which also fixes its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SigningAlgorithm {
     /// Tokens: [`SigningKey`].
@@ -45,10 +45,9 @@ pub enum SigningAlgorithm {
 }
 
 impl SigningAlgorithm {
-    /// Every one of them.
     pub const ALL: [Self; 2] = [Self::Es256, Self::Rs256];
 
-    /// As `alg` names it (RFC 7518 §3.1).
+    /// Name in `alg` (RFC 7518 §3.1).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -58,7 +57,7 @@ impl SigningAlgorithm {
     }
 }
 
-/// Text that names no algorithm of our keys.
+/// Not the name of one of our algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be ES256 or RS256")]
 pub struct UnknownAlgorithm;
@@ -77,12 +76,10 @@ impl fmt::Display for SigningAlgorithm {
     }
 }
 
-/// Of an ES256 key that cannot be read.
 const NOT_P256: Error = Error::StoredKeyMalformed("a P-256 key");
-/// Of an RS256 key that cannot be read.
 const NOT_RSA: Error = Error::StoredKeyMalformed("an RSA key of 2048 bits or more");
 
-/// An ES256 key pair with everything a signature needs, prepared once.
+/// An ES256 key pair, prepared for signing.
 pub struct SigningKey {
     pair: EcdsaKeyPair,
     kid: String,
@@ -90,7 +87,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// A new key from the library's randomness.
+    /// Generates a key from the library's random source.
     ///
     /// # Errors
     /// [`Error::Generation`].
@@ -99,7 +96,7 @@ impl SigningKey {
         Self::prepare(pair)
     }
 
-    /// The key that [`SigningKey::to_pkcs8`] stored.
+    /// Reads the output of [`SigningKey::to_pkcs8`].
     ///
     /// # Errors
     /// [`Error::StoredKeyMalformed`].
@@ -125,11 +122,11 @@ impl SigningKey {
             "x": URL_SAFE_NO_PAD.encode(x),
             "y": URL_SAFE_NO_PAD.encode(y),
         });
-        let (kid, public_jwk) = named(public_jwk).ok_or(NOT_P256)?;
+        let (kid, public_jwk) = with_thumbprint(public_jwk).ok_or(NOT_P256)?;
         Ok(Self { pair, kid, public_jwk })
     }
 
-    /// The private key in PKCS#8 DER, for a file only its owner can read.
+    /// The private key in PKCS#8 DER, for a file that only its owner can read.
     ///
     /// # Errors
     /// [`Error::Generation`].
@@ -161,14 +158,14 @@ impl SigningKey {
     }
 }
 
-/// Never the private half.
+/// Without the private key.
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SigningKey").field("kid", &self.kid).finish_non_exhaustive()
     }
 }
 
-/// An RS256 key pair with everything a signature needs, prepared once.
+/// An RS256 key pair, prepared for signing.
 pub struct SetSigningKey {
     pair: RsaKeyPair,
     kid: String,
@@ -176,8 +173,7 @@ pub struct SetSigningKey {
 }
 
 impl SetSigningKey {
-    /// A new key of 2048 bits from the library's randomness. It takes a tenth of a second, now and then many:
-    /// two primes have to be found.
+    /// Generates a key of 2048 bits. The search for two primes takes a tenth of a second, sometimes several seconds.
     ///
     /// # Errors
     /// [`Error::Generation`].
@@ -186,10 +182,10 @@ impl SetSigningKey {
         Self::prepare(pair)
     }
 
-    /// The key that [`SetSigningKey::to_pkcs8`] stored.
+    /// Reads the output of [`SetSigningKey::to_pkcs8`].
     ///
     /// # Errors
-    /// [`Error::StoredKeyMalformed`], also of a key that is too weak to be trusted.
+    /// [`Error::StoredKeyMalformed`], also for a weak key.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
         Self::prepare(RsaKeyPair::from_pkcs8(der).map_err(|_| NOT_RSA)?)
     }
@@ -203,11 +199,11 @@ impl SetSigningKey {
             "n": URL_SAFE_NO_PAD.encode(public.n),
             "e": URL_SAFE_NO_PAD.encode(public.e),
         });
-        let (kid, public_jwk) = named(public_jwk).ok_or(NOT_RSA)?;
+        let (kid, public_jwk) = with_thumbprint(public_jwk).ok_or(NOT_RSA)?;
         Ok(Self { pair, kid, public_jwk })
     }
 
-    /// The private key in PKCS#8 DER, for a file only its owner can read.
+    /// The private key in PKCS#8 DER, for a file that only its owner can read.
     ///
     /// # Errors
     /// [`Error::Generation`].
@@ -228,8 +224,8 @@ impl SetSigningKey {
         &self.public_jwk
     }
 
-    /// A compact JWS over `claims` with the header `{alg, typ, kid}`. The same claims give the same text
-    /// (RFC 8017 §8.2: nothing of the signature is random).
+    /// A compact JWS over `claims` with the header `{alg, typ, kid}`. Equal claims give equal text: the signature is
+    /// deterministic (RFC 8017 §8.2).
     ///
     /// # Errors
     /// [`Error::Encoding`] or [`Error::Signature`].
@@ -243,24 +239,22 @@ impl SetSigningKey {
     }
 }
 
-/// Never the private half.
+/// Without the private key.
 impl fmt::Debug for SetSigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SetSigningKey").field("kid", &self.kid).finish_non_exhaustive()
     }
 }
 
-/// A key pair of either kind, as it lies in a file.
+/// A stored key pair of either kind.
 #[derive(Clone, Debug)]
 pub enum StoredKey {
-    /// For tokens.
     Tokens(Arc<SigningKey>),
-    /// For security event tokens.
     Sets(Arc<SetSigningKey>),
 }
 
 impl StoredKey {
-    /// The key that [`StoredKey::to_pkcs8`] stored: PKCS#8 says of which kind it is.
+    /// Reads the output of [`StoredKey::to_pkcs8`]; PKCS#8 states the kind.
     ///
     /// # Errors
     /// [`Error::StoredKeyMalformed`].
@@ -274,7 +268,7 @@ impl StoredKey {
         Ok(Self::Sets(Arc::new(key)))
     }
 
-    /// The private key in PKCS#8 DER, for a file only its owner can read.
+    /// The private key in PKCS#8 DER, for a file that only its owner can read.
     ///
     /// # Errors
     /// [`Error::Generation`].
@@ -285,7 +279,6 @@ impl StoredKey {
         }
     }
 
-    /// By what it signs.
     #[must_use]
     pub const fn algorithm(&self) -> SigningAlgorithm {
         match self {
@@ -313,14 +306,14 @@ impl StoredKey {
     }
 }
 
-/// Its RFC 7638 thumbprint, and the key with that as its `kid`. `None` for a key that nobody should trust.
-fn named(mut public_jwk: Value) -> Option<(String, Value)> {
+/// The thumbprint, and the JWK with it as `kid`. `None` for a weak key.
+fn with_thumbprint(mut public_jwk: Value) -> Option<(String, Value)> {
     let kid = key_set::thumbprint(&public_jwk).ok()?;
     public_jwk.as_object_mut()?.insert("kid".to_owned(), kid.clone().into());
     Some((kid, public_jwk))
 }
 
-/// Header and claims as they are signed (RFC 7515 §5.1).
+/// Header and claims as signed (RFC 7515 §5.1).
 fn signing_input(
     algorithm: SigningAlgorithm,
     kid: &str,
@@ -342,7 +335,7 @@ fn signing_input(
     Ok(input)
 }
 
-/// What was signed, and the signature (RFC 7515 §7.1).
+/// The compact serialization (RFC 7515 §7.1).
 fn compact(mut input: String, signature: &[u8]) -> String {
     input.push('.');
     URL_SAFE_NO_PAD.encode_string(signature, &mut input);
@@ -382,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_key_signs_as_the_key_it_was() {
+    fn stored_key_is_restored() {
         for key in keys() {
             let stored = StoredKey::from_pkcs8(&key.to_pkcs8().expect("stored")).expect("read");
             assert_eq!((stored.kid(), stored.public_jwk()), (key.kid(), key.public_jwk()));
@@ -393,13 +386,13 @@ mod tests {
             assert_eq!(compact.header().kid.as_deref(), Some(key.kid()));
             assert_eq!(compact.header().typ.as_deref(), Some("at+jwt"));
             assert_eq!(compact.header().algorithm.to_string(), key.algorithm().as_str());
-            assert!(!compact.header().has_other_members);
+            assert!(!compact.header().has_other_fields);
             assert!(compact.verify(&public).is_ok());
         }
     }
 
     #[test]
-    fn refuses_stored_bytes_that_are_no_key_or_one_of_another_kind() {
+    fn stored_bytes_of_no_or_another_key_are_refused() {
         for key in keys() {
             let mut der = key.to_pkcs8().expect("stored");
             assert_eq!(SigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Es256);
@@ -414,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_jwk_has_no_private_member_and_names_itself_by_thumbprint() {
+    fn public_jwk_has_thumbprint_kid_and_no_private_field() {
         let [tokens, sets] = keys();
         let set = KeySet::from_jwks(&[tokens.public_jwk().clone(), sets.public_jwk().clone()]);
         assert_eq!(set.expect("public only").len(), 2);
@@ -430,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_of_events_is_the_same_each_time_and_that_of_2048_bits_by_pkcs1_with_sha256() {
+    fn set_signature_is_deterministic_rs256_of_2048_bits() {
         let key = SetSigningKey::generate().expect("key");
         let claims = json!({"jti": "1-2-3", "events": {}});
         let first = key.sign(&claims, "secevent+jwt").expect("signed");
@@ -440,7 +433,7 @@ mod tests {
         let header = URL_SAFE_NO_PAD.decode(header).expect("base64url");
         let expected = format!(r#"{{"alg":"RS256","typ":"secevent+jwt","kid":"{}"}}"#, key.kid());
         assert_eq!(String::from_utf8_lossy(&header), expected);
-        // By the library itself and the members of the JWK, without any reader of ours.
+        // Verified by the library and the JWK fields alone, without a parser of ours.
         let member = |name: &str| {
             URL_SAFE_NO_PAD.decode(key.public_jwk()[name].as_str().expect("text")).expect("base64url")
         };
@@ -453,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_events_verifies_by_no_other_algorithm_than_its_own() {
+    fn set_key_verifies_rs256_only() {
         let key = SetSigningKey::generate().expect("key");
         let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
         for alg in ["RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"] {
@@ -468,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_two_algorithms_have_a_name() {
+    fn only_es256_and_rs256_parse() {
         for algorithm in SigningAlgorithm::ALL {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }

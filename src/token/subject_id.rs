@@ -1,97 +1,79 @@
-//! Subject identifiers: whom a security event is about (RFC 9493, SSF 1.0, specification "`sub_id` fields").
+//! Subject identifiers of security events (RFC 9493, SSF 1.0, specification "`sub_id` fields").
 //!
-//! Reading is about form only; whether the sender may speak for the subject is decided by who receives.
-//! Every text is kept byte for byte, an email address too. Two spellings of one subject meet in their digest
-//! (`lineage`).
+//! Only the form is checked; authority over the subject is the receiver's. Every text is retained byte for byte, email
+//! addresses too; two spellings of one subject have the same digest (`lineage`).
 
 use serde_json::{Map, Value};
 
 use crate::id::WorkloadId;
-use crate::limits;
+use crate::{limits, text};
 
-/// Whom an event is about.
+/// The subject of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectId {
     /// `spiffe_id` (specification).
     SpiffeId(WorkloadId),
-    /// `uri` (RFC 9493 §3.2.7), of a workload only.
+    /// `uri` (RFC 9493 §3.2.7) of a workload.
     Uri(WorkloadId),
-    /// `email` (RFC 9493 §3.2.2), as it was sent.
+    /// `email` (RFC 9493 §3.2.2), as sent.
     Email(String),
     /// `iss_sub` (RFC 9493 §3.2.3).
     IssSub {
-        /// Who names the subject.
         iss: String,
-        /// How.
+        /// `sub` within the issuer.
         sub: String,
     },
     /// `opaque` (RFC 9493 §3.2.4).
     Opaque(String),
     /// `jwt_id` (SSF 1.0 §3.5.1): one token.
-    JwtId {
-        /// Who issued it.
-        iss: String,
-        /// Its `jti`.
-        jti: String,
-    },
+    JwtId { iss: String, jti: String },
     /// `complex` (SSF 1.0 §3.3).
     Complex(Box<Complex>),
-    /// `aliases` (RFC 9493 §3.2.8): at least one, at most `SUBJECT_ALIASES_MAX`, none of them `complex` or
-    /// `aliases`.
+    /// `aliases` (RFC 9493 §3.2.8): 1 to `SUBJECT_ALIASES_MAX`, none of them `complex` or `aliases`.
     Aliases(Vec<SubjectId>),
-    /// A format that is known, was well formed and names nothing that a credential here derives from.
+    /// A known, well-formed format that names no fact of our credentials.
     Unusable {
         /// `account`, `did`, `phone_number`, `ip-addresses` or `saml_assertion_id`.
         format: String,
     },
 }
 
-/// The members of a complex subject. At least one is there, and none is `complex` or `aliases`.
+/// The fields of a complex subject: at least one, none of them `complex` or `aliases`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Complex {
-    /// `user`.
     pub user: Option<SubjectId>,
-    /// `device`.
     pub device: Option<SubjectId>,
-    /// `session`.
     pub session: Option<SubjectId>,
-    /// `application`.
     pub application: Option<SubjectId>,
-    /// `tenant`.
     pub tenant: Option<SubjectId>,
-    /// `org_unit`.
     pub org_unit: Option<SubjectId>,
-    /// `group`.
     pub group: Option<SubjectId>,
 }
 
-/// Which member breaks which rule.
+/// The first field that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {rule}")]
 pub struct Error {
-    /// Its path, for example `sub_id.user.email`.
+    /// Path of the field, for example `sub_id.user.email`.
     pub field: String,
-    /// What it must be.
     pub rule: &'static str,
 }
 
 impl SubjectId {
-    /// Reads the identifier that stands at `path`. Members that its format does not have are ignored; how
-    /// many there can be is bounded by the document.
+    /// Reads the identifier at `path`. Unknown fields are ignored; their number is bounded by the document.
     ///
     /// # Errors
-    /// [`Error`]: the format is not known, or a member of it is absent, of another type, empty, too long or
-    /// not what it must name.
+    /// [`Error`]: the format is unknown, or a field of it is absent, of a wrong type, empty, too long or malformed.
     pub fn read(value: &Value, path: &str) -> Result<Self, Error> {
-        let members = Members::of(value, path)?;
-        match members.format()? {
-            "complex" => members.complex(),
-            "aliases" => members.aliases(),
-            format => members.simple(format),
+        let fields = JsonFields::of(value, path)?;
+        match fields.format()? {
+            "complex" => fields.complex(),
+            "aliases" => fields.aliases(),
+            format => fields.simple(format),
         }
     }
 
-    /// `format`, as it was sent.
+    /// `format`, as sent.
     #[must_use]
     pub fn format(&self) -> &str {
         match self {
@@ -107,9 +89,9 @@ impl SubjectId {
         }
     }
 
-    /// Whether both name one subject (SSF 1.0 §8.1.3.1): two simple subjects if they are "exactly identical", two
-    /// complex ones if every member is that or missing on one side. A workload may be named in either of its
-    /// formats, and aliases match what any of them matches. What names nothing here matches nothing.
+    /// Whether both name one subject (SSF 1.0 §8.1.3.1): simple subjects if "exactly identical", complex ones if every
+    /// field is identical or missing on one side. Both formats of a workload match each other, aliases match if any of
+    /// them does, and unusable formats never match.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
         match (self, other) {
@@ -125,42 +107,42 @@ impl SubjectId {
 }
 
 impl Complex {
-    /// The members that are there, with their names.
+    /// The present fields with their names.
     #[must_use]
-    pub fn members(&self) -> Vec<(&'static str, &SubjectId)> {
-        let members = COMPLEX.into_iter().zip(self.all());
-        members.filter_map(|(name, member)| Some((name, member?))).collect()
+    pub fn fields(&self) -> Vec<(&'static str, &SubjectId)> {
+        let fields = COMPLEX.into_iter().zip(self.all());
+        fields.filter_map(|(name, field)| Some((name, field?))).collect()
     }
 
-    /// All members, in the order of [`COMPLEX`].
+    /// All fields, in the order of [`COMPLEX`].
     fn all(&self) -> [Option<&SubjectId>; 7] {
         let Self { user, device, session, application, tenant, org_unit, group } = self;
         [user, device, session, application, tenant, org_unit, group].map(Option::as_ref)
     }
 
     fn matches(&self, other: &Self) -> bool {
-        self.all().into_iter().zip(other.all()).all(|members| match members {
+        self.all().into_iter().zip(other.all()).all(|fields| match fields {
             (Some(one), Some(other)) => one.matches(other),
             _ => true,
         })
     }
 }
 
-/// How long a text may be, and the rule in words.
+/// Length limit of a text, and its rule in words.
 struct Text {
     bytes_max: usize,
     rule: &'static str,
 }
 
-/// `iss`, and whatever is a URI elsewhere.
+/// `iss`, and any other URI.
 const ISS: Text = Text { bytes_max: limits::URI_BYTES_MAX, rule: "must be a string of 1 to 2048 bytes" };
-/// What stands in `sub` of a credential.
+/// `sub` of a credential.
 const SUB: Text =
     Text { bytes_max: limits::WORKLOAD_ID_BYTES_MAX, rule: "must be a string of 1 to 2048 bytes" };
 const EMAIL: Text = Text { bytes_max: limits::EMAIL_BYTES_MAX, rule: "must be a string of 1 to 320 bytes" };
 const JTI: Text = Text { bytes_max: limits::OPAQUE_BYTES_MAX, rule: "must be a string of 1 to 256 bytes" };
 
-/// Formats that have no effect here, with the members they must have.
+/// Formats without effect here, with their required fields.
 const UNUSABLE: [(&str, &[&str]); 4] = [
     ("account", &["uri"]),
     ("did", &["url"]),
@@ -168,17 +150,17 @@ const UNUSABLE: [(&str, &[&str]); 4] = [
     ("saml_assertion_id", &["issuer", "assertion_id"]),
 ];
 
-/// One identifier's members and where it stands.
-struct Members<'v> {
-    members: &'v Map<String, Value>,
+/// The fields of one identifier, and its path.
+struct JsonFields<'v> {
+    fields: &'v Map<String, Value>,
     path: &'v str,
 }
 
-impl<'v> Members<'v> {
+impl<'v> JsonFields<'v> {
     fn of(value: &'v Value, path: &'v str) -> Result<Self, Error> {
-        let members = value.as_object();
-        let members = members.ok_or_else(|| Error { field: path.to_owned(), rule: "must be an object" })?;
-        Ok(Self { members, path })
+        let fields = value.as_object();
+        let fields = fields.ok_or_else(|| Error { field: path.to_owned(), rule: "must be an object" })?;
+        Ok(Self { fields, path })
     }
 
     fn broken(&self, name: &str, rule: &'static str) -> Error {
@@ -186,22 +168,22 @@ impl<'v> Members<'v> {
     }
 
     fn format(&self) -> Result<&'v str, Error> {
-        let format = self.members.get("format").and_then(Value::as_str);
+        let format = self.fields.get("format").and_then(Value::as_str);
         format.ok_or_else(|| self.broken("format", "must be a string"))
     }
 
     fn text(&self, name: &str, text: &Text) -> Result<String, Error> {
-        let found = self.members.get(name).and_then(Value::as_str);
-        let fitting = found.filter(|found| (1..=text.bytes_max).contains(&found.len()));
+        let found = self.fields.get(name).and_then(Value::as_str);
+        let fitting = found.filter(|found| text::fits(found, text.bytes_max));
         fitting.map(ToOwned::to_owned).ok_or_else(|| self.broken(name, text.rule))
     }
 
     fn workload(&self, name: &str, scheme: &str, rule: &'static str) -> Result<WorkloadId, Error> {
-        let text = self.members.get(name).and_then(Value::as_str).filter(|text| text.starts_with(scheme));
+        let text = self.fields.get(name).and_then(Value::as_str).filter(|text| text.starts_with(scheme));
         text.and_then(|text| text.parse().ok()).ok_or_else(|| self.broken(name, rule))
     }
 
-    /// An identifier that holds no other.
+    /// An identifier that contains no other.
     fn simple(&self, format: &str) -> Result<SubjectId, Error> {
         match format {
             "spiffe_id" => {
@@ -216,7 +198,7 @@ impl<'v> Members<'v> {
             "iss_sub" => Ok(SubjectId::IssSub { iss: self.text("iss", &ISS)?, sub: self.text("sub", &SUB)? }),
             "opaque" => self.text("id", &SUB).map(SubjectId::Opaque),
             "jwt_id" => Ok(SubjectId::JwtId { iss: self.text("iss", &ISS)?, jti: self.text("jti", &JTI)? }),
-            // RFC 9493 §3.2.8: aliases "MUST NOT be nested"; SSF 1.0 §3.3: members are simple subjects.
+            // RFC 9493 §3.2.8: aliases "MUST NOT be nested"; SSF 1.0 §3.3: fields of complex subjects are simple subjects.
             "complex" | "aliases" => Err(self.broken("format", "must not be complex or aliases here")),
             format => self.unusable(format),
         }
@@ -225,7 +207,7 @@ impl<'v> Members<'v> {
     fn unusable(&self, format: &str) -> Result<SubjectId, Error> {
         let unusable = || SubjectId::Unusable { format: format.to_owned() };
         if format == "ip-addresses" {
-            let addresses = self.members.get(format).and_then(Value::as_array);
+            let addresses = self.fields.get(format).and_then(Value::as_array);
             let are_good =
                 addresses.is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_string));
             return if are_good {
@@ -235,7 +217,7 @@ impl<'v> Members<'v> {
             };
         }
         let Some((_, names)) = UNUSABLE.iter().find(|(known, _)| *known == format) else {
-            return Err(self.broken("format", "is not a known format of subject identifiers"));
+            return Err(self.broken("format", "unknown subject identifier format"));
         };
         names.iter().try_for_each(|name| self.text(name, &ISS).map(drop))?;
         Ok(unusable())
@@ -243,19 +225,19 @@ impl<'v> Members<'v> {
 
     fn complex(&self) -> Result<SubjectId, Error> {
         let mut is_empty = true;
-        let mut member = |name: &str| {
-            let Some(value) = self.members.get(name) else { return Ok(None) };
+        let mut field = |name: &str| {
+            let Some(value) = self.fields.get(name) else { return Ok(None) };
             is_empty = false;
             inner(value, &format!("{}.{name}", self.path)).map(Some)
         };
         let complex = Complex {
-            user: member("user")?,
-            device: member("device")?,
-            session: member("session")?,
-            application: member("application")?,
-            tenant: member("tenant")?,
-            org_unit: member("org_unit")?,
-            group: member("group")?,
+            user: field("user")?,
+            device: field("device")?,
+            session: field("session")?,
+            application: field("application")?,
+            tenant: field("tenant")?,
+            org_unit: field("org_unit")?,
+            group: field("group")?,
         };
         if is_empty {
             let rule = "must have user, device, session, application, tenant, org_unit or group";
@@ -265,7 +247,7 @@ impl<'v> Members<'v> {
     }
 
     fn aliases(&self) -> Result<SubjectId, Error> {
-        let aliases = self.members.get("identifiers").and_then(Value::as_array);
+        let aliases = self.fields.get("identifiers").and_then(Value::as_array);
         let aliases = aliases
             .filter(|aliases| (1..=limits::SUBJECT_ALIASES_MAX).contains(&aliases.len()))
             .ok_or_else(|| self.broken("identifiers", "must be an array of 1 to 16 subject identifiers"))?;
@@ -275,14 +257,14 @@ impl<'v> Members<'v> {
     }
 }
 
-/// An identifier inside another: it holds none itself.
+/// An identifier inside another, which may not contain one itself.
 fn inner(value: &Value, path: &str) -> Result<SubjectId, Error> {
-    let members = Members::of(value, path)?;
-    members.simple(members.format()?)
+    let fields = JsonFields::of(value, path)?;
+    fields.simple(fields.format()?)
 }
 
-/// The members of each format that holds no other, beside `format`.
-const MEMBERS: [(&str, &[&str]); 10] = [
+/// The fields of each simple format, besides `format`.
+const FIELDS: [(&str, &[&str]); 10] = [
     ("uri", &["uri"]),
     ("email", &["email"]),
     ("iss_sub", &["iss", "sub"]),
@@ -295,52 +277,52 @@ const MEMBERS: [(&str, &[&str]); 10] = [
     ("ip-addresses", &["ip-addresses"]),
 ];
 
-/// The members of a complex subject.
+/// The fields of a complex subject.
 const COMPLEX: [&str; 7] = ["user", "device", "session", "application", "tenant", "org_unit", "group"];
 
-/// An identifier that [`SubjectId::read`] took, as it is said to others: with the members of its format and no
-/// others; a `spiffe_id`, which is not registered, as `uri`; and an `opaque` one of `told_by`, which nobody else
-/// knows, as `iss_sub`.
+/// The form in which an identifier is relayed, after [`SubjectId::read`] accepted it: only the fields of its format;
+/// `spiffe_id`, which is not registered, as `uri`; and an `opaque` one of the issuer `issuer`, which has no meaning
+/// elsewhere, as `iss_sub`.
 #[must_use]
-pub fn passed_on(value: &Value, told_by: Option<&str>) -> Value {
-    let member = |name: &str| value.get(name).cloned().unwrap_or_default();
+pub fn relayed(value: &Value, issuer: Option<&str>) -> Value {
+    let field = |name: &str| value.get(name).cloned().unwrap_or_default();
     let format = value.get("format").and_then(Value::as_str).unwrap_or_default();
-    let mut members = Map::new();
-    let mut put = |name: &str, value: Value| drop(members.insert(name.to_owned(), value));
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     put("format", format.into());
-    match (format, told_by) {
+    match (format, issuer) {
         ("spiffe_id", _) => {
             put("format", "uri".into());
-            put("uri", member("spiffe_id"));
+            put("uri", field("spiffe_id"));
         }
         ("opaque", Some(iss)) => {
             put("format", "iss_sub".into());
             put("iss", iss.into());
-            put("sub", member("id"));
+            put("sub", field("id"));
         }
         ("complex", _) => {
             for name in COMPLEX {
                 if let Some(inner) = value.get(name) {
-                    put(name, passed_on(inner, told_by));
+                    put(name, relayed(inner, issuer));
                 }
             }
         }
         ("aliases", _) => {
             let identifiers = value.get("identifiers").and_then(Value::as_array);
             let identifiers = identifiers.into_iter().flatten();
-            put("identifiers", identifiers.map(|inner| passed_on(inner, told_by)).collect());
+            put("identifiers", identifiers.map(|inner| relayed(inner, issuer)).collect());
         }
         _ => {
-            let known = MEMBERS.iter().find(|(known, _)| *known == format);
+            let known = FIELDS.iter().find(|(known, _)| *known == format);
             for name in known.iter().flat_map(|(_, names)| names.iter()) {
-                put(name, member(name));
+                put(name, field(name));
             }
         }
     }
-    Value::Object(members)
+    Value::Object(fields)
 }
 
-/// Whom an identifier that [`SubjectId::read`] took names, as one text for people: of several, the first.
+/// Text for people of an identifier that [`SubjectId::read`] accepted: the first name of several.
 #[must_use]
 pub fn text(value: &Value) -> String {
     let first = match value.get("format").and_then(Value::as_str) {
@@ -350,7 +332,7 @@ pub fn text(value: &Value) -> String {
     };
     let texts = ["spiffe_id", "uri", "email", "sub", "id", "jti", "url", "phone_number", "assertion_id"];
     match first {
-        // It holds no other.
+        // An alias contains no other identifier.
         Some(first) => text(first),
         None => texts.iter().find_map(|name| value.get(*name)?.as_str()).unwrap_or_default().to_owned(),
     }
@@ -372,18 +354,19 @@ mod tests {
     const WIMSE: &str = "wimse://trust.example/ns/shop/sa/cart";
     const SPIFFE: &str = "spiffe://trust.example/ns/shop/sa/cart";
 
-    /// What is passed on of an identifier of this issuer; both must be ones that can be read.
-    fn told(value: &Value) -> Value {
-        let passed = passed_on(value, Some(ISS_URI));
-        for value in [value, &passed] {
+    /// The relayed form of an identifier of this issuer; both must be readable.
+    fn relay(value: &Value) -> Value {
+        let once = relayed(value, Some(ISS_URI));
+        for value in [value, &once] {
             assert!(SubjectId::read(value, "sub_id").is_ok(), "{value}");
         }
-        assert_eq!(passed_on(&passed, Some("https://other.example")), passed, "said on, it stays as it is");
-        passed
+        let twice = relayed(&once, Some("https://other.example"));
+        assert_eq!(twice, once, "relaying again changes nothing");
+        once
     }
 
     #[test]
-    fn a_subject_is_passed_on_as_others_know_it_with_the_members_of_its_format_only() {
+    fn relayed_subject_has_only_the_fields_of_its_format() {
         let opaque = json!({"format": "opaque", "id": "7"});
         let iss_sub = json!({"format": "iss_sub", "iss": ISS_URI, "sub": "7"});
         let (spiffe_id, uri) =
@@ -401,7 +384,7 @@ mod tests {
                 json!({"format": "aliases", "identifiers": [iss_sub, uri]}),
             ),
         ] {
-            assert_eq!(told(&value), expected);
+            assert_eq!(relay(&value), expected);
         }
         for same in [
             json!({"format": "uri", "uri": WIMSE}),
@@ -414,15 +397,15 @@ mod tests {
             json!({"format": "saml_assertion_id", "issuer": ISS_URI, "assertion_id": "_1"}),
             json!({"format": "ip-addresses", "ip-addresses": ["192.0.2.1"]}),
         ] {
-            assert_eq!(told(&same), same);
-            assert_eq!(told(&with(&same, &json!({"more": "x".repeat(100_000)}))), same);
+            assert_eq!(relay(&same), same);
+            assert_eq!(relay(&with(&same, &json!({"more": "x".repeat(100_000)}))), same);
         }
-        // A receiver's own word for a subject has no issuer.
-        assert_eq!(passed_on(&opaque, None), opaque);
+        // An opaque subject of a receiver of ours has no issuer.
+        assert_eq!(relayed(&opaque, None), opaque);
     }
 
     #[test]
-    fn a_subject_is_one_text_for_people() {
+    fn subject_has_one_display_text() {
         let opaque = |id: &str| json!({"format": "opaque", "id": id});
         for (value, expected) in [
             (json!({"format": "spiffe_id", "spiffe_id": SPIFFE}), SPIFFE),
@@ -434,7 +417,7 @@ mod tests {
             (json!({"format": "complex", "tenant": opaque("t"), "user": opaque("u")}), "u"),
             (json!({"format": "aliases", "identifiers": [opaque("1"), opaque("2")]}), "1"),
             (json!({"format": "ip-addresses", "ip-addresses": ["192.0.2.1"]}), ""),
-            // What is no identifier names nobody.
+            // Not an identifier.
             (json!([]), ""),
             (json!({"format": "aliases", "identifiers": []}), ""),
         ] {
@@ -446,12 +429,12 @@ mod tests {
         SubjectId::read(value, "sub_id")
     }
 
-    /// Where a refused identifier is at fault.
+    /// The field that a refusal names.
     fn fault(value: &Value) -> String {
         read(value).expect_err(&value.to_string()).field
     }
 
-    /// One good identifier of each format that holds no other.
+    /// One valid identifier of each simple format.
     fn simple() -> Vec<Value> {
         vec![
             json!({"format": "spiffe_id", "spiffe_id": SPIFFE}),
@@ -469,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_is_read_as_what_it_names() {
+    fn every_format_is_read() {
         let workload = |text: &str| text.parse::<WorkloadId>().expect("workload");
         let (iss, unusable) =
             (ISS_URI.to_owned(), |format: &str| SubjectId::Unusable { format: format.into() });
@@ -496,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_each_member_that_is_missing_empty_or_of_another_type_and_names_it() {
+    fn missing_empty_or_mistyped_field_is_refused_by_name() {
         for value in simple() {
             for name in value.as_object().expect("object").keys() {
                 let of_another_type = [json!(null), json!(1), json!(true), json!({}), json!("")];
@@ -519,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_unknown_format_and_another_spelling_of_a_known_one() {
+    fn unknown_or_misspelled_format_is_refused() {
         for format in ["", "Email", "email ", "EMAIL", "iss-sub", "spiffe", "x509", "ip_addresses"] {
             let value =
                 json!({"format": format, "email": "a@b.example", "iss": "i", "sub": "s", "uri": WIMSE});
@@ -529,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_accepted_at_its_limit_and_refused_one_byte_beyond() {
+    fn field_is_accepted_at_its_limit_and_refused_beyond() {
         for (format, name, text) in [
             ("email", "email", EMAIL),
             ("iss_sub", "iss", ISS),
@@ -556,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_every_uri_that_names_no_workload() {
+    fn uri_that_names_no_workload_is_refused() {
         for uri in [
             "https://trust.example/ns/shop/sa/cart",
             "urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
@@ -576,16 +559,16 @@ mod tests {
     }
 
     #[test]
-    fn a_complex_subject_has_each_member_where_it_was_sent() {
+    fn complex_subject_keeps_each_field_in_its_place() {
         let names = ["user", "device", "session", "application", "tenant", "org_unit", "group"];
         for (at, name) in names.iter().enumerate() {
             let value = json!({"format": "complex", *name: {"format": "opaque", "id": name}});
             let Ok(SubjectId::Complex(complex)) = read(&value) else { panic!("{value}") };
             let Complex { user, device, session, application, tenant, org_unit, group } = *complex;
-            let members = [user, device, session, application, tenant, org_unit, group];
-            for (other, member) in members.into_iter().enumerate() {
+            let fields = [user, device, session, application, tenant, org_unit, group];
+            for (other, field) in fields.into_iter().enumerate() {
                 let expected = (other == at).then(|| SubjectId::Opaque((*name).to_owned()));
-                assert_eq!(member, expected, "{name} at {other}");
+                assert_eq!(field, expected, "{name} at {other}");
             }
             for wrong in [json!(null), json!("x"), json!([]), json!(1)] {
                 assert_eq!(fault(&json!({"format": "complex", *name: wrong})), format!("sub_id.{name}"));
@@ -597,13 +580,13 @@ mod tests {
             let value = with(&empty, &json!({"format": "complex"}));
             assert_eq!(fault(&value), "sub_id", "{value}");
         }
-        // A member that is not known is no member, however it looks.
+        // An unknown field is ignored, whatever its value.
         let value = json!({"format": "complex", "user": {"format": "opaque", "id": "x"}, "robot": 1});
         assert!(read(&value).is_ok());
     }
 
     #[test]
-    fn aliases_are_at_most_sixteen_and_never_empty() {
+    fn aliases_are_one_to_sixteen() {
         let alias = json!({"format": "email", "email": "a@b.example"});
         let of = |count: usize| json!({"format": "aliases", "identifiers": vec![alias.clone(); count]});
         let Ok(SubjectId::Aliases(aliases)) = read(&of(limits::SUBJECT_ALIASES_MAX)) else {
@@ -624,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_identifier_that_holds_others_inside_another() {
+    fn nested_complex_or_aliases_is_refused() {
         let complex = json!({"format": "complex", "user": {"format": "opaque", "id": "x"}});
         let aliases = json!({"format": "aliases", "identifiers": [{"format": "opaque", "id": "x"}]});
         for inner in [complex, aliases] {
@@ -636,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_or_another_spelling_of_a_subject_is_another_subject() {
+    fn prefix_or_other_spelling_is_another_subject() {
         for (format, name, text, others) in [
             (
                 "spiffe_id",
@@ -661,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_the_digest_that_a_credential_with_it_has() {
+    fn email_has_the_digest_of_a_credential_with_it() {
         // Neither side folds case, trims or decodes.
         let signer = Signer::es256();
         let issuer = Issuer {
@@ -691,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn simple_subjects_match_if_they_are_identical_and_a_workload_in_either_format() {
+    fn simple_subjects_match_if_identical_workloads_in_any_format() {
         let all = simple();
         for (at, one) in all.iter().enumerate() {
             for (other_at, other) in all.iter().enumerate() {
@@ -712,14 +695,14 @@ mod tests {
     }
 
     #[test]
-    fn complex_subjects_match_if_every_member_is_identical_or_missing_on_one_side() {
-        let complex = |members: &Value| read(&with(members, &json!({"format": "complex"}))).expect("good");
+    fn complex_subjects_match_if_fields_agree_or_are_missing() {
+        let complex = |fields: &Value| read(&with(fields, &json!({"format": "complex"}))).expect("good");
         let [a, b] = ["a", "b"].map(|id| json!({"format": "opaque", "id": id}));
         let names = ["user", "device", "session", "application", "tenant", "org_unit", "group"];
         for name in names {
             for other in names {
                 let one = complex(&json!({ name: a }));
-                // The second side says as much, more, or something else.
+                // The second side has the same, an additional or a different field.
                 assert!(one.matches(&complex(&json!({ other: a }))), "{name} {other}");
                 assert_eq!(one.matches(&complex(&json!({ other: b }))), name != other, "{name} {other}");
                 let both = complex(&with(&json!({ name: a }), &json!({ other: b })));
@@ -728,12 +711,15 @@ mod tests {
             }
         }
         let simple = read(&a).expect("good");
-        assert!(!complex(&json!({"user": a})).matches(&simple), "a simple subject is no complex one");
+        assert!(
+            !complex(&json!({"user": a})).matches(&simple),
+            "a simple subject never matches a complex one"
+        );
         assert!(!simple.matches(&complex(&json!({"user": a}))));
     }
 
     #[test]
-    fn aliases_match_what_any_of_them_matches() {
+    fn aliases_match_if_any_of_them_matches() {
         let [a, b, c] = ["a", "b", "c"].map(|id| json!({"format": "opaque", "id": id}));
         let aliases = |identifiers: &[&Value]| {
             read(&json!({"format": "aliases", "identifiers": identifiers})).expect("good")

@@ -1,6 +1,5 @@
-//! From an issuer's `sub` to the workload identifier of contract §3.
-//!
-//! Each rule is injective: two subjects of one issuer never become one identifier.
+//! Mapping of an issuer's `sub` to a workload identifier (contract §3). Each rule is injective: two subjects of one
+//! issuer never map to one identifier.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,12 +10,10 @@ use super::claims::Claims;
 use super::issuer::{Issuer, IssuerKind, SubjectMapping};
 use crate::id::{WorkloadId, is_path_segment};
 
-/// What a Kubernetes service-account token says of its workload; attributes for policy.
+/// Workload attributes of a Kubernetes service-account token, for policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// The namespace.
     pub namespace: String,
-    /// The service account.
     pub service_account: String,
     /// The pod, if the token is bound to one.
     pub pod: Option<String>,
@@ -25,9 +22,9 @@ pub struct Kubernetes {
 /// Maps `sub` by the issuer's rule.
 ///
 /// # Errors
-/// [`Error::SubjectMalformed`] if `sub` does not follow the rule, [`Error::SubjectDisagrees`] if the
-/// claim `kubernetes.io` says otherwise, [`Error::TrustDomainNotAllowed`] if the issuer may not speak
-/// for the trust domain of the outcome.
+/// [`Error::SubjectMalformed`] if `sub` does not follow the rule, [`Error::SubjectDisagrees`] if the claim
+/// `kubernetes.io` contradicts it, [`Error::TrustDomainNotAllowed`] if the issuer may not name the resulting trust
+/// domain.
 pub fn map(issuer: &Issuer, claims: &Claims) -> Result<(WorkloadId, Option<Kubernetes>), Error> {
     let trust_domain = issuer.trust_domains.first().ok_or(Error::TrustDomainNotAllowed)?;
     let (text, kubernetes) = match issuer.kind {
@@ -57,7 +54,7 @@ pub fn map(issuer: &Issuer, claims: &Claims) -> Result<(WorkloadId, Option<Kuber
 fn service_account(claims: &Claims) -> Result<Kubernetes, Error> {
     let rest = claims.sub.strip_prefix("system:serviceaccount:").ok_or(Error::SubjectMalformed)?;
     let (namespace, name) = rest.split_once(':').ok_or(Error::SubjectMalformed)?;
-    // A colon or slash in the name is no path character, so nothing can reach into another segment.
+    // Colon and slash are not allowed in a segment, so a name cannot extend into another segment.
     if !is_path_segment(namespace) || !is_path_segment(name) {
         return Err(Error::SubjectMalformed);
     }

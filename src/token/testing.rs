@@ -1,4 +1,4 @@
-//! Issuers for tests: real keys of each family, and tokens of any header and payload, good or bad.
+//! Test issuers: real keys of each family, and tokens with any header and payload.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeySize, PublicKeyComponents};
@@ -13,7 +13,7 @@ use super::key_set::VerifyingKey;
 use super::signing_key::SigningKey;
 use crate::clock::Timestamp;
 
-/// The instant at which tests verify.
+/// The time of verification in tests.
 pub const NOW_SECS: i64 = 1_800_000_000;
 
 /// [`NOW_SECS`] as an instant.
@@ -21,7 +21,7 @@ pub fn now() -> Timestamp {
     Timestamp::from_secs(NOW_SECS)
 }
 
-/// A private key of some family.
+/// A private key of any family.
 pub enum Signer {
     Es256(SigningKey),
     Ed25519(Ed25519KeyPair),
@@ -41,7 +41,7 @@ impl Signer {
         Self::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).expect("key"))
     }
 
-    /// The public half, under `kid`.
+    /// The public half, with this `kid`.
     pub fn jwk(&self, kid: &str) -> Value {
         let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let mut jwk = match self {
@@ -62,7 +62,7 @@ impl Signer {
         VerifyingKey::from_jwk(&self.jwk(kid)).expect("public key")
     }
 
-    /// A compact JWS with exactly this header; RSA signs by the header's `alg`.
+    /// A compact JWS with exactly this header; an RSA key follows its `alg`.
     pub fn sign(&self, header: &Value, payload: &Value) -> String {
         self.sign_bytes(header.to_string().as_bytes(), payload.to_string().as_bytes())
     }
@@ -84,15 +84,15 @@ impl Signer {
     }
 }
 
-/// `value` with the members of `changes` set, and those that are `null` removed.
+/// `value` with the fields of `changes` set; `null` removes a field.
 pub fn with(value: &Value, changes: &Value) -> Value {
     let mut value = value.clone();
-    let members = value.as_object_mut().expect("object");
+    let fields = value.as_object_mut().expect("object");
     for (name, change) in changes.as_object().expect("object") {
         if change.is_null() {
-            members.remove(name);
+            fields.remove(name);
         } else {
-            members.insert(name.clone(), change.clone());
+            fields.insert(name.clone(), change.clone());
         }
     }
     value

@@ -4,7 +4,7 @@ use url::Url;
 
 use crate::policy::blast_radius::BlastRadius;
 use crate::state::command::Tool;
-use crate::{limits, policy};
+use crate::{limits, text};
 
 /// Supported protocols of a tool call (specification, "Universal tool entry").
 pub const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
@@ -63,18 +63,18 @@ impl Entry {
         list(
             ("required_capabilities", &members.required_capabilities, limits::CAPABILITIES_MAX),
             &format!("must be words of 1 to {} printable ASCII characters", limits::CAPABILITY_BYTES_MAX),
-            policy::is_scope_word,
+            text::is_scope_word,
         )?;
         max_blast_radius(members.max_blast_radius.as_deref())?;
         list(
             ("allowed_operations", &members.allowed_operations, limits::TOOL_ALLOWED_MAX),
             &format!("must be 1 to {} printable ASCII characters each", limits::OPAQUE_BYTES_MAX),
-            |operation| is_printable(operation, limits::OPAQUE_BYTES_MAX),
+            |operation| text::is_printable(operation, limits::OPAQUE_BYTES_MAX),
         )?;
         list(
             ("allowed_targets", &members.allowed_targets, limits::TOOL_ALLOWED_MAX),
             &format!("must be 1 to {} printable ASCII characters each", limits::URI_BYTES_MAX),
-            |target| is_printable(target, limits::URI_BYTES_MAX),
+            |target| text::is_printable(target, limits::URI_BYTES_MAX),
         )?;
         if members.requires_execution
             && members.allowed_operations.is_empty()
@@ -128,7 +128,7 @@ fn broken(member: &'static str, rule: impl Into<String>) -> Error {
 /// the tool could be neither read nor deregistered.
 fn tool_id(given: Option<String>) -> Result<String, Error> {
     let tool_id = given.ok_or_else(|| broken("tool_id", "is required"))?;
-    let well_formed = is_printable(&tool_id, limits::TOOL_ID_BYTES_MAX)
+    let well_formed = text::is_printable(&tool_id, limits::TOOL_ID_BYTES_MAX)
         && !tool_id.contains(['/', '?', '#', '%'])
         && !matches!(tool_id.as_str(), "." | "..");
     if well_formed {
@@ -143,7 +143,7 @@ fn tool_id(given: Option<String>) -> Result<String, Error> {
 
 fn name(given: Option<String>) -> Result<String, Error> {
     let name = given.ok_or_else(|| broken("name", "is required"))?;
-    if (1..=limits::TOOL_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control) {
+    if text::is_display(&name, limits::TOOL_NAME_BYTES_MAX) {
         return Ok(name);
     }
     let bytes_max = limits::TOOL_NAME_BYTES_MAX;
@@ -167,7 +167,7 @@ fn description(given: Option<&str>) -> Result<(), Error> {
 /// byte for byte.
 fn resource_uri(given: Option<&str>) -> Result<(), Error> {
     let Some(given) = given else { return Ok(()) };
-    let well_formed = is_printable(given, limits::URI_BYTES_MAX)
+    let well_formed = text::is_printable(given, limits::URI_BYTES_MAX)
         && !given.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
         && Url::parse(given).is_ok();
     if well_formed {
@@ -214,10 +214,6 @@ fn list(
         return Err(broken(member, "must not have duplicate entries"));
     }
     Ok(())
-}
-
-fn is_printable(text: &str, bytes_max: usize) -> bool {
-    (1..=bytes_max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ mod tests {
     use crate::token::event_types::EVENTS_SUPPORTED;
     use crate::token::jws::Compact;
     use crate::token::key_set::VerifyingKey;
-    use crate::token::security_event::{Event, Set};
+    use crate::token::security_event::{EventClaims, SecurityEventToken};
     use crate::token::subject_id::SubjectId;
 
     const ISS: &str = "https://fabric.example";
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn the_largest_event_makes_a_token_that_a_receiver_takes() {
         let uri = EVENTS_SUPPORTED.into_iter().max_by_key(|uri| uri.len()).expect("a type");
-        let incoming = |claims: usize| Set {
+        let incoming = |claims: usize| SecurityEventToken {
             iss: "https://idp.example".to_owned(),
             jti: "1".to_owned(),
             iat: Timestamp::from_secs(100),
@@ -258,7 +258,7 @@ mod tests {
             via: Vec::new(),
             subject: SubjectId::Email("a@b.example".to_owned()),
             sub_id: json!({"format": "email", "email": "a@b.example"}),
-            events: vec![Event {
+            events: vec![EventClaims {
                 uri: uri.to_owned(),
                 claims: json!({"a": "x".repeat(claims)}).as_object().cloned().expect("object"),
                 happened_at: None,

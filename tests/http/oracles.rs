@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trust_fabric::clock::Timestamp;
 use trust_fabric::token::jws::{Algorithm, Compact};
 use trust_fabric::token::key_set::KeySet;
-use trust_fabric::token::security_event::{Error, Rules, Set};
+use trust_fabric::token::security_event::{Error, Rules, SecurityEventToken};
 use wiremock::ResponseTemplate;
 
 use crate::support::python::{Transmitter, python, run, script};
@@ -97,17 +97,17 @@ fn another_rego_engine_gives_the_same_answers() {
 }
 
 /// A transmitter's SET as our receiver reads it, with the transmitter's published keys.
-fn received(jwks: &Value, token: &str) -> Result<Set, Error> {
+fn received(jwks: &Value, token: &str) -> Result<SecurityEventToken, Error> {
     let token = Compact::parse(token)?;
     let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
     let key = keys.select(token.header().kid.as_deref(), token.header().algorithm)?;
     let rules = Rules {
         audiences: &["https://fabric.example".to_owned()],
         algorithms: &[Algorithm::Es256, Algorithm::Rs256],
-        iss: &Set::unverified_issuer(&token)?,
+        iss: &SecurityEventToken::unverified_issuer(&token)?,
         now: Timestamp::from_secs(1_800_000_000),
     };
-    Set::verify(&token, &key, &rules)
+    SecurityEventToken::verify(&token, &key, &rules)
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn what_joserfc_signs_as_a_transmitter_is_read_as_it_was_said() {
         let said = &example["set"];
         let token = transmitter.sign(&json!({"alg": alg, "set": said}));
         let set = received(&jwks, &token).unwrap_or_else(|error| panic!("{}: {error}", example["name"]));
-        let read = serde_json::to_value(set.asked()).expect("JSON");
+        let read = serde_json::to_value(trust_fabric::receiver::set_input(&set)).expect("JSON");
         assert_eq!(read, with(said, &json!({"aud": [said["aud"]]})), "{}", example["name"]);
     }
     // The oracle refuses invalid SETs.

@@ -29,14 +29,14 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use self::connection::Connection;
-use self::connection_limit::Place;
+use self::connection_limit::ConnectionPermit;
 use self::idle_tracker::Ended;
 use super::connect_info::{Channel, Peer};
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{PeerCertificate, handshake_failure};
 
-pub use self::connection_limit::{Caps, Places};
+pub use self::connection_limit::{Caps, ConnectionLimiter};
 pub use self::fd_limit::{Error as DescriptorsError, connections_max};
 pub use self::head::Violation;
 
@@ -86,16 +86,16 @@ pub async fn serve(
     listener: TcpListener,
     kind: Kind,
     router: Router,
-    places: Places,
+    limiter: ConnectionLimiter,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
-    let edge = Arc::new(Edge { kind, router, places, metrics, shutdown });
+    let edge = Arc::new(Edge { kind, router, limiter, metrics, shutdown });
     let mut connections = JoinSet::new();
     while let Some((socket, address)) = edge.accept(&listener).await {
-        match edge.places.take(address.ip()) {
-            Ok(place) => {
-                connections.spawn(Arc::clone(&edge).connection(socket, address, place));
+        match edge.limiter.acquire(address.ip()) {
+            Ok(permit) => {
+                connections.spawn(Arc::clone(&edge).connection(socket, address, permit));
             }
             // Dropped, which closes it.
             Err(reason) => edge.metrics.http_connection_refused(reason.as_str()),
@@ -113,7 +113,7 @@ pub async fn serve(
 struct Edge {
     kind: Kind,
     router: Router,
-    places: Places,
+    limiter: ConnectionLimiter,
     metrics: Metrics,
     shutdown: CancellationToken,
 }
@@ -147,12 +147,12 @@ impl Edge {
     }
 
     /// Serves one connection to its end.
-    async fn connection(self: Arc<Self>, socket: TcpStream, address: SocketAddr, place: Place) {
+    async fn connection(self: Arc<Self>, socket: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
         let open = self.metrics.http_connection(self.kind.as_str());
         // Small answers, each awaited by its caller.
         drop(socket.set_nodelay(true));
         let Ok(local_address) = socket.local_addr() else { return };
-        let first_request_timeout = if place.is_in_reserve() {
+        let first_request_timeout = if permit.is_in_reserve() {
             limits::FIRST_REQUEST_IN_RESERVE_TIMEOUT
         } else {
             limits::FIRST_REQUEST_TIMEOUT
@@ -160,7 +160,12 @@ impl Edge {
         let arrived = Arrived {
             first_request_by: sleep(first_request_timeout).deadline(),
             handshake_timeout: first_request_timeout.min(limits::HANDSHAKE_TIMEOUT),
-            peer: Peer { address, local_address, channel: Channel::Plain, in_reserve: place.is_in_reserve() },
+            peer: Peer {
+                address,
+                local_address,
+                channel: Channel::Plain,
+                in_reserve: permit.is_in_reserve(),
+            },
         };
         let mut socket = TimeoutStream::new(socket);
         socket.set_write_timeout(Some(limits::WRITE_STALL_TIMEOUT));
@@ -173,7 +178,7 @@ impl Edge {
         if let Some(ended) = ended {
             self.metrics.http_connection_closed(ended.as_str());
         }
-        drop((open, place));
+        drop((open, permit));
     }
 
     /// Serves one TLS connection; `None` if it was refused before a request.
@@ -195,9 +200,10 @@ impl Edge {
             Ok(certificate) => certificate,
             Err(error) => return self.refuse("handshake", &error),
         };
-        let identity = certificate.as_ref().map(|certificate| self.places.take_for(&certificate.spiffe_id));
-        let _place = match identity.transpose() {
-            Ok(place) => place,
+        let identity =
+            certificate.as_ref().map(|certificate| self.limiter.acquire_for(&certificate.spiffe_id));
+        let _permit = match identity.transpose() {
+            Ok(permit) => permit,
             Err(reason) => return self.refuse(reason.as_str(), &reason),
         };
         arrived.peer.channel = Channel::Tls(certificate);

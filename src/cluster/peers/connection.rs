@@ -1,12 +1,10 @@
 //! Connections between nodes: TCP and TLS, both ways, each with a certificate. A connection ends when our own
 //! certificates change, so that nobody goes on with one that would be refused now.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::stream::FuturesUnordered;
@@ -21,6 +19,7 @@ use tonic::transport::server::Connected;
 
 use super::call_metadata;
 use crate::id::{TrustDomain, WorkloadId};
+use crate::limiter::{KeyedLimiter, KeyedPermit};
 use crate::limits;
 use crate::tls::{self, Tls};
 
@@ -33,49 +32,10 @@ pub struct Connection<S> {
     /// Ends when it is to be closed.
     ended: Ended,
     certified: Certified,
-    _place: Option<Place<u64>>,
+    _permit: Option<KeyedPermit<u64>>,
 }
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// How many there are of each, of so many as there may be of one and of all.
-struct Places<K> {
-    each_max: usize,
-    all_max: usize,
-    taken: Mutex<BTreeMap<K, usize>>,
-}
-
-/// One of them, until it is dropped.
-struct Place<K: Ord + Copy> {
-    key: K,
-    places: Arc<Places<K>>,
-}
-
-impl<K: Ord + Copy> Places<K> {
-    fn new(each_max: usize, all_max: usize) -> Arc<Self> {
-        Arc::new(Self { each_max, all_max, taken: Mutex::default() })
-    }
-
-    fn take(self: &Arc<Self>, key: K) -> Option<Place<K>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_key = taken.get(&key).copied().unwrap_or(0);
-        if of_key >= self.each_max || taken.values().sum::<usize>() >= self.all_max {
-            return None;
-        }
-        taken.insert(key, of_key + 1);
-        Some(Place { key, places: Arc::clone(self) })
-    }
-}
-
-impl<K: Ord + Copy> Drop for Place<K> {
-    fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match taken.get_mut(&self.key) {
-            Some(of_key) if *of_key > 1 => *of_key -= 1,
-            _ => drop(taken.remove(&self.key)),
-        }
-    }
-}
 
 /// Whom the certificate at the other end names.
 #[derive(Clone, Debug)]
@@ -121,7 +81,7 @@ pub async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Result<Out
         if found.as_str() != expected {
             return Err(io::Error::other(format!("{found} answers at {address}, not {expected}")));
         }
-        Ok(Connection { stream, ended, certified: Certified(found), _place: None })
+        Ok(Connection { stream, ended, certified: Certified(found), _permit: None })
     };
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} in time"));
     timeout(limits::PEER_CONNECT_TIMEOUT, connected).await.map_err(late)?
@@ -134,9 +94,9 @@ struct Door {
     trust_domain: TrustDomain,
     stopped: CancellationToken,
     /// Connections whose other end is not known yet, by address: whoever has no certificate takes no other's place.
-    handshakes: Arc<Places<IpAddr>>,
+    handshakes: KeyedLimiter<IpAddr>,
     /// Those of nodes.
-    nodes: Arc<Places<u64>>,
+    nodes: KeyedLimiter<u64>,
 }
 
 /// The connections that nodes make to this one. One that cannot be made is logged and left out. All are closed when
@@ -146,8 +106,8 @@ pub fn incoming(
     (tls, trust_domain): (Tls, TrustDomain),
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
-    let handshakes = Places::new(limits::PEER_HANDSHAKES_OF_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
-    let nodes = Places::new(limits::PEER_CONNECTIONS_OF_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
+    let handshakes = KeyedLimiter::new(limits::PEER_HANDSHAKES_OF_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
+    let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_OF_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
     let door = Door { tls, trust_domain, stopped, handshakes, nodes };
     futures::stream::unfold((listener, door, FuturesUnordered::new()), |state| async move {
         let (listener, door, mut handshakes) = state;
@@ -155,8 +115,8 @@ pub fn incoming(
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((socket, address)) => {
-                        if let Some(place) = door.handshakes.take(address.ip()) {
-                            handshakes.push(door.clone().shake(socket, address, place));
+                        if let Ok(permit) = door.handshakes.try_acquire(Some(address.ip())) {
+                            handshakes.push(door.clone().shake(socket, address, permit));
                         } else {
                             // Dropped, which closes it.
                             tracing::warn!(%address, "as many connections of nodes begin as may at once");
@@ -180,7 +140,12 @@ pub fn incoming(
 impl Door {
     /// A handshake that has its place. Whoever's certificate is not that of a node is sent away here: it could hold
     /// the place of one, and have what it sends looked at, without ever making a call.
-    async fn shake(self, socket: TcpStream, address: SocketAddr, _place: Place<IpAddr>) -> Option<Incoming> {
+    async fn shake(
+        self,
+        socket: TcpStream,
+        address: SocketAddr,
+        _permit: KeyedPermit<IpAddr>,
+    ) -> Option<Incoming> {
         let Self { tls, trust_domain, stopped, nodes, .. } = self;
         let shaken = async {
             prepare(&socket)?;
@@ -197,13 +162,13 @@ impl Door {
             let certified = Certified(certificate.spiffe_id);
             let node_id = call_metadata::node_of(&trust_domain, &certified.0);
             let node_id = node_id.ok_or_else(|| format!("{} is not a node", certified.0))?;
-            let place = nodes.take(node_id);
-            let place = place.ok_or_else(|| format!("node {node_id} has as many connections as it may"))?;
+            let permit = nodes.try_acquire(Some(node_id));
+            let permit = permit.map_err(|_| format!("connection limit of node {node_id} reached"))?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Connection {
                 stream,
                 ended,
                 certified,
-                _place: Some(place),
+                _permit: Some(permit),
             })
         };
         match timeout(limits::HANDSHAKE_TIMEOUT, shaken).await {
@@ -262,23 +227,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_places_are_taken_of_one_or_of_all_than_there_may_be() {
-        let places = Places::new(2, 3);
-        let (first, second) = (places.take(1).expect("room"), places.take(1).expect("room"));
-        assert!(places.take(1).is_none(), "as many of one as there may be");
-        let third = places.take(2).expect("room for another");
-        assert!(places.take(2).is_none(), "as many of all as there may be");
-        drop(first);
-        assert!(places.take(1).is_some(), "and given back at once");
-        drop((second, third));
-        assert!(places.taken.lock().expect("lock").is_empty(), "nobody is remembered for nothing");
     }
 }

@@ -54,7 +54,7 @@ fn network_that_breaks_a_rule_is_refused() {
         ),
         (
             "[\"169.254.0.0/16\"]",
-            "\"169.254.0.0/16\": link-local and metadata addresses are named one by one, with /32 or /128",
+            "\"169.254.0.0/16\": link-local and metadata addresses must be allowed one by one, with /32 or /128",
         ),
         ("[\"224.0.0.1/32\"]", "\"224.0.0.1/32\": is a multicast address, which is never called"),
     ] {
@@ -82,7 +82,7 @@ fn key_urls_follow_the_rules_of_the_client() {
     for (address, said) in [
         ("http://k8s.internal/keys", "must be https"),
         ("http://127.0.0.1/keys", "must be https, or outbound.allow_loopback_http = true"),
-        ("https://169.254.169.254/keys", "must not name an address of a cloud's metadata as its host"),
+        ("https://169.254.169.254/keys", "must not name a cloud metadata address as its host"),
         ("https://127.0.0.1/keys", "must not name a loopback address as its host"),
         ("https://K8S.internal/keys", "must be spelled as https://k8s.internal/keys"),
         ("https://a@k8s.internal/keys", "must have no user name, password or fragment"),

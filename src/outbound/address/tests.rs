@@ -1,10 +1,10 @@
-//! Every range from its first address to its last, and what an operator can allow.
+//! Every range from its first to its last address, and the settings of an operator.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The ranges that no push goes to, each by its first and last address: written another way than in the product.
+/// The refused ranges by first and last address, in another notation than the product's.
 const REFUSED: &[(&str, &str, Kind)] = &[
     ("0.0.0.0", "0.255.255.255", Kind::Unspecified),
     ("10.0.0.0", "10.255.255.255", Kind::Private),
@@ -85,7 +85,7 @@ fn of_bits(like: IpAddr, bits: u128) -> IpAddr {
 }
 
 fn is_in_a_range(address: IpAddr) -> bool {
-    // What is not 2000::/3 is refused as a whole.
+    // Everything outside 2000::/3 is refused.
     (address.is_ipv6() && bits(address) >> 125 != 1)
         || REFUSED.iter().any(|(first, last, _)| {
             let (first, last) = (ip(first), ip(last));
@@ -93,7 +93,7 @@ fn is_in_a_range(address: IpAddr) -> bool {
         })
 }
 
-/// An address of one of the ranges that are refused.
+/// An address of a refused range.
 fn refused() -> impl Strategy<Value = IpAddr> {
     (prop::sample::select(REFUSED), any::<u128>()).prop_map(|((first, last, _), offset)| {
         let (first, last) = (ip(first), ip(last));
@@ -109,7 +109,7 @@ fn refused_v4() -> impl Strategy<Value = Ipv4Addr> {
     })
 }
 
-/// The forms in which an IPv6 address carries this one.
+/// The IPv6 addresses that embed this address.
 fn forms(address: Ipv4Addr) -> [IpAddr; 7] {
     let low = u128::from(address.to_bits());
     [
@@ -125,42 +125,42 @@ fn forms(address: Ipv4Addr) -> [IpAddr; 7] {
 }
 
 #[test]
-fn each_range_is_refused_from_its_first_address_to_its_last_and_no_further() {
+fn each_range_is_refused_from_first_to_last_address() {
     for (first, last, kind) in REFUSED {
         for address in [first, last].map(|text| ip(text)) {
-            assert_eq!(judge(address, Calls::Push, &[]), Err(*kind), "{address}");
+            assert_eq!(check(address, Purpose::Push, &[]), Err(*kind), "{address}");
         }
         let beside = [bits(ip(first)).checked_sub(1), bits(ip(last)).checked_add(1)];
         let largest = if ip(first).is_ipv4() { u128::from(u32::MAX) } else { u128::MAX };
         for bits in beside.into_iter().flatten().filter(|bits| *bits <= largest) {
             let address = of_bits(ip(first), bits);
-            assert_eq!(judge(address, Calls::Push, &[]).is_err(), is_in_a_range(address), "{address}");
+            assert_eq!(check(address, Purpose::Push, &[]).is_err(), is_in_a_range(address), "{address}");
         }
     }
 }
 
 #[test]
-fn metadata_is_called_only_if_each_address_is_named() {
+fn metadata_address_must_be_allowed_by_itself() {
     let wide = ["10.0.0.0/8", "100.64.0.0/10", "fc00::/7", "fd00::/8", "fd00:ec2::/32", "100.100.100.0/24"];
     for text in METADATA {
-        for calls in [Calls::Push, Calls::Keys] {
-            assert_eq!(judge(ip(text), calls, &networks(&wide)), Err(Kind::Metadata), "{text}");
+        for purpose in [Purpose::Push, Purpose::Keys] {
+            assert_eq!(check(ip(text), purpose, &networks(&wide)), Err(Kind::Metadata), "{text}");
             let one = format!("{text}/{}", bits_of(ip(text)));
-            assert_eq!(judge(ip(text), calls, &networks(&[&one])), Ok(()), "{text}");
+            assert_eq!(check(ip(text), purpose, &networks(&[&one])), Ok(()), "{text}");
         }
     }
 }
 
 #[test]
-fn keys_may_be_in_private_networks_and_nowhere_else() {
+fn keys_may_be_in_private_networks_only() {
     for (first, _, kind) in REFUSED {
         let is_private = matches!(kind, Kind::Private | Kind::Shared | Kind::UniqueLocal);
-        assert_eq!(judge(ip(first), Calls::Keys, &[]).is_ok(), is_private, "{first}");
+        assert_eq!(check(ip(first), Purpose::Keys, &[]).is_ok(), is_private, "{first}");
     }
 }
 
 #[test]
-fn a_network_that_is_allowed_lets_through_itself_only() {
+fn allowed_network_allows_itself_only() {
     let allowed =
         networks(&["10.1.0.0/16", "127.0.0.2/32", "fd12:3456::/32", "fe80::1/128", "198.18.0.0/15"]);
     for (text, outcome) in [
@@ -174,17 +174,17 @@ fn a_network_that_is_allowed_lets_through_itself_only() {
         ("fe80::1", Ok(())),
         ("fe80::2", Err(Kind::LinkLocal)),
         ("198.19.0.1", Ok(())),
-        // The address within is allowed, this form of it is not.
+        // The embedded address is allowed, this form of it is not.
         ("::ffff:10.1.0.1", Err(Kind::Embedding)),
         ("2002:a01:1::1", Err(Kind::Embedding)),
         ("64:ff9b::10.1.0.1", Err(Kind::Translated)),
     ] {
-        assert_eq!(judge(ip(text), Calls::Push, &allowed), outcome, "{text}");
+        assert_eq!(check(ip(text), Purpose::Push, &allowed), outcome, "{text}");
     }
 }
 
 #[test]
-fn behind_a_translator_the_address_within_is_judged_too() {
+fn address_embedded_by_nat64_is_checked_too() {
     let allowed = networks(&["64:ff9b::/96", "10.1.0.0/16"]);
     for (text, outcome) in [
         ("64:ff9b::1.1.1.1", Ok(())),
@@ -193,12 +193,12 @@ fn behind_a_translator_the_address_within_is_judged_too() {
         ("64:ff9b::127.0.0.1", Err(Kind::Loopback)),
         ("64:ff9b::169.254.169.254", Err(Kind::Metadata)),
     ] {
-        assert_eq!(judge(ip(text), Calls::Push, &allowed), outcome, "{text}");
+        assert_eq!(check(ip(text), Purpose::Push, &allowed), outcome, "{text}");
     }
 }
 
 #[test]
-fn a_network_has_one_spelling_and_would_be_refused_without_it() {
+fn allowed_network_is_canonical_and_refused_by_default() {
     use NetworkError::{HostBits, Malformed, Never, NotOneAddress, NotRefused};
     let spelled = |text: &str| text.parse::<Network>();
     for text in ["10.0.0.0/8", "10.1.2.3/32", "fd00::/8", "::1/128", "169.254.169.254/32", "64:ff9b::/96"] {
@@ -266,36 +266,35 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn no_address_of_a_forbidden_range_passes(address in refused()) {
-        prop_assert!(judge(address, Calls::Push, &[]).is_err(), "{address}");
+    fn address_of_a_refused_range_is_refused(address in refused()) {
+        prop_assert!(check(address, Purpose::Push, &[]).is_err(), "{address}");
     }
 
     #[test]
-    fn an_address_passes_only_if_it_is_in_no_forbidden_range(v4 in any::<u32>(), v6 in any::<u128>()) {
+    fn address_outside_all_refused_ranges_is_allowed(v4 in any::<u32>(), v6 in any::<u128>()) {
         for address in [Ipv4Addr::from_bits(v4).into(), Ipv6Addr::from_bits(v6).into(), Ipv6Addr::from_bits(v6 >> 3 | 1 << 125).into()] {
-            if judge(address, Calls::Push, &[]).is_ok() {
+            if check(address, Purpose::Push, &[]).is_ok() {
                 prop_assert!(!is_in_a_range(address), "{address}");
             }
         }
     }
 
-    /// Whatever the operator allows and whoever calls: an IPv4 address that is refused is not reached by another
-    /// spelling of it.
+    /// For any settings and purpose: a refused IPv4 address is not reachable by another form of it.
     #[test]
-    fn no_form_of_an_address_passes_that_does_not_pass_itself(address in refused_v4(), is_push: bool) {
-        let calls = if is_push { Calls::Push } else { Calls::Keys };
+    fn no_form_of_a_refused_address_is_allowed(address in refused_v4(), is_push: bool) {
+        let purpose = if is_push { Purpose::Push } else { Purpose::Keys };
         let allowed = networks(&["64:ff9b::/96", "fc00::/7", "10.1.0.0/16"]);
         for form in forms(address) {
-            if judge(address.into(), calls, &allowed).is_err() {
-                prop_assert!(judge(form, calls, &allowed).is_err(), "{form}");
+            if check(address.into(), purpose, &allowed).is_err() {
+                prop_assert!(check(form, purpose, &allowed).is_err(), "{form}");
             }
-            prop_assert!(judge(form, calls, &[]).is_err(), "{form}");
+            prop_assert!(check(form, purpose, &[]).is_err(), "{form}");
         }
     }
 
     #[test]
-    fn a_network_has_an_address_if_their_leading_bits_are_the_same(network: u128, address: u128, length in 0_u8..=128, same in 0_u8..=128) {
-        // Often the same up to some bit, else hardly any address would be in any network.
+    fn network_contains_an_address_iff_prefix_bits_agree(network: u128, address: u128, length in 0_u8..=128, same in 0_u8..=128) {
+        // Usually equal up to some bit, otherwise few addresses would be in a network.
         let keep = u128::MAX.checked_shl(128 - u32::from(same)).unwrap_or(0);
         let address = (network & keep) | (address & !keep);
         let differ = (network ^ address).leading_zeros();

@@ -1,4 +1,4 @@
-//! Against listeners of this machine: what arrives at them, and what they may answer.
+//! Requests to local listeners, and their possible responses.
 
 mod hostile;
 mod names;
@@ -16,28 +16,28 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::*;
 use crate::outbound::guard::Rules;
 
-/// Long enough for a machine that is busy, and no part of what is tried.
+/// Ample time for a busy machine, not part of what is tested.
 const AMPLE: Duration = Duration::from_secs(30);
-/// For what never ends.
+/// Timeout of calls that never finish.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn rules() -> Rules {
     Rules { allow_loopback_http: true, ..Rules::default() }
 }
 
-/// Fetches and pushes to this machine.
-fn client(limits: Limits) -> Client {
+/// A client that may fetch from and push to this host.
+fn client(limits: CallLimits) -> Client {
     Client::new(limits, Guard::new(rules())).expect("client")
 }
 
-fn patient() -> Limits {
-    Limits { timeout: AMPLE, push_timeout: AMPLE, ..Limits::default() }
+fn patient() -> CallLimits {
+    CallLimits { timeout: AMPLE, push_timeout: AMPLE, ..CallLimits::default() }
 }
 
-async fn answering(answer: ResponseTemplate) -> MockServer {
+async fn answering(response: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
-    Mock::given(method("GET")).respond_with(answer.clone()).mount(&server).await;
-    Mock::given(method("POST")).respond_with(answer).mount(&server).await;
+    Mock::given(method("GET")).respond_with(response.clone()).mount(&server).await;
+    Mock::given(method("POST")).respond_with(response).mount(&server).await;
     server
 }
 
@@ -46,11 +46,11 @@ async fn push(client: &Client, address: &str) -> Result<PushAnswer, Error> {
 }
 
 async fn push_of(client: &Client, owner: &str, address: &str) -> Result<PushAnswer, Error> {
-    let place = client.push_place(client.guard().push_url(address).expect("url"), owner).await?;
+    let place = client.push_permit(client.guard().push_url(address).expect("url"), owner).await?;
     client.push(place, "a.b.c".to_owned()).await
 }
 
-/// A listener at each of the addresses, on one port that is free at all of them.
+/// A listener at each of the addresses, on one common port.
 fn listeners<const N: usize>(addresses: [&str; N]) -> ([StdListener; N], u16) {
     loop {
         let port =
@@ -65,12 +65,12 @@ fn listeners<const N: usize>(addresses: [&str; N]) -> ([StdListener; N], u16) {
     }
 }
 
-/// How many connections have arrived: the system knows at once.
+/// Number of established connections, known to the system at once.
 fn arrived(listener: &StdListener) -> usize {
     std::iter::from_fn(|| listener.accept().ok()).count()
 }
 
-/// Reads the head of a request, and what has come with it.
+/// Reads the head of a request and any bytes received with it.
 async fn head(socket: &mut TcpStream) -> io::Result<String> {
     let (mut read, mut buffer) = (Vec::new(), [0; 1024]);
     while !read.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
@@ -97,10 +97,10 @@ async fn never_follows_a_redirect() {
     ];
     for status in [300, 301, 302, 303, 304, 305, 307, 308] {
         for location in &locations {
-            let answer = ResponseTemplate::new(status)
+            let response = ResponseTemplate::new(status)
                 .insert_header("location", location.as_str())
                 .insert_header("refresh", format!("0; url={location}").as_str());
-            let source = answering(answer).await;
+            let source = answering(response).await;
             let client = client(patient());
             assert_eq!(client.fetch(&source.uri()).await, Err(Error::Redirected), "{status}");
             assert_eq!(push(&client, &source.uri()).await, Err(Error::Redirected), "{status}");
@@ -111,25 +111,25 @@ async fn never_follows_a_redirect() {
 }
 
 #[tokio::test]
-async fn an_answer_that_only_looks_like_a_redirect_leads_nowhere() {
+async fn redirect_in_a_body_or_other_status_is_ignored() {
     let target = answering(ResponseTemplate::new(200)).await;
     let page = format!("<meta http-equiv=\"refresh\" content=\"0; url={}\">", target.uri());
-    let answer = ResponseTemplate::new(200)
+    let response = ResponseTemplate::new(200)
         .insert_header("location", target.uri().as_str())
         .insert_header("content-type", "text/html")
         .set_body_string(page);
-    let source = answering(answer).await;
-    assert_eq!(push(&client(patient()), &source.uri()).await.map(|answer| answer.status), Ok(200));
+    let source = answering(response).await;
+    assert_eq!(push(&client(patient()), &source.uri()).await.map(|response| response.status), Ok(200));
     assert!(target.received_requests().await.expect("recorded").is_empty());
 }
 
-// --- what is sent, and what is answered ----------------------------------------------------------
+// --- requests and responses --------------------------------------------------------------------
 
 #[tokio::test]
-async fn a_push_is_what_rfc_8935_says_and_nothing_more() {
+async fn push_is_exactly_an_rfc_8935_request() {
     let server = answering(ResponseTemplate::new(202)).await;
-    let answer = push(&client(patient()), &format!("{}/events?a=b", server.uri())).await;
-    assert_eq!(answer, Ok(PushAnswer { status: 202, retry_after: None, body: Vec::new() }));
+    let response = push(&client(patient()), &format!("{}/events?a=b", server.uri())).await;
+    assert_eq!(response, Ok(PushAnswer { status: 202, retry_after: None, body: Vec::new() }));
     let requests = server.received_requests().await.expect("recorded");
     let [request] = requests.as_slice() else { panic!("{requests:?}") };
     assert_eq!((request.method.as_str(), request.body.as_slice()), ("POST", b"a.b.c".as_slice()));
@@ -148,25 +148,25 @@ async fn a_push_is_what_rfc_8935_says_and_nothing_more() {
 }
 
 #[tokio::test]
-async fn every_status_but_a_redirect_is_an_answer_to_a_push() {
+async fn every_status_but_a_redirect_is_a_push_result() {
     for status in [200, 202, 204, 400, 401, 403, 429, 500, 503] {
         let body = if status == 204 { "" } else { "{\"err\":\"invalid_key\"}" };
         let server = answering(ResponseTemplate::new(status).set_body_string(body)).await;
-        let answer = push(&client(patient()), &server.uri()).await.expect("answer");
+        let response = push(&client(patient()), &server.uri()).await.expect("answer");
         let read = if matches!(status, 400 | 403) { body } else { "" };
-        assert_eq!((answer.status, answer.body.as_slice()), (status, read.as_bytes()));
+        assert_eq!((response.status, response.body.as_slice()), (status, read.as_bytes()));
     }
 }
 
 #[test]
-fn how_long_to_wait_is_read_in_both_forms() {
+fn retry_after_is_read_in_both_forms() {
     let date = Some("Sun, 22 Nov 2026 06:00:00 GMT");
     for (stated, date, expected) in [
         ("0", None, Some(0)),
         ("120", None, Some(120)),
         ("99999999999999999999", None, Some(u32::MAX.into())),
         ("Sun, 22 Nov 2026 06:01:30 GMT", date, Some(90)),
-        // It is over.
+        // In the past.
         ("Sun, 22 Nov 2026 05:00:00 GMT", date, Some(0)),
         ("Sun, 22 Nov 2026 06:01:30 GMT", None, None),
         ("-1", date, None),
@@ -182,7 +182,7 @@ fn how_long_to_wait_is_read_in_both_forms() {
 }
 
 #[tokio::test]
-async fn takes_nothing_but_200_as_a_document() {
+async fn document_requires_status_200() {
     for status in [201, 204, 206, 404, 500] {
         let source = answering(ResponseTemplate::new(status)).await;
         let outcome = client(patient()).fetch(&source.uri()).await;
@@ -202,27 +202,27 @@ async fn fetches_a_document() {
 }
 
 #[tokio::test]
-async fn stops_reading_a_document_beyond_the_limit() {
+async fn document_is_read_to_the_limit() {
     let source = answering(ResponseTemplate::new(200).set_body_bytes(vec![b' '; 1025])).await;
-    let limits = Limits { bytes_max: 1024, ..patient() };
+    let limits = CallLimits { bytes_max: 1024, ..patient() };
     assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TooLarge));
-    let limits = Limits { bytes_max: 1025, ..patient() };
+    let limits = CallLimits { bytes_max: 1025, ..patient() };
     assert_eq!(client(limits).fetch(&source.uri()).await.map(|document| document.len()), Ok(1025));
 }
 
 #[tokio::test]
-async fn an_answer_to_a_push_is_read_to_the_limit_and_no_further() {
+async fn push_response_is_read_to_the_limit() {
     for (length, outcome) in
         [(limits::PUSH_ANSWER_BYTES_MAX, Ok(400)), (limits::PUSH_ANSWER_BYTES_MAX + 1, Err(Error::TooLarge))]
     {
         let server = answering(ResponseTemplate::new(400).set_body_bytes(vec![b' '; length])).await;
-        assert_eq!(push(&client(patient()), &server.uri()).await.map(|answer| answer.status), outcome);
+        assert_eq!(push(&client(patient()), &server.uri()).await.map(|response| response.status), outcome);
     }
 }
 
-// --- times and places ----------------------------------------------------------------------------
+// --- timeouts and permits ------------------------------------------------------------------------
 
-/// A name that nobody ever answers for.
+/// A resolver that never answers.
 struct Silence;
 
 impl Lookup for Silence {
@@ -232,8 +232,8 @@ impl Lookup for Silence {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_takes_no_connection_is_given_up() {
-    let client = silent(Limits::default());
+async fn host_that_accepts_no_connection_times_out() {
+    let client = silent(CallLimits::default());
     let a_moment = Duration::from_millis(100);
     let early = limits::OUTBOUND_CONNECT_TIMEOUT.saturating_sub(a_moment);
     let still_waiting = tokio::time::timeout(early, push(&client, "https://receiver.example/")).await;
@@ -244,7 +244,7 @@ async fn a_host_that_takes_no_connection_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_answer_delays_no_other() {
+async fn unresponsive_host_delays_no_other() {
     let ([dead], port) = listeners(["127.0.0.1"]);
     let alive = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
     let client = client(patient());
@@ -254,8 +254,8 @@ async fn a_host_that_does_not_answer_delays_no_other() {
     let other = format!("http://localhost:{}/", alive.address().port());
     let others = async {
         for _ in 0..3 {
-            assert_eq!(push(&client, &other).await.map(|answer| answer.status), Ok(200));
-            // Fetches have places of their own, to the same host too.
+            assert_eq!(push(&client, &other).await.map(|response| response.status), Ok(200));
+            // Fetches have permits of their own, to the same host too.
             assert_eq!(client.fetch(&alive.uri()).await, Ok(b"{}".to_vec()));
         }
     };
@@ -267,32 +267,33 @@ async fn a_host_that_does_not_answer_delays_no_other() {
     assert_eq!(arrived(&dead), limits::OUTBOUND_PER_HOST_MAX);
 }
 
-/// A client of names that nobody ever answers for.
-fn silent(limits: Limits) -> Client {
+/// A client whose names never resolve.
+fn silent(limits: CallLimits) -> Client {
     let silence = || -> Arc<dyn Lookup> { Arc::new(Silence) };
     Client::with_lookups(limits, Guard::new(rules()), silence).expect("client")
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_that_waited_for_its_place_has_all_of_its_time_and_one_that_got_none_says_so() {
+async fn push_timeout_starts_with_its_permit() {
     let patience = SHORT * 3 / 2;
-    let client = silent(Limits { push_timeout: SHORT, push_place_wait: patience, ..Limits::default() });
+    let client =
+        silent(CallLimits { push_timeout: SHORT, push_permit_wait: patience, ..CallLimits::default() });
     let count = 3 * limits::PUSHES_PER_OWNER_AT_HOST_MAX;
-    let calls = (0..count).map(|_| push(&client, "https://receiver.example/"));
-    let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(calls)).await.expect("in time");
+    let pushes = (0..count).map(|_| push(&client, "https://receiver.example/"));
+    let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(pushes)).await.expect("in time");
     let (timed_out, no_place): (Vec<_>, Vec<_>) =
         outcomes.into_iter().partition(|outcome| *outcome == Err(Error::TimedOut));
     assert_eq!(timed_out.len(), 2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX);
-    assert!(no_place.iter().all(|outcome| *outcome == Err(Error::NoPlace)), "{no_place:?}");
+    assert!(no_place.iter().all(|outcome| *outcome == Err(Error::LimitReached)), "{no_place:?}");
 }
 
 /// Attack: one caller has a hundred streams to a hundred names, and receivers that hold every push until shortly
-/// before they would be given up, to take the places of all others.
+/// before its timeout, to exhaust the permits of all others.
 #[tokio::test(start_paused = true)]
-async fn whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_more() {
-    let client = silent(Limits { push_place_wait: SHORT, ..Limits::default() });
+async fn slow_receivers_of_one_owner_use_its_permits_only() {
+    let client = silent(CallLimits { push_permit_wait: SHORT, ..CallLimits::default() });
     let place = async |owner: &str, host: &str| {
-        client.push_place(client.guard().push_url(&format!("https://{host}/")).expect("url"), owner).await
+        client.push_permit(client.guard().push_url(&format!("https://{host}/")).expect("url"), owner).await
     };
     let mut held = Vec::new();
     for stream in 0..100 {
@@ -303,7 +304,7 @@ async fn whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_mo
         assert_eq!(held.len(), of_host.min(limits::PUSHES_PER_OWNER_MAX));
     }
     assert!(place("other", "receiver.example").await.is_ok());
-    // Nor does it take all places of a host that others have receivers at.
+    // Nor does it exhaust the permits of a host that others push to.
     held.clear();
     for _ in 0..limits::OUTBOUND_PER_HOST_MAX {
         held.extend(place("greedy", "shared.example").await.ok());
@@ -313,13 +314,13 @@ async fn whoever_has_many_slow_receivers_takes_its_share_of_the_places_and_no_mo
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_and_few_are_kept() {
+async fn connections_are_reused_and_few_stay_idle() {
     const CALLS: usize = limits::OUTBOUND_IDLE_PER_HOST_MAX + 2;
     const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = format!("http://{}/", listener.local_addr().expect("address"));
     let client = client(patient());
-    // All are open at once before the first is answered.
+    // All are open before the first is answered.
     let receiver = async {
         let mut sockets = Vec::new();
         for _ in 0..CALLS {
@@ -341,7 +342,7 @@ async fn a_connection_is_used_again_and_few_are_kept() {
         assert!(outcome.is_err(), "closed");
         sockets.swap_remove(index);
     }
-    // The next push comes over one of those that are left.
+    // The next push uses one of the idle connections.
     let answer_again = async {
         let requests = sockets.iter_mut().map(|socket| {
             Box::pin(async {
@@ -352,6 +353,6 @@ async fn a_connection_is_used_again_and_few_are_kept() {
         future::select_all(requests).await;
     };
     let (outcome, ()) = tokio::join!(push(&client, &address), answer_again);
-    assert_eq!(outcome.map(|answer| answer.status), Ok(202));
+    assert_eq!(outcome.map(|response| response.status), Ok(202));
     assert!(listener.accept().now_or_never().is_none());
 }

@@ -1,4 +1,4 @@
-//! The table of URLs, and what holds of every one.
+//! The table of URLs, and properties of every URL.
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::*;
 use crate::json;
 
-/// What one URL is, by whom it is named and what the operator allows.
+/// One URL, its purpose, the settings and the expected result.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -22,7 +22,7 @@ fn rows() -> Vec<Row> {
     json::from_value(json::parse(table).expect("JSON")).expect("table")
 }
 
-/// The node of the table listens on one port of its own.
+/// The node of the table listens on a port of its own.
 fn rules() -> Rules {
     let mut rules = Rules::default();
     rules.own_ports.insert(7001);
@@ -49,7 +49,7 @@ fn allowing(networks: &[&str]) -> Guard {
 }
 
 #[test]
-fn each_url_of_the_table_is_what_the_table_says() {
+fn each_url_of_the_table_has_its_result() {
     let rows = rows();
     assert!(rows.len() >= 120, "{}", rows.len());
     let usual = Guard::new(rules());
@@ -80,7 +80,7 @@ fn each_url_of_the_table_is_what_the_table_says() {
 }
 
 #[test]
-fn a_url_at_its_longest_is_accepted_and_one_byte_longer_refused() {
+fn url_is_accepted_at_its_limit_and_refused_beyond() {
     let guard = Guard::new(rules());
     let of_length = |length: usize| format!("{:a<length$}", "https://receiver.example/");
     assert_eq!(verdict(guard.push_url(&of_length(limits::URI_BYTES_MAX))), "ok");
@@ -88,7 +88,7 @@ fn a_url_at_its_longest_is_accepted_and_one_byte_longer_refused() {
 }
 
 #[test]
-fn a_refusal_says_the_rule_and_the_spelling_that_is_meant() {
+fn refusal_states_rule_and_canonical_spelling() {
     let guard = Guard::new(rules());
     let of = |outcome: Result<PushUrl, UrlError>| outcome.expect_err("refused").to_string();
     for (outcome, said) in [
@@ -100,7 +100,7 @@ fn a_refusal_says_the_rule_and_the_spelling_that_is_meant() {
         ),
         (guard.push_url("https://10.0.0.1/"), "must not name a private address as its host"),
         (guard.push_url("https://a:b@a.example/"), "must have no user name, password or fragment"),
-        (guard.push_url("http://localhost:8693/"), "must not name a port of this node itself"),
+        (guard.push_url("http://localhost:8693/"), "must not name a port of this node"),
         (guard.push_url("events"), "must be an absolute URL: relative URL without a base"),
     ] {
         assert_eq!(of(outcome), said);
@@ -116,7 +116,7 @@ fn a_url_is_kept_as_it_was_given() {
 }
 
 #[test]
-fn a_network_that_is_allowed_is_called_but_never_a_port_of_this_node_there() {
+fn allowed_network_excludes_ports_of_this_node() {
     let guard = allowing(&["10.1.0.0/16", "127.0.0.0/8", "::1/128", "169.254.169.254/32"]);
     for (url, expected) in [
         ("https://10.1.2.3/", "ok"),
@@ -132,7 +132,7 @@ fn a_network_that_is_allowed_is_called_but_never_a_port_of_this_node_there() {
         ("https://127.8.8.8:7001/", "own port"),
         ("https://[::1]:8695/", "own port"),
         ("https://localhost:8694/", "own port"),
-        // It could lead to this machine, and who resolves it does not know of ports.
+        // Its addresses may be loopback, and the resolver does not know the port.
         ("https://receiver.example:8694/", "own port"),
         ("https://receiver.example:8696/", "ok"),
         ("https://10.1.2.3:8694/", "ok"),
@@ -143,30 +143,30 @@ fn a_network_that_is_allowed_is_called_but_never_a_port_of_this_node_there() {
 }
 
 #[test]
-fn of_the_addresses_of_a_name_those_are_left_that_may_be_called() {
+fn refused_addresses_of_a_name_are_filtered() {
     let guard = Guard::new(rules());
     let addresses =
         |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().expect("address")).collect() };
-    let filtered = |texts: &[&str], calls| guard.filter("a.example", addresses(texts), calls);
+    let filtered = |texts: &[&str], purpose| guard.filter("a.example", addresses(texts), purpose);
     let mixed = ["10.0.0.1", "1.1.1.1", "::1", "2606:4700::1", "169.254.169.254"];
-    assert_eq!(filtered(&mixed, Calls::Push), Ok(addresses(&["1.1.1.1", "2606:4700::1"])));
-    assert_eq!(filtered(&mixed, Calls::Keys), Ok(addresses(&["10.0.0.1", "1.1.1.1", "2606:4700::1"])));
-    assert_eq!(filtered(&["10.0.0.1", "::1"], Calls::Push), Err(Refused(Kind::Private)));
-    assert_eq!(filtered(&["169.254.169.254"], Calls::Keys), Err(Refused(Kind::Metadata)));
-    assert_eq!(filtered(&[], Calls::Push), Ok(Vec::new()));
+    assert_eq!(filtered(&mixed, Purpose::Push), Ok(addresses(&["1.1.1.1", "2606:4700::1"])));
+    assert_eq!(filtered(&mixed, Purpose::Keys), Ok(addresses(&["10.0.0.1", "1.1.1.1", "2606:4700::1"])));
+    assert_eq!(filtered(&["10.0.0.1", "::1"], Purpose::Push), Err(BlockedAddress(Kind::Private)));
+    assert_eq!(filtered(&["169.254.169.254"], Purpose::Keys), Err(BlockedAddress(Kind::Metadata)));
+    assert_eq!(filtered(&[], Purpose::Push), Ok(Vec::new()));
 }
 
 #[test]
-fn localhost_is_this_machine_only_where_it_may_be_called() {
+fn localhost_is_loopback_only_where_allowed() {
     let here = Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let strict = Guard::new(Rules { allow_loopback_push: false, ..rules() });
-    assert_eq!(Guard::new(rules()).localhost(Calls::Push), here);
-    assert_eq!(strict.localhost(Calls::Push), Err(Refused(Kind::Loopback)));
-    assert_eq!(Guard::new(rules()).localhost(Calls::Keys), Err(Refused(Kind::Loopback)));
-    assert_eq!(allowing(&["127.0.0.1/32"]).localhost(Calls::Keys), here);
+    assert_eq!(Guard::new(rules()).localhost(Purpose::Push), here);
+    assert_eq!(strict.localhost(Purpose::Push), Err(BlockedAddress(Kind::Loopback)));
+    assert_eq!(Guard::new(rules()).localhost(Purpose::Keys), Err(BlockedAddress(Kind::Loopback)));
+    assert_eq!(allowing(&["127.0.0.1/32"]).localhost(Purpose::Keys), here);
 }
 
-/// Pieces of URLs that have fooled somebody.
+/// Parts of URLs that parsers read differently.
 fn url_like() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -226,10 +226,9 @@ fn url_like() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// What is accepted has one spelling, and a host that stands in it letter by letter where every reader of
-    /// URLs looks for it.
+    /// An accepted URL has one spelling, and its host stands where every URL parser finds it.
     #[test]
-    fn what_may_be_called_is_what_anybody_reads_in_it(text in url_like()) {
+    fn accepted_url_is_unambiguous(text in url_like()) {
         let Ok(accepted) = Guard::new(rules()).push_url(&text) else { return Ok(()) };
         let url = accepted.url();
         let is_only_spelling = url.as_str() == text || url.as_str() == format!("{text}/");

@@ -9,13 +9,13 @@ use crate::token::subject_id::SubjectId;
 const SESSION_REVOKED: &str = EVENTS_SUPPORTED[0];
 const RISK: &str = EVENTS_SUPPORTED[7];
 
-fn set(sub_id: &Value, events: &[(&str, &Value)]) -> Set {
-    let event = |(uri, claims): &(&str, &Value)| Event {
+fn set(sub_id: &Value, events: &[(&str, &Value)]) -> SecurityEventToken {
+    let event = |(uri, claims): &(&str, &Value)| EventClaims {
         uri: (*uri).to_owned(),
         claims: claims.as_object().expect("object").clone(),
         happened_at: None,
     };
-    Set {
+    SecurityEventToken {
         iss: "https://idp.example".to_owned(),
         jti: "1".to_owned(),
         iat: Timestamp::from_secs(100),
@@ -87,7 +87,7 @@ fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
         refusal.to_string(),
         "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on"
     );
-    let silent = Set { txn: None, ..set(&alice(), &[(RISK, &more)]) };
+    let silent = SecurityEventToken { txn: None, ..set(&alice(), &[(RISK, &more)]) };
     assert!(events(&silent).is_ok(), "txn takes its part");
     // What is not passed on may be as large as the signal itself.
     assert_eq!(events(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
@@ -127,7 +127,7 @@ fn the_types_that_are_passed_on_are_each_there_once() {
 fn signal_that_came_back_is_a_loop() {
     let nothing = json!({});
     let own = "https://fabric.example";
-    let through = |via: &[&str]| Set {
+    let through = |via: &[&str]| SecurityEventToken {
         via: via.iter().map(|issuer| (*issuer).to_owned()).collect(),
         ..set(&alice(), &[(SESSION_REVOKED, &nothing)])
     };

@@ -1,4 +1,4 @@
-//! One row for each kind of client certificate, and exactly the good ones pass.
+//! One row per kind of client certificate: exactly the valid ones are accepted.
 
 use rcgen::{
     CidrSubnet, CustomExtension, GeneralSubtree, NameConstraints, PublicKeyData, SignatureAlgorithm,
@@ -11,20 +11,20 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) client: Option<Client>,
     pub(super) client_crl: Option<String>,
-    /// The SPIFFE id the client is known by, or the reason it is refused for.
+    /// The SPIFFE ID of the client, or the reason of the refusal.
     pub(super) expected: Result<Option<&'static str>, &'static str>,
 }
 
 const MALFORMED: &str = "certificate is malformed";
-const NO_PATH: &str = "certificate does not lead to a client CA";
+const NO_PATH: &str = "certificate has no path to a client CA";
 const EXPIRED: &str = "certificate has expired";
 const NOT_YET: &str = "certificate is not valid yet";
-const NO_CLIENT_AUTH: &str = "certificate is without extended key usage clientAuth";
-const CA: &str = "certificate is that of a CA";
+const NO_CLIENT_AUTH: &str = "certificate has no extended key usage clientAuth";
+const CA: &str = "certificate is a CA certificate";
 const SIGNS: &str = "certificate has key usage keyCertSign or cRLSign";
-const NO_SIGNATURE: &str = "certificate is without key usage digitalSignature";
-const NOT_SPIFFE: &str = "URI name of the certificate is not a SPIFFE id with a path";
-const NAME: &str = "certificate has a name its CA may not give";
+const NO_SIGNATURE: &str = "certificate has no key usage digitalSignature";
+const NOT_SPIFFE: &str = "certificate URI name is not a SPIFFE ID with a path";
+const NAME: &str = "certificate name violates a name constraint";
 const BAD_SIGNATURE: &str = "signature does not verify";
 
 pub(super) fn passes(name: &'static str, client: Client) -> Row {
@@ -41,8 +41,8 @@ impl Row {
     }
 }
 
-/// An RSA key of 1024 bits as it stands in a certificate. No library makes one any more; it need not
-/// sign, because the certificate comes first.
+/// An RSA key of 1024 bits as in a certificate. Libraries generate none; it need not sign, because the certificate is
+/// checked first.
 struct Rsa1024(Vec<u8>);
 
 impl Rsa1024 {
@@ -70,12 +70,12 @@ fn with_key_of(algorithm: &'static SignatureAlgorithm, issuer: &Authority) -> Cl
     Client::with_key(svid_params().signed_by(&key, issuer).expect("leaf").der().clone(), &key)
 }
 
-/// The names alone.
+/// A client whose certificate has only these names.
 fn uris(issuer: &Authority, names: &[&str]) -> Client {
     client(issuer, |leaf| leaf.subject_alt_names = names.iter().copied().map(uri).collect())
 }
 
-/// A path of `length` CAs under `ca`, sent along from the lowest to the highest.
+/// A path of `length` CAs under `ca`, sent from the lowest to the highest.
 fn under(ca: &Authority, length: usize) -> Client {
     let mut path: Vec<Authority> = Vec::new();
     for number in 0..length {
@@ -104,7 +104,7 @@ fn of_times_and_signatures(ca: &Authority) -> Vec<Row> {
     let damaged = {
         let good = client(ca, |_| {});
         let mut der = good.chain[0].to_vec();
-        // Within the URI, so that it can still be read.
+        // Within the URI, so that it still parses.
         let at = der.windows(3).position(|bytes| bytes == b"web").expect("a name");
         der[at] = b'W';
         Client { chain: vec![der.into()], ..good }
@@ -129,7 +129,7 @@ fn of_times_and_signatures(ca: &Authority) -> Vec<Row> {
     ]
 }
 
-/// A certificate that says that its RSA signature is over SHA-1. Its issuer must be [`rsa_ca`].
+/// A certificate whose RSA signature claims SHA-1. Its issuer must be [`rsa_ca`].
 fn sha1() -> Client {
     let good = client(rsa_ca(), |_| {});
     let mut der = good.chain[0].to_vec();
@@ -165,7 +165,7 @@ fn of_usage(ca: &Authority) -> Vec<Row> {
         leaf.custom_extensions = vec![extension];
     };
     let twice = |leaf: &mut CertificateParams| {
-        // extendedKeyUsage once more, with clientAuth.
+        // A second extendedKeyUsage, with clientAuth.
         let client_auth = vec![0x30, 0x0a, 0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
         leaf.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 37], client_auth)];
     };
@@ -275,7 +275,7 @@ fn of_names(ca: &Authority) -> Vec<Row> {
         "spiffe://trust.exampl/e",
         "spiffe://evil/trust.example",
     ];
-    let reason = "certificate is of a trust domain that is not allowed here";
+    let reason = "certificate is of a trust domain that is not configured";
     rows.extend(elsewhere.map(|name| refused(name, uris(ca, &[name]), reason)));
     rows.push(Row {
         name: "of the second trust domain",
@@ -304,7 +304,7 @@ fn of_paths(ca: &Authority) -> Vec<Row> {
             .collect(),
         excluded_subtrees: excluded.iter().map(|name| GeneralSubtree::DnsName((*name).to_owned())).collect(),
     };
-    // permittedSubtrees with one URI (RFC 5280 §4.2.1.10), which rcgen has not.
+    // permittedSubtrees with one URI (RFC 5280 §4.2.1.10), which rcgen cannot create.
     let uri_constrained = changed(|ca| {
         let host = b"trust.example";
         let length = u8::try_from(host.len()).expect("short");
@@ -342,17 +342,17 @@ fn of_paths(ca: &Authority) -> Vec<Row> {
         refused(
             "intermediate is no CA",
             changed(|ca| ca.is_ca = IsCa::ExplicitNoCa),
-            "certificate was issued by one that is no CA",
+            "certificate was issued by a certificate that is not a CA",
         ),
         refused(
             "intermediate is a workload's",
             issued_by_leaf,
-            "certificate was issued by one that is no CA",
+            "certificate was issued by a certificate that is not a CA",
         ),
         refused(
             "intermediate without keyCertSign",
             changed(|ca| ca.key_usages = vec![KeyUsagePurpose::DigitalSignature]),
-            "intermediate certificate is without key usage keyCertSign",
+            "intermediate certificate has no key usage keyCertSign",
         ),
         refused(
             "intermediate for servers only",
@@ -398,31 +398,31 @@ pub(super) async fn judge(rows: Vec<Row>, ca: &Authority) {
 }
 
 #[tokio::test]
-async fn only_certificates_of_our_cas_in_their_time_pass() {
+async fn only_unexpired_certificates_of_client_cas_are_accepted() {
     let ca = root("client CA");
     judge(of_times_and_signatures(&ca), &ca).await;
 }
 
 #[tokio::test]
-async fn only_certificates_for_clients_that_sign_nothing_pass() {
+async fn only_client_certificates_that_are_no_ca_are_accepted() {
     let ca = root("client CA");
     judge(of_usage(&ca), &ca).await;
 }
 
 #[tokio::test]
-async fn only_certificates_with_one_spiffe_id_of_an_allowed_trust_domain_pass() {
+async fn only_one_spiffe_id_of_an_allowed_domain_is_accepted() {
     let ca = root("client CA");
     judge(of_names(&ca), &ca).await;
 }
 
 #[tokio::test]
-async fn only_certificates_with_a_good_path_pass() {
+async fn only_certificates_with_a_valid_path_are_accepted() {
     let ca = root("client CA");
     judge(of_paths(&ca), &ca).await;
 }
 
 #[tokio::test]
-async fn the_peer_has_the_thumbprint_and_the_end_of_its_certificate() {
+async fn peer_has_thumbprint_and_expiry_of_its_certificate() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), None);
     let client = client(&ca, |_| {});
@@ -432,15 +432,15 @@ async fn the_peer_has_the_thumbprint_and_the_end_of_its_certificate() {
     assert_eq!(found.not_after, Timestamp::from_secs((NOW + HOUR).cast_signed()));
 }
 
-/// One pool of CAs let the CA of each trust domain name the workloads of all.
+/// A shared pool of CAs would let the CA of each trust domain name the workloads of all.
 #[tokio::test]
-async fn ca_of_one_trust_domain_names_no_other() {
+async fn ca_of_one_trust_domain_cannot_name_another() {
     let (own, second) = (root("own clients"), root("second clients"));
     let mut setup = Setup::new(&own.pem(), None);
     setup.write("second.pem", &second.pem());
     setup.files.authorities[1].ca = setup.directory.path().join("second.pem");
     let tls = setup.tls();
-    let no_path = Err("certificate does not lead to a client CA".to_owned());
+    let no_path = Err("certificate has no path to a client CA".to_owned());
     for (ca, name, expected) in [
         (&own, "spiffe://trust.example/web", Ok(())),
         (&second, "spiffe://second.example/web", Ok(())),

@@ -1,4 +1,4 @@
-//! What a handshake agrees on, and what it never does.
+//! Negotiated parameters of a handshake, and those that are never negotiated.
 
 use rustls::HandshakeKind;
 use rustls::client::Resumption;
@@ -19,7 +19,7 @@ async fn a_session_is_never_resumed() {
         let config = Arc::new(config);
         for round in 0..3 {
             let (mut server, mut client) = connect(&tls, &config).await.expect("good");
-            // Tickets would come with the first bytes after the handshake.
+            // Tickets would arrive with the first bytes after the handshake.
             server.write_all(b"x").await.expect("written");
             server.flush().await.expect("flushed");
             assert_eq!(client.read_u8().await.expect("read"), b'x');
@@ -31,7 +31,7 @@ async fn a_session_is_never_resumed() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_expires_opens_no_further_connection() {
+async fn expired_certificate_opens_no_further_connection() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), None);
     let tls = setup.tls();
@@ -60,10 +60,13 @@ async fn http_2_is_preferred_and_other_protocols_are_refused() {
     assert_eq!(negotiate(&[b"http/1.1", b"h2"]).await, Ok(Some(b"h2".to_vec())));
     assert_eq!(negotiate(&[b"http/1.1"]).await, Ok(Some(b"http/1.1".to_vec())));
     assert_eq!(negotiate(&[]).await, Ok(None));
-    assert_eq!(negotiate(&[b"spdy/3"]).await, Err("client speaks neither h2 nor http/1.1".to_owned()));
+    assert_eq!(
+        negotiate(&[b"spdy/3"]).await,
+        Err("no common application protocol (h2, http/1.1)".to_owned())
+    );
 }
 
-/// A `ClientHello` (RFC 5246 §7.4.1.2) with these cipher suites: no client library offers them alone.
+/// A `ClientHello` (RFC 5246 §7.4.1.2) with these cipher suites: client libraries do not offer them alone.
 fn client_hello(version: [u8; 2], suites: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u16::try_from(bytes.len()).expect("short").to_be_bytes();
     let mut body = version.to_vec();
@@ -89,7 +92,7 @@ fn client_hello(version: [u8; 2], suites: &[u8]) -> Vec<u8> {
     record
 }
 
-/// What the server answers first, and why it refuses if it does.
+/// The server's first reply, and the reason of its refusal, if any.
 async fn answer_to(tls: &Tls, hello: &[u8]) -> (Vec<u8>, Option<String>) {
     let (near, mut far) = tokio::io::duplex(64 * 1024);
     far.write_all(hello).await.expect("written");
@@ -101,22 +104,22 @@ async fn answer_to(tls: &Tls, hello: &[u8]) -> (Vec<u8>, Option<String>) {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_spoken_with_aead_only() {
+async fn tls_1_2_requires_aead() {
     let setup = Setup::new(&root("client CA").pem(), None);
     let tls = setup.tls();
     // ECDHE-ECDSA, ECDHE-RSA and RSA with AES in CBC mode.
     let cbc = [0xc0, 0x09, 0xc0, 0x0a, 0xc0, 0x23, 0xc0, 0x13, 0xc0, 0x14, 0x00, 0x2f, 0x00, 0x35];
-    let refused = Some("client offers no version or cipher suite that we accept".to_owned());
+    let refused = Some("no common protocol version or cipher suite".to_owned());
     // Alert, fatal, handshake_failure.
     assert_eq!(
         answer_to(&tls, &client_hello([3, 3], &cbc)).await,
         (vec![21, 3, 3, 0, 2, 2, 40], refused.clone())
     );
-    // The same hello goes on with one AEAD suite, until it breaks off.
+    // The same hello is accepted with one AEAD suite, until it ends.
     let mut with_aead = cbc.to_vec();
     with_aead.extend([0xc0, 0x2b]);
     let (answer, reason) = answer_to(&tls, &client_hello([3, 3], &with_aead)).await;
-    assert_eq!((answer.first(), reason.as_deref()), (Some(&22), Some("client closed the connection")));
+    assert_eq!((answer.first(), reason.as_deref()), (Some(&22), Some("connection closed by client")));
     // TLS 1.1: alert, fatal, protocol_version.
     let (answer, reason) = answer_to(&tls, &client_hello([3, 2], &with_aead)).await;
     assert_eq!((answer.last(), reason), (Some(&70), refused));

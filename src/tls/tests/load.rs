@@ -1,8 +1,8 @@
-//! Files that no node starts with, each for its own reason.
+//! Files that a node refuses to start with.
 
 use super::*;
 
-/// What loading says after one change to good files.
+/// The error of loading after one change to valid files.
 fn refused(change: impl FnOnce(&Setup)) -> Error {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), Some(&fresh_crl(&ca, &[])));
@@ -24,7 +24,7 @@ fn with_mode(name: &str, mode: u32) -> Error {
 }
 
 #[test]
-fn a_file_that_is_missing_or_no_file_is_named() {
+fn missing_or_irregular_file_is_named() {
     for name in ["certificate.pem", "key.pem", "ca.pem", "crl.pem"] {
         let error = refused(|setup| fs::remove_file(setup.directory.path().join(name)).expect("removed"));
         assert!(matches!(&error, Error::File { path, .. } if path.ends_with(name)), "{error}");
@@ -38,7 +38,7 @@ fn a_file_that_is_missing_or_no_file_is_named() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_does_not_hold_the_start_up() {
+fn pipe_in_the_place_of_a_file_does_not_block() {
     let error = refused(|setup| {
         let path = setup.directory.path().join("ca.pem");
         fs::remove_file(&path).expect("removed");
@@ -49,7 +49,7 @@ fn a_pipe_in_the_place_of_a_file_does_not_hold_the_start_up() {
 }
 
 #[test]
-fn a_file_that_others_may_write_is_refused() {
+fn file_writable_by_others_is_refused() {
     for name in ["certificate.pem", "ca.pem", "crl.pem"] {
         let error = with_mode(name, 0o646);
         assert!(
@@ -60,7 +60,7 @@ fn a_file_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn a_private_key_that_others_may_use_is_refused() {
+fn private_key_readable_by_others_is_refused() {
     for mode in [0o644, 0o604, 0o660, 0o602] {
         let error = with_mode("key.pem", mode);
         assert!(matches!(error, Error::KeyTooOpen { mode: found, .. } if found == mode), "{error}");
@@ -68,7 +68,7 @@ fn a_private_key_that_others_may_use_is_refused() {
 }
 
 #[test]
-fn a_file_larger_than_its_limit_is_refused() {
+fn file_beyond_its_limit_is_refused() {
     let ca = root("client CA");
     let padded = |text: &str, bytes: usize| format!("{text}{}", "\n".repeat(bytes - text.len()));
     let setup = Setup::new(&padded(&ca.pem(), limits::TLS_FILE_BYTES_MAX), None);
@@ -83,7 +83,7 @@ fn a_file_larger_than_its_limit_is_refused() {
 }
 
 #[test]
-fn a_certificate_that_is_absent_damaged_or_over_is_refused() {
+fn absent_malformed_or_expired_certificate_is_refused() {
     let pem = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
     assert!(matches!(writes("certificate.pem", ""), Error::NoCertificate { .. }));
     assert!(matches!(writes("certificate.pem", &key().serialize_pem()), Error::NoCertificate { .. }));
@@ -101,7 +101,7 @@ fn a_certificate_that_is_absent_damaged_or_over_is_refused() {
 }
 
 #[test]
-fn a_private_key_that_is_absent_or_of_another_certificate_is_refused() {
+fn absent_or_mismatched_private_key_is_refused() {
     assert!(matches!(writes("key.pem", ""), Error::NoPrivateKey { .. }));
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAMCAQU=\n-----END ENCRYPTED PRIVATE KEY-----\n";
     assert!(matches!(writes("key.pem", encrypted), Error::NoPrivateKey { .. }));
@@ -111,7 +111,7 @@ fn a_private_key_that_is_absent_or_of_another_certificate_is_refused() {
 }
 
 #[test]
-fn a_client_ca_that_is_absent_over_or_no_ca_is_refused() {
+fn absent_expired_or_non_ca_client_ca_is_refused() {
     assert!(matches!(writes("ca.pem", ""), Error::NoClientCa { .. }));
     let ended = {
         let mut params = ca_params("client CA");
@@ -136,7 +136,7 @@ fn a_client_ca_that_is_absent_over_or_no_ca_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_ca_that_is_over_is_left_out_beside_a_good_one() {
+async fn expired_client_ca_is_skipped_beside_a_valid_one() {
     let good = root("good CA");
     let ended = {
         let mut params = ca_params("ended CA");
@@ -148,11 +148,11 @@ async fn a_client_ca_that_is_over_is_left_out_beside_a_good_one() {
     let version = &rustls::version::TLS13;
     assert!(peer(&setup, &tls, Some(client(&good, |_| {})), version).await.is_ok());
     let refused = peer(&setup, &tls, Some(client(&ended, |_| {})), version).await;
-    assert_eq!(refused, Err("certificate does not lead to a client CA".to_owned()));
+    assert_eq!(refused, Err("certificate has no path to a client CA".to_owned()));
 }
 
 #[test]
-fn a_revocation_list_that_is_absent_or_damaged_is_refused() {
+fn absent_or_malformed_revocation_list_is_refused() {
     let pem = |body: &str| format!("-----BEGIN X509 CRL-----\n{body}\n-----END X509 CRL-----\n");
     assert!(matches!(writes("crl.pem", ""), Error::NoCrl { .. }));
     assert!(matches!(writes("crl.pem", &root("client CA").pem()), Error::NoCrl { .. }));
@@ -161,15 +161,15 @@ fn a_revocation_list_that_is_absent_or_damaged_is_refused() {
 }
 
 #[test]
-fn a_refusal_names_the_file_and_nothing_of_what_is_in_it() {
+fn refusal_names_the_file_but_not_its_contents() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), None);
     let secret = key().serialize_pem().replace("BEGIN PRIVATE KEY-----", "BEGIN PRIVATE KEY----");
     setup.write("key.pem", &secret);
     let Err(error) = setup.load() else { panic!("loaded") };
-    let said = format!("{error} {error:?}");
-    assert!(said.contains("key.pem"), "{said}");
-    assert!(secret.lines().all(|line| !said.contains(line)), "{said}");
+    let logged = format!("{error} {error:?}");
+    assert!(logged.contains("key.pem"), "{logged}");
+    assert!(secret.lines().all(|line| !logged.contains(line)), "{logged}");
 }
 
 #[test]

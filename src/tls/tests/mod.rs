@@ -1,4 +1,4 @@
-//! A server with our TLS and clients with every kind of certificate, over a pipe in memory.
+//! A server with our TLS and clients with every kind of certificate, over an in-memory pipe.
 
 mod certificates;
 mod handshake;
@@ -32,7 +32,7 @@ const NOW: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
 const ID: &str = "spiffe://trust.example/ns/prod/sa/web";
 
-/// An instant, as rcgen wants it.
+/// An instant in the type that rcgen takes.
 macro_rules! at {
     ($secs:expr) => {
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs($secs)
@@ -70,7 +70,7 @@ fn root(name: &str) -> Authority {
     CertifiedIssuer::self_signed(ca_params(name), key()).expect("root")
 }
 
-/// A CA under another, with one thing changed.
+/// A CA under another, with one change.
 fn intermediate(name: &str, parent: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Authority {
     let mut params = ca_params(name);
     params.serial_number = Some(SerialNumber::from_slice(&[0x17]));
@@ -78,7 +78,7 @@ fn intermediate(name: &str, parent: &Authority, change: impl FnOnce(&mut Certifi
     CertifiedIssuer::signed_by(params, key(), parent).expect("intermediate")
 }
 
-/// What a workload's certificate should be.
+/// Parameters of a valid workload certificate.
 fn svid_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named("web");
@@ -92,7 +92,7 @@ fn svid_params() -> CertificateParams {
     params
 }
 
-/// What a client sends, and signs with.
+/// The certificate path that a client sends, and its key.
 #[derive(Debug)]
 struct Client {
     chain: Vec<CertificateDer<'static>>,
@@ -111,14 +111,14 @@ impl Client {
         Self { chain: vec![certificate], key }
     }
 
-    /// Sends the certificate of `issuer` too.
+    /// Appends the certificate of `issuer`.
     fn then(mut self, issuer: &Authority) -> Self {
         self.chain.push(issuer.der().clone());
         self
     }
 }
 
-/// A client of `issuer`, with one thing changed.
+/// A client of `issuer`, with one change.
 fn client(issuer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Client {
     let key = key();
     let mut params = svid_params();
@@ -127,7 +127,7 @@ fn client(issuer: &Authority, change: impl FnOnce(&mut CertificateParams)) -> Cl
     Client::with_key(certificate.der().clone(), &key)
 }
 
-/// A revocation list that revokes `serials`, made and due at these times.
+/// A revocation list of `serials` with these times.
 fn crl(issuer: &Authority, serials: &[u8], this_update: u64, next_update: u64) -> String {
     let revoked = |serial: &u8| RevokedCertParams {
         serial_number: SerialNumber::from_slice(&[*serial]),
@@ -161,7 +161,7 @@ fn own(issuer: &Authority, not_after: u64) -> (String, String) {
     (params.signed_by(&key, issuer).expect("own").pem(), key.serialize_pem())
 }
 
-/// Files of TLS in a directory of their own, and the CA that made our certificate.
+/// TLS files in a temporary directory, and the CA of our certificate.
 struct Setup {
     directory: tempfile::TempDir,
     files: Files,
@@ -198,7 +198,7 @@ impl Setup {
         setup
     }
 
-    /// As Kubernetes and certificate agents do it: another file, then renamed.
+    /// Writes as Kubernetes and certificate agents do: another file, then a rename.
     fn write(&self, name: &str, text: &str) {
         let path = self.directory.path().join(name);
         let new = path.with_extension("new");
@@ -208,14 +208,14 @@ impl Setup {
     }
 
     fn load(&self) -> Result<Tls, Error> {
-        Tls::load(self.files.clone(), With::Callers, self.clock.clone(), self.metrics.clone())
+        Tls::load(self.files.clone(), RemoteEnd::Callers, self.clock.clone(), self.metrics.clone())
     }
 
     fn tls(&self) -> Tls {
         self.load().expect("good files")
     }
 
-    /// How a client of ours is set up.
+    /// Configuration of a client.
     fn client_config(
         &self,
         client: Option<Client>,
@@ -231,7 +231,7 @@ impl Setup {
                 .with_root_certificates(roots);
         match client {
             None => builder.with_no_client_auth(),
-            // Whatever it is, it is sent: a client's own library would refuse half of it.
+            // Sends any certificate: the client library would refuse half of them.
             Some(Client { chain, key }) => {
                 let key = provider.key_provider.load_private_key(key).expect("key");
                 let resolver = SingleCertAndKey::from(CertifiedKey::new(chain, key));
@@ -243,7 +243,7 @@ impl Setup {
 
 type Ends = (server::TlsStream<DuplexStream>, client::TlsStream<DuplexStream>);
 
-/// One handshake; the reason if the server refuses.
+/// One handshake; an error is the server's reason.
 async fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> Result<Ends, String> {
     let (near, far) = tokio::io::duplex(256 * 1024);
     let name = ServerName::try_from("localhost").expect("name");
@@ -251,12 +251,12 @@ async fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> Result<Ends, String> 
     let connected = TlsConnector::from(Arc::clone(config)).connect(name, far);
     let (accepted, connected) = tokio::join!(accepted, connected);
     match accepted {
-        Ok(server) => Ok((server, connected.expect("the client is content if the server is"))),
+        Ok(server) => Ok((server, connected.expect("the client accepts what the server accepts"))),
         Err((error, _)) => Err(handshake_failure(&error).into_owned()),
     }
 }
 
-/// Who the server takes the client for.
+/// The peer as the server identifies it.
 async fn peer(
     setup: &Setup,
     tls: &Tls,

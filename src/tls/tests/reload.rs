@@ -19,10 +19,10 @@ fn reloads(setup: &Setup, result: &str) -> Option<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_certificate_and_a_new_revocation_list_are_taken_over() {
+async fn new_certificate_and_revocation_list_are_adopted() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), Some(&fresh_crl(&ca, &[])));
-    // As Kubernetes mounts a secret: links through a link that is exchanged.
+    // As Kubernetes mounts a secret: links through a link that is replaced.
     let directory = setup.directory.path();
     for name in ["certificate.pem", "key.pem", "ca.pem", "crl.pem"] {
         fs::create_dir_all(directory.join("one")).expect("directory");
@@ -65,30 +65,30 @@ async fn a_new_certificate_and_a_new_revocation_list_are_taken_over() {
 }
 
 #[tokio::test]
-async fn files_that_only_look_new_change_nothing() {
+async fn rewritten_files_of_equal_content_change_nothing() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), None);
     let tls = setup.tls();
     setup.write("ca.pem", &ca.pem());
-    tls.look(Said::default());
+    tls.poll(LoggedState::default());
     assert_eq!(*tls.changes().borrow(), 0);
     assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, None));
 }
 
 #[tokio::test]
-async fn a_ca_that_is_taken_away_lets_nobody_in() {
+async fn removed_ca_refuses_its_clients() {
     let (ca, other) = (root("client CA"), root("other CA"));
     let setup = Setup::new(&ca.pem(), None);
     let tls = setup.tls();
     setup.write("ca.pem", &other.pem());
-    tls.look(Said::default());
+    tls.poll(LoggedState::default());
     assert_eq!(*tls.changes().borrow(), 1);
     assert!(peer(&setup, &tls, Some(client(&ca, |_| {})), &TLS13).await.is_err());
     assert!(peer(&setup, &tls, Some(client(&other, |_| {})), &TLS13).await.is_ok());
 }
 
 #[tokio::test]
-async fn broken_files_change_nothing_and_count_once() {
+async fn invalid_files_change_nothing_and_count_once() {
     let ca = root("client CA");
     let setup = Setup::new(&ca.pem(), Some(&fresh_crl(&ca, &[])));
     let tls = setup.tls();
@@ -99,8 +99,8 @@ async fn broken_files_change_nothing_and_count_once() {
         fs::read_to_string(setup.directory.path().join("crl.pem")).expect("read"),
     );
     let (new_certificate, new_key) = own(&setup.own_ca, NOW + 20 * HOUR);
-    let mut said = Said::default();
-    // Half of a pair, a list that is gone, one that is empty, and one good thing beside a bad one.
+    let mut logged = LoggedState::default();
+    // Half of a pair, a missing list, an empty list, and a valid change beside an invalid one.
     let steps: [&dyn Fn(); 4] = [
         &|| setup.write("certificate.pem", &new_certificate),
         &|| {
@@ -116,37 +116,37 @@ async fn broken_files_change_nothing_and_count_once() {
     for (step, failed) in steps.into_iter().zip(1..) {
         step();
         for _ in 0..3 {
-            said = tls.look(said);
+            logged = tls.poll(logged);
         }
         assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, Some(failed)));
         assert_eq!(*tls.changes().borrow(), 0);
         assert_eq!(own_certificate(&setup, &tls).await, before);
         assert!(peer(&setup, &tls, Some(client(&ca, |_| {})), &TLS13).await.is_ok());
     }
-    // What was there before is no change, and the missing half makes the other good.
+    // Restored content is no change, and the missing half completes the pair.
     setup.write("certificate.pem", &good_certificate);
     setup.write("key.pem", &good_key);
     setup.write("crl.pem", &good_list);
-    said = tls.look(said);
+    logged = tls.poll(logged);
     assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (None, 0));
     setup.write("certificate.pem", &new_certificate);
     setup.write("key.pem", &new_key);
-    tls.look(said);
+    tls.poll(logged);
     assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (Some(1), 1));
     assert_ne!(own_certificate(&setup, &tls).await, before);
 }
 
 #[tokio::test]
-async fn the_end_of_our_certificate_is_said_once_in_its_last_tenth() {
+async fn certificate_expiry_is_logged_once_in_its_last_tenth() {
     let ca = root("client CA");
-    // It lives from an hour ago to ten hours ahead.
+    // Valid from an hour ago to ten hours ahead.
     let setup = Setup::new(&ca.pem(), None);
     let tls = setup.tls();
     setup.clock.advance(Duration::from_secs(8 * HOUR + HOUR / 2));
-    let said = tls.look(Said::default());
-    assert_eq!(said.expires_soon, None);
+    let logged = tls.poll(LoggedState::default());
+    assert_eq!(logged.expires_soon, None);
     setup.clock.advance(Duration::from_secs(HOUR));
-    let said = tls.look(said);
-    assert!(said.expires_soon.is_some());
-    assert_eq!(tls.look(said).expires_soon, said.expires_soon);
+    let logged = tls.poll(logged);
+    assert!(logged.expires_soon.is_some());
+    assert_eq!(tls.poll(logged).expires_soon, logged.expires_soon);
 }

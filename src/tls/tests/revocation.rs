@@ -1,4 +1,4 @@
-//! Certificates and the revocation lists that are, or are not, there for them.
+//! Certificates with and without current revocation lists.
 
 use super::certificates::{Row, judge, passes, refused};
 use super::*;
@@ -16,7 +16,7 @@ fn of_revocation(ca: &Authority) -> Vec<Row> {
     let direct = || client(ca, |_| {});
     let forged = root("client CA");
     let no_crl_sign = intermediate("no cRLSign", ca, |ca| ca.key_usages = vec![KeyUsagePurpose::KeyCertSign]);
-    // Signed for by the same name and key, without the usage in its certificate.
+    // Signed by the same name and key, whose certificate lacks the usage.
     let with_crl_sign = CertifiedIssuer::self_signed(
         ca_params("no cRLSign"),
         KeyPair::from_pem(&no_crl_sign.key().serialize_pem()).expect("key"),
@@ -55,7 +55,7 @@ fn of_revocation(ca: &Authority) -> Vec<Row> {
 }
 
 #[tokio::test]
-async fn only_certificates_that_current_lists_cover_and_do_not_revoke_pass() {
+async fn only_unrevoked_certificates_with_current_lists_are_accepted() {
     let ca = root("client CA");
     judge(of_revocation(&ca), &ca).await;
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use request::{Refused, Request};
 
-use self::poll_limit::{Places, Share};
+use self::poll_limit::PollLimiter;
 use self::scan::Found;
 use super::cursor;
 use super::obstacle::Obstacles;
@@ -93,7 +93,7 @@ pub struct Poller {
     metrics: Metrics,
     /// Ends every wait.
     shutdown: CancellationToken,
-    places: Places,
+    limiter: PollLimiter,
 }
 
 /// One poll.
@@ -101,7 +101,6 @@ pub struct Poller {
 struct Asked<'p> {
     stream_id: &'p str,
     asking: Asking<'p>,
-    share: &'p Share<'p>,
 }
 
 /// Open events that are to be given.
@@ -125,7 +124,7 @@ impl Poller {
         metrics: Metrics,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { sets, obstacles, state, clock, metrics, shutdown, places: Places::default() }
+        Self { sets, obstacles, state, clock, metrics, shutdown, limiter: PollLimiter::default() }
     }
 
     /// Answers a poll: first what it says became of tokens is in the log, then it is given what is open. If that
@@ -138,7 +137,7 @@ impl Poller {
         // Before anything is looked up (design §4): every signal that was answered is seen by this poll.
         let fresh = self.state.fresh().await?;
         self.check(&fresh, asking)?;
-        let asked = Asked { stream_id, asking, share: &self.places.of(asking.id) };
+        let asked = Asked { stream_id, asking };
         // One that is not here may have been made through another node a moment ago.
         self.state.confirmed(|| Ok::<_, Error>(self.state.stream(stream_id))).await?;
         self.stream(asked)?;
@@ -159,7 +158,7 @@ impl Poller {
         Ok(())
     }
 
-    fn stream(&self, Asked { stream_id, asking, .. }: Asked<'_>) -> Result<Arc<Stream>, Error> {
+    fn stream(&self, Asked { stream_id, asking }: Asked<'_>) -> Result<Arc<Stream>, Error> {
         let answers = |stream: &Arc<Stream>| stream.answers(asking.id, asking.is_operator);
         let stream = self.state.stream(stream_id).filter(answers).ok_or(Error::UnknownStream)?;
         if stream.config.endpoint_url.is_some() {
@@ -244,7 +243,7 @@ impl Poller {
         };
         // What is done behind them is passed with them, up to what stays open.
         let furthest = cursor.done.last().copied().max(Some(last));
-        let _place = asked.share.to_look().await?;
+        let _permit = self.limiter.scan(asked.asking.id).await?;
         let (mut seen, mut stays_open) = (0, false);
         let mut take = |_, event: OutboxEvent| {
             seen += 1;
@@ -277,14 +276,14 @@ impl Poller {
         let (mut end, mut changes) = (self.state.outbox_end(), self.state.stream_changes());
         let mut before: Option<(Arc<Stream>, u64, Found)> = None;
         loop {
-            let place = asked.share.to_look().await?;
+            let permit = self.limiter.scan(asked.asking.id).await?;
             // What happens from here on wakes this poll, whether it is looked at now or not.
             end.mark_unchanged();
             changes.mark_unchanged();
             // As it is now: it may have been paused, changed or deleted while this poll waited.
             let stream = self.stream(asked)?;
             if stream.status != StreamStatus::Enabled || self.obstacles.of(&fresh, &stream).is_some() {
-                drop(place);
+                drop(permit);
                 // Whoever was answered at once would ask again at once.
                 if let Some(began) = wait_from
                     && let Some(now) = self.wait(asked, &mut changes, began).await?
@@ -304,7 +303,7 @@ impl Poller {
 
             let taken = self.take(&stream, &cursor, &mut found, events_max).await?;
             let sets = self.sign(&stream, &taken.events).await?;
-            drop(place);
+            drop(permit);
             self.pass(&stream, &cursor, &found, taken.rows_before).await;
             if let Some(began) = wait_from.filter(|_| sets.is_empty() && found.is_at_end)
                 && let Some(now) = self.wait(asked, &mut end, began).await?
@@ -384,13 +383,13 @@ impl Poller {
         began: Duration,
     ) -> Result<Option<Fresh>, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
-        let place = asked.share.to_wait()?;
+        let permit = self.limiter.wait(asked.asking.id)?;
         let counted = self.metrics.poll_waits();
         let has_happened = tokio::select! {
             has_happened = happened(happens, left) => has_happened,
             () = self.shutdown.cancelled() => false,
         };
-        drop((place, counted));
+        drop((permit, counted));
         if !has_happened {
             return Ok(None);
         }

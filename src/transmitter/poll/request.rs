@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::Error;
-use crate::limits;
+use crate::{limits, text};
 
 /// A poll. Members that RFC 8936 does not have are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,10 @@ fn refused(members: &Map<String, Value>) -> Result<BTreeMap<String, Refused>, Er
     // A `jti` is not repeated in a refusal: it may be anything.
     let read = |(jti, value): (&String, &Value)| {
         let said = value.as_object().ok_or(invalid("setErrs", "each member must be an object"))?;
-        let err = said.get("err").and_then(Value::as_str).filter(|err| is_code(err));
+        let err = said
+            .get("err")
+            .and_then(Value::as_str)
+            .filter(|err| text::is_printable(err, limits::SET_ERR_BYTES_MAX));
         let err = err.ok_or(invalid("setErrs.err", "must be 1 to 64 printable ASCII characters"))?;
         let description = match said.get("description") {
             None => "",
@@ -80,10 +83,6 @@ fn refused(members: &Map<String, Value>) -> Result<BTreeMap<String, Refused>, Er
         Ok((jti.clone(), Refused { err: err.to_owned(), description: printable(description) }))
     };
     object.iter().map(read).collect()
-}
-
-fn is_code(text: &str) -> bool {
-    (1..=limits::SET_ERR_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// What a receiver wrote for people, in its own language, without what acts on a terminal or a log: control

@@ -374,10 +374,9 @@ async fn an_attack_with_names_of_events_that_have_not_happened_has_nothing_looke
     bench.append_many(WANTED, 1).await;
     let end = *bench.core.state.outbox_end().borrow();
     let forged = SetMaker::jti(bench.poller.sets.incarnation().expect("bootstrapped"), &bench.stream_id, end);
-    let nobody = bench.poller.places.of(None);
-    let mut places = Vec::new();
+    let mut permits = Vec::new();
     for _ in 0..limits::POLL_LOOKS_MAX {
-        places.push(nobody.to_look().await.expect("a place"));
+        permits.push(bench.poller.limiter.scan(None).await.expect("a permit"));
     }
     let only = |members: &Value| {
         let mut members = at_once(members);
@@ -387,7 +386,7 @@ async fn an_attack_with_names_of_events_that_have_not_happened_has_nothing_looke
     for members in [json!({"ack": [forged]}), json!({"setErrs": {forged.as_str(): {"err": "x"}}})] {
         assert!(bench.polled(&only(&members)).await.is_ok(), "nobody looks for {members}");
     }
-    drop(places);
+    drop(permits);
     let given = bench.poll(&json!({})).await;
     bench.poll(&json!({"ack": [jtis(&given)[0], forged.as_str()]})).await;
     assert_eq!(bench.cursor().delivered, 1, "what is named beside it counts");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Shared;
 use super::response::{Unsent, Verdict};
-use crate::outbound::client::PushPlace;
+use crate::outbound::client::PushPermit;
 use crate::state::{EventId, OutboxEvent, Stream};
 
 /// What is to be pushed where.
@@ -91,9 +91,9 @@ pub async fn verify(shared: Arc<Shared>, stream: Arc<Stream>, drawn: u128) -> Re
 }
 
 /// A place for a push to the receiver of a stream; `None` if its address is none that is pushed to.
-async fn place_for(shared: &Shared, stream: &Stream) -> Result<Option<PushPlace>, Unsent> {
+async fn place_for(shared: &Shared, stream: &Stream) -> Result<Option<PushPermit>, Unsent> {
     let url = stream.config.endpoint_url.as_deref().map(|url| shared.client.guard().push_url(url));
     let Some(Ok(url)) = url else { return Ok(None) };
-    let place = shared.client.push_place(url, &stream.config.owner).await;
+    let place = shared.client.push_permit(url, &stream.config.owner).await;
     place.map(Some).map_err(|_| Unsent::NoPlace)
 }

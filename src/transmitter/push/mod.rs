@@ -38,7 +38,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
 use crate::limits;
-use crate::outbound::client::{Client, PushPlace};
+use crate::outbound::client::{Client, PushPermit};
 use crate::state::{EventId, OutboxEvent, State, Stream, StreamStatus};
 use crate::telemetry::Metrics;
 use dispatcher::Engine;
@@ -159,7 +159,7 @@ impl Shared {
     /// now.
     async fn deliver(
         &self,
-        place: PushPlace,
+        place: PushPermit,
         stream: &Stream,
         make: impl Fn(Timestamp) -> Result<Arc<str>, set_builder::Error>,
     ) -> Result<Verdict, Unsent> {

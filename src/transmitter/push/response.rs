@@ -99,7 +99,7 @@ impl Verdict {
     pub fn of(answer: Result<PushAnswer, Error>) -> Result<Self, Unsent> {
         match answer {
             Ok(answer) => Ok(Self::of_answer(&answer)),
-            Err(Error::NoPlace) => Err(Unsent::NoPlace),
+            Err(Error::LimitReached) => Err(Unsent::NoPlace),
             Err(error) => Ok(Self::of_error(&error)),
         }
     }
@@ -312,6 +312,6 @@ mod tests {
             );
             assert_eq!(said.result(), result);
         }
-        assert_eq!(Verdict::of(Err(Error::NoPlace)), Err(Unsent::NoPlace), "no word about the receiver");
+        assert_eq!(Verdict::of(Err(Error::LimitReached)), Err(Unsent::NoPlace), "no word about the receiver");
     }
 }

@@ -53,7 +53,7 @@ impl Bench {
         let keyring = core.keyring().await;
         let metrics = Metrics::new().expect("metrics");
         let (signals, streams, limits) = (0, 0, limits());
-        let client = client(client::Limits::default());
+        let client = client(client::CallLimits::default());
         let (may_own, transmitter) = (true, JoinSet::new());
         Self { core, keyring, metrics, limits, may_own, client, signals, streams, transmitter }
     }
@@ -86,11 +86,11 @@ impl Bench {
     }
 
     /// Every place that an owner has at one host.
-    async fn all_places(&self, url: &str) -> Vec<PushPlace> {
+    async fn all_places(&self, url: &str) -> Vec<PushPermit> {
         let mut places = Vec::new();
         for _ in 0..limits::PUSHES_PER_OWNER_AT_HOST_MAX {
             let url = self.client.guard().push_url(url).expect("url");
-            places.push(self.client.push_place(url, "").await.expect("place"));
+            places.push(self.client.push_permit(url, "").await.expect("place"));
         }
         places
     }
@@ -207,7 +207,7 @@ impl Bench {
     }
 }
 
-fn client(limits: client::Limits) -> Client {
+fn client(limits: client::CallLimits) -> Client {
     Client::new(limits, Guard::new(Rules::default())).expect("client")
 }
 

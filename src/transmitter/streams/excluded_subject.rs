@@ -31,7 +31,7 @@ pub(super) fn read(value: &Value) -> Result<Value, Error> {
 /// # Errors
 /// [`Error::Invalid`].
 pub(super) fn is_not_left_out(subject: &Value, removed: &[SubjectId]) -> Result<(), Error> {
-    let subject = SubjectId::read(&subject_id::passed_on(subject, None), FIELD)?;
+    let subject = SubjectId::read(&subject_id::relayed(subject, None), FIELD)?;
     let is_of_parts = matches!(subject, SubjectId::Aliases(_) | SubjectId::Complex(_));
     let can_be_added = is_of_parts && removed.contains(&subject);
     if !can_be_added && removed.iter().any(|other| *other != subject && other.matches(&subject)) {

@@ -7,9 +7,9 @@
 use url::Url;
 
 use super::Error;
-use crate::limits;
 use crate::state::{Stream, StreamConfig};
 use crate::token::event_types::EVENTS_SUPPORTED;
+use crate::{limits, text};
 
 /// RFC 8935: the transmitter pushes to the receiver.
 pub const PUSH: &str = "urn:ietf:rfc:8935";
@@ -422,7 +422,7 @@ fn description(text: String) -> Result<String, Error> {
 
 /// The text, if it is not empty, has at most `most` bytes and no control character.
 pub(super) fn bounded(field: &str, text: String, most: usize) -> Result<String, Error> {
-    if (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
+    if text::is_display(&text, most) {
         Ok(text)
     } else {
         Err(Error::invalid(field, format!("must be 1 to {most} bytes without control characters")))

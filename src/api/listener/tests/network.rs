@@ -26,9 +26,9 @@ async fn listening(kind: Kind, caps: Caps, connections_max: usize) -> Listening 
     let address = listener.local_addr().expect("address");
     let (metrics, shutdown) = (Metrics::new().expect("metrics"), CancellationToken::new());
     let asked = Asked::default();
-    let places = Places::new(caps, connections_max);
+    let limiter = ConnectionLimiter::new(caps, connections_max);
     let mut server = JoinSet::new();
-    server.spawn(serve(listener, kind, routes(&asked), places, metrics.clone(), shutdown.clone()));
+    server.spawn(serve(listener, kind, routes(&asked), limiter, metrics.clone(), shutdown.clone()));
     Listening { address, metrics, shutdown, server, asked }
 }
 
@@ -309,7 +309,7 @@ async fn a_connection_whose_other_end_is_gone_is_given_up_by_the_machine() {
     let edge = Edge {
         kind: Kind::Plain,
         router: Router::new(),
-        places: Places::new(Caps::default(), 1),
+        limiter: ConnectionLimiter::new(Caps::default(), 1),
         metrics: Metrics::new().expect("metrics"),
         shutdown: CancellationToken::new(),
     };

@@ -149,7 +149,7 @@ async fn a_certificate_of_another_ca_makes_no_connection() {
     let site = &played.site;
     let files = site.files("foreign", "node/2", &ca("another"));
     let metrics = Metrics::new().expect("metrics");
-    let tls = Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS");
+    let tls = Tls::load(files, RemoteEnd::Peers, Clock::system(), metrics).expect("TLS");
     let expected = format!("spiffe://{TRUST_DOMAIN}/node/{}", played.victim);
     // Over TLS 1.3 the refusal comes after our side of the handshake: nothing is answered.
     let mut connection =

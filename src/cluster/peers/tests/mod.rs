@@ -43,7 +43,7 @@ use crate::cluster::{
 };
 use crate::limits;
 use crate::telemetry::Metrics;
-use crate::tls::{Authorities, Files, KeyPairFiles, Tls, With};
+use crate::tls::{Authorities, Files, KeyPairFiles, RemoteEnd, Tls};
 
 const TRUST_DOMAIN: &str = "trust.example";
 const LONG: Duration = Duration::from_secs(30);
@@ -124,7 +124,7 @@ impl Site {
     fn tls(&self, name: &str, path: &str) -> Tls {
         let files = self.files(name, path, &self.ca);
         let metrics = Metrics::new().expect("metrics");
-        Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS")
+        Tls::load(files, RemoteEnd::Peers, Clock::system(), metrics).expect("TLS")
     }
 
     fn data(&self, id: u64) -> PathBuf {

@@ -389,7 +389,7 @@ async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
         let files = site.files(name, "node/9", ca);
         trust(name, &both);
         let metrics = Metrics::new().expect("metrics");
-        Tls::load(files, With::Peers, Clock::system(), metrics).expect("TLS")
+        Tls::load(files, RemoteEnd::Peers, Clock::system(), metrics).expect("TLS")
     };
     let (old, new) = (as_node("old", &site.ca), as_node("new", &second));
     let is_let_in = async |tls: &Tls, id: u64| {

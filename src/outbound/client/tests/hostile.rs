@@ -1,11 +1,11 @@
-//! Receivers that answer in order to do harm: each is given up, and soon.
+//! Hostile receivers: the call to each fails, and soon.
 
 use super::*;
 
-/// A receiver that reads one request and then does what it wants; what comes of a push to it.
+/// The result of a push to a receiver that reads one request and then runs `answer`.
 async fn pushed_to<F: Future<Output = io::Result<()>>>(
-    limits: Limits,
-    answer: impl FnOnce(TcpStream) -> F,
+    limits: CallLimits,
+    response: impl FnOnce(TcpStream) -> F,
 ) -> Result<PushAnswer, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = format!("http://{}/", listener.local_addr().expect("address"));
@@ -13,8 +13,8 @@ async fn pushed_to<F: Future<Output = io::Result<()>>>(
     let receiver = async {
         let (mut socket, _) = listener.accept().await.expect("accepted");
         head(&mut socket).await.expect("request");
-        // It is told when the other side is gone.
-        let _ = answer(socket).await;
+        // It fails once the other side has closed.
+        let _ = response(socket).await;
         future::pending().await
     };
     tokio::select! {
@@ -23,7 +23,7 @@ async fn pushed_to<F: Future<Output = io::Result<()>>>(
     }
 }
 
-/// Writes this again and again.
+/// Writes `again` repeatedly.
 async fn without_end(mut socket: TcpStream, begin: &str, again: &[u8]) -> io::Result<()> {
     socket.write_all(begin.as_bytes()).await?;
     loop {
@@ -33,8 +33,8 @@ async fn without_end(mut socket: TcpStream, begin: &str, again: &[u8]) -> io::Re
 }
 
 #[tokio::test]
-async fn a_receiver_that_never_ends_its_answer_is_given_up() {
-    let limits = Limits { push_timeout: SHORT, answer_bytes_max: usize::MAX, ..Limits::default() };
+async fn endless_response_times_out() {
+    let limits = CallLimits { push_timeout: SHORT, response_bytes_max: usize::MAX, ..CallLimits::default() };
     for begin in [
         "",
         "HTTP/1.1 202 Accepted\r\n",
@@ -49,11 +49,11 @@ async fn a_receiver_that_never_ends_its_answer_is_given_up() {
         assert_eq!(pushed_to(limits, silent).await, Err(Error::TimedOut), "{begin:?}");
     }
     for (begin, again) in [
-        // One byte at a time, by each way to say how long it will be.
+        // One byte at a time, in each transfer coding.
         ("HTTP/1.1 400 Bad Request\r\ncontent-length: 1000000000\r\n\r\n", "a"),
         ("HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
         ("HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n", "a"),
-        // Answers that announce another one.
+        // Interim responses without end.
         ("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
         ("", "HTTP/1.1 100 Continue\r\n\r\n"),
     ] {
@@ -63,12 +63,12 @@ async fn a_receiver_that_never_ends_its_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn of_an_answer_without_an_end_no_more_is_read_than_the_limit() {
+async fn endless_response_is_read_to_the_limit() {
     let ten_megabytes = vec![b'a'; 10_000_000];
     for begin in [
         "HTTP/1.1 400 Bad Request\r\ncontent-length: 10000000\r\n\r\n",
         "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n",
-        // What is stated is not believed.
+        // The stated length is not trusted.
         "HTTP/1.1 400 Bad Request\r\ncontent-length: 1000000000000000\r\n\r\n",
         "HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\nfffffff\r\n",
     ] {
@@ -77,29 +77,29 @@ async fn of_an_answer_without_an_end_no_more_is_read_than_the_limit() {
     }
 }
 
-/// Attack: a receiver takes every event, says so, and never ends its answer, so that the event comes again and
-/// holds a place each time.
+/// Attack: a receiver accepts every event and never ends its response, so that the event is retried and holds a
+/// permit each time.
 #[tokio::test]
-async fn a_status_counts_however_the_answer_goes_on() {
-    let limits = Limits { push_timeout: AMPLE, answer_bytes_max: 10, ..patient() };
+async fn success_status_counts_whatever_the_body() {
+    let limits = CallLimits { push_timeout: AMPLE, response_bytes_max: 10, ..patient() };
     for status in [202, 204, 401, 403, 500] {
         for begin in ["content-length: 1000000000", "transfer-encoding: chunked", "connection: close"] {
             let begin = format!("HTTP/1.1 {status} x\r\n{begin}\r\n\r\n");
             let outcome = pushed_to(limits, |socket| without_end(socket, &begin, b"5\r\nhello\r\n")).await;
-            assert_eq!(outcome.map(|answer| answer.status), Ok(status), "{begin:?}");
+            assert_eq!(outcome.map(|response| response.status), Ok(status), "{begin:?}");
             let silent = async |mut socket: TcpStream| {
                 socket.write_all(begin.as_bytes()).await?;
                 future::pending().await
             };
             let outcome = pushed_to(limits, silent).await;
-            assert_eq!(outcome.map(|answer| answer.status), Ok(status), "{begin:?}");
+            assert_eq!(outcome.map(|response| response.status), Ok(status), "{begin:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_http_is_none() {
-    for answer in [
+async fn malformed_http_response_fails() {
+    for response in [
         "SSH-2.0-OpenSSH_9.9\r\n",
         "HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\nhalf",
         "HTTP/1.1 202 Accepted\r\ncontent-length: -1\r\n\r\n",
@@ -110,8 +110,8 @@ async fn an_answer_that_is_no_http_is_none() {
         "HTTP/1.1 9999 Odd\r\n\r\n",
         "",
     ] {
-        let then_gone = async |mut socket: TcpStream| socket.write_all(answer.as_bytes()).await;
-        assert_eq!(pushed_to(patient(), then_gone).await, Err(Error::Unreachable), "{answer:?}");
+        let then_gone = async |mut socket: TcpStream| socket.write_all(response.as_bytes()).await;
+        assert_eq!(pushed_to(patient(), then_gone).await, Err(Error::Unreachable), "{response:?}");
     }
     let headers = |socket| without_end(socket, "HTTP/1.1 202 Accepted\r\n", b"a: b\r\n");
     assert_eq!(pushed_to(patient(), headers).await, Err(Error::Unreachable));
@@ -120,27 +120,30 @@ async fn an_answer_that_is_no_http_is_none() {
 }
 
 #[tokio::test]
-async fn what_is_compressed_stays_compressed() {
-    // The beginning of a gzip stream that would become a gigabyte.
+async fn compressed_response_is_not_decompressed() {
+    // The start of a gzip stream that would expand to a gigabyte.
     let bomb: Vec<u8> = [0x1f, 0x8b, 0x08].into_iter().chain(std::iter::repeat_n(0, 1000)).collect();
     for encoding in ["gzip", "deflate", "br", "zstd", "gzip, gzip, gzip"] {
-        let answer = ResponseTemplate::new(400)
+        let response = ResponseTemplate::new(400)
             .insert_header("content-encoding", encoding)
             .set_body_bytes(bomb.clone());
-        let server = answering(answer).await;
-        assert_eq!(push(&client(patient()), &server.uri()).await.map(|answer| answer.body), Ok(bomb.clone()));
+        let server = answering(response).await;
+        assert_eq!(
+            push(&client(patient()), &server.uri()).await.map(|response| response.body),
+            Ok(bomb.clone())
+        );
     }
 }
 
 #[tokio::test]
 async fn gives_up_on_a_slow_source() {
     let source = answering(ResponseTemplate::new(200).set_delay(AMPLE)).await;
-    let limits = Limits { timeout: SHORT, ..Limits::default() };
+    let limits = CallLimits { timeout: SHORT, ..CallLimits::default() };
     assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TimedOut));
 }
 
 #[tokio::test]
-async fn says_that_a_source_hung_up_or_is_gone() {
+async fn closed_and_refused_connections_are_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = format!("http://{}", listener.local_addr().expect("address"));
     let client = client(patient());

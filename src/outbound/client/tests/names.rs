@@ -1,4 +1,4 @@
-//! Names that lead where this node may not call: no connection arrives there.
+//! Names that resolve to refused addresses: no connection arrives there.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use super::*;
 use crate::json;
 
-/// What a name leads to, one answer after the other; the last one stays.
+/// The addresses of a name, one answer after the other; the last one repeats.
 #[derive(Clone, Default)]
 struct Names {
     answers: Arc<Mutex<HashMap<String, Vec<Vec<IpAddr>>>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Names {
@@ -21,8 +21,8 @@ impl Names {
         self.answers.lock().expect("lock").insert(name.to_owned(), answers);
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().expect("lock"))
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut *self.requests.lock().expect("lock"))
     }
 
     fn client(&self, allowed: &[&str]) -> Client {
@@ -35,28 +35,28 @@ impl Names {
 impl Lookup for Names {
     fn addresses(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         let mut answers = self.answers.lock().expect("lock");
-        let answer = match answers.get_mut(&name) {
+        let response = match answers.get_mut(&name) {
             Some(answers) if answers.len() > 1 => Ok(answers.pop().expect("one")),
             Some(answers) => Ok(answers[0].clone()),
             None => Err(io::Error::from(io::ErrorKind::NotFound)),
         };
-        self.asked.lock().expect("lock").push(name);
-        Box::pin(future::ready(answer))
+        self.requests.lock().expect("lock").push(name);
+        Box::pin(future::ready(response))
     }
 }
 
-/// What comes of a call that reaches `listener`, which hangs up.
+/// The result of a call that reaches `listener`, which closes the connection.
 async fn hung_up_on<T>(listener: &TcpListener, call: impl Future<Output = T>) -> T {
     let hang_up = async { drop(listener.accept().await.expect("accepted")) };
     let both = async { tokio::join!(call, hang_up) };
     tokio::time::timeout(AMPLE, both).await.expect("a connection").0
 }
 
-// 127.0.0.2 stands for a public address, which is one that may be called; 127.0.0.3 for one that may not.
+// 127.0.0.2 stands for an allowed public address, 127.0.0.3 for a refused one.
 const CALLED: &[&str] = &["127.0.0.2/32"];
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_private_address_is_not_connected_to() {
+async fn name_with_a_private_address_is_not_called() {
     let ([forbidden], port) = listeners(["127.0.0.3"]);
     let names = Names::default();
     names.leads("receiver.example", &[&["127.0.0.3"]]);
@@ -66,11 +66,11 @@ async fn a_name_that_leads_to_a_private_address_is_not_connected_to() {
         assert_eq!(client.fetch(&address).await, Err(Error::AddressRefused(Kind::Loopback)));
     }
     assert_eq!(arrived(&forbidden), 0);
-    assert_eq!(names.asked().len(), 4);
+    assert_eq!(names.requests().len(), 4);
 }
 
 #[tokio::test]
-async fn of_a_name_that_leads_to_both_only_the_address_that_may_be_called_is() {
+async fn only_allowed_addresses_of_a_name_are_called() {
     for addresses in [["127.0.0.2", "127.0.0.3"], ["127.0.0.3", "127.0.0.2"]] {
         let ([called, forbidden], port) = listeners(["127.0.0.2", "127.0.0.3"]);
         let names = Names::default();
@@ -78,7 +78,7 @@ async fn of_a_name_that_leads_to_both_only_the_address_that_may_be_called_is() {
         let (client, address) = (names.client(CALLED), format!("https://receiver.example:{port}/"));
         let called = TcpListener::from_std(called).expect("listener");
         assert_eq!(hung_up_on(&called, push(&client, &address)).await, Err(Error::Unreachable));
-        // Nor when that one takes no connection any more.
+        // Nor after the allowed one refuses connections.
         drop(called);
         assert_eq!(push(&client, &address).await, Err(Error::Unreachable));
         assert_eq!(arrived(&forbidden), 0);
@@ -86,35 +86,35 @@ async fn of_a_name_that_leads_to_both_only_the_address_that_may_be_called_is() {
 }
 
 #[tokio::test]
-async fn a_name_that_changes_between_two_looks_is_never_looked_at_twice() {
+async fn name_is_resolved_once_per_connection() {
     let ([called, forbidden], port) = listeners(["127.0.0.2", "127.0.0.3"]);
     let names = Names::default();
     names.leads("receiver.example", &[&["127.0.0.2"], &["127.0.0.3"], &["127.0.0.2"], &["127.0.0.3"]]);
     let (client, address) = (names.client(CALLED), format!("https://receiver.example:{port}/"));
     let called = TcpListener::from_std(called).expect("listener");
     for _ in 0..2 {
-        // One look for one connection: a second one would have led elsewhere.
+        // A second lookup would have returned the refused address.
         assert_eq!(hung_up_on(&called, push(&client, &address)).await, Err(Error::Unreachable));
-        assert_eq!(names.asked(), ["receiver.example"]);
+        assert_eq!(names.requests(), ["receiver.example"]);
         assert_eq!(push(&client, &address).await, Err(Error::AddressRefused(Kind::Loopback)));
-        assert_eq!(names.asked(), ["receiver.example"]);
+        assert_eq!(names.requests(), ["receiver.example"]);
     }
     assert_eq!(arrived(&forbidden), 0);
 }
 
 #[tokio::test]
-async fn localhost_is_this_machine_without_being_asked_for() {
+async fn localhost_is_loopback_without_a_lookup() {
     let server = answering(ResponseTemplate::new(202)).await;
     let names = Names::default();
-    // Whoever answers for the name does not matter.
+    // The resolver is not consulted.
     names.leads("localhost", &[&["127.0.0.2"]]);
     let address = format!("http://localhost:{}/", server.address().port());
-    let answer = push(&names.client(&[]), &address).await.expect("answer");
-    assert_eq!((answer.status, names.asked().len()), (202, 0));
+    let response = push(&names.client(&[]), &address).await.expect("answer");
+    assert_eq!((response.status, names.requests().len()), (202, 0));
 }
 
 #[tokio::test]
-async fn who_is_asked_for_is_who_was_read_in_the_url() {
+async fn resolved_name_is_the_host_of_the_url() {
     #[derive(serde::Deserialize)]
     struct Row {
         url: String,
@@ -126,17 +126,17 @@ async fn who_is_asked_for_is_who_was_read_in_the_url() {
     let client = names.client(&[]);
     for row in rows.iter().filter(|row| row.push == "ok" && row.url.starts_with("https://")) {
         let host = Url::parse(&row.url).expect("url").domain().map(str::to_owned);
-        // An address is not asked for, and nothing of this machine's network is called from a test.
+        // Literal addresses are not resolved, and tests call nothing in the network of this host.
         let Some(host) = host.filter(|host| host != "localhost") else { continue };
         assert_eq!(push(&client, &row.url).await, Err(Error::Unreachable), "{}", row.url);
-        assert_eq!(names.asked(), [host], "{}", row.url);
+        assert_eq!(names.requests(), [host], "{}", row.url);
         tried += 1;
     }
     assert!(tried >= 15, "{tried}");
 }
 
 #[tokio::test]
-async fn a_url_of_another_guard_is_judged_again() {
+async fn url_of_another_guard_is_checked_again() {
     let ([listener], port) = listeners(["127.0.0.1"]);
     let open = Guard::new(Rules::default()).push_url(&format!("http://127.0.0.1:{port}/")).expect("url");
     for strict in [
@@ -144,7 +144,7 @@ async fn a_url_of_another_guard_is_judged_again() {
         Rules { own_ports: [port].into(), ..Rules::default() },
     ] {
         let client = Client::new(patient(), Guard::new(strict)).expect("client");
-        let place = client.push_place(open.clone(), "somebody").await.expect("place");
+        let place = client.push_permit(open.clone(), "somebody").await.expect("place");
         let outcome = client.push(place, String::new()).await;
         assert!(matches!(outcome, Err(Error::Url(_))), "{outcome:?}");
     }
@@ -152,7 +152,7 @@ async fn a_url_of_another_guard_is_judged_again() {
 }
 
 #[tokio::test]
-async fn a_url_that_may_not_be_fetched_is_refused_before_anything_is_sent() {
+async fn refused_url_is_not_fetched() {
     let ([listener], port) = listeners(["127.0.0.1"]);
     let client = Client::new(patient(), Guard::new(Rules::default())).expect("client");
     for address in [format!("http://127.0.0.1:{port}/"), format!("https://localhost:{port}/")] {
@@ -163,25 +163,25 @@ async fn a_url_that_may_not_be_fetched_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn what_a_caller_reads_names_no_address() {
+async fn error_for_callers_names_no_address() {
     let names = Names::default();
     names.leads("receiver.example", &[&["10.11.12.13"]]);
     let refused = push(&names.client(&[]), "https://receiver.example/").await.expect_err("refused");
-    assert_eq!(refused.to_string(), "address of the host is not one that this node may call");
+    assert_eq!(refused.to_string(), "host resolves to no address that this node may call");
 }
 
-/// Every lookup is taken by others.
+/// A resolver at its lookup limit.
 struct Full;
 
 impl Lookup for Full {
     fn addresses(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
-        Box::pin(future::ready(Err(io::Error::other(NoLookup))))
+        Box::pin(future::ready(Err(io::Error::other(LookupLimitReached))))
     }
 }
 
 #[tokio::test]
-async fn a_name_that_could_not_be_asked_for_is_not_said_to_be_unreachable() {
+async fn lookup_limit_is_not_reported_as_unreachable() {
     let full = || -> Arc<dyn Lookup> { Arc::new(Full) };
     let client = Client::with_lookups(patient(), Guard::new(rules()), full).expect("client");
-    assert_eq!(push(&client, "https://receiver.example/").await, Err(Error::NoPlace));
+    assert_eq!(push(&client, "https://receiver.example/").await, Err(Error::LimitReached));
 }

@@ -330,7 +330,7 @@ impl OnBehalf<'_> {
         if SubjectId::read(sub_id, "sub_id").is_err() {
             return Err(Corrupt::row("a subject of a stream cannot be read").into());
         }
-        let sub_id = subject_id::passed_on(sub_id, None).to_string();
+        let sub_id = subject_id::relayed(sub_id, None).to_string();
         let command = ChangeStreamSubject { stream_id: stream_id.to_owned(), sub_id, removed };
         self.write_stream(Command::ChangeStreamSubject(command), None).await.map(drop)
     }

@@ -15,8 +15,10 @@ async fn a_push_that_gets_no_place_is_no_failure_of_its_receiver() {
     let mut bench = Bench::still().await;
     // The first failure would pause the stream.
     bench.limits.failing_max = Duration::ZERO;
-    bench.client =
-        client(client::Limits { push_place_wait: Duration::from_millis(20), ..client::Limits::default() });
+    bench.client = client(client::CallLimits {
+        push_permit_wait: Duration::from_millis(20),
+        ..client::CallLimits::default()
+    });
     let mut receiver = Receiver::start().await;
     let held = bench.all_places(&receiver.url).await;
     bench.transmit();

@@ -1,0 +1,81 @@
+//! Rules for text in requests, tokens and policy output: length, alphabet and URI syntax.
+
+use crate::limits;
+
+/// Whether `text` has 1 to `bytes_max` bytes.
+pub(crate) fn fits(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len())
+}
+
+/// Whether `text` is 1 to `bytes_max` printable ASCII characters without spaces.
+pub(crate) fn is_printable(text: &str, bytes_max: usize) -> bool {
+    fits(text, bytes_max) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether `text` is 1 to `bytes_max` bytes of text for display, without control characters.
+pub(crate) fn is_display(text: &str, bytes_max: usize) -> bool {
+    fits(text, bytes_max) && !text.contains(char::is_control)
+}
+
+/// `scope-token = 1*( %x21 / %x23-5B / %x5D-7E )` (RFC 6749 §3.3), within its limit. Every capability is one, because
+/// it is written into `scope`.
+pub(crate) fn is_scope_word(text: &str) -> bool {
+    is_printable(text, limits::CAPABILITY_BYTES_MAX) && !text.contains(['"', '\\'])
+}
+
+/// Whether `text` is a URI (RFC 3986 §3): a scheme, a colon and a non-empty rest, within its limit.
+pub(crate) fn is_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else { return false };
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+        && !rest.is_empty()
+        && is_printable(text, limits::URI_BYTES_MAX)
+        && !text.contains(['"', '<', '>', '\\', '^', '`', '{', '|', '}'])
+}
+
+/// Whether `text` is an absolute URI: a URI without fragment (RFC 3986 §4.3).
+pub(crate) fn is_absolute_uri(text: &str) -> bool {
+    is_uri(text) && !text.contains('#')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_text_has_no_space_and_no_other_alphabet() {
+        assert!(is_printable("a-1~", 4));
+        for text in ["", "abcde", "a b", "a\n", "\u{e4}", "\u{7f}"] {
+            assert!(!is_printable(text, 4), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn display_text_has_no_control_characters() {
+        assert!(is_display("J\u{f6}rg 1", 7));
+        for text in ["", "12345678", "a\tb", "a\u{85}"] {
+            assert!(!is_display(text, 7), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn scope_word_follows_rfc_6749() {
+        assert!(is_scope_word("db.read:[1]"));
+        for text in ["", "a b", "a\"b", "a\\b", "\u{e4}", &"x".repeat(limits::CAPABILITY_BYTES_MAX + 1)] {
+            assert!(!is_scope_word(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn uri_has_a_scheme_and_only_an_absolute_one_no_fragment() {
+        for text in ["https://a.example/x?y", "urn:x", "a+b-c.1:/"] {
+            assert!(is_uri(text) && is_absolute_uri(text), "{text}");
+        }
+        assert!(is_uri("https://a.example/#x"));
+        assert!(!is_absolute_uri("https://a.example/#x"));
+        for text in ["", "x", ":x", "x:", "1x:y", "a b:c", "x:a b", "x:<y>", "x:a|b", "x:\u{e4}"] {
+            assert!(!is_uri(text), "{text}");
+        }
+        assert!(!is_uri(&format!("x:{}", "y".repeat(limits::URI_BYTES_MAX))));
+    }
+}
