@@ -298,7 +298,7 @@ async fn tool_changes_wait_for_the_lease_of_a_paused_member() {
         let request = operator.request(method.clone(), format!("{}/v1/tools/tool-0", leader.https));
         let request = request.header("content-type", "application/json").body(body);
         let answer = request.send().await.expect("answer");
-        let waited = clock.boot() - begun;
+        let waited = clock.boot().saturating_sub(begun);
         kill_process(Pid::from_child(&paused.child), Signal::CONT).expect("resumed");
         assert_eq!(answer.status(), status, "{method}: {}", answer.text().await.expect("text"));
         // The member renewed its lease a moment before it was paused.
