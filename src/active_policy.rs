@@ -1,8 +1,8 @@
-//! The policy this node decides by: follows the replicated bundle, compiled.
+//! The compiled policy of this node, which follows the replicated policy bundle.
 //!
-//! A bundle becomes current for the cluster by a command, after it was compiled in a child process
-//! that can be killed ([`crate::policy::compile`]). Each node then compiles it for itself; until that
-//! is done, and if it fails, it goes on with the last good one.
+//! A bundle becomes current for the cluster by a command, after a child process, which can be killed, has compiled
+//! it ([`crate::policy::compile`]). Each node then compiles it for itself. Until that is done, and if it fails, the
+//! node decides by the last good one.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,48 +16,48 @@ use crate::policy::{self, Bundle, Explanation, Point, Source};
 use crate::state::{self, CallerFacts, PolicySource, State};
 use crate::telemetry::Metrics;
 
-/// Compiles sources, away from the threads that answer requests.
+/// Compiles sources outside the threads that serve requests.
 pub type Load =
     Arc<dyn Fn(Vec<Source>) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>> + Send + Sync>;
 
-/// Asks a bundle for an explanation, away from the threads that answer requests.
+/// Evaluates a bundle with an explanation, outside the threads that serve requests.
 pub type Explain = Arc<
     dyn Fn(Bundle, Point, Value) -> Pin<Box<dyn Future<Output = Option<Explanation>> + Send>> + Send + Sync,
 >;
 
-/// What a node lends to its policy: work that takes long is done elsewhere.
+/// Slow work on policies, which runs outside the threads that serve requests.
 #[derive(Clone)]
 pub struct Workers {
-    /// Compiles.
+    /// Compiler.
     pub load: Load,
-    /// Explains.
+    /// Evaluator with explanation.
     pub explain: Explain,
 }
 
-/// Why sources did not become a bundle.
+/// Reason why sources were not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// They do not compile, or not in time.
+    /// They do not compile, or not before the deadline.
     #[error(transparent)]
     Refused(#[from] policy::Error),
-    /// The one who compiles is gone.
+    /// The compiling task has ended.
     #[error("the policy loader has stopped")]
     Stopped,
 }
 
-/// Why a bundle did not become current.
+/// Reason why a bundle was not activated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not compile, or not in time.
+    /// It does not compile, or not before the deadline.
     #[error("policy refused: {0}")]
     Refused(policy::Error),
-    /// The one who compiles is gone.
+    /// The compiling task has ended.
     #[error("{0}")]
     LoaderFailed(LoadError),
-    /// It could not be written, or somebody else changed the policy.
+    /// The write failed, or the current policy is not the expected one.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// It is current for the cluster, and this node has not compiled it in time.
+    /// It is current for the cluster, but this node has not compiled it before the deadline.
     #[error("the policy is current, but this node has not compiled it yet")]
     NotActive,
 }
@@ -83,7 +83,7 @@ pub struct ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// Nothing is compiled before [`ActivePolicy::activate_current`].
+    /// No policy is compiled before [`ActivePolicy::activate_current`].
     #[must_use]
     pub fn new(state: State, workers: Workers, metrics: Metrics) -> Self {
         let compiled = Arc::new(ArcSwapOption::empty());
@@ -91,7 +91,7 @@ impl ActivePolicy {
         Self { compiled, active: watch::Sender::new(String::new()), state, workers, places, metrics }
     }
 
-    /// Where the compiled bundle is found.
+    /// Slot of the compiled bundle.
     #[must_use]
     pub fn compiled(&self) -> Arc<ArcSwapOption<Bundle>> {
         Arc::clone(&self.compiled)
@@ -104,28 +104,28 @@ impl ActivePolicy {
     }
 
     async fn load(&self, sources: Vec<Source>) -> Result<Bundle, LoadError> {
-        // Never closed: it lives as long as this.
-        let _place = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
+        // The semaphore is never closed: it lives as long as `self`.
+        let _permit = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
         (self.workers.load)(sources).await
     }
 
-    /// What the current policy answers to a question at `point`, and the rules it came from. `None` if there
-    /// is no policy.
+    /// The output of the current policy for an input at `point`, and the rules that it came from. `None` if there is
+    /// no policy.
     ///
     /// # Errors
     /// [`Error::LoaderFailed`].
     pub async fn explain(&self, point: Point, question: Value) -> Result<Option<Explanation>, Error> {
         let Some(policy) = self.current() else { return Ok(None) };
-        let _place = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
+        let _permit = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
         let explanation = (self.workers.explain)(policy, point, question).await;
         explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
     }
 
-    /// Compiles sources, makes them current for the cluster, and waits until this node decides by
-    /// them. Answers the digest, and whether anything changed.
+    /// Compiles sources, makes them current for the cluster, and waits until this node decides by them. Returns the
+    /// digest, and whether the current policy changed.
     ///
     /// # Errors
-    /// As [`Error`] says; unless it is [`Error::NotActive`], nothing changed.
+    /// After [`Error::NotActive`] the policy is current; after every other error nothing has changed.
     pub async fn apply(
         &self,
         sources: Vec<Source>,
@@ -151,14 +151,14 @@ impl ActivePolicy {
         }
     }
 
-    /// Compiles the current bundle, and every one that becomes current, until the state is gone.
+    /// Compiles the current bundle and each later one until the state is dropped.
     pub async fn follow(self) {
         let mut changes = self.state.policy_changes();
         loop {
             changes.mark_unchanged();
             self.activate_current().await;
             let ended = if self.is_behind() {
-                // A child that was killed on a busy machine may do better next time.
+                // A child that timed out on a busy machine may succeed next time.
                 tokio::time::timeout(limits::POLICY_RETRY_PAUSE, changes.changed()).await.unwrap_or(Ok(()))
             } else {
                 changes.changed().await
@@ -175,7 +175,7 @@ impl ActivePolicy {
         *self.active.borrow() != self.state.index().policy
     }
 
-    /// Compiles the current bundle, if that is not done yet.
+    /// Compiles the current bundle unless this node decides by it already.
     pub async fn activate_current(&self) {
         if self.is_behind() {
             let digest = self.state.index().policy.clone();
@@ -186,7 +186,9 @@ impl ActivePolicy {
     async fn activate(&self, digest: String) {
         let sources = match self.state.policy_sources(&digest) {
             Ok(sources) => sources.unwrap_or_default(),
-            Err(error) => return tracing::error!(%error, digest, "read the policy; the last good one stays"),
+            Err(error) => {
+                return tracing::error!(%error, digest, "failed to read the policy; the last good one stays active");
+            }
         };
         let sources =
             sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
@@ -199,7 +201,7 @@ impl ActivePolicy {
             }
             Err(error) => {
                 self.metrics.policy_load("failed");
-                tracing::error!(%error, digest, "compile the policy; the last good one stays");
+                tracing::error!(%error, digest, "failed to compile the policy; the last good one stays active");
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The only reader of time. Everything else takes a [`Clock`] or an instant as an argument.
+//! The only reader of time. All other code takes a [`Clock`] or an instant as an argument.
 //!
-//! Two kinds of time: wall time for claims ([`Clock::now`]), and time since boot that also counts
-//! suspension, for waits and deadlines ([`Clock::boot`]). Tests turn a manual clock.
+//! There are two kinds of time: wall time for claims ([`Clock::now`]), and time since boot, suspension included,
+//! for waits and deadlines ([`Clock::boot`]). Tests advance a manual clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,19 +12,18 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From milliseconds since the Unix epoch.
+    /// Converts milliseconds since the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// From a NumericDate in whole seconds (RFC 7519 §2).
+    /// Converts a NumericDate in whole seconds (RFC 7519 §2).
     #[must_use]
     pub const fn from_secs(secs: i64) -> Self {
         Self(secs.saturating_mul(1000))
     }
 
-    /// Milliseconds since the Unix epoch.
     #[must_use]
     pub const fn millis(self) -> i64 {
         self.0
@@ -43,13 +42,13 @@ impl Timestamp {
         instant.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Reads RFC 3339 of any offset, rounded down to milliseconds. `None` if it is none, or of a year
-    /// that is not written with four digits.
+    /// Parses RFC 3339 with any offset, rounded down to milliseconds. `None` if the text is invalid or the year does
+    /// not have four digits.
     #[must_use]
     pub fn from_rfc3339(text: &str) -> Option<Self> {
         let instant = chrono::DateTime::parse_from_rfc3339(text).ok()?;
-        let written = Self(instant.timestamp_millis());
-        (written.to_rfc3339().len() == "2026-11-20T08:00:00.000Z".len()).then_some(written)
+        let instant = Self(instant.timestamp_millis());
+        (instant.to_rfc3339().len() == "2026-11-20T08:00:00.000Z".len()).then_some(instant)
     }
 
     /// This instant later by `duration`.
@@ -64,7 +63,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis_of(duration)))
     }
 
-    /// Time between this instant and another, whichever is later.
+    /// Absolute difference between two instants.
     #[must_use]
     pub fn distance(self, other: Self) -> Duration {
         Duration::from_millis(self.0.abs_diff(other.0))
@@ -81,11 +80,11 @@ fn millis_of(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Where time comes from.
+/// Source of time: the machine's clocks, or a manual clock in tests.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Source,
-    /// How far wall time is set off, in milliseconds ([`Clock::shift`]).
+    /// Offset of wall time in milliseconds ([`Clock::shift`]).
     shifted: Arc<AtomicI64>,
 }
 
@@ -102,7 +101,7 @@ impl Clock {
         Self::of(Source::System)
     }
 
-    /// A clock that stands still until [`Clock::advance`] turns it.
+    /// A clock that changes only by [`Clock::advance`].
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
         Self::of(Source::Manual(Arc::new(AtomicI64::new(start.millis()))))
@@ -112,20 +111,19 @@ impl Clock {
         Self { source, shifted: Arc::default() }
     }
 
-    /// Turns a manual clock forward; a system clock is left alone.
+    /// Advances a manual clock; has no effect on a system clock.
     pub fn advance(&self, duration: Duration) {
         if let Source::Manual(millis) = &self.source {
             millis.fetch_add(millis_of(duration), Ordering::SeqCst);
         }
     }
 
-    /// Sets wall time off by so many milliseconds, for this clock and its clones; time since boot goes on as before.
-    /// For tests: a process is given another wall time by whatever replaces `clock_gettime`.
+    /// Shifts the wall time of this clock and its clones; time since boot is unaffected. For tests within the
+    /// process; tests of the binary replace `clock_gettime`.
     pub fn shift(&self, millis: i64) {
         self.shifted.fetch_add(millis, Ordering::SeqCst);
     }
 
-    /// Wall time.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     pub fn now(&self) -> Timestamp {
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_as_rfc_3339_writes_it_and_in_no_other_way() {
+    fn time_parses_from_rfc_3339_only() {
         let written = Timestamp::from_millis(1_790_000_000_123).to_rfc3339();
         assert_eq!(Timestamp::from_rfc3339(&written), Some(Timestamp::from_millis(1_790_000_000_123)));
         let elsewhere = Timestamp::from_rfc3339("1970-01-01T02:00:00+02:00");
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_when_turned() {
+    fn manual_clock_changes_only_by_advance() {
         let clock = Clock::manual(Timestamp::from_secs(100));
         let seen_elsewhere = clock.clone();
         clock.advance(Duration::from_secs(5));
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_changes_wall_time_and_leaves_boot_time() {
+    fn shift_changes_wall_time_and_not_boot_time() {
         let clock = Clock::manual(Timestamp::from_secs(100));
         clock.clone().shift(-7_000);
         assert_eq!((clock.now(), clock.boot()), (Timestamp::from_secs(93), Duration::from_secs(100)));

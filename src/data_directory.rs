@@ -1,6 +1,6 @@
-//! The data directory before anything is opened in it: it is its owner's alone, and it belongs to
-//! one mode for ever. In development mode everybody may do everything, so neither may data made
-//! there be trusted in production, nor production's data be opened there.
+//! Checks of the data directory before it is opened: only its owner has access, and it belongs to one mode for good.
+//! In development mode no caller is authenticated, so development data must not be trusted in production, and
+//! production data must not be opened in development.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster;
 
-/// Holds the mode's name.
+/// File with the name of the mode.
 const MODE_FILE: &str = "mode";
 
-/// What a data directory is for.
+/// Mode that the data of a directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Callers are authenticated.
     Production,
-    /// Everybody on the machine may do everything.
+    /// No caller is authenticated.
     Development,
 }
 
@@ -30,53 +30,51 @@ impl Mode {
     }
 }
 
-/// Why a directory is not used.
+/// Reason why a directory is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be made, read or written.
+    /// It cannot be created, read or written.
     #[error("data directory {}: {source}", path.display())]
     Unusable {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Others may read or write what is in it, signing keys among it.
-    #[error("data directory {}: mode {mode:o} lets others in; make it 0700", path.display())]
+    /// Other users have access to it, and thereby to signing keys.
+    #[error("data directory {}: mode {mode:o} gives other users access; set it to 0700", path.display())]
     OpenToOthers {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits.
         mode: u32,
     },
-    /// There is data, and nothing says of which mode.
-    #[error("{}: is missing beside the data, so its mode is not known; write production or development into it, whichever the data is, and start again", path.display())]
+    /// There is data, but no mode file.
+    #[error("{}: missing beside the data, so the mode of the data is unknown; write production or development into it, whichever the data is, and start again", path.display())]
     NoMode {
-        /// Where it should be.
+        /// Path of the missing file.
         path: PathBuf,
     },
-    /// The file of the mode holds no mode: it was damaged.
-    #[error("{}: names no mode; write production or development into it, whichever the data is, and start again", path.display())]
+    /// The mode file names no mode.
+    #[error("{}: does not name a mode; write production or development into it, whichever the data is, and start again", path.display())]
     UnknownMode {
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It belongs to the other mode.
+    /// The data belongs to the other mode.
     #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.as_str())]
     OtherMode {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// What its file says.
+        /// Content of the mode file.
         found: String,
-        /// What was configured.
+        /// Configured mode.
         wanted: Mode,
     },
 }
 
-/// Makes the directory if it is not there, and refuses it if it is another's.
-///
-/// # Errors
-/// As [`Error`] says; of what was there before, nothing was changed then.
+/// Creates the directory if it is missing, and checks its permissions and mode. Existing files are not changed if
+/// it is refused.
 pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     fs::DirBuilder::new()
@@ -93,7 +91,7 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     let found = match fs::read(&file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Data that lost its mode may be production's: nobody guesses.
+            // Data without a mode file may be production data.
             if path.join("raft").exists() {
                 return Err(Error::NoMode { path: file });
             }
@@ -123,19 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn production_data_is_never_opened_for_everybody_nor_the_other_way_round() {
+    fn data_of_the_other_mode_is_refused() {
         for (first, second) in [(Mode::Production, Mode::Development), (Mode::Development, Mode::Production)]
         {
             let (_outer, path) = directory();
             prepare(&path, first).expect("new");
-            prepare(&path, first).expect("the same again");
+            prepare(&path, first).expect("same mode");
             let refused = prepare(&path, second).expect_err("the other mode");
             assert!(matches!(refused, Error::OtherMode { .. }), "{refused}");
         }
     }
 
     #[test]
-    fn data_that_lost_its_mode_is_opened_in_neither() {
+    fn data_without_a_mode_file_is_refused_in_both_modes() {
         let (_outer, path) = directory();
         prepare(&path, Mode::Production).expect("new");
         fs::remove_file(path.join(MODE_FILE)).expect("removed");
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_is_not_known_is_refused() {
+    fn unknown_mode_is_refused() {
         let (_outer, path) = directory();
         prepare(&path, Mode::Production).expect("new");
         for text in ["", "eevelopment", "production development"] {
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_enter_is_refused() {
+    fn directory_with_access_for_others_is_refused() {
         for mode in [0o750, 0o701, 0o777] {
             let (_outer, path) = directory();
             fs::create_dir(&path).expect("directory");

@@ -1,7 +1,7 @@
-//! Names of things: trust domains, workload identifiers, digests, log positions.
+//! Identifiers: trust domains, workload identifiers, digests of facts, log positions.
 //!
-//! Identifiers are compared byte for byte, never by prefix and never after decoding (WIMSE
-//! identifier §4; contract §3). Parsing is the only way to make one.
+//! Identifiers are compared byte for byte, never by prefix and never after decoding (WIMSE identifier §4;
+//! contract §3). Parsing is the only way to construct one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::limits;
 
-/// Why a name was refused.
+/// Reason why an identifier is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A trust domain is 1 to 255 of `[a-z0-9._-]` (SPIFFE-ID §2.1).
@@ -84,8 +84,8 @@ impl WorkloadId {
         &self.trust_domain
     }
 
-    /// Whether it has the form that this fabric gives to the agents of `trust_domain`, which is reserved to
-    /// them: `<scheme>://<trust domain>/agent/…` (contract §4).
+    /// Whether it has the form that is reserved for agents of `trust_domain`:
+    /// `<scheme>://<trust domain>/agent/…` (contract §4).
     #[must_use]
     pub fn is_agent_of(&self, trust_domain: &TrustDomain) -> bool {
         let path = self.text.splitn(4, '/').nth(3).unwrap_or_default();
@@ -119,7 +119,7 @@ impl fmt::Display for WorkloadId {
     }
 }
 
-/// Whether `text` may stand between two slashes of a workload identifier (SPIFFE-ID §2.2).
+/// Whether `text` is a valid path segment of a workload identifier (SPIFFE-ID §2.2).
 #[must_use]
 pub fn is_path_segment(text: &str) -> bool {
     !text.is_empty()
@@ -128,7 +128,7 @@ pub fn is_path_segment(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
 }
 
-/// What a [`Digest128`] was taken of. The number is part of the digest and never changes.
+/// Kind of the value under a [`Digest128`]. The number is part of the digest and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DigestKind {
@@ -148,19 +148,19 @@ pub enum DigestKind {
     IdempotencyKey = 7,
     /// The body of a request that carried an `Idempotency-Key`.
     RequestBody = 8,
-    /// An execution-scoped token, spent by its first verification.
+    /// An execution-scoped token, used up by its first verification.
     Execution = 9,
     /// A tool, by its `tool_id`.
     Tool = 10,
     /// A security event token, by `jti`.
     Signal = 11,
-    /// A family of events; the issuer is that of the signals.
+    /// A family of security events; the issuer is that of the signals.
     SignalFamily = 12,
     /// The claims of a security event token, as canonical JSON.
     SignalContent = 13,
-    /// A family of identity tokens, by the part of `jti` that they share.
+    /// A family of identity tokens, by the part of `jti` that its tokens share.
     TokenFamily = 14,
-    /// A caller, of whose requests something is remembered.
+    /// A caller, as the owner of rows under a quota.
     Owner = 15,
 }
 
@@ -218,13 +218,13 @@ impl fmt::Debug for Digest128 {
     }
 }
 
-/// A cluster's life between two bootstraps or restores: 128 random bits. Log indexes of different
-/// incarnations are never compared.
+/// Identity of one life of the cluster, from one bootstrap or restore to the next: 128 random bits. Log indexes of
+/// different incarnations are never compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Incarnation([u8; 16]);
 
 impl Incarnation {
-    /// From its raw bytes, which the caller drew at random.
+    /// From raw bytes, which the caller has drawn at random.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -249,10 +249,10 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// A place in the replicated log, written `<incarnation>-<index>` (claim `idx`, contract §3).
+/// A position in the replicated log, written `<incarnation>-<index>` (claim `idx`, contract §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPosition {
-    /// Which life of the cluster the index belongs to.
+    /// Incarnation that the index belongs to.
     pub incarnation: Incarnation,
     /// The log index.
     pub index: u64,
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_both_schemes_of_a_workload_identifier() {
+    fn workload_id_of_either_scheme_is_accepted() {
         for text in ["wimse://trust.example.com/ns/prod/sa/web", "spiffe://trust.example.com/web"] {
             let id: WorkloadId = text.parse().expect("well formed");
             assert_eq!(id.as_str(), text);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_every_second_spelling_of_a_workload_identifier() {
+    fn alternative_spelling_of_a_workload_id_is_refused() {
         for text in [
             "",
             "wimse://trust.example.com",
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_facts_share_a_digest_by_shifting_bytes_between_fields() {
+    fn bytes_shifted_between_fields_change_the_digest() {
         let one = Digest128::of(DigestKind::Subject, b"ab", b"c");
         assert_ne!(one, Digest128::of(DigestKind::Subject, b"a", b"bc"));
         assert_ne!(one, Digest128::of(DigestKind::Client, b"ab", b"c"));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_position_survives_its_text_form() {
+    fn log_position_round_trips_through_text() {
         let position = LogPosition { incarnation: Incarnation([7; 16]), index: 42 };
         assert_eq!(position.to_string().parse(), Ok(position));
         for text in
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_at_its_longest_is_accepted_and_one_byte_longer_refused() {
+    fn identifier_over_the_length_limit_is_refused() {
         let trust_domain = |bytes: usize| "a".repeat(bytes).parse::<TrustDomain>();
         assert!(trust_domain(limits::TRUST_DOMAIN_BYTES_MAX).is_ok());
         assert_eq!(trust_domain(limits::TRUST_DOMAIN_BYTES_MAX + 1), Err(Error::TrustDomain));

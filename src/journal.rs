@@ -1,12 +1,11 @@
-//! Files of records that are kept until they are somewhere else: written before somebody is answered,
-//! read once, removed. Nothing here knows what a record means.
+//! Files of records that are written before a request is answered, read once and removed after shipping. The meaning
+//! of a record is not known here.
 //!
-//! A directory (0700) of segments (0600), named by their numbers without gaps. What was appended survives
-//! the end of the process, because it is in the system's cache; nothing is synced, so that a power cut may
-//! take the last of it.
+//! A directory (0700) of segments (0600), named by consecutive numbers. An appended record survives the end of the
+//! process, because it is in the page cache; nothing is synced, so a power failure may lose the last records.
 //!
-//! Record: `[length: 4][crc32c of the length: 4][crc32c of the payload: 4][payload]`, big endian. The length
-//! has a checksum of its own, so that a flipped bit in it does not look like a record that was cut short.
+//! Record: `[length: 4][crc32c of the length: 4][crc32c of the payload: 4][payload]`, big endian. The length has a
+//! checksum of its own, so that a flipped bit in it does not look like a torn tail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,9 +17,9 @@ use bytes::Bytes;
 
 const HEADER_BYTES: usize = 12;
 
-/// Adds a record to what is going to be appended.
+/// Adds a framed record to `buffer`.
 pub fn frame(buffer: &mut Vec<u8>, record: &[u8]) {
-    // Records are far smaller than 4 GiB; a longer one would be read as damage.
+    // Records are far smaller than 4 GiB; a longer one would be read as corruption.
     let length = u32::try_from(record.len()).unwrap_or(u32::MAX).to_be_bytes();
     buffer.extend_from_slice(&length);
     buffer.extend_from_slice(&crc32c::crc32c(&length).to_be_bytes());
@@ -28,13 +27,12 @@ pub fn frame(buffer: &mut Vec<u8>, record: &[u8]) {
     buffer.extend_from_slice(record);
 }
 
-/// What a segment holds.
+/// Contents of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The records that can be read, in order.
     pub records: Vec<Bytes>,
-    /// How many bytes of it are something else. A last record that was cut short is not counted: nobody
-    /// was answered for it.
+    /// Number of bytes that belong to no valid record. A torn tail is not counted: its request was not answered.
     pub damaged_bytes: usize,
     /// The size of the file.
     pub bytes: u64,
@@ -44,27 +42,27 @@ pub struct Contents {
 #[derive(Clone, Debug)]
 pub struct Directory(Arc<Path>);
 
-/// A directory as it was found.
+/// Result of [`Directory::open`].
 #[derive(Debug)]
 pub struct Opened {
     /// The directory.
     pub directory: Directory,
     /// The last segment in it; `done` if there is none.
     pub last: u64,
-    /// How many segments were not where the numbers of the others say.
+    /// Number of segments missing between the others.
     pub missing: u64,
 }
 
 impl Directory {
-    /// Opens the directory, which is made if it is not there. Segments up to `done` are somewhere else
-    /// already, and are removed; the others are numbered from `done` on.
+    /// Opens the directory, which is created if it is missing. Segments up to `done` are shipped already and are
+    /// removed; the others are renumbered from `done` on.
     ///
     /// # Errors
-    /// If the disk refuses, or others may read the directory.
+    /// The disk fails, or other users may read the directory.
     pub fn open(path: &Path, done: u64) -> io::Result<Opened> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-            return Err(io::Error::other("the directory lets others in; make it 0700"));
+            return Err(io::Error::other("the directory gives other users access; set it to 0700"));
         }
         let directory = Self(path.into());
         let (mut last, mut missing) = (done, 0);
@@ -72,7 +70,7 @@ impl Directory {
         for number in directory.numbers()? {
             if number <= done || directory.read(number)?.is_empty() {
                 directory.remove(number)?;
-                // Of one that holds nothing, nothing is missing.
+                // An empty segment is not missing.
                 expected = expected.max(number.saturating_add(1));
                 continue;
             }
@@ -80,14 +78,14 @@ impl Directory {
             expected = number.saturating_add(1);
             last += 1;
             if number != last {
-                // Each number below it is free by now.
+                // Every lower number is free by now.
                 fs::rename(directory.path(number), directory.path(last))?;
             }
         }
         Ok(Opened { directory, last, missing })
     }
 
-    /// The numbers of the segments that are there, in order.
+    /// Numbers of the existing segments, in order.
     fn numbers(&self) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for item in fs::read_dir(&self.0)? {
@@ -102,19 +100,12 @@ impl Directory {
         self.0.join(number.to_string())
     }
 
-    /// What a segment holds.
-    ///
-    /// # Errors
-    /// If it cannot be read at all.
     pub fn read(&self, number: u64) -> io::Result<Contents> {
         Ok(parse(&Bytes::from(fs::read(self.path(number))?)))
     }
 
-    /// Puts a segment that cannot be read out of the way, for somebody to look at, if it is there. Its name
-    /// is no number any more.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Renames a segment that cannot be read to `unreadable-<number>`, for the operator to examine. No error if it does
+    /// not exist.
     pub fn set_aside(&self, number: u64) -> io::Result<()> {
         match fs::rename(self.path(number), self.0.join(format!("unreadable-{number}"))) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -122,10 +113,7 @@ impl Directory {
         }
     }
 
-    /// Removes a segment, if it is there.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Removes a segment. No error if it does not exist.
     pub fn remove(&self, number: u64) -> io::Result<()> {
         match fs::remove_file(self.path(number)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -144,7 +132,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Writer {
     directory: Directory,
-    /// The segment that is, or will be, appended to.
+    /// Number of the current segment; its file is created by the first append.
     number: u64,
     open: Option<Segment>,
 }
@@ -152,35 +140,33 @@ pub struct Writer {
 #[derive(Debug)]
 struct Segment {
     file: File,
-    /// Whole records.
+    /// Size of the whole records.
     bytes: u64,
-    /// Whether there may be more in the file than that.
+    /// Whether the file may end with a part of a record.
     is_torn: bool,
 }
 
 impl Writer {
-    /// Appends to a new segment behind `last`.
+    /// Appends to a new segment after `last`.
     #[must_use]
     pub fn behind(directory: Directory, last: u64) -> Self {
         Self { directory, number: last.saturating_add(1), open: None }
     }
 
-    /// The segment that the next records go to.
+    /// Number of the segment that the next append goes to.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// How much is in it.
+    /// Size of the current segment.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |segment| segment.bytes)
     }
 
-    /// Appends what [`frame`] made, in one write. It survives the end of the process once this returns.
-    ///
-    /// # Errors
-    /// If the disk refuses. Nothing was appended then.
+    /// Appends the output of [`frame`] in one write. It survives the end of the process once this returns. On error,
+    /// no record was appended.
     pub fn append(&mut self, framed: &[u8]) -> io::Result<()> {
         let segment = if let Some(segment) = &mut self.open {
             segment
@@ -189,11 +175,11 @@ impl Writer {
             let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
             self.open.insert(Segment { file, bytes: 0, is_torn: false })
         };
-        // Else what comes now would stand behind a piece of what was refused.
+        // Without this, the records would follow a part of a failed append.
         segment.mend()?;
         if let Err(error) = segment.file.write_all(framed) {
             segment.is_torn = true;
-            // If this fails too, the next one tries again.
+            // If this fails too, the next append tries again.
             drop(segment.mend());
             return Err(error);
         }
@@ -201,11 +187,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the segment: it changes no more, and what comes next goes to another. Answers the last one
-    /// that has ended.
+    /// Closes the current segment, so that the next append starts another. Returns the number of the last closed one.
     ///
     /// # Errors
-    /// If there is a piece of a record at its end that the disk does not take away.
+    /// The segment ends with a part of a record, and truncating that failed.
     pub fn seal(&mut self) -> io::Result<u64> {
         if let Some(segment) = &mut self.open {
             segment.mend()?;
@@ -237,7 +222,7 @@ enum Read {
 fn parse(file: &Bytes) -> Contents {
     let mut contents = Contents { records: Vec::new(), damaged_bytes: 0, bytes: file.len() as u64 };
     let mut rest = file.clone();
-    // A power cut may leave zeros where a file had grown already.
+    // A power failure may leave zeros where the file had grown already.
     let zeros = file.iter().rev().take_while(|byte| **byte == 0).count();
     while !rest.is_empty() {
         match record(&rest) {
@@ -247,7 +232,7 @@ fn parse(file: &Bytes) -> Contents {
             }
             Read::CutShort => break,
             Read::Damaged if rest.len() <= zeros => break,
-            // What follows a damaged record begins where one can be read again.
+            // Reading resumes after a damaged record at the next byte where a valid record begins.
             Read::Damaged => {
                 rest = rest.slice(1..);
                 contents.damaged_bytes += 1;
@@ -310,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_in_the_order_in_which_they_were_appended() {
+    fn records_are_read_in_the_order_of_their_appends() {
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
         let mut writer = Writer::behind(directory.clone(), last);
-        assert_eq!(writer.seal().expect("seal"), 0, "there is nothing to end");
+        assert_eq!(writer.seal().expect("seal"), 0, "nothing to close");
         writer.append(&framed(&["a", "", "bc"])).expect("append");
         writer.append(&framed(&["d"])).expect("append");
         assert_eq!((writer.seal().expect("seal"), writer.number(), writer.bytes()), (1, 2, 0));
@@ -326,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_cut_short_at_any_byte_hides_nothing_before_it_and_is_no_damage() {
+    fn torn_tail_is_no_corruption() {
         let whole = framed(&["first", "second", "third"]);
         let before_last = framed(&["first", "second"]).len();
         for end in before_last..whole.len() {
@@ -342,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_costs_its_own_record_only_and_is_noticed() {
+    fn flipped_bit_loses_its_own_record_only() {
         let records = ["first", "second", "third"];
         let whole = framed(&records);
         for at in 0..whole.len() {
@@ -359,15 +344,15 @@ mod tests {
     }
 
     #[test]
-    fn many_zeros_before_something_else_are_read_once() {
-        // Looked through again from each byte on, these would take hours.
+    fn zeros_before_a_record_are_read_in_linear_time() {
+        // Counting the zeros anew from each byte would take hours.
         let bytes = [&vec![0; 4 * 1024 * 1024][..], &framed(&["last"])].concat();
         let contents = parsed(&bytes);
         assert_eq!((texts(&contents), contents.damaged_bytes), (vec!["last".into()], 4 * 1024 * 1024));
     }
 
     #[test]
-    fn a_segment_set_aside_is_kept_and_counts_no_more() {
+    fn unreadable_segment_is_renamed_and_retained() {
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
         let mut writer = Writer::behind(directory.clone(), last);
@@ -379,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_or_empty_is_removed_and_the_rest_is_numbered_without_gaps() {
+    fn done_and_empty_segments_are_removed_others_renumbered() {
         let (_outer, path) = directory();
         fs::DirBuilder::new().mode(0o700).create(&path).expect("directory");
         for (number, text) in [(1, "old"), (2, "old"), (3, ""), (4, "a"), (10, "b")] {
@@ -388,7 +373,7 @@ mod tests {
         }
         fs::write(path.join("other"), "kept").expect("file");
         let Opened { directory, last, missing } = Directory::open(&path, 2).expect("opens");
-        assert_eq!((last, missing), (4, 5), "5 to 9 are gone");
+        assert_eq!((last, missing), (4, 5), "5 to 9 are missing");
         assert_eq!(directory.numbers().expect("numbers"), [3, 4]);
         assert_eq!(texts(&directory.read(3).expect("read")), ["a"]);
         assert_eq!(texts(&directory.read(4).expect("read")), ["b"]);
@@ -396,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_lets_others_in_is_refused() {
+    fn directory_with_access_for_others_is_refused() {
         let (_outer, path) = directory();
         fs::DirBuilder::new().mode(0o700).create(&path).expect("directory");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("mode");
@@ -404,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_a_refused_write_is_taken_away_before_the_next() {
+    fn failed_append_is_truncated_before_the_next() {
         use nix::sys::signal::{SigSet, Signal};
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
         let mut writer = Writer::behind(directory.clone(), last);
         let first = framed(&["first"]);
         writer.append(&first).expect("append");
-        // The system writes up to the limit and refuses the rest, as on a full disk. It would also end
-        // the process, were the signal not held back.
+        // The system writes up to the limit and refuses the rest, as on a full disk. SIGXFSZ would end the process if
+        // it were not blocked.
         SigSet::from(Signal::SIGXFSZ).thread_block().expect("signal");
         let before = getrlimit(Resource::Fsize);
         let most = Rlimit { current: Some(first.len() as u64 + 15), maximum: before.maximum };
@@ -422,7 +407,7 @@ mod tests {
         let refused_again = writer.append(&framed(&["second"]));
         setrlimit(Resource::Fsize, before).expect("limit");
         assert!(refused.is_err() && refused_again.is_err());
-        assert_eq!(after_first, first.len() as u64, "a piece was left");
+        assert_eq!(after_first, first.len() as u64, "truncated");
         writer.append(&framed(&["fourth"])).expect("append");
         writer.seal().expect("seal");
         let contents = directory.read(1).expect("read");

@@ -1,8 +1,7 @@
-//! The only reader of JSON that came from outside.
+//! The only parser of JSON from outside.
 //!
-//! One reading of every document: duplicate members, trailing data, invalid UTF-8 and nesting
-//! beyond [`limits::JSON_DEPTH_MAX`] are refused before any type is filled (contract §1), so no
-//! two parts of the product can read two meanings into the same bytes.
+//! Duplicate names, trailing data, invalid UTF-8 and nesting deeper than [`limits::JSON_DEPTH_MAX`] are refused
+//! before any type is filled (contract §1), so no two parts of the product can read the same bytes differently.
 
 use std::fmt;
 
@@ -11,29 +10,26 @@ use serde_json::{Map, Value};
 
 use crate::limits;
 
-/// Why a document was refused.
+/// Reason why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// JSON is UTF-8 (RFC 8259 §8.1).
     #[error("body is not UTF-8")]
     NotUtf8,
-    /// Not a JSON document, a duplicate member, trailing data or too deep a nesting.
+    /// Invalid JSON, a duplicate field, trailing data or too deep nesting.
     #[error("body is not acceptable JSON: {0}")]
     Syntax(String),
-    /// A member has a wrong type, is missing, or is not known where unknown members are refused.
+    /// A field is missing, has a wrong type, or is unknown where unknown fields are refused.
     #[error("{path}: {rule}")]
     Member {
-        /// Where, for example `execution_scope.htm`; `body` for the document itself.
+        /// Path of the field, for example `execution_scope.htm`; `body` for the document itself.
         path: String,
-        /// What the rule is.
+        /// The rule that it breaks.
         rule: String,
     },
 }
 
-/// Reads a document into a value, strictly.
-///
-/// # Errors
-/// As [`Error`] says.
+/// Parses a document strictly.
 pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
     let text = std::str::from_utf8(bytes).map_err(|_| Error::NotUtf8)?;
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -44,37 +40,28 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Reads a document that must be an object into `T`, strictly; an error names the member and the rule. A struct
-/// could be filled from an array as well, member by member.
-///
-/// # Errors
-/// As [`Error`] says.
+/// Parses a document that must be an object into `T`, strictly; an error names the field and the rule. Without the
+/// check for an object, an array would fill a struct too, by position.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     from_value(Value::Object(parse_object(bytes)?))
 }
 
-/// Reads a document that must be an object, strictly.
-///
-/// # Errors
-/// As [`Error`] says.
+/// Parses a document that must be an object, strictly.
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     match parse(bytes)? {
-        Value::Object(members) => Ok(members),
+        Value::Object(fields) => Ok(fields),
         _ => Err(Error::Member { path: "body".to_owned(), rule: "must be an object".to_owned() }),
     }
 }
 
-/// Fills `T` from a value that [`parse`] returned; an error names the member and the rule.
-///
-/// # Errors
-/// [`Error::Member`].
+/// Fills `T` from a value that [`parse`] returned; an error is an [`Error::Member`].
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         Error::Member {
             path: match path.as_str() {
                 "." => "body".to_owned(),
-                long if long.len() > NAME_SHOWN_BYTES_MAX => "a member".to_owned(),
+                long if long.len() > NAME_SHOWN_BYTES_MAX => "a field".to_owned(),
                 _ => path,
             },
             rule: without_value(&error.inner().to_string()),
@@ -82,28 +69,28 @@ pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     })
 }
 
-/// serde's message without the value it repeats, which may be a token in the wrong place.
+/// serde's message without the value that it repeats: a misplaced token must not appear in an error.
 fn without_value(rule: &str) -> String {
     let repeats_a_value = ["invalid type: ", "invalid value: ", "invalid length "];
-    let names_a_member = ["unknown field ", "unknown variant "];
+    let names_a_field = ["unknown field ", "unknown variant "];
     let begins = |with: &[&str]| with.iter().any(|words| rule.starts_with(words));
     match rule.rsplit_once(", expected ") {
         Some((_, expected)) if begins(&repeats_a_value) => format!("must be {expected}"),
         Some((_, expected))
-            if begins(&names_a_member) && rule.len() - expected.len() > NAME_SHOWN_BYTES_MAX =>
+            if begins(&names_a_field) && rule.len() - expected.len() > NAME_SHOWN_BYTES_MAX =>
         {
-            format!("unknown member, expected {expected}")
+            format!("unknown field, expected {expected}")
         }
         _ => rule.to_owned(),
     }
 }
 
-/// A longer name of a member is not repeated: it may be a token in the wrong place.
+/// Maximum length of a field name in an error; a longer one may be a misplaced token.
 const NAME_SHOWN_BYTES_MAX: usize = 64;
 
-/// The canonical text of a value (JSON Canonicalization Scheme, RFC 8785). Two documents with the same members have
-/// the same text, in whatever order and spelling they were written. As RFC 8785 §3.2.2.3 demands, every number is
-/// taken for an IEEE 754 double: integers beyond 2^53 that round to the same double have the same text.
+/// The canonical text of a value (JSON Canonicalization Scheme, RFC 8785): equal for documents with the same fields,
+/// regardless of their order and escapes. As RFC 8785 §3.2.2.3 requires, every number is an IEEE 754 double:
+/// integers beyond 2^53 that round to the same double have the same text.
 #[must_use]
 pub fn canonical(value: &Value) -> String {
     let mut text = String::new();
@@ -111,7 +98,7 @@ pub fn canonical(value: &Value) -> String {
     text
 }
 
-/// The depth of a value that [`parse`] returned is bounded, so this recursion is.
+// Recursion is bounded: so is the depth of a value that [`parse`] returned.
 fn write_canonical(value: &Value, text: &mut String) {
     match value {
         Value::Number(number) => text.push_str(&canonical_number(number.as_f64().unwrap_or_default())),
@@ -123,12 +110,12 @@ fn write_canonical(value: &Value, text: &mut String) {
             }
             text.push(']');
         }
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            // RFC 8785 §3.2.3: by UTF-16 code units, which is not the order of the UTF-8 bytes.
-            members.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            // RFC 8785 §3.2.3 sorts by UTF-16 code units, which is not the order of UTF-8 bytes.
+            fields.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
             text.push('{');
-            for (at, (name, value)) in members.into_iter().enumerate() {
+            for (at, (name, value)) in fields.into_iter().enumerate() {
                 text.push_str(if at > 0 { "," } else { "" });
                 write_canonical(&Value::from(name.as_str()), text);
                 text.push(':');
@@ -136,7 +123,7 @@ fn write_canonical(value: &Value, text: &mut String) {
             }
             text.push('}');
         }
-        // serde_json escapes exactly what RFC 8785 §3.2.2.2 demands.
+        // serde_json escapes exactly what RFC 8785 §3.2.2.2 requires.
         Value::Null | Value::Bool(_) | Value::String(_) => text.push_str(&value.to_string()),
     }
 }
@@ -146,8 +133,8 @@ fn canonical_number(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }
-    // The shortest digits that read back as this number: `d.ddde-x`. If two are equally close, ECMAScript takes the even
-    // one, as an exact precision does here.
+    // The shortest digits that parse to this number: `d.ddde-x`. Of two equally close, ECMAScript takes the even one,
+    // which formatting with an exact precision yields.
     let shortest = format!("{:e}", number.abs());
     let decimals = shortest.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count() - 1;
     let even = format!("{:.decimals$e}", number.abs());
@@ -156,7 +143,7 @@ fn canonical_number(number: f64) -> String {
     let digits = mantissa.replace('.', "");
     let exponent: i32 = exponent.parse().unwrap_or_default();
     let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or_default());
-    // Digits before the decimal point.
+    // Number of digits before the decimal point.
     let whole = usize::try_from(exponent + 1).unwrap_or_default();
     let text = match exponent {
         0..=20 if digits.len() <= whole => {
@@ -236,19 +223,19 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
+        let mut fields = Map::new();
         while let Some(name) = access.next_key::<String>()? {
             let value = access.next_value_seed(self.inner()?)?;
-            if members.contains_key(&name) {
+            if fields.contains_key(&name) {
                 return Err(A::Error::custom(if name.len() > NAME_SHOWN_BYTES_MAX {
-                    "duplicate member".to_owned()
+                    "duplicate field".to_owned()
                 } else {
-                    format!("duplicate member {name:?}")
+                    format!("duplicate field {name:?}")
                 }));
             }
-            members.insert(name, value);
+            fields.insert(name, value);
         }
-        Ok(Value::Object(members))
+        Ok(Value::Object(fields))
     }
 }
 
@@ -264,18 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_duplicate_member_at_any_depth() {
-        assert!(refusal(r#"{"a":1,"a":1}"#).starts_with("duplicate member \"a\""));
-        assert!(refusal(r#"[{"x":{"a":1,"\u0061":2}}]"#).starts_with("duplicate member \"a\""));
+    fn duplicate_field_at_any_depth_is_refused() {
+        assert!(refusal(r#"{"a":1,"a":1}"#).starts_with("duplicate field \"a\""));
+        assert!(refusal(r#"[{"x":{"a":1,"\u0061":2}}]"#).starts_with("duplicate field \"a\""));
     }
 
     #[test]
-    fn refuses_trailing_data() {
+    fn trailing_data_is_refused() {
         assert!(refusal("{} {}").contains("trailing"));
     }
 
     #[test]
-    fn refuses_nesting_beyond_the_limit_and_accepts_it_at_the_limit() {
+    fn nesting_over_the_limit_is_refused() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(limits::JSON_DEPTH_MAX).as_bytes()).is_ok());
         assert!(refusal(&nested(limits::JSON_DEPTH_MAX + 1)).contains("nested deeper"));
@@ -283,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_bytes_that_are_not_utf8() {
+    fn invalid_utf8_is_refused() {
         assert_eq!(parse(b"{\"a\":\"\xff\"}"), Err(Error::NotUtf8));
     }
 
@@ -354,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_member_and_the_rule() {
+    fn wrong_type_names_the_path_of_the_field() {
         #[derive(Debug, serde::Deserialize)]
         struct Inner {
             #[expect(dead_code, reason = "only its type matters")]
@@ -370,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_never_repeats_a_value_or_a_long_name() {
+    fn error_contains_no_value_and_no_long_name() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Scope {

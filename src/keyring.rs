@@ -1,8 +1,8 @@
-//! This node's signing keys: private halves in files, public halves in the replicated state.
+//! Signing keys of this node: private halves in files, public halves in the replicated state.
 //!
-//! A private half never leaves the data directory (directory 0700, files 0600; contract §3, Keys).
-//! Which key signs is decided by the log: the oldest of this node's that may. There are keys for tokens and,
-//! on a node that transmits, keys for security event tokens; neither is ever used for the other.
+//! A private half never leaves the data directory (directory 0700, files 0600; contract §3, Keys). The log decides
+//! which key signs: the oldest active one of this node. There are keys for tokens and, on a node that transmits,
+//! keys for security event tokens; neither is ever used for the other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,84 +27,84 @@ use crate::token::lineage;
 use crate::token::signing_key;
 use crate::token::signing_key::{SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
 
-/// Of a file with a private half, PKCS #8 in DER.
+/// Extension of a file with a private half (PKCS #8 in DER).
 const EXTENSION: &str = "p8";
 
-/// Why the keyring cannot do what was asked.
+/// Reason why an operation of the keyring failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or the directory.
+    /// Access to a file or the directory failed.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A file that others than its owner can read.
+    /// A file to which other users have access.
     #[error("{}: mode {mode:o} is too open, a private key is 0600 in a directory of 0700", path.display())]
     TooOpen {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits.
         mode: u32,
     },
-    /// A file that holds no usable key.
+    /// A file without a usable key.
     #[error(
-        "{}: {source}; put the file back from a copy, or remove it and start again: the node then publishes \
-         another key, and until that is old enough it signs with those that are left",
+        "{}: {source}; restore the file from a copy, or remove it and start again: the node then publishes \
+         another key, and until that key is active it signs with its other keys",
         path.display()
     )]
     Key {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: signing_key::Error,
     },
-    /// A new key could not be made.
-    #[error("generate a signing key: {0}")]
+    /// Generating a key failed.
+    #[error("failed to generate a signing key: {0}")]
     Generate(signing_key::Error),
-    /// The state refused, or could not be written.
+    /// The state refused the write, or could not be written.
     #[error(transparent)]
     State(#[from] state::Error),
-    /// None of this node's keys of an algorithm may sign now.
-    #[error("this node has no {0} signing key that is old enough to sign")]
+    /// No key of this node for an algorithm is active.
+    #[error("this node has no active {0} signing key")]
     NoUsableKey(SigningAlgorithm),
-    /// This node has no keys of an algorithm, and makes none.
+    /// This node has no keys for an algorithm and generates none.
     #[error("this node has no {0} signing keys: it does not transmit security events")]
     DoesNotTransmit(SigningAlgorithm),
 }
 
-/// Makes a key for security event tokens where that holds nobody up: finding two primes takes a tenth of a
-/// second, now and then many.
+/// Generates a key for security event tokens outside the threads that serve requests: finding two primes takes a
+/// tenth of a second, sometimes many.
 pub type MakeSetKey = Arc<
     dyn Fn() -> Pin<Box<dyn Future<Output = Result<SetSigningKey, signing_key::Error>> + Send>> + Send + Sync,
 >;
 
-/// Of each algorithm: one that signs, and its successor.
+/// Keys per algorithm: one that signs, and its successor.
 const KEYS_OF_EACH: usize = 2;
 
-/// The keys of this node. Cheap to clone. What they are good for is judged by elapsed time.
+/// The keys of this node. Cheap to clone. Their states are determined by elapsed time.
 #[derive(Clone)]
 pub struct Keyring {
     directory: Arc<Path>,
     private: Arc<ArcSwap<BTreeMap<String, StoredKey>>>,
     public: Cache<String, Arc<VerifyingKey>>,
     state: State,
-    /// Only of a node that transmits.
+    /// `None` on a node that does not transmit.
     make_set_key: Option<MakeSetKey>,
-    /// The keys of this process that the log does not know yet, whatever became of publishing them. Two who make
-    /// keys at once would each find the same one missing.
+    /// Keys of this process that the log may not know yet, whatever the result of publishing them. The lock makes
+    /// [`Keyring::ensure`] run once at a time: two runs would both find the same key missing.
     unpublished: Arc<Mutex<Vec<StoredKey>>>,
 }
 
 impl Keyring {
-    /// Reads the private halves in `directory`, which is made if it is not there. Keys for security event
-    /// tokens are made with `make_set_key`, and none without it: then the node does not transmit. Those that it
-    /// made when it did stay published until they are retired or tainted.
+    /// Reads the private halves in `directory`, which is created if it is missing. Keys for security event tokens are
+    /// generated with `make_set_key`; a node without it does not transmit. The keys of an earlier life as transmitter
+    /// stay published until they are retired or tainted.
     ///
     /// # Errors
-    /// If a file is not a key, or is open to others.
+    /// A file is not a key, or other users have access to it.
     pub fn open(directory: &Path, state: State, make_set_key: Option<MakeSetKey>) -> Result<Self, Error> {
         let private = read_directory(directory)?;
         Ok(Self {
@@ -117,22 +117,22 @@ impl Keyring {
         })
     }
 
-    /// Sees to it until the node ends that [`Keyring::ensure`] holds: whoever retires or taints a key may go away
-    /// before there is a successor, or it could not be published.
+    /// Runs [`Keyring::ensure`] until the node stops: a request that retires or taints a key may be cancelled before
+    /// the successor is published, or publishing may fail.
     pub async fn keep(self) {
         self.keep_by(tokio::time::interval(limits::SIGNING_KEYS_LOOK_INTERVAL)).await;
     }
 
-    async fn keep_by(self, mut looks: Interval) {
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Whatever is done to a key is told; it is looked at only if it was done to one.
-        let mut told = self.state.feed_end();
+    async fn keep_by(self, mut ticks: Interval) {
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Each change of a key is in the feed; `ensure` runs only if the keys did change.
+        let mut feed_end = self.state.feed_end();
         let mut seen = None;
         loop {
             tokio::select! {
-                _ = looks.tick() => seen = None,
-                changed = told.changed() => if changed.is_err() {
-                    // There is no more state.
+                _ = ticks.tick() => seen = None,
+                changed = feed_end.changed() => if changed.is_err() {
+                    // The state is closed.
                     return std::future::pending().await;
                 },
             }
@@ -144,16 +144,12 @@ impl Keyring {
         }
     }
 
-    /// Makes sure that this node has a key that signs and a successor that ages, for tokens and, if it
-    /// transmits, for security event tokens, and destroys the private halves that have no part in that any
-    /// more.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// Ensures that this node has a key that signs and a pending successor, for tokens and, if it transmits, for
+    /// security event tokens, and deletes the private halves that are neither.
     pub async fn ensure(&self) -> Result<(), Error> {
         let mut unpublished = self.unpublished.lock().await;
         loop {
-            // One may have been published after whoever asked for it went away.
+            // A key may have been published after its request was cancelled.
             unpublished.retain(|key| !self.state.index().signing_keys.contains_key(key.kid()));
             self.destroy_unused(&unpublished)?;
             let Some(lacking) = self.lacking() else { return Ok(()) };
@@ -167,7 +163,7 @@ impl Keyring {
         }
     }
 
-    /// The algorithm of a key that this node needs and has not got.
+    /// The algorithm of a key that this node needs and does not have.
     fn lacking(&self) -> Option<SigningAlgorithm> {
         SigningAlgorithm::ALL.into_iter().find(|&algorithm| {
             let is_needed = algorithm == SigningAlgorithm::Es256 || self.make_set_key.is_some();
@@ -179,8 +175,8 @@ impl Keyring {
         self.own(algorithm).filter(SigningKeyFacts::is_live).count()
     }
 
-    /// A private half that is retired, tainted or unknown to the log never signs again, so that it
-    /// is not kept. One that a crash left before it was published goes the same way.
+    /// Deletes private halves that never sign again: retired, tainted, or unknown to the log because of a crash
+    /// before publication.
     fn destroy_unused(&self, unpublished: &[StoredKey]) -> Result<(), Error> {
         let own = SigningAlgorithm::ALL.into_iter().flat_map(|algorithm| self.own(algorithm));
         let live = own.filter(SigningKeyFacts::is_live).map(|key| key.kid);
@@ -203,7 +199,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// This node's keys that it can sign with by `algorithm`, oldest first.
+    /// This node's keys for `algorithm` with a private half, oldest first.
     fn own(&self, algorithm: SigningAlgorithm) -> impl Iterator<Item = SigningKeyFacts> + use<> {
         let private = self.private.load_full();
         let mut own: Vec<_> = self
@@ -219,10 +215,7 @@ impl Keyring {
         own.into_iter()
     }
 
-    /// The key that signs tokens at `passed`: the oldest that may.
-    ///
-    /// # Errors
-    /// [`Error::NoUsableKey`].
+    /// The key that signs tokens at `passed`: the oldest active one.
     pub fn signing_key(&self, passed: Timestamp) -> Result<Arc<SigningKey>, Error> {
         match self.signs(SigningAlgorithm::Es256, passed) {
             Some(StoredKey::Tokens(key)) => Ok(key),
@@ -230,10 +223,8 @@ impl Keyring {
         }
     }
 
-    /// The key that signs security event tokens at `passed`: the oldest that may.
-    ///
-    /// # Errors
-    /// [`Error::NoUsableKey`], also if this node does not transmit and never did.
+    /// The key that signs security event tokens at `passed`: the oldest active one. [`Error::NoUsableKey`] also if this
+    /// node does not transmit and never did.
     pub fn set_signing_key(&self, passed: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
         match self.signs(SigningAlgorithm::Rs256, passed) {
             Some(StoredKey::Sets(key)) => Ok(key),
@@ -241,7 +232,7 @@ impl Keyring {
         }
     }
 
-    /// The `kid` of the key that signs by `algorithm` at `passed`, if one may.
+    /// The `kid` of the key that signs by `algorithm` at `passed`.
     #[must_use]
     pub fn signing_kid(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> Option<String> {
         self.signs(algorithm, passed).map(|key| key.kid().to_owned())
@@ -253,8 +244,8 @@ impl Keyring {
         private.get(&facts.kid).cloned()
     }
 
-    /// The key of any node of this cluster that signed a token under `kid`, if what it signed may be
-    /// accepted at `passed`. A key for security event tokens verifies no token: nothing it signed is a credential.
+    /// The key of any node of this cluster with this `kid`, if its signatures are accepted at `passed`. A key for
+    /// security event tokens verifies no token: nothing that it signed is a credential.
     #[must_use]
     pub fn verifying_key(&self, kid: &str, passed: Timestamp) -> Option<Arc<VerifyingKey>> {
         let index = self.state.index();
@@ -271,31 +262,31 @@ impl Keyring {
         Some(key)
     }
 
-    /// The public halves of every node's keys that stand in the JWKS at `passed` (RFC 7517 §5).
+    /// The JWK Set of all nodes at `passed` (RFC 7517 §5).
     #[must_use]
     pub fn jwks(&self, passed: Timestamp) -> Value {
         jwks(&self.state, passed)
     }
 
-    /// Retires the key that signs by `algorithm` now in favour of its successor, and publishes the next one.
-    /// Answers the `kid` that was retired.
+    /// Retires the key that signs by `algorithm` in favour of its successor, and publishes the next one. Returns the
+    /// `kid` of the retired key.
     ///
     /// # Errors
-    /// [`state::Error::NoAgedSuccessor`] if the successor is not old enough; [`Error::DoesNotTransmit`] if
-    /// there is nothing to rotate; as [`Error`] says.
+    /// [`state::Error::NoAgedSuccessor`] if the successor is still pending; [`Error::DoesNotTransmit`] if there is no
+    /// key to rotate.
     pub async fn rotate(
         &self,
         algorithm: SigningAlgorithm,
         passed: Timestamp,
         caller: &CallerFacts,
     ) -> Result<String, Error> {
-        // Whatever went wrong after an earlier rotation is made good first.
+        // Completes an earlier rotation first if that failed after its entry.
         self.ensure().await?;
         if self.live(algorithm) == 0 {
             return Err(Error::DoesNotTransmit(algorithm));
         }
         let retired = self.signing_kid(algorithm, passed).ok_or(Error::NoUsableKey(algorithm))?;
-        // The log asks the same of the node; it cannot know which private halves the node has lost.
+        // `apply` checks the same, but cannot know which private halves this node has lost.
         if self.own(algorithm).filter(|key| key.state(passed) == SigningKeyState::Active).count() < 2 {
             return Err(state::Error::NoAgedSuccessor.into());
         }
@@ -304,10 +295,10 @@ impl Keyring {
         Ok(retired)
     }
 
-    /// Taints a key of any node: nothing it signed is accepted any more.
+    /// Taints a key of any node: none of its signatures is accepted any more.
     ///
     /// # Errors
-    /// [`state::Error::UnknownSigningKey`]; as [`Error`] says.
+    /// [`state::Error::UnknownSigningKey`].
     pub async fn taint(&self, kid: &str, iss: &str, caller: &CallerFacts) -> Result<(), Error> {
         let state = self.state.on_behalf_of(caller);
         state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
@@ -315,15 +306,15 @@ impl Keyring {
         Ok(())
     }
 
-    /// Replaces a key of this node that signs no more. What was asked for stands already: a successor that
+    /// Replaces a retired or tainted key of this node. The change that caused it is applied already: a successor that
     /// cannot be published now is published later by [`Keyring::keep`].
     pub async fn ensure_later(&self) {
         if let Err(error) = self.ensure().await {
-            tracing::error!(%error, "publish a successor of the signing key");
+            tracing::error!(%error, "failed to publish a successor of the signing key");
         }
     }
 
-    /// A key whose private half is on disk: the log says only then that it exists.
+    /// Generates a key. Its private half is on disk before the log learns of the key.
     async fn make(
         &self,
         algorithm: SigningAlgorithm,
@@ -351,7 +342,7 @@ impl Keyring {
     }
 }
 
-/// The public halves of every node's keys that stand in the JWKS at `passed` (RFC 7517 §5).
+/// The JWK Set of all nodes at `passed` (RFC 7517 §5).
 #[must_use]
 pub fn jwks(state: &State, passed: Timestamp) -> Value {
     let index = state.index();
@@ -367,7 +358,7 @@ pub fn jwks(state: &State, passed: Timestamp) -> Value {
 fn read_directory(directory: &Path) -> Result<BTreeMap<String, StoredKey>, Error> {
     let file_error = |source| Error::File { path: directory.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file_error)?;
-    // Or a power cut takes the keys that the log has published.
+    // Without this sync, a power failure may remove keys that the log has published.
     crate::cluster::sync_name_of(directory).map_err(file_error)?;
     check_mode(directory)?;
     let mut private = BTreeMap::new();
@@ -390,13 +381,14 @@ fn check_mode(path: &Path) -> Result<(), Error> {
     if mode & 0o077 == 0 { Ok(()) } else { Err(Error::TooOpen { path: path.to_owned(), mode }) }
 }
 
-/// A crash leaves the whole file or none that counts as a key. A disk that is slow to sync holds up no requests.
+/// A crash leaves either the whole file or none with the extension of a key. Asynchronous, so that a slow disk blocks
+/// no requests.
 async fn write_private(path: &Path, der: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut options = tokio::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh).await?;
     file.write_all(der).await?;
-    // What the write came to is said here only.
+    // tokio reports the result of a write at the next flush.
     file.flush().await?;
     file.sync_all().await?;
     tokio::fs::rename(&fresh, path).await?;
@@ -424,7 +416,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    /// A keyring of this node that makes its keys for events with `make`.
+    /// A keyring that generates its keys for security events with `make`.
     fn keyring_with(
         node: &Core,
         make: impl Fn() -> Result<SetSigningKey, signing_key::Error> + Send + Sync + 'static,
@@ -433,34 +425,34 @@ mod tests {
         Keyring::open(&node.place.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
     }
 
-    /// Until this node has as many keys as it needs, of those that are not `but`.
+    /// Waits until this node has the keys it needs, none of them `but`.
     async fn until_replaced(keyring: &Keyring, algorithm: SigningAlgorithm, but: &str) {
-        let mut told = keyring.state.feed_end();
+        let mut feed_end = keyring.state.feed_end();
         while keyring.live(algorithm) < KEYS_OF_EACH || keyring.live_kids(algorithm).contains(&but.to_owned())
         {
-            told.changed().await.expect("it goes on");
+            feed_end.changed().await.expect("state is open");
         }
     }
 
-    /// The successor of a tainted key was made by the request that tainted it: if that went away, the node had one
-    /// key left, and the next taint left it with none for ten minutes.
+    /// The successor of a tainted key was generated by the request that tainted it: if that was cancelled, the node
+    /// had one key left, and the next taint left it with none for ten minutes.
     #[tokio::test]
-    async fn a_key_has_a_successor_though_whoever_tainted_it_went_away() {
+    async fn key_tainted_by_a_cancelled_request_gets_a_successor() {
         let node = Core::start(NOW).await;
         let keyring = keyring_with(&node, SetSigningKey::generate);
         keyring.ensure().await.expect("keys");
         for algorithm in SigningAlgorithm::ALL {
             let kid = keyring.live_kids(algorithm).remove(0);
             let tainted = async {
-                // All that is left of the request is its entry.
+                // A cancelled request leaves only its entry.
                 let digest = lineage::signing_key("https://f", &kid);
                 node.state.as_node().taint_signing_key(kid.clone(), digest).await.expect("tainted");
                 until_replaced(&keyring, algorithm, &kid).await;
             };
             tokio::select! {
-                // It has had its first look before the key is tainted.
+                // The first run of `ensure` comes before the taint.
                 biased;
-                () = keyring.clone().keep() => panic!("it ended"),
+                () = keyring.clone().keep() => panic!("ended"),
                 () = tainted => {}
             }
         }
@@ -469,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_successor_that_could_not_be_written_is_made_a_minute_later() {
+    async fn failed_generation_of_a_successor_is_retried() {
         let node = Core::start(NOW).await;
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
@@ -479,18 +471,18 @@ mod tests {
         });
         assert!(matches!(keyring.ensure().await, Err(Error::Generate(_))));
         tokio::select! {
-            () = keyring.clone().keep_by(tokio::time::interval(Duration::from_millis(1))) => panic!("it ended"),
+            () = keyring.clone().keep_by(tokio::time::interval(Duration::from_millis(1))) => panic!("ended"),
             () = until_replaced(&keyring, RS256, "none") => {}
         }
-        assert_eq!(calls.load(Ordering::SeqCst), 5, "it failed three times and made two");
+        assert_eq!(calls.load(Ordering::SeqCst), 5, "three failures, two keys");
         drop(keyring);
         node.end().await;
     }
 
-    /// As a request does that goes away while its key is published: the log may know the key a moment later, and then
-    /// its other half must not be gone.
+    /// Simulates a request that is cancelled while its key is being published: the log may learn of the key later, so
+    /// its private half must not be deleted.
     #[tokio::test]
-    async fn a_key_that_may_be_published_yet_is_kept_and_no_other_is_made() {
+    async fn unpublished_key_is_retained_and_reused() {
         let node = Core::start(NOW).await;
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
@@ -498,7 +490,7 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             SetSigningKey::generate()
         });
-        // The log takes none beyond its limit, which the two for tokens do not reach.
+        // Fills the log's limit except for the two token keys.
         let others = (0..limits::SIGNING_KEYS_MAX - KEYS_OF_EACH)
             .map(|at| node.state.publish_signing_key(format!("other-{at}"), "{}".to_owned(), RS256));
         for published in join_all(others).await {
@@ -508,7 +500,7 @@ mod tests {
             assert!(matches!(keyring.ensure().await, Err(Error::State(_))));
         }
         assert_eq!(calls.load(Ordering::SeqCst), 1);
-        let made = keyring.unpublished.lock().await.first().expect("it is kept").kid().to_owned();
+        let made = keyring.unpublished.lock().await.first().expect("retained").kid().to_owned();
         assert!(keyring.directory.join(format!("{made}.{EXTENSION}")).exists());
         drop(keyring);
         node.end().await;

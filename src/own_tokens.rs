@@ -1,5 +1,5 @@
-//! This fabric's own tokens when somebody presents them: as the credential of an exchange, as the bearer
-//! of a request, or to a tool. One place for what they are judged by.
+//! Verification of this fabric's own tokens: as the credential of an exchange, as the bearer token of a request, or
+//! at a tool.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::token::key_set::VerifyingKey;
 use crate::token::signature_cache::SignatureCache;
 use crate::token::{self, CertificateDigest};
 
-/// What is needed to judge one of our own tokens. Cheap to clone.
+/// Verifies our own tokens. Cheap to clone.
 #[derive(Clone)]
 pub struct OwnTokens(Arc<Parts>);
 
@@ -26,14 +26,13 @@ pub struct Parts {
     pub trust_domains: Vec<TrustDomain>,
     /// Every node's published keys.
     pub keyring: Keyring,
-    /// What is revoked, and elapsed time.
+    /// Revocations and elapsed time.
     pub state: State,
-    /// Signatures verified before.
+    /// Cache of verified signatures.
     pub signatures: SignatureCache,
 }
 
 impl OwnTokens {
-    /// From its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
@@ -51,20 +50,20 @@ impl OwnTokens {
         Fabric { iss: &self.0.issuer, trust_domains: &self.0.trust_domains }
     }
 
-    /// The key of any node that signed under `kid`, if what it signed is accepted now.
+    /// The key of any node with this `kid`, if its signatures are accepted now.
     #[must_use]
     pub fn key(&self, _fresh: &Fresh, kid: &str) -> Option<Arc<VerifyingKey>> {
         self.0.keyring.verifying_key(kid, self.0.state.elapsed_time())
     }
 
-    /// Signatures verified before.
+    /// Cache of verified signatures.
     #[must_use]
     pub fn signatures(&self) -> &SignatureCache {
         &self.0.signatures
     }
 
-    /// Verifies a token that was presented over a connection with this client certificate, if any. Its times are
-    /// judged at log time if that is later: log time ends agents, and no token of an agent outlives it.
+    /// Verifies a token that was presented over a connection with this client certificate, if any. `now` is raised to
+    /// log time: log time ends agents, and no token of an agent outlives its agent.
     ///
     /// # Errors
     /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
@@ -98,7 +97,7 @@ mod tests {
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const FABRIC: &str = "https://fabric.example";
 
-    /// A node whose clock is behind the log's accepted an agent's token after the log had ended the agent.
+    /// A node whose clock is behind log time accepted an agent's token after the log had ended the agent.
     #[tokio::test]
     async fn token_ends_at_log_time_on_a_node_with_a_slow_clock() {
         let core = Core::start(START).await;

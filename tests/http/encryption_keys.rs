@@ -354,7 +354,7 @@ async fn members_are_checked_and_named() {
         (body(&off), "key.x: is not, with y, a point of the curve"),
         (body(&rsa), "key.n: an RSA key must have 2048 to 8192 bits"),
         (body(&with(&good, &json!({"kid": "mine"}))), "key.kid: must be "),
-        (body(&good).replacen("\"kty\"", "\"kty\":\"OKP\",\"kty\"", 1), "duplicate member"),
+        (body(&good).replacen("\"kty\"", "\"kty\":\"OKP\",\"kty\"", 1), "duplicate field"),
         ("{".to_owned(), "body is not acceptable JSON"),
         (String::new(), "body is not acceptable JSON"),
     ] {

@@ -205,7 +205,7 @@ async fn every_rule_of_an_entry_is_kept_and_named() {
     node.post("/v1/tools", &unknown).await.is_refused(400, "invalid_request", "required_scopes");
     let twice = r#"{"tool_id":"t","name":"a","required_capabilities":["a"],"required_capabilities":[]}"#;
     let answer = node.call("POST", "/v1/tools", &[JSON], twice).await;
-    answer.is_refused(400, "invalid_request", "duplicate member");
+    answer.is_refused(400, "invalid_request", "duplicate field");
     assert_eq!(ids(&node.get("/v1/tools").await), Vec::<String>::new());
 }
 
