@@ -1,8 +1,8 @@
-//! The caller of a command: the digests by which replicated state judges it, the handle that sends them with every
-//! command, and the refusal of a blocked or revoked caller in `apply`.
+//! The caller of a command: the digests by which it is blocked or revoked, the handle that adds them to every command,
+//! and the refusal in `apply`.
 //!
-//! The edge admits a caller by the state of its own node. A block that is applied after that, and before the command,
-//! is found here: the log decides, whatever the node knew.
+//! The edge admits a caller by the state of its own node. `apply` finds a block that was applied after that and before
+//! the command.
 
 use bytes::Bytes;
 
@@ -18,12 +18,12 @@ use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
 use crate::token::foreign::Credential;
 use crate::token::lineage;
 
-/// The facts by which a caller is judged. Constructed by the edge only; the default is an anonymous caller, which only
-/// development mode admits.
+/// Facts about a caller. Constructed by the edge only; the default is an anonymous caller, which only development mode
+/// admits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallerFacts {
     digests: Vec<Digest128>,
-    /// When the bearer token was issued; `None` for a certificate, which a watermark does not cover: its `notBefore`
+    /// Issue of the bearer token; `None` for a certificate, which a watermark does not cover, because its `notBefore`
     /// says nothing about the workload that holds it.
     issued: Option<Issued>,
 }
@@ -35,24 +35,22 @@ struct Issued {
 }
 
 impl CallerFacts {
-    /// An anonymous caller.
     pub const ANONYMOUS: Self = Self { digests: Vec::new(), issued: None };
 
-    /// Of the holder of a client certificate: the workload, and the client of `issuer` (our own `iss`) with the same
-    /// identifier.
+    /// Facts of a client certificate: the workload, and the client of `issuer` (our own `iss`) with the same identifier.
     #[must_use]
     pub fn of_certificate(issuer: &str, id: &WorkloadId) -> Self {
         Self { digests: vec![lineage::workload(id), lineage::client(issuer, id.as_str())], issued: None }
     }
 
-    /// Of the holders of several client certificates.
+    /// Facts of several client certificates.
     #[must_use]
     pub fn of_certificates<'i>(issuer: &str, ids: impl IntoIterator<Item = &'i WorkloadId>) -> Self {
         let digests = ids.into_iter().flat_map(|id| Self::of_certificate(issuer, id).digests);
         Self { digests: digests.collect(), issued: None }
     }
 
-    /// Of a bearer token.
+    /// Facts of a bearer token.
     #[must_use]
     pub fn of_bearer(credential: &Credential) -> Self {
         let issued = Issued { idx: credential.idx(), iat: credential.iat() };
@@ -65,10 +63,7 @@ impl CallerFacts {
         self.digests.contains(fact)
     }
 
-    /// Reads what [`Self::to_row`] wrote.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a digest is not 16 bytes.
+    /// Decodes the output of [`Self::to_row`].
     pub fn from_row(row: &command::Caller) -> Result<Self, Corrupt> {
         let digests = row.digests.chunks(16).map(digest).collect::<Result<_, _>>()?;
         let issued = row.bearer.as_ref().map(|bearer| {
@@ -79,7 +74,7 @@ impl CallerFacts {
         Ok(Self { digests, issued })
     }
 
-    /// As a command carries it; `None` for an anonymous caller.
+    /// Encodes the facts for a command; `None` for an anonymous caller.
     #[must_use]
     pub fn to_row(&self) -> Option<command::Caller> {
         if self.digests.is_empty() {
@@ -108,12 +103,9 @@ impl CallerFacts {
     }
 }
 
-/// Whether the caller of a command is blocked, or for a bearer token revoked, in the state that the commands before it
-/// left. `known` is the state before this entry, which is read from memory: only digests that the entry has changed
-/// are read from the tables.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Whether the caller of a command is blocked, or for a bearer token revoked, in the state after the commands before
+/// it. `known` is the state before this entry, in memory: only digests that the entry has changed are read from the
+/// tables.
 pub fn is_refused(
     tables: &Tables<'_>,
     known: &RevocationIndex,
@@ -144,7 +136,7 @@ pub fn is_refused(
     Ok(caller.is_refused_by(&current, here, &changed))
 }
 
-/// The write access to replicated state of one caller, or of the node itself.
+/// Write access to the replicated state for one caller, or for the node itself.
 #[derive(Clone, Copy)]
 pub struct OnBehalf<'s> {
     pub(super) state: &'s State,
@@ -158,7 +150,7 @@ impl State {
         OnBehalf { state: self, caller: Some(caller) }
     }
 
-    /// For commands of the node itself, which no block concerns.
+    /// For commands of the node itself, to which no block applies.
     #[must_use]
     pub fn as_node(&self) -> OnBehalf<'_> {
         OnBehalf { state: self, caller: None }
@@ -180,7 +172,7 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Proposes a command whose outcome is remembered under the caller's `Idempotency-Key`. The result is never
+    /// Proposes a command whose outcome is stored under the caller's `Idempotency-Key`. The result is never
     /// [`Reply::Refused`].
     pub(super) async fn propose_once(
         self,
@@ -190,8 +182,8 @@ impl OnBehalf<'_> {
         read_reply(&self.state.core.propose(self.encode(command, idempotency)).await?)
     }
 
-    /// The same for a command that revokes: returns only when no member can answer from the state before it, also if
-    /// the command changed nothing.
+    /// As [`Self::propose_once`], for a command that revokes: returns after the barrier, also if the command changed
+    /// nothing.
     pub(super) async fn propose_revocation(
         self,
         command: Command,
@@ -273,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_survive_the_log() {
+    fn facts_round_trip_through_the_log() {
         for caller in [certificate(), bearer(7)] {
             let row = caller.to_row().expect("facts");
             assert_eq!(CallerFacts::from_row(&row).expect("reads"), caller);
@@ -283,7 +275,7 @@ mod tests {
         assert!(CallerFacts::from_row(&cut).is_err());
     }
 
-    /// An operator was blocked while its request waited for a leader, and lifted its own block with it.
+    /// An operator was blocked while its request waited for a leader, and lifted its own block with that request.
     #[test]
     fn command_of_a_blocked_caller_is_refused() {
         let mut bench = bench();
@@ -299,9 +291,9 @@ mod tests {
         }
     }
 
-    /// Several commands are in one entry or each in its own: the leader's load decides, and no outcome may depend on it.
+    /// The load of the leader decides how commands are batched; no outcome may depend on it.
     #[test]
-    fn commands_before_it_in_the_entry_count() {
+    fn block_earlier_in_the_entry_refuses_later_commands() {
         let caller = certificate();
         let commands = || {
             vec![
@@ -340,9 +332,9 @@ mod tests {
         assert_eq!(replies, [DONE, REFUSED, DONE]);
     }
 
-    /// The caller was not blocked when its command was applied; only its reply was lost.
+    /// The caller was not blocked when its command was applied; only the reply was lost.
     #[test]
-    fn known_command_keeps_its_reply_after_a_block() {
+    fn duplicate_gets_its_reply_after_a_block() {
         let mut bench = bench();
         let submission = |sequence, command| Submission {
             origin: Origin::from_bytes([7; 16]),
@@ -370,7 +362,7 @@ mod tests {
         let lift_by = |caller| encode_for(lift(), Some(key.clone()), caller);
         bench.encoded(NOW, vec![revoke(true)]);
         let refused = bench.told(NOW, vec![lift_by(certificate().to_row())]);
-        assert_eq!(refused, [Told::first(REFUSED)], "nothing is remembered under the key");
+        assert_eq!(refused, [Told::first(REFUSED)], "nothing is stored under the key");
         assert_eq!(bench.told(NOW, vec![lift_by(None)]), [Told::first(DONE)]);
         assert_eq!(bench.told(NOW, vec![lift_by(certificate().to_row())]), [Told::repeated(DONE)]);
         bench.encoded(NOW, vec![revoke(true)]);

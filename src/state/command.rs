@@ -1,6 +1,6 @@
-//! The commands of the log as they are on disk (`proto/command.proto`), and nothing else.
+//! The commands of the log as they are on disk (`proto/command.proto`).
 //!
-//! Fields are only added. A node that meets a version or command it does not know stops.
+//! Fields are only added. A node that reads an unknown version or command stops.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -30,13 +30,12 @@ pub use proto::{
     ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
 };
 
-/// The version of the format that this version writes.
+/// Version of the format that is written.
 const VERSION: u32 = 2;
-/// The version from before commands had ids. A version that knows no other stops where they begin: it would apply
-/// twice what comes twice.
+/// Version without command ids. A node that knows no other stops at version 2; it would apply duplicates twice.
 const VERSION_WITHOUT_IDS: u32 = 1;
 
-/// A text of a row, unless it is empty: there is no other way to leave one out.
+/// `None` for an empty text: a row has no other way to leave one out.
 #[must_use]
 pub fn stated<T: AsRef<str>>(text: T) -> Option<T> {
     Some(text).filter(|text| !text.as_ref().is_empty())
@@ -45,77 +44,76 @@ pub fn stated<T: AsRef<str>>(text: T) -> Option<T> {
 /// A decoded batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// The leader's time when it was proposed.
+    /// Times of the leader when it proposed the batch.
     pub stamp: Stamp,
     /// The commands, in order.
     pub commands: Vec<Submitted>,
 }
 
-/// A decoded command, and what came with it.
+/// A decoded command with its id, idempotency key and caller.
 #[derive(Debug)]
 pub struct Submitted {
-    /// What it is known by; `None` in logs from before commands had ids.
+    /// `None` in logs of version 1.
     pub id: Option<CommandId>,
     /// The command.
     pub command: Command,
-    /// The caller's `Idempotency-Key`, if it sent one.
+    /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
     /// The caller that caused it; `None` for the node itself and for an anonymous caller.
     pub caller: Option<Caller>,
 }
 
-/// What a command is known by, and what its process says with it: as in [`Submission`].
+/// Id of a command, and the low watermark of its proposer, as in [`Submission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandId {
-    /// The process that proposed it.
+    /// Id of the proposing process.
     pub origin: Origin,
-    /// Which of its commands it is.
+    /// Number of the command.
     pub sequence: u64,
-    /// It will not send what has a smaller sequence again.
+    /// The proposer resends no command with a smaller sequence.
     pub low_watermark: u64,
 }
 
-/// What became of a command.
+/// Outcome of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// It stands; whether it changed anything.
+    /// It is applied.
     Done {
-        /// False for a repetition of what already was.
+        /// False if the state was so already.
         changed: bool,
     },
     /// It was refused and changed nothing.
     Refused(Refusal),
-    /// A tool is as it was asked to be.
+    /// A tool is registered.
     Tool(ToolWritten),
     /// An agent was issued.
     Agent(AgentIssued),
-    /// An encryption key is there.
+    /// An encryption key is registered.
     EncryptionKey(EncryptionKeyRegistered),
-    /// An operator's revocation stands.
+    /// An operator's revocation is applied.
     Revoked(Revoked),
-    /// A stream is as it was asked to be.
+    /// A stream is created or changed.
     Stream(StreamWritten),
     /// An exchange is recorded.
     Minted(MintedToken),
 }
 
-/// What a command came to, as it is told to whoever proposed it.
+/// Outcome of a command, as it is returned to the proposer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told<T> {
-    /// What it came to.
+    /// The outcome.
     pub outcome: T,
-    /// Whether that is what an earlier command with the same `Idempotency-Key` came to: this one changed
-    /// nothing.
+    /// Whether it is the outcome of an earlier command with the same `Idempotency-Key`; then this one changed nothing.
     pub is_repeated: bool,
 }
 
 impl<T> Told<T> {
-    /// Of a command that was carried out, or refused, itself.
+    /// Outcome of this command.
     pub const fn first(outcome: T) -> Self {
         Self { outcome, is_repeated: false }
     }
 
-    /// Of a command that was carried out before.
+    /// Outcome of an earlier command.
     pub const fn repeated(outcome: T) -> Self {
         Self { outcome, is_repeated: true }
     }
@@ -127,30 +125,30 @@ pub fn encode(command: Command) -> Bytes {
     encode_once(command, None)
 }
 
-/// Encodes one command, whose outcome is remembered under the caller's `Idempotency-Key`.
+/// Encodes one command, whose outcome is stored under the caller's `Idempotency-Key`.
 #[must_use]
 pub fn encode_once(command: Command, idempotency: Option<Idempotency>) -> Bytes {
     encode_for(command, idempotency, None)
 }
 
-/// The same for a command that a caller caused.
+/// Encodes one command that a caller caused.
 #[must_use]
 pub fn encode_for(command: Command, idempotency: Option<Idempotency>, caller: Option<Caller>) -> Bytes {
     proto::Command { body: Some(command), idempotency, caller }.encode_to_vec().into()
 }
 
-/// Joins submissions into a batch.
+/// Encodes submissions as a batch.
 #[must_use]
 pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
     let mut batch = stamped(VERSION, stamp);
     for Submission { origin, sequence, low_watermark, command } in submissions {
         batch.commands.push(command);
-        let place = batch.origins.iter().position(|known| known[..] == origin.as_bytes()[..]);
-        let place = place.unwrap_or_else(|| {
+        let index = batch.origins.iter().position(|known| known[..] == origin.as_bytes()[..]);
+        let index = index.unwrap_or_else(|| {
             batch.origins.push(Bytes::copy_from_slice(origin.as_bytes()));
             batch.origins.len() - 1
         });
-        let origin = u32::try_from(place).unwrap_or(u32::MAX);
+        let origin = u32::try_from(index).unwrap_or(u32::MAX);
         match batch.runs.last_mut() {
             Some(run)
                 if (run.origin, run.low_watermark, end_of(run))
@@ -164,7 +162,7 @@ pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
     batch.encode_to_vec().into()
 }
 
-/// Joins commands into a batch as it was before commands had ids.
+/// Encodes commands as a batch of version 1.
 #[cfg(test)]
 #[must_use]
 pub fn encode_batch_without_ids(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
@@ -181,15 +179,15 @@ fn stamped(version: u32, stamp: Stamp) -> proto::Batch {
     }
 }
 
-/// The sequence behind a run; `None` if it is beyond what is counted to.
+/// Sequence after a run; `None` on overflow.
 fn end_of(run: &proto::Run) -> Option<u64> {
     run.first_sequence.checked_add(u64::from(run.commands))
 }
 
-/// Takes a batch apart.
+/// Decodes a batch.
 ///
 /// # Errors
-/// [`Corrupt`] if it is of another version, holds a command that is not known, or contradicts itself.
+/// [`Corrupt`] if it has another version, an unknown command, or contradicts itself.
 pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let undecodable = |error| Corrupt::row(format_args!("decode command: {error}"));
     let batch = proto::Batch::decode(bytes).map_err(undecodable)?;
@@ -208,7 +206,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     Ok(Batch { stamp, commands })
 }
 
-/// Whether a command is one that [`decode_batch`] can decode.
+/// Whether [`decode_batch`] can decode a command.
 #[must_use]
 pub fn is_known(command: &[u8]) -> bool {
     proto::Command::decode(command).is_ok_and(|command| command.body.is_some())
@@ -216,13 +214,13 @@ pub fn is_known(command: &[u8]) -> bool {
 
 /// The id of each command of a batch.
 fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
-    let contradiction = |what| Corrupt::row(format_args!("decode command: {what}"));
+    let contradiction = |reason| Corrupt::row(format_args!("decode command: {reason}"));
     let commands = batch.commands.len();
     match batch.version {
         VERSION_WITHOUT_IDS if batch.origins.is_empty() && batch.runs.is_empty() => {
             return Ok(vec![None; commands]);
         }
-        VERSION_WITHOUT_IDS => return Err(contradiction("a batch from before there were ids has some")),
+        VERSION_WITHOUT_IDS => return Err(contradiction("a batch of version 1 has ids")),
         VERSION => {}
         other => return Err(Corrupt::newer(format_args!("the log holds commands of version {other}"))),
     }
@@ -235,15 +233,15 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
         .map_err(|_| contradiction("an origin is not 16 bytes"))?;
     let mut ids = Vec::with_capacity(commands);
     for run in &batch.runs {
-        let origin = usize::try_from(run.origin).ok().and_then(|place| origins.get(place));
+        let origin = usize::try_from(run.origin).ok().and_then(|index| origins.get(index));
         let origin = *origin.ok_or_else(|| contradiction("a run of commands is of no origin"))?;
-        // The last sequence is one that can be counted to, and no number alone fills the memory.
+        // The last sequence does not overflow, and no count alone exhausts memory.
         let is_whole = run.first_sequence.checked_add(u64::from(run.commands.saturating_sub(1))).is_some()
             && usize::try_from(run.commands).is_ok_and(|more| more <= commands - ids.len());
         if !is_whole {
             return Err(contradiction("a run has more commands than there are"));
         }
-        let sequences = (0..u64::from(run.commands)).map(|place| run.first_sequence + place);
+        let sequences = (0..u64::from(run.commands)).map(|offset| run.first_sequence + offset);
         let low_watermark = run.low_watermark;
         ids.extend(sequences.map(|sequence| Some(CommandId { origin, sequence, low_watermark })));
     }
@@ -269,7 +267,7 @@ pub fn encode_reply(reply: Told<Reply>) -> Bytes {
     proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
 
-/// Decodes a reply; `None` if it is none that this version knows.
+/// Decodes a reply; `None` if this version does not know it.
 #[must_use]
 pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
     let reply = proto::Reply::decode(bytes).ok()?;
@@ -298,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_survives_encoding() {
+    fn batch_round_trips() {
         let commands = vec![
             encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() })),
             encode(Command::SpendToken(SpendToken {
@@ -320,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Of a command: an origin, a sequence, and a low watermark that is a little lower.
+    /// A submission with a low watermark a little below its sequence.
     fn submission(origin: u8, sequence: u64, command: Bytes) -> Submission {
         let origin = Origin::from_bytes([origin; 16]);
         Submission { origin, sequence, low_watermark: sequence.saturating_sub(5), command }
@@ -331,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_keeps_its_id_in_whatever_order_they_come() {
+    fn ids_round_trip_in_any_order() {
         let last = u64::MAX;
         for ids in [
             &[][..],
@@ -355,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_a_full_entry_of_one_process_are_few_bytes() {
+    fn consecutive_ids_are_encoded_as_one_run() {
         let submission = |sequence| Submission {
             origin: Origin::from_bytes([1; 16]),
             sequence,
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_contradicts_itself_is_corrupt() {
+    fn contradictory_batch_is_corrupt() {
         let run = |origin, first_sequence, commands| proto::Run {
             origin,
             first_sequence,
@@ -413,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_stops_at_a_version_or_command_it_does_not_know() {
+    fn unknown_version_or_command_is_an_error() {
         for version in [0, 3] {
             let other = proto::Batch { version, ..Default::default() }.encode_to_vec();
             let refusal = decode_batch(&other).expect_err("another version").to_string();
@@ -426,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_on_disk_do_not_change() {
+    fn encoding_of_commands_is_stable() {
         let command =
             encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into(), ..Default::default() }));
         assert_eq!(command[..], [42, 3, 10, 1, b'k']);
@@ -453,14 +451,14 @@ mod tests {
             Reply::Done { changed: false },
             Reply::Refused(Refusal::NonceSpent),
         ] {
-            for told in [Told::first(reply.clone()), Told::repeated(reply.clone())] {
-                assert_eq!(decode_reply(&encode_reply(told.clone())), Some(told));
+            for reply in [Told::first(reply.clone()), Told::repeated(reply.clone())] {
+                assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
             }
         }
     }
 
     #[test]
-    fn the_bytes_of_streams_on_disk_do_not_change() {
+    fn encoding_of_stream_commands_is_stable() {
         let event = SecurityEvent {
             event_type: "t".into(),
             sub_id: "{}".into(),
@@ -535,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_about_streams_survive_encoding() {
+    fn stream_replies_round_trip() {
         let row = StreamRow { stream: Some(Stream::default()), revision: 1, ..StreamRow::default() };
         let refusals = [
             Refusal::UnknownStream,
@@ -548,8 +546,8 @@ mod tests {
         assert_eq!(refusals.map(i32::from), [22, 23, 24, 25, 26, 27]);
         let refusals = refusals.into_iter().map(Reply::Refused);
         for reply in refusals.chain([Reply::Stream(StreamWritten { row: Some(row) })]) {
-            let told = Told::first(reply);
-            assert_eq!(decode_reply(&encode_reply(told.clone())), Some(told));
+            let reply = Told::first(reply);
+            assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The replicated state: typed reads, and typed proposals.
 //!
-//! [`command`] is the format on disk, [`machine`] the pure function that applies it. Nothing here
-//! decides who may do what; that is the use-cases' work.
+//! [`command`] is the format on disk, [`machine`] the pure function that applies it. Authorization is not decided
+//! here, but by the use-cases.
 
 mod caller;
 pub mod command;
@@ -45,126 +45,126 @@ use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing_key::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
 
-/// Why a proposal did not come to anything.
+/// Reason why a proposal or a read failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// It was not applied, or is not known to be.
+    /// It was not applied, or its outcome is unknown.
     #[error(transparent)]
     Write(#[from] cluster::Error),
-    /// It cannot be proven that this node knows what was revoked.
+    /// The freshness lease of this node cannot be proven.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// This node's state is not known to be as new as what was acknowledged.
+    /// A linearizable read was not possible.
     #[error(transparent)]
     NotCurrent(#[from] NotCurrent),
-    /// The nonce was spent before.
+    /// The nonce was used before.
     #[error("the nonce was already used")]
     NonceSpent,
-    /// More nonces than the limit, of all or of the caller.
-    #[error(
-        "execution_scope.nonce: the cluster remembers as many nonces as it can, or as it may of this caller"
-    )]
+    /// Nonce limit of the cluster or of the caller.
+    #[error("execution_scope.nonce: limit of stored nonces reached, for the cluster or for this caller")]
     TooManyNonces,
     /// The execution-scoped token was used before.
     #[error("the token was already used")]
     TokenSpent,
-    /// More spent tokens than the limit, of all or of the caller.
-    #[error("token: the cluster remembers as many used tokens as it can, or as it may of this caller")]
+    /// Limit of used tokens, of the cluster or of the caller.
+    #[error("token: limit of stored used tokens reached, for the cluster or for this caller")]
     TooManySpentTokens,
-    /// More idempotency keys than the limit, of all or of the caller.
-    #[error("Idempotency-Key: the cluster remembers as many keys as it can, or as it may of this caller")]
+    /// Limit of idempotency keys, of the cluster or of the caller.
+    #[error("Idempotency-Key: limit of stored keys reached, for the cluster or for this caller")]
     TooManyIdempotencyKeys,
-    /// The idempotency key came with another request before.
+    /// The idempotency key was used with another request.
     #[error("the Idempotency-Key was used with another request")]
     IdempotencyKeyReused,
-    /// There is no such signing key.
+    /// No signing key has this `kid`.
     #[error("there is no signing key with this kid")]
     UnknownSigningKey,
-    /// The node has no other key that may sign.
+    /// The node has no other active key.
     #[error("no successor of this signing key is old enough to sign")]
     NoAgedSuccessor,
-    /// More keys than the limit.
+    /// Limit of signing keys.
     #[error("the cluster has too many signing keys")]
     TooManySigningKeys,
-    /// Somebody else changed the policy meanwhile.
+    /// The current policy is not the expected one.
     #[error("the policy was changed by someone else")]
     PolicyChanged,
-    /// The cluster has been bootstrapped before.
+    /// The cluster was bootstrapped before.
     #[error("the cluster is bootstrapped already")]
     AlreadyBootstrapped,
     /// Another tool has the id.
     #[error("tool_id: is registered with other content; PUT replaces it")]
     ToolExists,
-    /// There is no such tool.
+    /// No tool has this id.
     #[error("there is no tool with this tool_id")]
     UnknownTool,
-    /// Somebody else registered the tool, or issued the agent.
+    /// Another caller registered the tool, or issued the agent.
     #[error("it belongs to another caller")]
     NotTheOwner,
     /// `If-Match` or `If-None-Match` does not hold.
-    #[error("it was changed by someone else: the condition of If-Match or If-None-Match does not hold")]
+    #[error("precondition of If-Match or If-None-Match failed: it was changed by someone else")]
     PreconditionFailed,
-    /// More tools than the limit, of all or of the caller.
-    #[error("the registry is full, or has as many tools of this caller as it takes")]
+    /// Limit of tools, of the cluster or of the caller.
+    #[error("tool limit reached, for the registry or for this caller")]
     TooManyTools,
-    /// There is no such agent.
+    /// No agent has this id.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
     /// The agent, or one it derives from, is revoked.
     #[error("the agent is revoked")]
     AgentRevoked,
-    /// The agent has come to the end of its life.
-    #[error("the agent has come to the end of its life")]
+    /// The agent has expired.
+    #[error("the agent has expired")]
     AgentEnded,
-    /// More agents than the limit, of all or of the caller.
+    /// Limit of agents, of the cluster or of the caller.
     #[error("the cluster has too many agents, or too many of this caller")]
     TooManyAgents,
-    /// More encryption keys than the limit.
-    #[error("the subject has too many encryption keys, or its trust domain too many subjects with some")]
+    /// Limit of encryption keys.
+    #[error(
+        "the subject has too many encryption keys, or its trust domain too many subjects with encryption keys"
+    )]
     TooManyEncryptionKeys,
-    /// There is no such encryption key.
+    /// The subject has no encryption key with this `kid`.
     #[error("the subject has no encryption key with this kid")]
     UnknownEncryptionKey,
-    /// A block of audit entries came before the one it follows.
-    #[error("a block of audit entries is missing before this one")]
+    /// An audit block arrived before its predecessor.
+    #[error("an audit block is missing before this one")]
     AuditBlockMissing,
-    /// The issuer of a signal used its `jti` for another one.
+    /// The issuer used the `jti` for another SET.
     #[error("jti: the issuer used it for another security event token")]
     JtiReused,
-    /// The issuer of a signal has revoked as much as it may in a minute.
-    #[error("the issuer has revoked as much as it may in a minute")]
+    /// The issuer has reached its revocation quota for this minute.
+    #[error("the issuer has reached its revocation quota for this minute")]
     RevocationQuota,
-    /// More revocations than the limit.
-    #[error("the cluster remembers as many revocations as it can")]
+    /// Limit of revocations.
+    #[error("revocation limit of the cluster reached")]
     TooManyRevocations,
-    /// There is no such block, or it is lifted.
+    /// No block has this id, or it is lifted.
     #[error("there is no block with this id")]
     UnknownBlock,
-    /// There is no such stream.
+    /// No stream has this id.
     #[error("there is no stream with this stream_id")]
     UnknownStream,
-    /// More streams than the limit, of all or of the caller.
+    /// Limit of streams, of the cluster or of the caller.
     #[error("the cluster has too many streams, or too many of this caller")]
     TooManyStreams,
-    /// Somebody else changed the stream, or moved it on, meanwhile.
+    /// The stream or its cursor was changed by another command.
     #[error("the stream was changed by someone else")]
     StreamChanged,
     /// It is paused or disabled.
     #[error("stream_id: the stream is not enabled")]
     StreamNotEnabled,
-    /// The stream was verified a moment ago.
+    /// The last verification of the stream was less than a minute ago.
     #[error("the stream was verified less than a minute ago")]
     VerifiedTooOften,
-    /// The caller was blocked, or its bearer token revoked, before the command was applied.
+    /// The caller was blocked, or its bearer token revoked, when the command was applied.
     #[error("the caller is blocked or revoked")]
     CallerRefused,
-    /// More subjects are taken out of the stream than the limit.
-    #[error("the stream is without as many subjects as it can be")]
+    /// Limit of subjects excluded from the stream.
+    #[error("limit of subjects removed from the stream reached")]
     TooManySubjects,
-    /// A row is not what was written.
-    #[error("a row of the state is damaged")]
+    /// A row is corrupt.
+    #[error("a row of the state is corrupt")]
     Damaged(#[from] Corrupt),
-    /// The reply is of a version this one does not know.
+    /// The reply has a version that this node does not know.
     #[error("the reply cannot be decoded")]
     Undecodable,
 }
@@ -207,7 +207,7 @@ impl From<Refusal> for Error {
             Refusal::VerifiedTooOften => Self::VerifiedTooOften,
             Refusal::TooManySubjects => Self::TooManySubjects,
             Refusal::CallerRefused => Self::CallerRefused,
-            // This time it was not applied. It was sent before, or is sent again, and may stand then.
+            // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }
     }
@@ -216,13 +216,13 @@ impl From<Refusal> for Error {
 /// One change of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
-    /// Its number, from 1.
+    /// Its number in the history, from 1.
     pub number: u64,
     /// The bundle's digest.
     pub digest: String,
-    /// When, in log time.
+    /// Log time of the change.
     pub applied_at: Timestamp,
-    /// By whom; empty for the seed of a bootstrap.
+    /// Identifier of the caller; empty for the seed of a bootstrap.
     pub applied_by: String,
 }
 
@@ -233,30 +233,28 @@ pub struct State {
 }
 
 impl State {
-    /// Over a running core.
+    /// State of a running node.
     #[must_use]
     pub fn new(core: cluster::Handle<Replicated>) -> Self {
         Self { core }
     }
 
-    /// The core itself: leader, recovery, shutdown.
+    /// The node's cluster handle: leader, recovery, shutdown.
     #[must_use]
     pub fn core(&self) -> &cluster::Handle<Replicated> {
         &self.core
     }
 
-    /// Ends when no member can answer from before what is applied here.
+    /// Barrier for everything that this node has applied.
     ///
     /// # Errors
-    /// [`cluster::Error::Unacknowledged`]: that is not known in time.
+    /// [`cluster::Error::Unacknowledged`] after the timeout.
     pub async fn acknowledged(&self) -> Result<(), Error> {
         Ok(self.core.barrier(self.core.applied()).await?)
     }
 
-    /// Begins the cluster's life, with ids the caller drew at random.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyBootstrapped`], or as [`Error::Write`] says.
+    /// Bootstraps the cluster, with ids that the caller has drawn at random. [`Error::AlreadyBootstrapped`] if it was
+    /// bootstrapped before.
     pub async fn bootstrap(&self, cluster_id: [u8; 16], incarnation: [u8; 16]) -> Result<(), Error> {
         let command = command::Bootstrap {
             cluster_id: Bytes::copy_from_slice(&cluster_id),
@@ -267,9 +265,6 @@ impl State {
     }
 
     /// Publishes a signing key of this node. `jwk` is its public half.
-    ///
-    /// # Errors
-    /// [`Error::TooManySigningKeys`], or as [`Error::Write`] says.
     pub async fn publish_signing_key(
         &self,
         kid: String,
@@ -281,26 +276,20 @@ impl State {
         self.as_node().propose(Command::PublishSigningKey(command)).await.map(drop)
     }
 
-    /// Makes a policy bundle the one that the cluster begins with.
-    ///
-    /// # Errors
-    /// [`Error::PolicyChanged`] if there is a policy already, or as [`Error::Write`] says.
+    /// Sets the first policy of the cluster; [`Error::PolicyChanged`] if it has one already.
     pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
         let command = command::PutPolicy { digest, sources, is_seed: true, ..Default::default() };
         self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
     }
 
-    /// States the hash the state had at an index, so that a node with another one stops.
-    ///
-    /// # Errors
-    /// As [`Error::Write`] says.
+    /// Proposes the state hash at an index, so that a node with another one stops.
     pub async fn check_state_hash(&self, index: u64, hash: StateHash) -> Result<(), Error> {
         let command = command::CheckStateHash { index, hash: Bytes::copy_from_slice(&hash) };
         self.as_node().propose(Command::CheckStateHash(command)).await.map(drop)
     }
 
-    /// The proof that this node knows everything whose revocation was acknowledged. A request takes it once,
-    /// when it has arrived and before anything is read for it.
+    /// The freshness lease of this node. A request takes it once, after it has arrived and before anything is read for
+    /// it.
     ///
     /// # Errors
     /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
@@ -308,7 +297,7 @@ impl State {
         Ok(self.core.fresh().await?)
     }
 
-    /// The proof that everything acknowledged before is applied here: asks the leader.
+    /// A linearizable read, confirmed by ReadIndex.
     ///
     /// # Errors
     /// [`Error::NotCurrent`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
@@ -316,86 +305,73 @@ impl State {
         Ok(self.core.linearizable().await?)
     }
 
-    /// What `look` finds. What is not here may have been written through another node a moment ago: before that is
-    /// said of it, the leader is asked, and it is looked for again.
-    ///
-    /// # Errors
-    /// Those of `look`; [`Error::NotCurrent`].
+    /// The result of `look`. If there is none, it may have been written through another node just before: the lookup is
+    /// repeated as a linearizable read.
     pub async fn confirmed<T, E: From<Error>>(
         &self,
         look: impl Fn() -> Result<Option<T>, E>,
     ) -> Result<Option<T>, E> {
-        let found = look()?;
-        if found.is_some() {
-            return Ok(found);
+        let row = look()?;
+        if row.is_some() {
+            return Ok(row);
         }
         self.current().await?;
         look()
     }
 
-    /// What is kept in memory, as of the last entry applied.
+    /// The rows in memory, as of the last entry applied.
     #[must_use]
     pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
         self.core.machine().index()
     }
 
-    /// The later of `now` and log time: a clock that was set back does not bring back what has expired.
+    /// The later of `now` and log time, so that a clock set back does not revive expired rows.
     #[must_use]
     pub fn not_before_log(&self, now: Timestamp) -> Timestamp {
         now.max(self.index().time)
     }
 
-    /// Elapsed time now, by which signing keys are judged. No wall clock moves it.
+    /// Elapsed time now; it determines the states of signing keys. No wall clock changes it.
     #[must_use]
     pub fn elapsed_time(&self) -> Timestamp {
         self.core.elapsed_time()
     }
 
-    /// Wall time now as the clocks of the voters agree on it, as far as this node knows: what comes from outside is
-    /// judged by it where a wrong clock must refuse nothing.
+    /// Wall time that the voters' clocks agree on, as far as this node knows. Times from outside are compared with it
+    /// where a wrong clock of this node must not cause a refusal.
     #[must_use]
     pub fn cluster_time(&self) -> Timestamp {
         self.core.cluster_time()
     }
 
-    /// Whether anything may be judged by this node's wall clock.
-    ///
-    /// # Errors
-    /// [`Error::Stale`].
+    /// Whether this node may compare any time with its own wall clock. [`Error::Stale`] if not.
     pub fn judges_by_time(&self, fresh: &Fresh) -> Result<(), Error> {
         Ok(self.core.judges_by_time(fresh)?)
     }
 
-    /// Whether credentials of other issuers may be.
-    ///
-    /// # Errors
-    /// [`Error::Stale`].
+    /// Whether this node may verify times of credentials of other issuers. [`Error::Stale`] if not.
     pub fn judges_foreign(&self, fresh: &Fresh) -> Result<(), Error> {
         Ok(self.core.judges_foreign(fresh)?)
     }
 
-    /// Where in the log this node is; `None` before the cluster is bootstrapped.
+    /// Log position of this node; `None` before the cluster is bootstrapped.
     #[must_use]
     pub fn position(&self) -> Option<LogPosition> {
         let incarnation: Incarnation = self.index().incarnation?;
         Some(LogPosition { incarnation, index: self.core.applied() })
     }
 
-    /// The digest of the current policy, and each change of it.
+    /// Watches the digest of the current policy.
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<String> {
         self.core.machine().policy_changes()
     }
 
-    /// The sources of a policy bundle.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
     pub fn policy_sources(&self, digest: &str) -> Result<Option<Vec<PolicySource>>, Corrupt> {
         machine::policy_sources(self.core.view(), digest)
     }
 
-    /// Every change of the policy that is remembered, oldest first.
+    /// The retained changes of the policy, oldest first.
     #[must_use]
     pub fn policy_history(&self) -> Vec<PolicyChange> {
         let index = self.index();
@@ -410,29 +386,24 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Retires a signing key: it signs no more.
+    /// Retires a signing key: it no longer signs.
     ///
     /// # Errors
-    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`], or as [`Error::Write`] says.
+    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`].
     pub async fn retire_signing_key(self, kid: String) -> Result<(), Error> {
         self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
     }
 
-    /// Taints a signing key: nothing it signed is accepted any more, nor what derives from that. `digest` is
-    /// the key's in a token's `lineage`.
-    ///
-    /// # Errors
-    /// [`Error::UnknownSigningKey`], or as [`Error::Write`] says.
+    /// Taints a signing key: its signatures are no longer accepted, nor any token that derives from one. `digest` is
+    /// that of the key in a token's `lineage`. [`Error::UnknownSigningKey`] if there is no such key.
     pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<(), Error> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
         let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
         self.propose_revocation(command, None).await.map(drop)
     }
 
-    /// Makes a policy bundle current; whether that changed anything.
-    ///
-    /// # Errors
-    /// [`Error::PolicyChanged`], or as [`Error::Write`] says.
+    /// Makes a policy bundle current; false if it was. [`Error::PolicyChanged`] if the current policy is not
+    /// `expected_current`.
     pub async fn put_policy(
         self,
         digest: String,
@@ -445,7 +416,7 @@ impl OnBehalf<'_> {
     }
 }
 
-/// What the log replied. A refusal is an error.
+/// The reply of the log. A refusal is an error.
 fn read_reply(outcome: &cluster::Outcome) -> Result<Told<Reply>, Error> {
     match command::decode_reply(&outcome.reply) {
         Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
@@ -462,7 +433,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_not_here_is_looked_for_again_once_the_leader_was_asked_and_what_is_here_at_once() {
+    async fn missing_row_is_looked_up_again_after_a_read_index() {
         let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
         let looks = Cell::new(0);
         let look_from = |there_from: u32| {
@@ -479,12 +450,9 @@ mod tests {
         }
         core.state.core().shutdown().await.expect("stops");
         let here = core.state.confirmed(look_from(1)).await;
-        assert_eq!(here.expect("nobody is asked"), Some(7));
+        assert_eq!(here.expect("no ReadIndex"), Some(7));
         let missing = core.state.confirmed(look_from(2)).await;
-        assert!(
-            matches!(missing, Err(Error::NotCurrent(NotCurrent::NoLeader))),
-            "nobody says that it is not there"
-        );
+        assert!(matches!(missing, Err(Error::NotCurrent(NotCurrent::NoLeader))), "absence is unconfirmed");
         core.end().await;
     }
 }

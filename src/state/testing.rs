@@ -1,4 +1,4 @@
-//! What tests share: tables in memory with a machine over them, and a core of one node with its state.
+//! Test support: tables in memory with a machine over them, and a cluster of one node with its state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::token::signing_key::SetSigningKey;
 /// An issuer of signals.
 pub const ISS: &str = "https://idp.example";
 
-/// The process that proposes what a test does not say otherwise of.
+/// Proposer id of commands for which a test states none.
 const ORIGIN_OF_TESTS: Origin = Origin::from_bytes([8; 16]);
 
-/// A batch without ids, as logs of before hold them: what commands do is the same, and nothing else is remembered.
+/// A batch without ids: its commands have the same effects, and leave no rows of deduplication.
 pub fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
     encode_batch_without_ids(stamp, commands)
 }
 
-/// An event. Whom it is about is all that tells it from another.
+/// An event; only its subject distinguishes it from another.
 pub fn about(subject: &str) -> SecurityEvent {
     SecurityEvent {
         event_type: SESSION_REVOKED.to_owned(),
@@ -59,7 +59,7 @@ pub fn signal(jti: &str, subjects: &[&str]) -> Command {
     })
 }
 
-/// Creates a stream that is polled, for every event.
+/// Creates a poll stream for every event.
 pub fn create_stream(stream_id: &str, owner: &str) -> Command {
     let stream = Stream {
         stream_id: stream_id.to_owned(),
@@ -72,26 +72,23 @@ pub fn create_stream(stream_id: &str, owner: &str) -> Command {
     Command::CreateStream(CreateStream { stream: Some(stream) })
 }
 
-/// Deletes it.
 pub fn delete_stream(stream_id: &str) -> Command {
     Command::DeleteStream(DeleteStream { stream_id: stream_id.to_owned() })
 }
 
-/// A core of one node, with a state that is bootstrapped and a clock that only a test turns.
+/// A cluster of one node with bootstrapped state and a manual clock.
 pub struct Core {
-    /// Where it keeps its databases, and the test what it likes.
+    /// Directory of the databases and of files of the test.
     pub place: TempDir,
-    /// The state.
     pub state: State,
-    /// Its clock.
     pub clock: Clock,
     tasks: JoinSet<()>,
     closed: cluster::Closed,
 }
 
 impl Core {
-    /// Begins at `now`.
-    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    /// Starts at `now`.
+    #[expect(clippy::disallowed_methods, reason = "the log writer needs its thread here as in the product")]
     pub async fn start(now: Timestamp) -> Self {
         let place = tempfile::tempdir().expect("directory");
         let clock = Clock::manual(now);
@@ -122,7 +119,7 @@ impl Core {
         Self { place, state, clock, tasks, closed: started.closed }
     }
 
-    /// The keys of this node, with one for security event tokens.
+    /// The keys of this node, including those for security event tokens.
     pub async fn keyring(&self) -> Keyring {
         let make: MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
         let keys = self.place.path().join("keys");
@@ -131,8 +128,8 @@ impl Core {
         keyring
     }
 
-    /// Closes the databases: a process that ends while they are open may be aborted by them. Waits for ever for
-    /// whoever has the state still.
+    /// Closes the databases: a process that ends while they are open may abort. Blocks as long as another clone of the
+    /// state exists.
     pub async fn end(self) {
         let Self { place, state, mut tasks, closed, .. } = self;
         tasks.shutdown().await;
@@ -143,12 +140,12 @@ impl Core {
     }
 }
 
-/// Tables in memory, and a machine that writes them as the core does.
+/// Tables in memory, and a machine over them.
 #[derive(Default)]
 pub struct Bench {
-    /// What is kept in memory.
+    /// State machine with the rows in memory.
     pub machine: Replicated,
-    /// What is in the tables.
+    /// Tables.
     pub rows: Rows,
     entries: u64,
     passed: Timestamp,
@@ -180,7 +177,6 @@ impl View for Rows {
 }
 
 impl Rows {
-    /// Writes, in their order.
     pub fn write(&mut self, writes: Vec<Write>) {
         for write in writes {
             match write {
@@ -197,8 +193,8 @@ impl Rows {
         }
     }
 
-    /// All but what is called by the log index of its entry, and what is remembered of its commands: that differs
-    /// when the same commands come in fewer or more entries.
+    /// The rows without those that are keyed by the log index of their entry and without those of deduplication: both
+    /// differ when the same commands come in fewer or more entries.
     #[must_use]
     pub fn without_events(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let is_span = |key: &[u8]| key == outbox::SPAN || key == feed::SPAN;
@@ -215,12 +211,12 @@ impl Bench {
         self.encoded(at, commands.into_iter().map(encode).collect())
     }
 
-    /// The same with commands as they are in the log.
+    /// As [`Self::apply`], with encoded commands.
     pub fn encoded(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Reply> {
         self.told(at, commands).into_iter().map(|told| told.outcome).collect()
     }
 
-    /// The same, with whether each is the outcome of an earlier one.
+    /// As [`Self::encoded`]; returns also whether each outcome is that of an earlier command.
     pub fn told(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
         let stamp = self.stamp(at);
         self.stamped_as(stamp, commands)
@@ -232,18 +228,18 @@ impl Bench {
         self.entry(&Replicated::batch(stamp, submissions))
     }
 
-    /// Time passes as it is told, and is not undone by a clock that is set back.
+    /// Elapsed time follows `at`, but does not go back with it.
     fn stamp(&mut self, at: Timestamp) -> Stamp {
         self.passed = self.passed.max(at);
         Stamp { time: at, latest: at, passed: self.passed }
     }
 
-    /// The same, with times that have nothing to do with each other.
+    /// As [`Self::told`], with independent times.
     pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
         self.entry(&batch(stamp, commands))
     }
 
-    /// Applies a batch as it is in the log.
+    /// Applies an encoded batch.
     pub fn entry(&mut self, batch: &[u8]) -> Vec<Told<Reply>> {
         self.entries += 1;
         let applied = self.machine.apply(&self.rows, batch, self.entries).expect("applies");
@@ -252,7 +248,7 @@ impl Bench {
         applied.replies.iter().map(|reply| decode_reply(reply).expect("reply")).collect()
     }
 
-    /// Goes on behind entries that a test has not applied.
+    /// Skips log indexes.
     pub fn skip_to(&mut self, index: u64) {
         self.entries = index;
     }

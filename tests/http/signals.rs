@@ -1004,7 +1004,7 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
     assert_eq!(accepted, 6_000 / IN_ONE);
     let refused = answers.iter().find(|answer| answer.status != 202).expect("one");
-    refused.is_refused(429, "access_denied", "the issuer has revoked as much as it may in a minute");
+    refused.is_refused(429, "access_denied", "the issuer has reached its revocation quota for this minute");
     assert_eq!(refused.header("retry-after"), Some("60"));
     assert!(answers.iter().all(|answer| matches!(answer.status, 202 | 429)));
     let metrics = node.get("/metrics").await.body;
@@ -1024,21 +1024,21 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
     for jti in ["1", "2", "3"] {
         is_answered(&send(&node, &theirs(jti)).await, "accepted");
     }
-    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // An operator grants more once.
     let more = node.post("/v1/sys/signals/allowance", &json!({"issuer": few, "more": 2})).await;
     assert_eq!(more.status, 200, "{}", more.body);
     for jti in ["6", "7"] {
         is_answered(&send(&node, &theirs(jti)).await, "accepted");
     }
-    send(&node, &theirs("8")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    send(&node, &theirs("8")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // A duplicate uses no quota. A SET without effect is recorded and counts.
     is_answered(&send(&node, &theirs("1")).await, "duplicate");
     let nothing = json!({"jti": "5", "events": {(format!("{CAEP}/session-established")): {}}});
     let nothing = with(&theirs("5"), &nothing);
-    send(&node, &nothing).await.is_refused(429, "access_denied", "revoked as much as it may");
+    send(&node, &nothing).await.is_refused(429, "access_denied", "reached its revocation quota");
     node.advance_secs(59);
-    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "revoked as much as it may");
+    send(&node, &theirs("4")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // A rejected SET may come again.
     node.advance_secs(1);
     is_answered(&send(&node, &theirs("4")).await, "accepted");

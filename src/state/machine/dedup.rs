@@ -1,16 +1,14 @@
-//! Each command once, however often it is sent: what it came to is remembered until its proposer has the answer
-//! (design §3, Forwarding).
+//! Deduplication: a command is applied once, however often it is proposed; its reply is retained until its proposer
+//! has received it (design §3, Forwarding).
 //!
-//! A process that proposes is known by its origin, its commands by their sequence. With each it says which of them it
-//! will not send again, its low watermark. What is below that is not applied any more, and its reply is removed; what
-//! is above is applied once, and gets the same reply again, also if that was a refusal.
+//! A command is identified by proposer id and sequence, and carries the proposer's low watermark: the lowest sequence
+//! that it may resend. Below the watermark, commands are not applied and replies are deleted. At or above it, a command
+//! is applied once, and every duplicate gets the same reply, also if that is a refusal.
 //!
-//! A process that was not heard of for [`limits::ORIGIN_KEPT`] waits for nothing any more: it gives up after
-//! [`limits::PROPOSE_TIMEOUT`], by a clock that does not stand still while it does. All that it was answered is
-//! removed. Its row stays, and with it how far it was: should a command of before be sent all the same, by a process or
-//! a leader that was stopped in the middle, it is not applied a second time, and what the process had not sent before
-//! is applied as ever. Of such rows the [`limits::ORIGINS_UNUSED_MAX`] newest are kept: a process starts once, so
-//! whatever comes of one that is forgotten is older than so many starts.
+//! A proposer that was idle for [`limits::ORIGIN_KEPT`] waits for no reply: it gives up after
+//! [`limits::PROPOSE_TIMEOUT`] by its boot clock. Its replies are deleted; its row stays, so that a late duplicate from
+//! a suspended process or leader is refused and a new command is applied. The [`limits::ORIGINS_UNUSED_MAX`] newest idle
+//! rows are retained: a duplicate of a deleted one would be older than that many process starts.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -25,27 +23,23 @@ use crate::state::command;
 use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Reply, Told};
 use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, decode};
 
-/// What one entry knows of those who proposed its commands.
+/// Proposers of the commands of one entry.
 pub struct Once {
     passed: Timestamp,
     origins: BTreeMap<Origin, Heard>,
 }
 
-/// A process of which a command is in the entry.
+/// A proposer with a command in the entry.
 struct Heard {
     row: OriginRow,
-    /// No reply with this sequence or a larger one was there before the entry.
+    /// Before the entry, no reply had this sequence or a larger one.
     next_before: u64,
-    /// What the entry itself has replied to it, by sequence.
+    /// Replies of this entry, by sequence.
     replies: BTreeMap<u64, Bytes>,
 }
 
 impl Once {
-    /// At the beginning of an entry, at this time that has passed. One from before commands had ids leaves the
-    /// tables as it did then.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Begins an entry at this elapsed time. A batch of version 1 leaves the tables unchanged.
     pub fn begin(tables: &mut Tables<'_>, passed: Timestamp, batch: &Batch) -> Result<Self, Corrupt> {
         if batch.commands.iter().any(|command| command.id.is_some()) {
             sweep(tables, passed)?;
@@ -53,18 +47,14 @@ impl Once {
         Ok(Self { passed, origins: BTreeMap::new() })
     }
 
-    /// The reply to a command that is not to be applied, because it was or because it must not be. `None` if it is
-    /// to be applied now.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// The reply to a duplicate or to a command that must not be applied; `None` if it is to be applied now.
     pub fn known(&mut self, tables: &mut Tables<'_>, id: &CommandId) -> Result<Option<Bytes>, Corrupt> {
         let Some(heard) = self.heard(tables, id.origin)? else {
             return Ok(Some(refused(Refusal::TooManySubmissions)));
         };
         let row = &mut heard.row;
         row.low_watermark = row.low_watermark.max(id.low_watermark);
-        // Nobody counts to the last number there is: behind it none would be next.
+        // The largest sequence is refused: `next` after it would overflow.
         if id.sequence < row.low_watermark || id.sequence == u64::MAX {
             return Ok(Some(refused(Refusal::GivenUp)));
         }
@@ -74,7 +64,7 @@ impl Once {
         if let Some(reply) = heard.replies.get(&id.sequence) {
             return Ok(Some(reply.clone()));
         }
-        // Most commands come in their order: for them no row is looked for.
+        // Commands mostly arrive in order, and then no row is read.
         if id.sequence >= heard.next_before {
             return Ok(None);
         }
@@ -82,7 +72,7 @@ impl Once {
         Ok(reply.map(Bytes::from))
     }
 
-    /// Remembers the reply to a command that was just applied, or refused.
+    /// Records the reply to a command that was just applied, or refused.
     pub fn remember(&mut self, id: &CommandId, reply: &Bytes) {
         if let Some(heard) = self.origins.get_mut(&id.origin) {
             heard.row.next = heard.row.next.max(id.sequence + 1);
@@ -90,7 +80,7 @@ impl Once {
         }
     }
 
-    /// At the end of an entry: writes what may be asked for again, and removes what was received.
+    /// Ends an entry: writes the replies that may be requested again, and deletes those below the low watermarks.
     pub fn end(self, tables: &mut Tables<'_>) {
         let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
         for (origin, Heard { mut row, next_before, replies }) in self.origins {
@@ -104,7 +94,7 @@ impl Once {
         }
     }
 
-    /// `None` if it is new and there is no room for it.
+    /// `None` if the proposer is new and the limit of proposers is reached.
     fn heard(&mut self, tables: &mut Tables<'_>, origin: Origin) -> Result<Option<&mut Heard>, Corrupt> {
         let vacant = match self.origins.entry(origin) {
             Entry::Occupied(heard) => return Ok(Some(heard.into_mut())),
@@ -137,13 +127,13 @@ fn is_unused(row: &OriginRow, passed: Timestamp) -> bool {
     passed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::ORIGIN_KEPT
 }
 
-/// All that a process has sent so far is given up.
+/// Raises the low watermark above every sequence so far.
 fn give_up(row: &mut OriginRow) {
     row.low_watermark = row.low_watermark.max(row.next);
 }
 
-/// Removes up to `most` of the replies below the low watermark, one by one, oldest first: a range that is removed
-/// would slow every look for a reply. From `next` on no row was ever written. Answers how many.
+/// Deletes up to `most` of the replies below the low watermark, one by one, oldest first: a range deletion would slow
+/// down every later lookup. There are no rows from `next` on. Returns the number of deleted replies.
 fn forget(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64, most: u64) -> u64 {
     let (from, end) = (row.forgotten_to, row.low_watermark.min(next));
     let until = end.min(from.saturating_add(most));
@@ -154,8 +144,8 @@ fn forget(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64
     until.saturating_sub(from)
 }
 
-/// Now and then, removes what was replied to processes that were not heard of for long, a bounded number at once, and
-/// the processes themselves if there are many.
+/// At intervals, deletes the replies to idle proposers, a bounded number at a time, and the oldest idle proposers beyond
+/// their limit.
 fn sweep(tables: &mut Tables<'_>, passed: Timestamp) -> Result<(), Corrupt> {
     let millis = i64::try_from(tables.number(ORIGINS_SWEPT)?).unwrap_or(i64::MAX);
     if passed.since(Timestamp::from_millis(millis)) < limits::ORIGINS_SWEPT_EVERY {

@@ -1,8 +1,7 @@
-//! The outcome of a command, remembered under the caller's `Idempotency-Key` (contract §1, Writes).
+//! Outcomes of commands, stored under the caller's `Idempotency-Key` (contract §1, Writes).
 //!
-//! Only what changed something is remembered: a refusal leaves nothing behind, and the same key may try
-//! again. It is remembered without what the request brought, so that a caller who sends many large requests
-//! does not fill the state with them twice.
+//! Only outcomes that changed something are stored: after a refusal the same key may be used again. They are stored
+//! without the content of the request, so that large requests do not occupy the state twice.
 
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ pub struct Idempotency {
     pub owner: Digest128,
 }
 
-/// A caller as the owner of what is remembered of its requests; empty for nobody, whose are counted alike.
+/// Digest of a caller as the owner of stored keys; an empty text for anonymous callers, which share one quota.
 #[must_use]
 pub fn owner(caller: &str) -> Digest128 {
     Digest128::of(DigestKind::Owner, b"", caller.as_bytes())
@@ -46,7 +45,7 @@ impl From<Idempotency> for command::Idempotency {
     }
 }
 
-/// By the digest of (caller, key).
+/// Keys, by the digest of (caller, key).
 pub const KEYS: Bucketed = Bucketed {
     table: IDEMPOTENCY,
     oldest: b"oldest_idempotency_bucket",
@@ -56,11 +55,8 @@ pub const KEYS: Bucketed = Bucketed {
 const KEYS_MOST: Most =
     Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
 
-/// What came of the same request before: its outcome again, with what `command` brings, or a refusal if the
-/// key came with another request. `None` if the key is new. Of an agent only its id is told.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// The stored outcome of an earlier request, completed with the content of `command`, or a refusal if the key was used
+/// with another request. `None` if the key is new. Of an agent only its id is returned.
 pub fn outcome(
     tables: &Tables<'_>,
     now: Timestamp,
@@ -77,11 +73,8 @@ pub fn outcome(
     Ok(Some(Told::repeated(with_content(reply.outcome, command))))
 }
 
-/// Whether the outcome of a new key can be remembered. Asked before the command is carried out: an outcome that could
-/// not be repeated must not be.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Whether the outcome of a new key can be stored. Checked before the command is carried out: an outcome that could not
+/// be repeated must not come about.
 pub fn has_room(
     tables: &Tables<'_>,
     now: Timestamp,
@@ -90,10 +83,7 @@ pub fn has_room(
     KEYS.has_room(tables, now, &digest(&idempotency.owner)?, &KEYS_MOST)
 }
 
-/// Remembers what came of a request, if it changed anything: what changed nothing can be asked again.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Stores the outcome of a request if it changed something.
 pub fn remember(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -107,7 +97,7 @@ pub fn remember(
     KEYS.remember_of(tables, now, &owner, &key, row.encode_to_vec())
 }
 
-/// What is remembered of an outcome; `None` for one that is not.
+/// The part of an outcome that is stored; `None` for one that is not stored.
 fn without_content(reply: &Reply) -> Option<Reply> {
     match reply {
         Reply::Refused(_) | Reply::Done { changed: false } => None,
@@ -142,14 +132,14 @@ fn without_content(reply: &Reply) -> Option<Reply> {
     }
 }
 
-/// The same key and request bring the same entry.
+/// Restores the content from the command: the same key and request imply the same content.
 fn with_content(mut reply: Reply, command: &Command) -> Reply {
     match (&mut reply, command) {
         (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) => {
             row.tool.clone_from(&command.tool);
         }
         (Reply::Stream(StreamWritten { row: Some(row) }), Command::CreateStream(command)) => {
-            // A retry draws another id: the first one's is what is there.
+            // A retry draws another id; the stored one counts.
             let stream_id = row.stream.take().unwrap_or_default().stream_id;
             row.stream = command.stream.clone().map(|stream| Stream { stream_id, ..stream });
         }
@@ -158,10 +148,7 @@ fn with_content(mut reply: Reply, command: &Command) -> Reply {
     reply
 }
 
-/// A digest as the log has it.
-///
-/// # Errors
-/// [`Corrupt`] if it is not 16 bytes.
+/// Parses a digest of 16 bytes.
 pub fn digest(bytes: &[u8]) -> Result<Digest128, Corrupt> {
     bytes.try_into().map(Digest128::from_bytes).map_err(|_| Corrupt::row("a digest is not 16 bytes"))
 }

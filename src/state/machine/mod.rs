@@ -1,4 +1,4 @@
-//! What the log's commands do: one function from (state, batch) to (state, replies).
+//! The state machine: `apply`, one function from (state, batch) to (writes, replies), and the rows in memory.
 //!
 //! Pure: no clock, no randomness, no I/O, no policy, no cryptography. Time is log time.
 
@@ -38,7 +38,7 @@ use crate::cluster::{Applied, Corrupt, LogTimes, Machine, Stamp, StateHash, Subm
 use crate::id::Incarnation;
 use dedup::Once;
 
-/// The state machine, with what it keeps in memory for readers.
+/// The state machine with the rows in memory.
 #[derive(Debug, Default)]
 pub struct Replicated {
     index: ArcSwap<Index>,
@@ -50,12 +50,12 @@ pub struct Replicated {
     feed_end: watch::Sender<EventId>,
 }
 
-/// What readers need without touching a table. Replaced whole.
+/// Small tables in memory. Replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     /// 128 random bits that name the cluster; `None` before its first command.
     pub cluster_id: Option<Incarnation>,
-    /// Which life of the cluster this is.
+    /// Incarnation of the cluster.
     pub incarnation: Option<Incarnation>,
     /// Log time.
     pub time: Timestamp,
@@ -67,21 +67,21 @@ pub struct Index {
     pub signing_keys: Arc<BTreeMap<String, SigningKeyFacts>>,
     /// Policy changes by number, oldest first.
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
-    /// How many tools there are.
+    /// Number of tools.
     pub tools: u64,
-    /// How many revocations are remembered.
+    /// Number of revocations.
     pub revocations: u64,
-    /// How many blocks of audit entries were ever dropped because they were old.
+    /// Number of audit blocks ever dropped by age.
     pub audit_dropped_by_age: u64,
-    /// And how many because there were too many bytes of them.
+    /// Number of audit blocks ever dropped by total size.
     pub audit_dropped_by_bytes: u64,
     /// Streams by their ids.
     pub streams: Arc<BTreeMap<String, Arc<Stream>>>,
-    /// Where each of them stands.
+    /// Cursors by the ids of their streams.
     pub stream_cursors: Arc<BTreeMap<String, Arc<StreamCursor>>>,
 }
 
-/// Where the tables of events end, as far as that was written.
+/// Ends of outbox and feed, if an entry has written them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     outbox: Option<EventId>,
@@ -100,49 +100,49 @@ impl Ends {
 }
 
 impl Replicated {
-    /// What readers need, as of the last entry applied.
+    /// Small tables, as of the last entry applied.
     #[must_use]
     pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
         self.index.load()
     }
 
-    /// What is revoked and blocked, as of the last entry applied.
+    /// Revocations and subject blocks, as of the last entry applied.
     #[must_use]
     pub fn revocations(&self) -> &RevocationIndex {
         &self.revocations
     }
 
-    /// The rows that are kept in memory, as of the last entry applied.
+    /// Large rows in memory, as of the last entry applied.
     #[must_use]
     pub fn resident(&self) -> &Resident {
         &self.resident
     }
 
-    /// The digest of the current policy, and each change of it.
+    /// Watches the digest of the current policy.
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<String> {
         self.policy.subscribe()
     }
 
-    /// Counts the changes of streams, those of their places left out.
+    /// Counter of changes of streams, without those of cursors.
     #[must_use]
     pub fn stream_changes(&self) -> watch::Receiver<u64> {
         self.streams.subscribe()
     }
 
-    /// Behind the last event of the outbox, and each change of that.
+    /// Watches the end of the outbox: the id after its last event.
     #[must_use]
     pub fn outbox_end(&self) -> watch::Receiver<EventId> {
         self.outbox_end.subscribe()
     }
 
-    /// Behind the last event of the feed, and each change of that.
+    /// Watches the end of the feed: the id after its last event.
     #[must_use]
     pub fn feed_end(&self) -> watch::Receiver<EventId> {
         self.feed_end.subscribe()
     }
 
-    /// The index first: whoever is woken by a change of policy, or by an event, must find it.
+    /// Replaces the index before notifying, so that a notified subscriber finds it.
     fn replace_index(&self, index: Index, ends: Ends) {
         let index = Arc::new(index);
         let before = self.index.swap(Arc::clone(&index));
@@ -163,8 +163,8 @@ impl Replicated {
 
 impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
-    // Up to [`crate::limits::AUDIT_BYTES_MAX`]: a node must not need minutes to start. Revocations, tools and
-    // heads of the audit are read to rebuild what is kept in memory, which reads each once.
+    // Audit blocks take up to [`crate::limits::AUDIT_BYTES_MAX`], and a node must start within seconds. Revocations,
+    // tools and audit heads are read once, by `rebuild`.
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
@@ -239,7 +239,7 @@ impl Machine for Replicated {
                     index.put(table, key, value)?;
                 }
                 Write::Delete { table, key } => index.delete(table, key),
-                // Only tables that readers do not keep in memory have ranges deleted.
+                // No table in memory has ranges deleted.
                 Write::DeleteRange { .. } => {}
             }
         }
@@ -324,7 +324,7 @@ impl Index {
     }
 }
 
-/// What comes of a command: of the same request under the same `Idempotency-Key` before, or now.
+/// Outcome of a command: that of an earlier request with the same `Idempotency-Key`, or that of carrying it out.
 fn carry_out(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -394,7 +394,7 @@ fn take_block(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(
     Ok(())
 }
 
-/// How many facts a batch may revoke, at the most.
+/// Maximum number of facts that a batch revokes.
 fn facts_of(batch: &Batch) -> usize {
     let of = |submitted: &Submitted| match &submitted.command {
         Command::AcceptSignal(signal) => signal.effects.len(),
@@ -403,7 +403,7 @@ fn facts_of(batch: &Batch) -> usize {
     batch.commands.iter().map(of).sum()
 }
 
-/// Every row of a table, until one is refused.
+/// Visits every row of a table until `take` fails.
 fn visit(
     view: &dyn View,
     table: &str,
@@ -446,10 +446,7 @@ fn bootstrap(tables: &mut Tables<'_>, moment: Moment, command: &Bootstrap) -> Re
     Ok(Reply::Done { changed: true })
 }
 
-/// The sources of a bundle.
-///
-/// # Errors
-/// [`Corrupt`] if the row is not what was written.
+/// The sources of a policy bundle.
 pub fn policy_sources(view: &dyn View, digest: &str) -> Result<Option<Vec<command::PolicySource>>, Corrupt> {
     let row = view.get(POLICY, digest.as_bytes())?;
     row.map(|row| tables::decode::<PolicyRow>(POLICY, &row).map(|bundle| bundle.sources)).transpose()
@@ -507,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_key_of_a_cluster_signs_at_once() {
+    fn only_the_first_key_of_a_cluster_is_active_at_once() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
         let usable_from = |bench: &Bench, kid: &str| bench.machine.index().signing_keys[kid].usable_from;
@@ -517,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_of_each_algorithm_signs_at_once_whichever_node_has_it() {
+    fn first_key_of_each_algorithm_is_active_at_once() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let later = START.plus(Duration::from_secs(3600));
@@ -531,9 +528,9 @@ mod tests {
         }
     }
 
-    /// Of nodes that are founded together each brings one; and a node may be slower than the first operator.
+    /// Each node of a bootstrap proposes a seed, and a node may be slower than the first operator.
     #[test]
-    fn a_cluster_begins_with_one_policy_and_no_seed_replaces_another() {
+    fn seed_never_replaces_a_policy() {
         let mut bench = Bench::default();
         let seed = |digest: &str| match put_policy(digest, "") {
             Command::PutPolicy(command) => Command::PutPolicy(PutPolicy { is_seed: true, ..command }),
@@ -557,7 +554,7 @@ mod tests {
         bench
     }
 
-    /// How much later than it is published each of these keys may sign.
+    /// Time from publication to activation of each of these keys.
     fn waits(bench: &mut Bench, at: Timestamp, keys: Vec<Command>) -> Vec<Duration> {
         let kids = |keys: &[Command]| -> Vec<String> {
             let kid = |key: &Command| match key {
@@ -576,7 +573,7 @@ mod tests {
     const AGED: Duration = limits::KEY_PUBLISH_AHEAD;
 
     #[test]
-    fn nodes_that_are_founded_together_all_sign_at_once_with_their_first_key() {
+    fn bootstrap_activates_the_first_key_of_each_node_at_once() {
         let mut bench = bootstrapped(START, true);
         let keys = vec![publish("a1", 1), publish("a2", 1), publish_of("RS256", "r1", 1)];
         assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AT_ONCE]);
@@ -585,18 +582,18 @@ mod tests {
         assert_eq!(waits(&mut bench, last, keys), [AT_ONCE, AGED, AT_ONCE]);
         assert_eq!(waits(&mut bench, last, vec![publish("c1", 3)]), [AT_ONCE]);
         let keys = vec![publish("d1", 4), publish_of("RS256", "t1", 4)];
-        assert_eq!(waits(&mut bench, START.plus(AGED), keys), [AGED, AGED], "it is not young any more");
+        assert_eq!(waits(&mut bench, START.plus(AGED), keys), [AGED, AGED], "no longer young");
     }
 
-    /// Else whoever can taint a key has its node sign with one that nobody knows.
+    /// Otherwise a caller that may taint keys makes a node sign with a key that no verifier has fetched.
     #[test]
-    fn a_node_whose_first_key_is_gone_does_not_sign_at_once_with_another() {
+    fn key_after_a_tainted_first_key_is_pending() {
         let mut bench = bootstrapped(START, true);
         let keys = vec![publish("a1", 1), publish("b1", 2), publish("c1", 3)];
         assert_eq!(waits(&mut bench, START, keys), [AT_ONCE; 3]);
         bench.one(START, Command::TaintSigningKey(taint("b1", &[])));
         assert_eq!(waits(&mut bench, START, vec![publish("b2", 2)]), [AGED]);
-        // What is tainted is forgotten once the next key is published, and that is never while the cluster is young.
+        // A tainted key is removed when a later key is published, but never while the cluster is young.
         let late = START.plus(AGED).minus(Duration::from_millis(1));
         bench.one(late, Command::TaintSigningKey(taint("b2", &[])));
         assert_eq!(waits(&mut bench, late, vec![publish("b3", 2)]), [AGED]);
@@ -604,29 +601,29 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_retired_its_first_key_does_not_sign_at_once_with_another() {
+    fn key_after_a_retired_first_key_is_pending() {
         let mut bench = bootstrapped(START, true);
-        // The clock jumps: the second is old enough to let the first go, and the cluster is young no more.
+        // Log time jumps: the second key is active, so the first may retire, and the cluster is no longer young.
         assert_eq!(waits(&mut bench, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
         assert_eq!(bench.one(START.plus(AGED), retire("a1")), DONE);
         assert_eq!(waits(&mut bench, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
         let gone = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
         assert_eq!(waits(&mut bench, gone, vec![publish("a4", 1)]), [AGED]);
-        assert!(!bench.machine.index().signing_keys.contains_key("a1"), "it is forgotten");
+        assert!(!bench.machine.index().signing_keys.contains_key("a1"), "removed");
     }
 
-    /// Its rows must come out as they did when they were written first.
+    /// The rows of an old log must come out as they did when they were written first.
     #[test]
-    fn in_a_log_that_does_not_say_when_it_began_only_the_first_key_signs_at_once() {
+    fn log_without_bootstrap_time_activates_only_the_first_key() {
         let mut bench = bootstrapped(START, false);
         assert!(!bench.rows.0.contains_key(&(META.to_owned(), BOOTSTRAPPED_AT.to_vec())));
         let keys = vec![publish("a1", 1), publish("a2", 1), publish("b1", 2)];
         assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AGED]);
     }
 
-    /// Whoever has cached keys since the last one of an algorithm has not cached the next.
+    /// A verifier that has cached the keys since the last one of an algorithm has not fetched the next.
     #[test]
-    fn where_the_last_key_of_an_algorithm_is_long_gone_the_next_is_not_the_first() {
+    fn key_after_a_removed_key_is_not_the_first() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
         bench.one(START, Command::TaintSigningKey(taint("set", &[])));
@@ -634,11 +631,11 @@ mod tests {
         bench.apply(gone, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
         let keys = bench.machine.index().signing_keys.clone();
         assert_eq!(keys["next set"].usable_from, gone.plus(limits::KEY_PUBLISH_AHEAD));
-        assert!(!keys.contains_key("set"), "its successor is there: it is forgotten");
+        assert!(!keys.contains_key("set"), "removed on publication of its successor");
     }
 
     #[test]
-    fn a_key_of_another_algorithm_is_no_successor() {
+    fn key_of_another_algorithm_is_no_successor() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
         let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
@@ -652,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_node_knows_the_keys_it_knew_before() {
+    fn rebuild_restores_signing_keys() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1), publish("next", 1)]);
         bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("token"));
@@ -664,35 +661,35 @@ mod tests {
         assert_eq!(restarted.index().signing_keys, keys);
     }
 
-    /// One term was led by a node whose clock was 100 days ahead: new keys would have been usable in 200 days, and old
-    /// ones went at once.
+    /// One term was led by a node whose clock was 100 days ahead: new keys would have become active in 200 days, and
+    /// old ones would have been removed at once.
     #[test]
-    fn a_leap_of_log_time_makes_no_key_older() {
+    fn leap_of_log_time_ages_no_key() {
         let mut bench = bootstrapped(START, true);
         bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let leap = |passed: Duration| {
             let ahead = START.plus(Duration::from_secs(100 * 24 * 3600));
             Stamp { time: ahead, latest: ahead, passed: START.plus(passed) }
         };
-        let told = |bench: &mut Bench, passed, command| {
+        let outcome = |bench: &mut Bench, passed, command| {
             bench.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
         };
         let second = Duration::from_secs(1);
         let too_young = Reply::Refused(Refusal::NoAgedSuccessor);
-        assert_eq!(told(&mut bench, second, retire("first")), too_young);
-        assert_eq!(told(&mut bench, second, publish("other", 2)), DONE);
+        assert_eq!(outcome(&mut bench, second, retire("first")), too_young);
+        assert_eq!(outcome(&mut bench, second, publish("other", 2)), DONE);
         let usable_from = bench.machine.index().signing_keys["other"].usable_from;
-        assert_eq!(usable_from, START.plus(second), "the cluster is as young as it is");
-        assert_eq!(told(&mut bench, AGED, retire("first")), DONE);
-        assert_eq!(told(&mut bench, AGED, publish("third", 1)), DONE);
+        assert_eq!(usable_from, START.plus(second), "the cluster is still young");
+        assert_eq!(outcome(&mut bench, AGED, retire("first")), DONE);
+        assert_eq!(outcome(&mut bench, AGED, publish("third", 1)), DONE);
         let first = bench.machine.index().signing_keys["first"].clone();
         assert_eq!(first.state(START.plus(AGED)), SigningKeyState::Retired);
     }
 
     #[test]
-    fn a_key_of_an_unknown_algorithm_stops_the_node() {
+    fn key_of_an_unknown_algorithm_is_corrupt() {
         let bench = Bench::default();
-        // ES256 has no name in the log: two spellings of one key would be two rows.
+        // ES256 is the empty text in the log: two spellings of one algorithm would be two different rows.
         for algorithm in ["ES256", "RS384", "rs256", " "] {
             let stamp = Stamp { time: START, ..Stamp::default() };
             let batch = batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
@@ -701,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_not_retired_before_its_successor_is_old_enough() {
+    fn key_without_an_active_successor_is_not_retired() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
         assert_eq!(bench.one(START, retire("first")), Reply::Refused(Refusal::NoAgedSuccessor));
@@ -713,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_key_is_forgotten_only_after_its_longest_token() {
+    fn retired_key_verifies_until_its_longest_token_expires() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
@@ -727,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_changed_by_another_is_not_overwritten() {
+    fn policy_change_with_a_stale_precondition_is_refused() {
         let mut bench = Bench::default();
         bench.one(START, put_policy("a", ""));
         bench.one(START, put_policy("b", "a"));
@@ -735,7 +732,7 @@ mod tests {
         assert_eq!(bench.machine.index().policy, "b");
     }
 
-    /// What a reader finds at the very moment it is woken.
+    /// Records the policy that a subscriber finds when it is woken.
     struct WokenReader {
         machine: Arc<Replicated>,
         found: Mutex<Vec<String>>,
@@ -748,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_woken_by_a_change_of_policy_finds_it() {
+    fn woken_subscriber_finds_the_new_policy() {
         let machine = Arc::new(Replicated::default());
         let reader = Arc::new(WokenReader { machine: Arc::clone(&machine), found: Mutex::default() });
         let waker = Waker::from(Arc::clone(&reader));
@@ -760,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_bounded_and_keeps_every_bundle_it_names() {
+    fn policy_history_is_bounded_and_its_bundles_are_retained() {
         let mut bench = Bench::default();
         for number in 0..3 * limits::POLICY_HISTORY_MAX {
             bench.one(START, put_policy(&format!("p{}", number % 5 + number / 7), ""));
@@ -775,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_bootstrap_is_refused() {
+    fn second_bootstrap_is_refused() {
         let mut bench = Bench::default();
         let bootstrap = |byte: u8| {
             let id = Bytes::from(vec![byte; 16]);
@@ -787,7 +784,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_in_memory_is_the_same_after_a_restart() {
+    fn rebuild_restores_the_index() {
         let mut bench = Bench::default();
         bench.apply(START, vec![publish("first", 1), publish("second", 1), put_policy("a", "")]);
         bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("first"));
@@ -797,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+    fn rows_do_not_depend_on_batching() {
         let commands = || vec![publish("a", 1), spend(1), spend(2), put_policy("p", "")];
         let (mut together, mut apart) = (Bench::default(), Bench::default());
         together.apply(START, commands());
@@ -808,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_its_limit_no_key_is_published_until_a_dead_one_is_forgotten() {
+    fn key_over_the_limit_is_refused_until_another_expires() {
         let mut bench = Bench::default();
         let each =
             |at: usize| publish_of(if at.is_multiple_of(2) { "" } else { "RS256" }, &format!("k{at}"), 1);
@@ -826,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_reaches_what_derives_from_the_key_and_one_from_an_older_log_the_key_alone() {
+    fn taint_without_a_digest_revokes_the_key_alone() {
         let mut bench = Bench::default();
         for kid in ["old", "new"] {
             bench.one(START, publish(kid, 1));

@@ -1,4 +1,4 @@
-//! The tables of the state, and what one entry sees of them while it is applied.
+//! The tables of the state, and the read view and changes of one entry while it is applied.
 
 pub(crate) mod packed_rows;
 pub(crate) mod packed_table;
@@ -15,11 +15,11 @@ use super::resources::events::EventId;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Stamp, View, Write};
 
-/// Cluster id, incarnation, log time, the oldest buckets.
+/// Cluster id, incarnation, log time, counters, the oldest TTL buckets.
 pub const META: &str = "meta";
-/// Spent nonces, by (bucket, digest).
+/// Used nonces, by (bucket, digest).
 pub const NONCE: &str = "nonce";
-/// Spent execution-scoped tokens, by (bucket, digest).
+/// Used execution-scoped tokens, by (bucket, digest).
 pub const SPENT_TOKEN: &str = "spent_token";
 /// Idempotency keys, by (bucket, digest).
 pub const IDEMPOTENCY: &str = "idempotency";
@@ -27,67 +27,66 @@ pub const IDEMPOTENCY: &str = "idempotency";
 pub const SIGNING_KEY: &str = "signing_key";
 /// Policy bundles, by digest.
 pub const POLICY: &str = "policy";
-/// Which policy was applied when, by number.
+/// Changes of the policy, by number.
 pub const POLICY_HISTORY: &str = "policy_history";
 
 /// Tools, by `tool_id`.
 pub const TOOL: &str = "tool";
-/// Which tools take a protocol, by (protocol, 0, `tool_id`); rows are empty.
+/// Index of tools by protocol, by (protocol, 0, `tool_id`); rows are empty.
 pub const TOOL_OF_PROTOCOL: &str = "tool_of_protocol";
 /// Agents, by `agent_id`.
 pub const AGENT: &str = "agent";
-/// Who had which agent issued, by (who, 0, `agent_id`); rows are empty.
+/// Index of agents by the caller that issued them, by (caller, 0, `agent_id`); rows are empty.
 pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
-/// Who was revoked after having agents issued, by who: the log index of that, 8 bytes. As long as agents of
-/// theirs are remembered.
+/// Callers that were revoked after issuing agents, by caller: the log index of the revocation, 8 bytes. Retained as
+/// long as their agents.
 pub const AGENT_ISSUER_REVOKED: &str = "agent_issuer_revoked";
-/// When agents end, by (log time in milliseconds, `agent_id`); rows are empty.
+/// Ends of agents, by (log time in milliseconds, `agent_id`); rows are empty.
 pub const AGENT_END: &str = "agent_end";
-/// How many tools, agents and streams a caller has, and a trust domain subjects with encryption keys, by (what, 0,
-/// who): 8 bytes.
+/// Quota counters: tools, agents and streams of a caller, subjects with encryption keys of a trust domain; by (kind, 0,
+/// owner): 8 bytes.
 pub const OWNED: &str = "owned";
 /// Encryption keys, by (workload identifier, 0, `kid`).
 pub const ENCRYPTION_KEY: &str = "encryption_key";
-/// Which encryption keys were registered with a token that derives from a fact, by (digest of the fact, log index of
-/// the token's `idx`, workload identifier, 0, `kid`); rows are empty.
+/// Encryption keys by the facts that their registrar's token derived from, by (digest of the fact, log index of the
+/// token's `idx`, workload identifier, 0, `kid`); rows are empty.
 pub const ENCRYPTION_KEY_OF: &str = "encryption_key_of";
-/// When encryption keys end, by (elapsed time in milliseconds, workload identifier, 0, `kid`); rows are empty.
+/// Ends of encryption keys, by (elapsed time in milliseconds, workload identifier, 0, `kid`); rows are empty.
 pub const ENCRYPTION_KEY_END: &str = "encryption_key_end";
 /// Revocations, by digest.
 pub const REVOCATION: &str = "revocation";
-/// When revocations, and blocks that block nothing, may be forgotten, by (log time in milliseconds, their
-/// key); rows are empty.
+/// Ends of revocations and of lifted subject blocks, by (log time in milliseconds, their key); rows are empty.
 pub const REVOCATION_END: &str = "revocation_end";
-/// What an issuer has revoked of late, by `iss`.
+/// Revocation quota of an issuer, by `iss`.
 pub const REVOCATION_QUOTA: &str = "revocation_quota";
-/// Blocks, by (digest of the fact, digest of issuer and family).
+/// Subject blocks, by (digest of the fact, digest of issuer and family).
 pub const BLOCK: &str = "block";
-/// Security event tokens that came, by (bucket, digest): the digest of what each says, 16 bytes, and its log
-/// index, 8; empty if an older version wrote it.
+/// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8;
+/// empty if an older version wrote it.
 pub const SIGNAL: &str = "signal";
-/// Blocks of audit entries, by number.
+/// Audit blocks, by number.
 pub const AUDIT_BLOCK: &str = "audit_block";
-/// Which blocks are about a tool, by (digest of `tool_id`, number); rows are empty.
+/// Index of audit blocks by tool, by (digest of `tool_id`, number); rows are empty.
 pub const AUDIT_TRAIL: &str = "audit_trail";
-/// The last entry about a tool that a node wrote, by (digest of `tool_id`, node): its hash.
+/// Head of the hash chain of a tool on a node, by (digest of `tool_id`, node): the hash of its last entry.
 pub const AUDIT_HEAD: &str = "audit_head";
-/// The last block of each node, by its id.
+/// The last audit block of each node, by node id.
 pub const AUDIT_NODE: &str = "audit_node";
 
 /// Streams, by `stream_id`.
 pub const STREAM: &str = "stream";
-/// Where each stream stands, by `stream_id`.
+/// Cursors of streams, by `stream_id`.
 pub const STREAM_CURSOR: &str = "stream_cursor";
-/// Events that a stream's receiver refused for good, by (`stream_id`, 0, event id).
+/// Dead letters, by (`stream_id`, 0, event id).
 pub const DEAD_LETTER: &str = "dead_letter";
-/// Security events for streams, by event id.
+/// Security events for streams (outbox), by event id.
 pub const OUTBOX: &str = "outbox";
-/// What the live feed tells, by event id.
+/// Events of the live feed, by event id.
 pub const FEED: &str = "feed";
 
-/// Processes that propose, by origin.
+/// Proposers, by proposer id.
 pub const ORIGIN: &str = "origin";
-/// What was replied to commands that may be sent again, by (origin, sequence): the reply as it was encoded.
+/// Replies to commands that may be resent, by (proposer id, sequence): the encoded reply.
 pub const REPLY: &str = "reply";
 
 /// Every table.
@@ -127,93 +126,91 @@ pub const ALL: &[&str] = &[
     REPLY,
 ];
 
-/// Row of [`META`]: 16 bytes.
+/// Row of [`META`], 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
-/// Row of [`META`]: 16 bytes.
+/// Row of [`META`], 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
-/// Row of [`META`]: when the cluster was bootstrapped in elapsed time, milliseconds, 8 bytes; absent in a cluster of
-/// before that was remembered.
+/// Row of [`META`]: elapsed time of the bootstrap in milliseconds, 8 bytes; absent if an older version bootstrapped the
+/// cluster.
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
-/// Row of [`META`]: time that has passed, milliseconds, 8 bytes ([`Moment::passed`]).
+/// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`Moment::passed`]).
 pub const PASSED: &[u8] = b"passed";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
-/// Row of [`META`]: how many tools there are, 8 bytes.
+/// Row of [`META`]: number of tools, 8 bytes.
 pub const TOOLS: &[u8] = b"tools";
-/// Row of [`META`]: how many revocations are remembered, 8 bytes.
+/// Row of [`META`]: number of revocations, 8 bytes.
 pub const REVOCATIONS: &[u8] = b"revocations";
-/// Row of [`META`]: how many rows [`BLOCK`] has, 8 bytes.
+/// Row of [`META`]: number of rows of [`BLOCK`], 8 bytes.
 pub const BLOCKS: &[u8] = b"blocks";
-/// Row of [`META`]: how many blocks of audit entries were dropped because they were old, 8 bytes.
+/// Row of [`META`]: number of audit blocks dropped by age, 8 bytes.
 pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
-/// Row of [`META`]: how many were dropped because there were too many bytes of them, 8 bytes.
+/// Row of [`META`]: number of audit blocks dropped by total size, 8 bytes.
 pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 
-/// Row of [`META`]: how many streams there are, 8 bytes.
+/// Row of [`META`]: number of streams, 8 bytes.
 pub const STREAMS: &[u8] = b"streams";
 
-/// Row of [`META`]: how many rows [`ORIGIN`] has, 8 bytes.
+/// Row of [`META`]: number of rows of [`ORIGIN`], 8 bytes.
 pub const ORIGINS: &[u8] = b"origins";
-/// Row of [`META`]: when unused origins were last looked for, in time that has passed, milliseconds, 8 bytes.
+/// Row of [`META`]: elapsed time of the last sweep of unused proposers, milliseconds, 8 bytes.
 pub const ORIGINS_SWEPT: &[u8] = b"origins_swept";
 
-/// When an entry is applied, by three times that all nodes agree on.
+/// Times of an entry, equal on all nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// Log time: what expires does so by it.
+    /// Log time; rows expire by it.
     pub now: Timestamp,
-    /// No wall clock of a node was further ahead, and none that the SET of a signal was issued by: what other issuers
-    /// issued before is covered by it. Nothing else goes by it: a clock that is wrong moves it.
-    pub latest: Timestamp,
-    /// Elapsed time: log time of the first entry, and what boot clocks counted since. Whatever waits, or is remembered
-    /// for a while, does so by it, whatever was done to wall clocks. Time in which no node ran does not count, so it is
-    /// late, never early.
+    /// Upper bound of the nodes' wall clocks and of the `iat` of a signal's SET: a watermark at it covers what other
+    /// issuers issued before. Not used for anything else, because one wrong clock moves it.
+    /// Elapsed time: log time of the first entry plus boot time counted since. Retention and waits are measured by it,
+    /// because no wall clock changes it. Time during which no node ran does not count, so it is late, never early.
     pub passed: Timestamp,
 }
 
-/// Rows by their keys; `None` for one that is removed.
+/// Rows by key; `None` for a deleted row.
 type Changed = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The tables as one entry sees them: what was there, and what the entry has changed so far.
+/// The tables as one entry sees them: the rows before it, and its own changes.
 pub struct Tables<'v> {
     view: &'v dyn View,
-    /// By table. Of a row that several commands of the entry write, what the last one wrote.
+    /// By table. Later commands of the entry overwrite earlier ones.
     changed: BTreeMap<&'static str, Changed>,
-    /// Ranges that were removed: before everything in `changed` was written.
+    /// Deleted ranges, which apply before everything in `changed`.
     removed: Vec<Write>,
     next_event: EventId,
 }
 
 impl<'v> Tables<'v> {
-    /// Over what was applied before, to be read.
+    /// A read-only view.
     #[must_use]
     pub fn new(view: &'v dyn View) -> Self {
         Self::of_entry(view, 0)
     }
 
-    /// Over what was applied before, for the entry with this log index.
+    /// The view of the entry with this log index.
     #[must_use]
     pub fn of_entry(view: &'v dyn View, index: u64) -> Self {
         let next_event = EventId { index, number: 0 };
         Self { view, changed: BTreeMap::new(), removed: Vec::new(), next_event }
     }
 
-    /// The id of the next thing that this entry tells. All of its commands count on.
+    /// Id of the next event of this entry; counted across its commands.
     #[must_use]
     pub fn next_event(&self) -> EventId {
         self.next_event
     }
 
-    /// Takes that id.
+    /// Allocates an event id.
     pub fn take_event(&mut self) -> EventId {
         let taken = self.next_event;
         self.next_event = taken.next();
         taken
     }
 
-    /// The changes, in the order in which they are to be written: each row once, whatever many commands did to it.
+    /// The writes of the entry, each row once, in the order in which they apply.
     #[must_use]
     pub fn into_writes(self) -> Vec<Write> {
         let rows = self.changed.into_iter().flat_map(|(table, rows)| {
@@ -225,10 +222,6 @@ impl<'v> Tables<'v> {
         self.removed.into_iter().chain(rows).collect()
     }
 
-    /// The row under `key`.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was written.
     pub fn row(&self, table: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
         match self.changed_row(table, key) {
             Some(changed) => Ok(changed.clone()),
@@ -236,18 +229,12 @@ impl<'v> Tables<'v> {
         }
     }
 
-    /// Every row of a table that stays small, decoded, in the order of keys.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if one is not what was written.
+    /// All rows of a small table, decoded, in key order.
     pub fn messages<M: Message + Default>(&self, table: &'static str) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
         self.messages_under(table, &[])
     }
 
-    /// Every row whose key begins with `prefix`, decoded, in the order of keys. There must be few.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if one is not what was written.
+    /// The rows whose keys begin with `prefix`, decoded, in key order. There must be few.
     pub fn messages_under<M: Message + Default>(
         &self,
         table: &'static str,
@@ -270,11 +257,8 @@ impl<'v> Tables<'v> {
         rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
     }
 
-    /// At most `limit` of the keys that begin with `prefix`, in order, from `from` behind the prefix on. What an
-    /// earlier entry deleted before `from` is not walked through.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// At most `limit` of the keys that begin with `prefix`, in order, starting at `prefix` + `from`. Deleted rows
+    /// before `from` are not scanned.
     pub fn keys_under(
         &self,
         table: &'static str,
@@ -300,7 +284,7 @@ impl<'v> Tables<'v> {
         Ok(keys.into_iter().take(limit).collect())
     }
 
-    /// Whether this entry has removed the row under `key`.
+    /// Whether this entry has deleted the row under `key`.
     #[must_use]
     pub fn is_deleted(&self, table: &'static str, key: &[u8]) -> bool {
         matches!(self.changed_row(table, key), Some(None))
@@ -316,7 +300,7 @@ impl<'v> Tables<'v> {
         self.changed.get(table)?.get(key)
     }
 
-    /// What this entry has changed from `from` on, as far as keys begin with `prefix`.
+    /// Changes of this entry to keys that begin with `prefix`, starting at `from`.
     fn changed_under<'t>(
         &'t self,
         table: &'static str,
@@ -328,11 +312,7 @@ impl<'v> Tables<'v> {
         rows.take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Visits the keys of a table from `from` on, in order, as they were before this entry, until
-    /// `visit` answers false.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Visits the keys of a table as they were before this entry, in order from `from` on, until `visit` returns false.
     pub fn earlier_keys(
         &self,
         table: &'static str,
@@ -342,10 +322,7 @@ impl<'v> Tables<'v> {
         self.earlier_rows(table, from, &mut |key, _| visit(key))
     }
 
-    /// The same with what is under each key.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// As [`Self::earlier_keys`], with the rows.
     pub fn earlier_rows(
         &self,
         table: &'static str,
@@ -355,37 +332,29 @@ impl<'v> Tables<'v> {
         self.view.scan(table, from, visit)
     }
 
-    /// Writes a row.
     pub fn put(&mut self, table: &'static str, key: &[u8], value: Vec<u8>) {
         self.changed.entry(table).or_default().insert(key.to_vec(), Some(value));
     }
 
-    /// Removes a row.
     pub fn delete(&mut self, table: &'static str, key: &[u8]) {
         self.changed.entry(table).or_default().insert(key.to_vec(), None);
     }
 
-    /// Removes rows from `from` on, which is before `to`. This entry does not look for them again, but those that
-    /// it has written are gone for it too.
+    /// Deletes the rows from `from` up to `to`, exclusive. Reads of this entry still see rows of before it, but none
+    /// that it has written itself.
     pub fn delete_range(&mut self, table: &'static str, from: Vec<u8>, to: Vec<u8>) {
         let rows = self.changed.entry(table).or_default();
         rows.range_mut(from.clone()..to.clone()).for_each(|(_, row)| *row = None);
         self.removed.push(Write::DeleteRange { table, from, to });
     }
 
-    /// A number in [`META`], zero if it was never written.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not 8 bytes.
+    /// A counter in [`META`], zero if it is absent.
     pub fn number(&self, key: &[u8]) -> Result<u64, Corrupt> {
         let Some(row) = self.row(META, key)? else { return Ok(0) };
         eight_bytes(key, row)
     }
 
-    /// Moves time on by what an entry was stamped with.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Advances the times by the stamp of an entry.
     pub fn advance(&mut self, stamp: &Stamp) -> Result<Moment, Corrupt> {
         let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
         let now = timestamp(millis);
@@ -400,10 +369,7 @@ impl<'v> Tables<'v> {
         Ok(Moment { now, latest: now.max(stamp.latest), passed })
     }
 
-    /// As [`Moment::passed`], of the last entry.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Elapsed time of the last entry ([`Moment::passed`]).
     pub fn passed(&self) -> Result<Timestamp, Corrupt> {
         Ok(timestamp(self.number(PASSED)?))
     }
@@ -413,19 +379,13 @@ fn timestamp(millis: u64) -> Timestamp {
     Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
 }
 
-/// The number in the row under `key`.
-///
-/// # Errors
-/// [`Corrupt`] if it is not 8 bytes.
+/// Decodes a big-endian number of 8 bytes.
 pub fn eight_bytes(key: &[u8], row: Vec<u8>) -> Result<u64, Corrupt> {
     let number = row.try_into().map(u64::from_be_bytes);
     number.map_err(|_| Corrupt::row(format_args!("{} is not a number", key.escape_ascii())))
 }
 
 /// Decodes a row of `table`.
-///
-/// # Errors
-/// [`Corrupt`] if it is not what was written.
 pub fn decode<M: Message + Default>(table: &str, bytes: &[u8]) -> Result<M, Corrupt> {
     M::decode(bytes).map_err(|error| Corrupt::row(format_args!("decode a row of {table}: {error}")))
 }
@@ -458,10 +418,10 @@ mod tests {
     }
 
     proptest! {
-        /// The same as if each step had been written at once, but each row only once: a counter that every command
-        /// of an entry moves on was as many writes on every node.
+        /// The writes have the effect of the single steps, but write each row once: a counter that every command of an
+        /// entry incremented was as many writes on every node.
         #[test]
-        fn an_entry_writes_each_row_once_and_leaves_what_its_steps_would(
+        fn entry_writes_each_changed_row_once(
             before in vec((0u8..20, any::<u8>()), 0..20),
             steps in steps(),
         ) {
@@ -489,7 +449,7 @@ mod tests {
                     Step::DeleteRange(table, from, to) => {
                         tables.delete_range(table, vec![from], vec![to]);
                         model.write(vec![Write::DeleteRange { table, from: vec![from], to: vec![to] }]);
-                        // Rows of before the entry, which it says that it does not look for.
+                        // Rows of before the entry, whose reads are undefined after a range deletion.
                         of_ranges.extend((from..to).map(|key| (table, key)));
                     }
                 }

@@ -1,4 +1,4 @@
-//! What comes of commands that are sent more than once.
+//! Tests of duplicate commands.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,9 +22,9 @@ const GIVEN_UP: Reply = Reply::Refused(Refusal::GivenUp);
 const TOO_MANY: Reply = Reply::Refused(Refusal::TooManySubmissions);
 const SPENT: Reply = Reply::Refused(Refusal::NonceSpent);
 
-// Whoever waits for a reply has given up long before it is forgotten.
+// A proposer gives up long before its replies are deleted.
 const _: () = assert!(limits::PROPOSE_TIMEOUT.as_secs() * 60 <= limits::ORIGIN_KEPT.as_secs());
-// What waits at a proposer, and what is in entries under way, is all within what is remembered of it.
+// All that is queued at a proposer and in flight fits into the window of sequences.
 const _: () = assert!(
     (limits::PROPOSALS_QUEUED_MAX + limits::ENTRIES_IN_FLIGHT_MAX * limits::COMMANDS_PER_ENTRY_MAX) as u64
         <= limits::SUBMISSIONS_AHEAD_MAX
@@ -34,7 +34,7 @@ fn origin(number: u64) -> Origin {
     Origin::from_bytes([[0; 8], number.to_be_bytes()].concat().try_into().expect("16 bytes"))
 }
 
-/// Spends a nonce: of two that are applied, the second is refused.
+/// Uses a nonce: of two commands that are applied, the second is refused.
 fn spend(nonce: u64) -> Bytes {
     let nonce = [[7; 8], nonce.to_be_bytes()].concat();
     let (owner, token) = (vec![1; 16].into(), Some(MintedToken::default()));
@@ -45,7 +45,7 @@ fn submission(of: u64, sequence: u64, low_watermark: u64, command: Bytes) -> Sub
     Submission { origin: origin(of), sequence, low_watermark, command }
 }
 
-/// Spends a nonce that nothing else spends.
+/// Uses a nonce that no other command uses.
 fn own(of: u64, sequence: u64, low_watermark: u64) -> Submission {
     submission(of, sequence, low_watermark, spend(of * 1_000_000 + sequence))
 }
@@ -67,7 +67,7 @@ impl Bench {
         self.keys_of(table).len()
     }
 
-    /// Nonces that are spent. Their counts have longer keys.
+    /// Used nonces. Rows of their quotas have longer keys.
     fn nonces(&self) -> usize {
         self.keys_of(NONCE).into_iter().filter(|key| key.len() == 24).count()
     }
@@ -81,7 +81,7 @@ impl Bench {
 }
 
 #[test]
-fn a_command_that_comes_again_gets_the_same_reply_and_changes_nothing() {
+fn duplicate_gets_the_first_reply_and_changes_nothing() {
     let mut bench = Bench::default();
     let policy = |digest: &str, expected: &str| {
         encode(Command::PutPolicy(PutPolicy {
@@ -95,7 +95,7 @@ fn a_command_that_comes_again_gets_the_same_reply_and_changes_nothing() {
     let (first, refused) = (submission(1, 1, 1, policy("a", "")), submission(1, 2, 1, policy("b", "none")));
     let replies = [POLICY_PUT, Reply::Refused(Refusal::PolicyChanged)];
     assert_eq!(bench.submit(START, vec![first.clone(), refused.clone()]), replies);
-    // It would be carried out now, and by the first the policy would change back.
+    // Applied now, the refused command would succeed, and the first would change the policy back.
     assert_eq!(bench.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [POLICY_PUT]);
     assert_eq!(bench.submit(after(1), vec![refused, first]), [replies[1].clone(), replies[0].clone()]);
     assert_eq!(bench.machine.index().policy, "none");
@@ -103,7 +103,7 @@ fn a_command_that_comes_again_gets_the_same_reply_and_changes_nothing() {
 }
 
 #[test]
-fn of_two_in_one_entry_the_second_sees_the_reply_of_the_first() {
+fn duplicate_in_the_same_entry_gets_the_first_reply() {
     let mut bench = Bench::default();
     let replies = bench.submit(START, vec![own(1, 1, 1), own(1, 1, 1), own(2, 1, 1), own(1, 1, 1)]);
     assert_eq!(replies, [DONE, DONE, DONE, DONE]);
@@ -111,7 +111,7 @@ fn of_two_in_one_entry_the_second_sees_the_reply_of_the_first() {
 }
 
 #[test]
-fn the_same_number_of_another_process_is_another_command() {
+fn same_sequence_of_another_proposer_is_another_command() {
     let mut bench = Bench::default();
     let replies = bench.submit(START, vec![submission(1, 1, 1, spend(9)), submission(2, 1, 1, spend(9))]);
     assert_eq!(replies, [DONE, SPENT]);
@@ -120,7 +120,7 @@ fn the_same_number_of_another_process_is_another_command() {
 }
 
 #[test]
-fn what_is_below_the_low_watermark_is_not_applied_whether_it_was_or_not() {
+fn command_below_the_low_watermark_is_refused() {
     let mut bench = Bench::default();
     assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 4, 3)]), [DONE, DONE]);
     assert_eq!(
@@ -128,9 +128,9 @@ fn what_is_below_the_low_watermark_is_not_applied_whether_it_was_or_not() {
         [GIVEN_UP, GIVEN_UP, DONE]
     );
     assert_eq!(bench.nonces(), 3);
-    // A watermark does not sink, whatever comes late.
+    // A late command does not lower the watermark.
     assert_eq!(bench.origin_row(1).low_watermark, 3);
-    // One that contradicts itself, and numbers that nobody gives.
+    // A command below its own watermark, and sequences that no proposer allocates.
     assert_eq!(bench.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
     let last = submission(4, u64::MAX, u64::MAX, spend(1));
     assert_eq!(bench.submit(START, vec![last]), [GIVEN_UP]);
@@ -138,7 +138,7 @@ fn what_is_below_the_low_watermark_is_not_applied_whether_it_was_or_not() {
 }
 
 #[test]
-fn a_command_that_was_given_up_has_an_unknown_outcome() {
+fn given_up_command_has_an_unknown_outcome() {
     for refusal in [Refusal::GivenUp, Refusal::TooManySubmissions] {
         let error = state::Error::from(refusal);
         assert!(matches!(error, state::Error::Write(crate::cluster::Error::OutcomeUnknown)), "{error}");
@@ -146,22 +146,22 @@ fn a_command_that_was_given_up_has_an_unknown_outcome() {
 }
 
 #[test]
-fn only_what_may_be_sent_again_is_remembered() {
+fn only_replies_above_the_low_watermark_are_stored() {
     let mut bench = Bench::default();
     for first in (1..1000).step_by(10) {
         let entry: Vec<_> = (first..first + 10).map(|sequence| own(1, sequence, first)).collect();
         assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
         assert_eq!(bench.count(REPLY), 10);
     }
-    // What is answered within an entry is never written.
+    // A reply that is already below the watermark at the end of its entry is never written.
     assert_eq!(bench.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
     assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 1002)]);
     assert_eq!(bench.count(ORIGIN), 1);
 }
 
-/// Writes per second are what a cluster is measured by.
+/// Guards the number of writes per command.
 #[test]
-fn a_command_costs_one_row_more_and_one_less_and_its_process_one_for_each_entry() {
+fn deduplication_costs_one_put_and_one_delete_per_command() {
     let mut bench = Bench::default();
     let entry = |first: u64| (first..first + 100).map(|sequence| own(1, sequence, first)).collect();
     bench.submit(START, entry(1));
@@ -179,38 +179,38 @@ fn a_command_costs_one_row_more_and_one_less_and_its_process_one_for_each_entry(
         (puts, deletes, of.len() - puts - deletes)
     };
     assert_eq!((of(REPLY), of(ORIGIN)), ((100, 100, 0), (1, 0, 0)));
-    // Both times, and nothing else.
+    // Both times, and no other row.
     assert_eq!(of(META), (2, 0, 0));
 }
 
 #[test]
-fn an_entry_removes_only_so_many_replies_and_the_next_goes_on() {
+fn deletion_of_replies_is_bounded_per_entry() {
     let mut bench = Bench::default();
     let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
     let sent = 2 * most + 10;
     bench.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
     bench.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
-    // The first in the order of origins has its turn first, and the other what is left to be removed.
+    // Proposers are processed in the order of their ids, within one limit for the entry.
     for (at, left) in (1..).zip([most + 10 + 10, 10 + 1 + 10 + 1, 0]) {
         let (next, other) = (sent + at, 10 + at);
         let entry = vec![own(1, next, next), own(2, other, other), own(1, sent, 1)];
-        assert_eq!(bench.submit(START, entry), [DONE, DONE, GIVEN_UP], "whether the row is there or not");
+        assert_eq!(bench.submit(START, entry), [DONE, DONE, GIVEN_UP], "with or without a row");
         assert_eq!(bench.count(REPLY) as u64, left + 2);
     }
 }
 
 #[test]
-fn a_command_too_far_ahead_is_refused_and_one_at_the_limit_is_not() {
+fn command_beyond_the_window_is_refused() {
     let mut bench = Bench::default();
     let last = 5 + limits::SUBMISSIONS_AHEAD_MAX - 1;
     assert_eq!(bench.submit(START, vec![own(1, last, 5), own(1, last + 1, 5)]), [DONE, TOO_MANY]);
-    assert_eq!(bench.submit(START, vec![own(1, last + 1, 6)]), [DONE], "it was not applied");
+    assert_eq!(bench.submit(START, vec![own(1, last + 1, 6)]), [DONE], "the refused one was not applied");
     assert_eq!(bench.submit(START, vec![submission(1, u64::MAX - 1, 6, spend(1))]), [TOO_MANY]);
 }
 
-/// What is not there costs nothing, however far a watermark jumps.
+/// Sequences without a row cost nothing, however far a watermark advances.
 #[test]
-fn a_watermark_that_jumps_far_is_followed_at_once() {
+fn leap_of_the_low_watermark_takes_effect_at_once() {
     let mut bench = Bench::default();
     bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1)]);
     let far = 1 << 60;
@@ -221,24 +221,24 @@ fn a_watermark_that_jumps_far_is_followed_at_once() {
 }
 
 #[test]
-fn a_process_that_was_not_heard_of_for_long_repeats_nothing_and_may_go_on() {
+fn idle_proposer_gets_no_duplicate_applied_and_may_continue() {
     let kept = limits::ORIGIN_KEPT.as_secs();
     let mut bench = Bench::default();
-    // The third is on its way still.
+    // The third command is still in flight.
     assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 4, 1)]), [DONE, DONE, DONE]);
     assert_eq!(bench.submit(after(kept - 1), vec![own(1, 1, 1)]), [DONE]);
     let late = kept - 1 + kept;
     let replies = bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect());
     assert_eq!(replies, [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, DONE]);
-    // And it stays so, although it was heard of again.
+    // The same holds after the proposer has become active again.
     assert_eq!(bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
     assert_eq!(bench.nonces(), 4);
     assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
 }
 
-/// Wall clocks may be set as they like: only time that has passed makes anything be forgotten.
+/// Wall clocks may be set arbitrarily: only elapsed time ends retention.
 #[test]
-fn a_clock_set_ahead_makes_nothing_be_forgotten() {
+fn wall_clock_set_ahead_deletes_no_reply() {
     let mut bench = Bench::default();
     bench.submit(START, vec![own(1, 1, 1)]);
     let ahead = after(24 * 3600);
@@ -248,7 +248,7 @@ fn a_clock_set_ahead_makes_nothing_be_forgotten() {
 }
 
 #[test]
-fn replies_to_a_process_that_is_gone_are_removed_so_many_at_once() {
+fn sweep_deletes_a_bounded_number_of_replies() {
     let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
     let mut bench = Bench::default();
     bench.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
@@ -257,7 +257,7 @@ fn replies_to_a_process_that_is_gone_are_removed_so_many_at_once() {
     bench.submit(after(gone - 1), vec![own(3, 1, 1)]);
     let of_others = |bench: &Bench| bench.count(REPLY) - 1;
     assert_eq!(of_others(&bench) as u64, most + 10 + 7);
-    // It was looked for them a moment ago.
+    // The last sweep was less than an interval ago.
     bench.submit(after(gone), vec![own(3, 2, 2)]);
     assert_eq!(of_others(&bench) as u64, most + 10 + 7);
     let swept = after(gone - 1).plus(limits::ORIGINS_SWEPT_EVERY);
@@ -265,20 +265,20 @@ fn replies_to_a_process_that_is_gone_are_removed_so_many_at_once() {
         bench.submit(swept, vec![own(3, sequence, sequence)]);
         assert_eq!(of_others(&bench), left);
     }
-    assert_eq!(bench.count(ORIGIN), 3, "how far they were is remembered");
+    assert_eq!(bench.count(ORIGIN), 3, "their rows are retained");
     assert_eq!(bench.submit(swept, vec![own(1, 1, 1), own(2, 8, 1)]), [GIVEN_UP, DONE]);
 }
 
 #[test]
-fn of_unused_processes_those_unused_for_the_longest_are_forgotten() {
+fn idle_proposers_over_the_limit_are_deleted_oldest_first() {
     let most = limits::ORIGINS_UNUSED_MAX as u64;
     let mut bench = Bench::default();
-    // Later ones are the first by their names.
+    // Later ones come first in the order of ids.
     for at in 0..most + 3 {
         bench.submit(after(at), vec![own(10_000 - at, 1, 1)]);
     }
     let all_unused = after(most + 3).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
-    // One entry removes the replies, and at the latest the next what is too many.
+    // The first entry deletes the replies, the second the proposers over the limit.
     for sequence in 1..=2 {
         bench.submit(all_unused, vec![own(1, sequence, sequence)]);
     }
@@ -290,13 +290,13 @@ fn of_unused_processes_those_unused_for_the_longest_are_forgotten() {
 }
 
 #[test]
-fn beyond_their_limit_no_process_is_remembered_until_others_are_forgotten() {
+fn new_proposer_over_the_limit_is_refused_until_a_sweep() {
     let mut bench = Bench::default();
     let entry = (1..=limits::ORIGINS_MAX).map(|of| own(of, 1, 1)).collect();
     assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
     let new = limits::ORIGINS_MAX + 1;
     let entry = || vec![own(new, 1, 1), own(1, 2, 1), own(new, 1, 1)];
-    assert_eq!(bench.submit(after(1), entry()), [TOO_MANY, DONE, TOO_MANY], "who is known may go on");
+    assert_eq!(bench.submit(after(1), entry()), [TOO_MANY, DONE, TOO_MANY], "a known proposer may continue");
     let later = after(2).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
     for _ in 0..limits::ORIGINS_MAX / limits::REPLIES_FORGOTTEN_AT_ONCE {
         bench.submit(later, vec![own(1, 3, 3)]);
@@ -304,12 +304,11 @@ fn beyond_their_limit_no_process_is_remembered_until_others_are_forgotten() {
     assert_eq!(bench.submit(later, vec![own(new, 1, 1)]), [DONE]);
 }
 
-/// A log from before commands had ids gives the rows that it gave then, or the nodes of a cluster differ in the hash
-/// of their state.
+/// A log of version 1 yields the rows that it yielded then; otherwise the state hashes of nodes diverge.
 #[test]
-fn a_batch_of_an_older_log_is_applied_as_before() {
+fn batch_of_version_1_is_applied_without_deduplication() {
     let mut bench = Bench::default();
-    // Unused for long: there would be something to be removed.
+    // Idle, so that a sweep would delete something.
     bench.submit(START, vec![own(1, 1, 1)]);
     let later = after(1).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
     let stamp = Stamp { time: later, latest: later, passed: later };
@@ -325,16 +324,16 @@ fn a_batch_of_an_older_log_is_applied_as_before() {
     assert_eq!(replies, [Told::first(DONE), Told::first(SPENT), Told::first(DONE)]);
 }
 
-/// What a process did, and when; or that what came so far is an entry.
+/// A step of a proposer, or the end of an entry.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends its next command, or leaves its number out.
+    /// Proposes its next command, or skips the sequence.
     Send { of: u64, is_lost: bool },
-    /// Something that it sent before comes again, `back` before its newest.
+    /// Resends the command `back` before its newest.
     Again { of: u64, back: u64 },
-    /// It has the answers up to `back` before its newest.
+    /// Has received the replies up to `back` before its newest.
     Answered { of: u64, back: u64 },
-    /// The entry ends here, and the next is so much later.
+    /// The entry ends here; the next one is `secs` later.
     Entry { secs: u64 },
 }
 
@@ -348,14 +347,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..120)
 }
 
-/// A process as it numbers its commands.
+/// A proposer that allocates sequences.
 #[derive(Default)]
 struct Process {
     sent: u64,
     low_watermark: u64,
 }
 
-/// The submissions of `steps`, in their order, each with the number of its entry and the time of that.
+/// The submissions of `steps`, in order, each with number and time of its entry.
 fn submissions(steps: &[Step]) -> Vec<(u64, Timestamp, Submission)> {
     let mut processes: BTreeMap<u64, Process> = BTreeMap::new();
     let (mut entry, mut at, mut submissions) = (0, START, Vec::new());
@@ -386,14 +385,14 @@ fn submissions(steps: &[Step]) -> Vec<(u64, Timestamp, Submission)> {
                 (of, sent - back)
             }
         };
-        // Two commands share a nonce: one of them is refused, and must be again.
+        // Two commands share a nonce: one of them is refused, and so must be its duplicates.
         let command = spend(of * 1_000_000 + sequence / 2);
         submissions.push((entry, at, submission(of, sequence, processes[&of].low_watermark, command)));
     }
     submissions
 }
 
-/// What is promised, without tables: the reply to each, and which replies may be asked for again at the end.
+/// A model without tables: the expected replies, and the replies that may be requested again at the end.
 fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeSet<(Origin, u64)>) {
     struct Known {
         low_watermark: u64,
@@ -429,7 +428,7 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
 
 proptest! {
     #[test]
-    fn every_command_is_applied_once_and_answered_the_same_however_they_come_and_are_batched(
+    fn every_command_is_applied_once_in_any_order_and_batching(
         steps in steps(),
         is_each_an_entry in any::<bool>(),
     ) {
@@ -445,7 +444,7 @@ proptest! {
         let spent = submissions.iter().zip(&told).filter(|(_, told)| **told == DONE);
         let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
         prop_assert_eq!(bench.nonces(), spent.len());
-        // Of a process that is gone, the rows go a little later.
+        // The rows of an idle proposer are deleted a little later.
         let rows: BTreeSet<_> = bench.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
         let last = submissions.last().map_or(START, |(_, at, _)| *at);
         let is_here = |of: &Origin| {
