@@ -1,6 +1,6 @@
-//! Agents as replicated state: what each was granted, on whose behalf it acts, and its end.
+//! Agents: grant, parent, end and status.
 //!
-//! They are read from the tables, not kept in memory: who issues agents must not decide how much memory
+//! Agents are read from the tables, not kept in memory: a caller that issues agents must not determine how much memory
 //! a node needs.
 
 use bytes::Bytes;
@@ -23,32 +23,31 @@ use crate::state::tables::{
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
 
-/// Row of the meta table: how many agents there are.
+/// Row of the meta table: number of agents.
 const AGENTS: &[u8] = b"agents";
 
-/// An agent as the log knows it.
+/// An issued agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IssuedAgent {
-    /// What it was granted.
+    /// Its grant.
     pub agent: Agent,
-    /// Who had it issued; empty for nobody.
+    /// Caller that issued it; empty for an anonymous caller.
     pub issued_by: String,
-    /// When, in log time.
+    /// Log time of its issue.
     pub issued_at: Timestamp,
-    /// It is not renewed beyond, and no identity token of it lives longer.
+    /// Its end: limit of renewals and of the lifetimes of its identity tokens.
     pub ends_at: Timestamp,
-    /// When it was revoked itself; the revocation of an ancestor, or of whoever had it issued, is not noted
-    /// here.
+    /// Time at which it was revoked itself; revocations of its ancestors and issuers are not recorded here.
     pub revoked_at: Option<Timestamp>,
-    /// The log index of the entry that issued it.
+    /// Log index of the entry that issued it.
     pub issued_index: u64,
-    /// Who had it, and those on whose behalf it acts, issued: each once, nobody left out.
+    /// Callers that issued it or one of its ancestors, without duplicates and without anonymous callers.
     pub issuers: Vec<String>,
 }
 
 impl IssuedAgent {
-    /// Whether it derives from this workload, and is revoked with it: it is this agent, acts on its behalf at
-    /// whatever remove, or was issued because the workload asked for it or for one on whose behalf it acts.
+    /// Whether it derives from this workload and is revoked with it: the workload is this agent, one of its ancestors, or
+    /// issued one of these.
     #[must_use]
     pub fn derives_from(&self, workload: &str) -> bool {
         let mut names = self.agent.ancestors.iter().chain(&self.issuers).chain([&self.agent.agent_id]);
@@ -56,19 +55,19 @@ impl IssuedAgent {
     }
 }
 
-/// What an agent is good for at a time.
+/// Status of an agent at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentStanding {
-    /// It can be renewed, and act.
+    /// Neither revoked nor expired.
     Active,
-    /// It, an agent on whose behalf it acts, or whoever had one of these issued, is revoked, for ever.
+    /// It, one of its ancestors or one of their issuers is revoked, for good.
     Revoked,
-    /// It has come to the end of its life.
+    /// It has expired.
     Ended,
 }
 
 impl AgentStanding {
-    /// One lower-case word, as shown by the API and the command line.
+    /// The word that the API and the command line show.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -85,7 +84,7 @@ impl TryFrom<AgentRow> for IssuedAgent {
     fn try_from(row: AgentRow) -> Result<Self, Corrupt> {
         let issuers = issuers(&row).map(str::to_owned).collect();
         Ok(Self {
-            agent: row.agent.ok_or_else(|| Corrupt::row("a row of an agent is without the agent"))?,
+            agent: row.agent.ok_or_else(|| Corrupt::row("a row of an agent has no agent"))?,
             issued_by: row.issued_by,
             issued_at: Timestamp::from_millis(row.issued_at_millis),
             ends_at: Timestamp::from_millis(row.ends_at_millis),
@@ -97,16 +96,13 @@ impl TryFrom<AgentRow> for IssuedAgent {
 }
 
 /// Issues an agent. It ends with its parent at the latest.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
 pub fn issue(
     tables: &mut Tables<'_>,
     now: Timestamp,
     index: u64,
     command: IssueAgent,
 ) -> Result<Reply, Corrupt> {
-    let mut agent = command.agent.ok_or_else(|| Corrupt::row("a command issues no agent"))?;
+    let mut agent = command.agent.ok_or_else(|| Corrupt::row("an issue command has no agent"))?;
     let id = agent.agent_id.clone();
     if find(tables, &id)?.is_some() {
         return Ok(Reply::Refused(Refusal::NotTheOwner));
@@ -147,11 +143,8 @@ pub fn issue(
     Ok(Reply::Agent(AgentIssued { row: Some(row) }))
 }
 
-/// Revokes an agent, and all that derives from it. It is forgotten as soon as no token of it can live, so
-/// that whoever has too many agents makes room by revoking; its descendants stay revoked without it.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Revokes an agent and all that derives from it. Its row is deleted as soon as no token of it can live, so that a caller
+/// at its quota gains capacity by revoking; its descendants stay revoked without the row.
 pub fn revoke(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -181,12 +174,9 @@ pub fn revoke(
     Ok(Reply::Done { changed: true })
 }
 
-/// Notes that a workload is revoked, for its agents. If it is one itself, that is for ever: none of its tokens
-/// is good for a renewal any more. If it had agents issued, those are revoked as long as they are remembered,
-/// which is longer than the revocation is; one that it has issued afterwards is not.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Records the revocation of a workload for agents. If the workload is an agent, that is for good: none of its tokens can
+/// be renewed. If it has issued agents, those are revoked for as long as their rows exist, which is longer than the
+/// revocation; agents that it issues later are not.
 pub fn note_revoked(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -210,19 +200,12 @@ pub fn note_revoked(
     feed::note(tables, now, feed::Note::of_agent(agent_id, by, "revoked"))
 }
 
-/// The row of an agent, whatever it is good for.
-///
-/// # Errors
-/// [`Corrupt`] if it is not what was written.
+/// The row of an agent of any status.
 pub fn find(tables: &Tables<'_>, agent_id: &str) -> Result<Option<AgentRow>, Corrupt> {
     tables.row(AGENT, agent_id.as_bytes())?.map(|row| decode::<AgentRow>(AGENT, &row)).transpose()
 }
 
-/// The row of an agent that is neither revoked nor ended, nor acts on behalf of one that is; or why it
-/// is none.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// The row of an active agent, or the reason why it is not active.
 pub fn acting(
     tables: &Tables<'_>,
     now: Timestamp,
@@ -238,7 +221,7 @@ pub fn acting(
 
 fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<AgentStanding, Corrupt> {
     for ancestor in &agent.agent.ancestors {
-        // None ends before its descendants: one that is forgotten sooner was revoked.
+        // No ancestor expires before its descendants: a missing row means that it was revoked.
         match find(tables, ancestor)? {
             Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
             None if now >= agent.ends_at => return Ok(AgentStanding::Ended),
@@ -254,8 +237,8 @@ fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<
     })
 }
 
-/// Whether somebody who had it, or one on whose behalf it acts, issued was revoked since. What was issued by
-/// the entry that revokes counts as before it.
+/// Whether one of its issuers was revoked after its issue. An agent issued by the revoking entry itself counts as
+/// issued before.
 fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, Corrupt> {
     for issuer in &agent.issuers {
         if issuer_revoked(tables, issuer)?.is_some_and(|revoked| revoked >= agent.issued_index) {
@@ -265,16 +248,13 @@ fn is_issuer_revoked(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, C
     Ok(false)
 }
 
-/// The log index of the entry that revoked a workload which has agents that it had issued.
-///
-/// # Errors
-/// [`Corrupt`] if the row is not what was written.
+/// Log index of the entry that revoked a workload with issued agents.
 pub fn issuer_revoked(tables: &Tables<'_>, workload: &str) -> Result<Option<u64>, Corrupt> {
     let row = tables.row(AGENT_ISSUER_REVOKED, canonical_name(workload).as_bytes())?;
     row.map(|row| eight_bytes(AGENT_ISSUER_REVOKED.as_bytes(), row)).transpose()
 }
 
-/// Whether an agent was in force until the entry that made this revocation of `workload`.
+/// Whether an agent was active until the entry of this revocation of `workload`.
 fn was_active(
     tables: &Tables<'_>,
     agent: &IssuedAgent,
@@ -285,7 +265,7 @@ fn was_active(
         return Ok(false);
     }
     for id in agent.agent.ancestors.iter().chain([&agent.agent.agent_id]) {
-        // One that is forgotten was revoked before.
+        // A missing row means that it was revoked before.
         let Some(row) = find(tables, id)? else { return Ok(false) };
         if row.revoked_at_millis != 0 && row.revoked_index < made.index {
             return Ok(false);
@@ -303,7 +283,7 @@ fn was_active(
     Ok(true)
 }
 
-/// Each once; nobody is left out.
+/// Issuers without anonymous callers; the row has no duplicates.
 fn issuers(row: &AgentRow) -> impl Iterator<Item = &str> {
     let issued_by = std::iter::once(&row.issued_by).chain(&row.ancestors_issued_by);
     issued_by.map(String::as_str).filter(|issuer| !issuer.is_empty())
@@ -313,9 +293,9 @@ fn ancestors(row: &AgentRow) -> &[String] {
     row.agent.as_ref().map(|agent| agent.ancestors.as_slice()).unwrap_or_default()
 }
 
-/// Forgets a few agents that ended, or were revoked, long ago.
+/// Deletes a few agents that expired, or were revoked, long ago.
 fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
-    // Nothing that this entry has written has ended.
+    // Rows that this entry has written have not expired.
     let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
     let mut ended = Vec::new();
     tables.earlier_keys(AGENT_END, &[], &mut |key| {
@@ -330,7 +310,7 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> 
     })?;
     for (key, id) in &ended {
         let id = std::str::from_utf8(id).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
-        let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an agent that ended is not there"))?;
+        let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an expired agent has no row"))?;
         encryption_keys::forget(tables, id)?;
         tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
         tables.delete(AGENT, id.as_bytes());
@@ -365,7 +345,7 @@ fn page(
     limit: usize,
 ) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
     let prefix = issued_by.map_or_else(Vec::new, |issued_by| of_issuer(issued_by, ""));
-    // The least key behind another one.
+    // The smallest key after `after`.
     let from = after.map_or_else(|| prefix.clone(), |after| [&prefix, after.as_bytes(), &[0]].concat());
     let table = if issued_by.is_some() { AGENT_OF_ISSUER } else { AGENT };
     let mut ids = Vec::new();
@@ -382,7 +362,7 @@ fn page(
             let next = last.map(String::from_utf8).transpose();
             return Ok((agents, next.map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?));
         }
-        // It may have been forgotten meanwhile.
+        // The row may have been deleted meanwhile.
         if let Some(row) = view.get(AGENT, &id)? {
             bytes += row.len();
             agents.push(decode::<AgentRow>(AGENT, &row)?.try_into()?);
@@ -393,21 +373,14 @@ fn page(
 }
 
 impl State {
-    /// An agent, whatever it is good for.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if its row is not what was written.
+    /// An agent of any status.
     pub fn agent(&self, agent_id: &str) -> Result<Option<IssuedAgent>, Corrupt> {
         let row = self.core.view().get(AGENT, agent_id.as_bytes())?;
         row.map(|row| decode::<AgentRow>(AGENT, &row)?.try_into()).transpose()
     }
 
-    /// At most `limit` agents behind `after`, in the order of their ids, and behind which there are more,
-    /// if there are. `issued_by`: only those that this caller had issued. There are fewer where they have
-    /// [`limits::TOOL_PAGE_BYTES_FULL`].
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// At most `limit` agents after `after`, in the order of their ids, and the cursor of the next page. A page ends
+    /// early at [`limits::TOOL_PAGE_BYTES_FULL`]. `issued_by`: only agents of this caller.
     pub fn agents(
         &self,
         issued_by: Option<&str>,
@@ -417,10 +390,7 @@ impl State {
         page(self.core.view(), issued_by, after, limit)
     }
 
-    /// What an agent is good for at `now`, which is no earlier than log time.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Status of an agent at `now`, which is not before log time.
     pub fn agent_standing(
         &self,
         _fresh: &Fresh,
@@ -430,11 +400,8 @@ impl State {
         standing(&Tables::new(self.core.view()), now, agent)
     }
 
-    /// Whether an agent was in force until a revocation of `workload` was made, as far as is remembered: one
-    /// that was revoked or had ended before, or was issued after, was not hit by it.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Whether an agent was active until a revocation of `workload`, as far as the rows tell: an agent that was revoked
+    /// or had expired before, or was issued after, was not affected.
     pub fn agent_was_active(
         &self,
         agent: &IssuedAgent,
@@ -446,13 +413,12 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Issues an agent, or finds the one that the same request had issued before. Answers its `agent_id`:
-    /// what it is good for is the log's to say.
+    /// Issues an agent, or returns the one that the same request issued before. The result is its `agent_id`; its status
+    /// is read separately.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] if it cannot act on
-    /// behalf of its parent; [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`], or as
-    /// [`Error::Write`] says.
+    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] for the parent;
+    /// [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`].
     pub async fn issue_agent(
         self,
         agent: Agent,
@@ -468,12 +434,11 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Revokes an agent, for ever, and all that derives from it; `event` is what streams are told of it. Whether
-    /// that changed anything.
+    /// Revokes an agent for good, and all that derives from it; `event` is transmitted over streams. Returns whether that
+    /// changed anything.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], or as
-    /// [`Error::Write`] says.
+    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`].
     pub async fn revoke_agent(
         self,
         agent_id: &WorkloadId,
@@ -549,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_ends_with_its_parent_and_derives_from_all_above_it() {
+    fn agent_ends_with_its_parent_and_derives_from_its_ancestors() {
         let mut bench = Bench::default();
         let root = issued(bench.one(START, new("root", None)));
         assert_eq!(root.ends_at, START.plus(limits::AGENT_LIFETIME_MAX));
@@ -563,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_is_unknown_revoked_or_ended_has_no_child() {
+    fn agent_of_an_inactive_parent_is_refused() {
         let mut bench = Bench::default();
         bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
         let refusal = |bench: &mut Bench, at, parent| refused(&bench.one(at, new("x", Some(parent))));
@@ -580,7 +545,7 @@ mod tests {
         issued(bench.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
     }
 
-    /// Revokes a workload that is no agent.
+    /// Revokes a workload that is not an agent.
     fn without(workload: &str) -> Command {
         let fact = lineage::Fact::workload(&workload.parse().expect("an id"));
         let fact = Some(revocations::fact_row(&fact));
@@ -599,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_revoked_with_who_had_them_or_those_above_them_issued_and_later_ones_are_not() {
+    fn revoked_issuer_revokes_its_earlier_agents() {
         let (one, other) = ("spiffe://a.example/one", "spiffe://a.example/other");
         let mut bench = Bench::default();
         for (name, parent, caller) in [
@@ -638,7 +603,7 @@ mod tests {
             (stands(&bench, "fresh"), stands(&bench, "late")),
             (AgentStanding::Active, AgentStanding::Active)
         );
-        // The revocation is forgotten before its agents are, and they stay revoked.
+        // The revocation is deleted before its agents are, and they stay revoked.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         bench.one(later, new_by("other", None, other));
         assert_eq!((rows(&bench, REVOCATION), stands(&bench, "root")), (0, AgentStanding::Revoked));
@@ -646,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_revoked_is_remembered_as_long_as_its_agents_and_only_if_it_has_any() {
+    fn revocation_of_an_issuer_is_retained_as_long_as_its_agents() {
         let caller = "spiffe://a.example/one";
         let mut bench = Bench::default();
         bench.one(START, without(caller));
@@ -661,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_issued_in_the_same_entry_as_its_parents_revocation_is_refused() {
+    fn agent_after_its_parents_revocation_in_one_entry_is_refused() {
         let mut bench = Bench::default();
         let replies = bench
             .apply(START, vec![new("root", None), gone("root", "alice", false), new("child", Some("root"))]);
@@ -669,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_had_it_issued_and_an_operator_revoke_an_agent_and_it_is_revoked_once() {
+    fn agent_is_revoked_by_its_issuer_or_an_operator_once() {
         let mut bench = Bench::default();
         bench.apply(START, vec![new("a", None), new("b", None)]);
         assert_eq!(refused(&bench.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
@@ -686,11 +651,15 @@ mod tests {
         assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
         let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
         assert!(bench.machine.revocations().covers(None, &[digest], None, START));
-        assert_eq!(digest, lineage::workload(&id("a").parse().expect("an identifier")), "what tokens carry");
+        assert_eq!(
+            digest,
+            lineage::workload(&id("a").parse().expect("an identifier")),
+            "as in the lineage of tokens"
+        );
     }
 
     #[test]
-    fn a_retry_with_its_idempotency_key_is_told_the_first_agent_of_which_only_the_id_was_remembered() {
+    fn retry_with_its_idempotency_key_returns_the_first_agent_id() {
         let mut bench = Bench::default();
         let once = |name: &str| {
             let idempotency = command::Idempotency {
@@ -704,16 +673,16 @@ mod tests {
         };
         bench.encoded(START, vec![once("first")]);
         // Each request draws another id.
-        let told = bench.told(START, vec![once("second")]).remove(0);
-        assert!(told.is_repeated);
+        let reply = bench.told(START, vec![once("second")]).remove(0);
+        assert!(reply.is_repeated);
         let agent = Agent { agent_id: id("first"), ..Agent::default() };
         let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
-        assert_eq!(told.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
+        assert_eq!(reply.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
         assert_eq!(rows(&bench, AGENT), 1);
     }
 
     #[test]
-    fn a_page_of_agents_ends_where_it_is_full() {
+    fn page_of_agents_is_bounded_in_bytes() {
         let mut bench = Bench::default();
         let value = "v".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
         for name in ["a", "b", "c", "d", "e"] {
@@ -733,7 +702,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_given_once() {
+    fn agent_id_is_issued_once() {
         let mut bench = Bench::default();
         bench.one(START, new("a", None));
         assert_eq!(refused(&bench.one(START, new("a", None))), Some(Refusal::NotTheOwner));
@@ -741,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_agent_is_shown_for_a_day_and_then_forgotten() {
+    fn expired_agent_is_deleted_after_a_day() {
         let mut bench = Bench::default();
         bench.apply(START, vec![new("a", None), new("ab", None)]);
         for name in ["a", "ab"] {
@@ -753,7 +722,7 @@ mod tests {
         }
         bench.one(START, gone("ab", "alice", false));
         let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
-        // The revoked one is forgotten sooner.
+        // The revoked one is deleted sooner.
         bench.one(last.minus(Duration::from_millis(1)), new("b", None));
         assert_eq!(
             [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
@@ -765,12 +734,12 @@ mod tests {
             [2, 2, 2, 0]
         );
         assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
-        // No token is left that its revocation could cover.
+        // No token exists any more that its revocation could cover.
         assert_eq!(rows(&bench, REVOCATION), 0);
     }
 
     #[test]
-    fn a_revoked_agent_makes_room_when_its_last_token_has_ended_and_its_children_stay_revoked() {
+    fn revoked_agent_is_deleted_after_its_last_token_expires() {
         let mut bench = Bench::default();
         bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
         bench.one(START, gone("root", "alice", false));
@@ -781,24 +750,20 @@ mod tests {
         issued(bench.one(last, new("b", None)));
         assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4), "one more and one less");
         assert!(!bench.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
-        assert_eq!(
-            rows(&bench, REVOCATION),
-            0,
-            "nor is its revocation remembered longer than its tokens live"
-        );
+        assert_eq!(rows(&bench, REVOCATION), 0, "its revocation is not retained longer than its tokens");
         assert_eq!(refused(&bench.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
         let child = bench.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
         let child = AgentRow::decode(child.as_slice()).expect("row").try_into().expect("an agent");
         let standing = standing(&Tables::new(&bench.rows), last, &child).expect("rows");
-        assert_eq!(standing, AgentStanding::Revoked, "what readers judge the child by");
-        // One that is near its end does not live longer for being revoked.
+        assert_eq!(standing, AgentStanding::Revoked, "as reads see the child");
+        // A revocation near its end does not extend its life.
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
         bench.one(end.minus(SECOND), gone("other", "alice", false));
         assert!(bench.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
     }
 
     #[test]
-    fn one_caller_does_not_fill_the_cluster_with_agents() {
+    fn agents_per_caller_are_limited() {
         let mut bench = Bench::default();
         bench.one(START, new("a", None));
         let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
@@ -809,7 +774,7 @@ mod tests {
         let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
         issued(bench.one(START, Command::IssueAgent(bobs)));
-        // Revoking makes room, if not at once.
+        // A revocation frees capacity, but not at once.
         bench.one(START, gone("b", "alice", false));
         assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         let later = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
@@ -818,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_refused_request_forgot_is_no_longer_counted() {
+    fn agents_deleted_by_a_refused_issue_are_not_counted() {
         let mut bench = Bench::default();
         let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
@@ -832,13 +797,13 @@ mod tests {
     }
 
     #[test]
-    fn so_many_ended_agents_are_forgotten_at_once() {
+    fn deletion_of_expired_agents_is_bounded_per_command() {
         let mut bench = Bench::default();
         bench.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
         bench.one(later, new("b0", None));
         assert_eq!(rows(&bench, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
-        // Also by several in one entry, none of which sees the same one again.
+        // Several commands of one entry do not delete the same row twice.
         bench.apply(later, vec![new("b1", None), new("b2", None)]);
         assert_eq!(rows(&bench, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
         bench.apply(later, vec![new("b3", None), new("b4", None)]);
@@ -847,7 +812,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_their_limit_no_agent_is_issued() {
+    fn agents_over_the_limit_are_refused() {
         let mut bench = Bench::default();
         bench.one(START, new("a", None));
         let set = |bench: &mut Bench, agents: u64| {
@@ -856,13 +821,13 @@ mod tests {
         set(&mut bench, limits::AGENTS_MAX - 1);
         issued(bench.one(START, new("b", None)));
         assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
-        // One that ended long ago makes room.
+        // An agent that expired long ago frees capacity.
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
         issued(bench.one(later, new("c", None)));
     }
 
     #[test]
-    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+    fn rows_of_agents_do_not_depend_on_batching() {
         let commands = |at: usize| {
             vec![
                 new(&format!("r{at}"), None),
@@ -879,7 +844,7 @@ mod tests {
             for command in commands(round) {
                 apart.one(at, command);
             }
-            // A revocation names the entry it came with, and so do an agent and what the live feed tells.
+            // Revocations and agents contain the index of their entry, and feed events have it in their ids.
             let without_entries = |bench: &Bench| {
                 let rows = bench.rows.without_events();
                 let rows = rows.into_iter().filter(|((table, _), _)| table != REVOCATION);

@@ -1,7 +1,7 @@
-//! Blocks of audit entries as replicated state. Their contents are never read here.
+//! Audit blocks. Their contents are not read here.
 //!
-//! A block is one node's, and each follows the one before it of the same node. Blocks of all nodes have
-//! numbers in the order of the log; the oldest are dropped when they are old or too many.
+//! Each block continues the hash chain of its node. The blocks of all nodes are numbered in log order; the oldest are
+//! dropped by age or total size.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -20,71 +20,68 @@ use crate::state::tables::{
 };
 use crate::state::{Error, State};
 
-/// Row of the meta table: the number of the last block.
+/// Row of the meta table: number of the newest block.
 const NEWEST: &[u8] = b"newest_audit_block";
-/// Row of the meta table: the number of the oldest block that is kept.
+/// Row of the meta table: number of the oldest retained block.
 const OLDEST: &[u8] = b"oldest_audit_block";
-/// Row of the meta table: what all blocks take that are kept, in bytes as [`bytes_of`] counts them.
+/// Row of the meta table: total size of the retained blocks, by [`bytes_of`].
 const BYTES: &[u8] = b"audit_bytes";
-/// What a block's row, and each tool in it with its two rows, takes besides what is in the block: keys,
-/// checksums, and what the database needs to find them.
+/// Estimated overhead of a block's row, and of the two rows of each tool in it: keys, checksums, database index.
 const ROW_BYTES: u64 = 128;
 
 /// SHA-256 of an entry or a block.
 pub type AuditHash = [u8; 32];
 
-/// A block as it is given to the log.
+/// A block to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewAuditBlock {
-    /// Counts the blocks of this node from 1.
+    /// Number among the blocks of this node, from 1.
     pub sequence: u64,
-    /// The hash of the one before it; `None` for the first.
+    /// Hash of its predecessor; `None` for the first.
     pub prev_hash: Option<AuditHash>,
-    /// Its own.
+    /// Hash of the block.
     pub hash: AuditHash,
-    /// How many entries it holds.
+    /// Number of entries.
     pub entries: u32,
-    /// The last entry about each tool.
+    /// Hash of the last entry about each tool.
     pub heads: Vec<(Digest128, AuditHash)>,
     /// The entries, compressed.
     pub payload: Bytes,
 }
 
-/// A block as it is kept.
+/// A stored block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditBlock {
-    /// Its place among the blocks of all nodes, from 1.
+    /// Number among the blocks of all nodes, from 1.
     pub number: u64,
-    /// Whose it is.
+    /// Node that wrote it.
     pub node_id: u64,
-    /// Counts the blocks of that node from 1.
+    /// Number among the blocks of that node, from 1.
     pub sequence: u64,
-    /// The hash of the one before it of that node; empty for the first.
+    /// Hash of its predecessor of that node; empty for the first.
     pub prev_hash: Bytes,
-    /// Its own.
+    /// Hash of the block.
     pub hash: Bytes,
-    /// How many entries it holds.
+    /// Number of entries.
     pub entries: u32,
     /// The entries, compressed.
     pub payload: Bytes,
-    /// When it was appended, in log time.
+    /// Log time at which it was appended.
     pub appended_at: Timestamp,
 }
 
 /// The last block of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastAuditBlock {
-    /// Its sequence; 0 if there is none.
+    /// Its number; 0 if there is none.
     pub sequence: u64,
     /// Its hash; `None` if there is none.
     pub hash: Option<AuditHash>,
 }
 
 impl State {
-    /// Appends a block of this node; whether it was not there yet.
-    ///
-    /// # Errors
-    /// [`Error::AuditBlockMissing`], or as [`Error::Write`] says.
+    /// Appends a block of this node; false if it is stored already. [`Error::AuditBlockMissing`] if its predecessor is
+    /// not.
     pub async fn append_audit_block(&self, block: NewAuditBlock) -> Result<bool, Error> {
         let head = |(tool, hash): (Digest128, AuditHash)| AuditHead {
             tool: Bytes::copy_from_slice(tool.as_bytes()),
@@ -103,9 +100,6 @@ impl State {
     }
 
     /// The last block of this node.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
     pub fn last_audit_block(&self) -> Result<LastAuditBlock, Corrupt> {
         let row = self.core.view().get(AUDIT_NODE, &self.core.node_id().to_be_bytes())?;
         let Some(row) = row else { return Ok(LastAuditBlock::default()) };
@@ -113,20 +107,14 @@ impl State {
         Ok(LastAuditBlock { sequence: row.sequence, hash: Some(hash(&row.hash)?) })
     }
 
-    /// The last entry about a tool in the blocks of this node.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Hash of the last entry about a tool in the blocks of this node.
     pub fn audit_head(&self, tool: &Digest128) -> Result<Option<AuditHash>, Corrupt> {
         let view = self.core.machine().resident().over(self.core.view());
         let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.core.node_id()))?;
         row.map(|row| hash(&row)).transpose()
     }
 
-    /// The newest block with entries about a tool; below the number `before`, if there is one.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// The newest block with entries about a tool and a number below `before`.
     pub fn audit_block_about(
         &self,
         tool: &Digest128,
@@ -135,26 +123,20 @@ impl State {
         block_about(self.core.view(), tool, before)
     }
 
-    /// The oldest block that is kept and has a number above `after`.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// The oldest retained block with a number above `after`.
     pub fn audit_block_after(&self, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
         block_after(self.core.view(), after)
     }
 }
 
-/// Appends a block, and drops some of the oldest if they are beyond their limits.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Appends a block, and drops some of the oldest if they exceed the limits.
 pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
     let node = command.node_id.to_be_bytes();
     let last = match tables.row(AUDIT_NODE, &node)? {
         Some(row) => decode::<AuditNodeRow>(AUDIT_NODE, &row)?,
         None => AuditNodeRow::default(),
     };
-    // Whoever was not told what became of a block sends it again.
+    // A node that has received no reply for a block sends it again.
     if command.sequence <= last.sequence {
         return Ok(Reply::Done { changed: false });
     }
@@ -183,14 +165,14 @@ pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock
     Ok(Reply::Done { changed: true })
 }
 
-/// What a block takes: many small tools weigh as much as one large payload.
+/// Size of a block: many small tools count as much as one large payload.
 fn bytes_of(row: &AuditBlockRow) -> u64 {
     let rows = row.block.as_ref().map_or(0, |block| block.heads.len()).saturating_add(1);
     (row.encoded_len() as u64).saturating_add((rows as u64).saturating_mul(ROW_BYTES))
 }
 
-/// Never drops the block `newest`, and only so much at once: an entry of the log is applied in bounded
-/// time, and the next block drops more. At least as much as was `appended`, or it would grow for ever.
+/// Drops blocks older than the newest, a bounded amount per entry so that it is applied in bounded time, but at least the
+/// size that was `appended`: otherwise the total would keep growing.
 fn drop_oldest(
     tables: &mut Tables<'_>,
     passed: Timestamp,
@@ -205,7 +187,7 @@ fn drop_oldest(
     while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
         let key = oldest.to_be_bytes();
         let row = tables.row(AUDIT_BLOCK, &key)?;
-        let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is not there")))?;
+        let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is missing")))?;
         let row = decode::<AuditBlockRow>(AUDIT_BLOCK, &row)?;
         if row.appended_passed_millis < kept_from {
             by_age = by_age.saturating_add(1);
@@ -220,7 +202,7 @@ fn drop_oldest(
             let tool = digest(&head.tool)?;
             tables.delete(AUDIT_TRAIL, &in_trail(&tool, oldest));
             let head_key = of_node(tool.as_bytes(), block.node_id);
-            // Nothing newer of this node is about the tool: names of tools that are no more do not stay.
+            // The hash is equal if no later block of this node is about the tool; then the head is dropped too.
             if tables.row(AUDIT_HEAD, &head_key)?.is_some_and(|row| row == head.hash) {
                 tables.delete(AUDIT_HEAD, &head_key);
             }
@@ -243,7 +225,7 @@ fn put_number(tables: &mut Tables<'_>, key: &[u8], number: u64) {
     tables.put(META, key, number.to_be_bytes().to_vec());
 }
 
-/// The newest first: numbers count down from the largest.
+/// Key of [`AUDIT_TRAIL`]: newest first, since numbers count down from the largest.
 fn in_trail(tool: &Digest128, number: u64) -> Vec<u8> {
     of_node(tool.as_bytes(), u64::MAX - number)
 }
@@ -262,7 +244,7 @@ fn block_about(
     before: Option<u64>,
 ) -> Result<Option<AuditBlock>, Corrupt> {
     let Some(newest) = before.unwrap_or(u64::MAX).checked_sub(1) else { return Ok(None) };
-    // What was dropped is not walked through.
+    // Dropped rows are not scanned.
     let behind_oldest = in_trail(tool, oldest_of(view)?.saturating_sub(1));
     let found = view.first_between(AUDIT_TRAIL, &in_trail(tool, newest), &behind_oldest)?;
     let number = found.and_then(|(key, _)| {
@@ -270,7 +252,7 @@ fn block_about(
         Some(u64::MAX - u64::from_be_bytes(number))
     });
     let Some(number) = number else { return Ok(None) };
-    // It may have been dropped since; so were all before it.
+    // The block may have been dropped since, and with it all before it.
     let row = view.get(AUDIT_BLOCK, &number.to_be_bytes())?;
     row.map(|row| block(number, &row)).transpose()
 }
@@ -289,7 +271,7 @@ fn block_after(view: &dyn View, after: u64) -> Result<Option<AuditBlock>, Corrup
     block(u64::from_be_bytes(key), &row).map(Some)
 }
 
-/// The oldest block that is kept.
+/// Number of the oldest retained block.
 fn oldest_of(view: &dyn View) -> Result<u64, Corrupt> {
     Ok(Tables::new(view).number(OLDEST)?.max(1))
 }
@@ -404,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_sent_again_changes_nothing_and_one_that_skips_is_refused() {
+    fn duplicate_block_changes_nothing_and_a_gap_is_refused() {
         let mut rows = Rows::default();
         assert_eq!(
             rows.apply(START, vec![block(1, 1, &[7]), block(1, 1, &[7]), block(1, 2, &[7])]),
@@ -422,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_about_a_tool_are_found_newest_first_whoever_wrote_them() {
+    fn trail_of_a_tool_is_newest_first_across_nodes() {
         let mut rows = Rows::default();
         let blocks = vec![block(1, 1, &[7, 8]), block(2, 1, &[7]), block(1, 2, &[8]), block(1, 3, &[7])];
         rows.apply(START, blocks);
@@ -432,7 +414,7 @@ mod tests {
         assert_eq!((numbers(0), numbers(3), numbers(4), numbers(u64::MAX)), (Some(1), Some(4), None, None));
     }
 
-    /// A block about so many other tools.
+    /// A block about many tools.
     fn wide(node: u64, sequence: u64, tools: u16) -> AppendAuditBlock {
         let head = |tool: u16| {
             let mut digest = vec![255; 16];
@@ -452,17 +434,17 @@ mod tests {
             Tables::new(self).number(key).expect("number")
         }
 
-        /// As if what is kept took so much.
+        /// Sets the total size of the retained blocks.
         fn keep(&mut self, bytes: u64) {
             self.0.insert((META.to_owned(), BYTES.to_vec()), bytes.to_be_bytes().to_vec());
         }
     }
 
     #[test]
-    fn what_was_dropped_is_not_looked_for() {
+    fn dropped_blocks_are_not_scanned() {
         let mut rows = Rows::default();
         rows.apply(START, (1..=6).map(|sequence| block(1, sequence, &[7])).collect());
-        // As if the database still had to step over what was dropped.
+        // As if the database still had tombstones of dropped blocks.
         rows.0.insert((META.to_owned(), OLDEST.to_vec()), 4_u64.to_be_bytes().to_vec());
         assert_eq!(rows.trail(7), [6, 5, 4]);
         assert_eq!(block_after(&rows, 0).expect("rows").map(|block| block.number), Some(4));
@@ -471,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_kept_as_long_as_was_promised_and_then_dropped_with_all_their_rows() {
+    fn blocks_are_dropped_after_their_retention_with_all_rows() {
         let mut rows = Rows::default();
         for sequence in 1..=20 {
             rows.apply(START, vec![block(1, sequence, &[7, 200])]);
@@ -479,17 +461,17 @@ mod tests {
         rows.apply(START, vec![block(2, 1, &[9])]);
         let last = START.plus(limits::AUDIT_RETENTION);
         rows.apply(last, vec![block(1, 21, &[7])]);
-        assert_eq!(rows.count(AUDIT_BLOCK), 22, "everything is kept to the end");
+        assert_eq!(rows.count(AUDIT_BLOCK), 22, "retained to the last instant");
         let later = last.plus(Duration::from_millis(1));
         rows.apply(later, vec![block(1, 22, &[7])]);
         assert_eq!((rows.count(AUDIT_BLOCK), rows.trail(200), rows.trail(9)), (2, vec![], vec![]));
         assert_eq!((rows.count(AUDIT_TRAIL), rows.count(AUDIT_HEAD), rows.count(AUDIT_NODE)), (2, 1, 2));
         assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (21, 0));
         assert_eq!(rows.number(BYTES), weight(&block(1, 21, &[7])) + weight(&block(1, 22, &[7])));
-        assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node goes on from its last block");
+        assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node continues its chain");
     }
 
-    /// A leader's clock was 100 days ahead: what was written a second ago went as if it were old.
+    /// A leader's clock was 100 days ahead: blocks written a second before were dropped as old.
     #[test]
     fn a_leap_of_log_time_drops_no_block() {
         let mut rows = Rows::default();
@@ -501,19 +483,19 @@ mod tests {
     }
 
     #[test]
-    fn so_much_is_dropped_at_once_and_more_with_the_next() {
+    fn dropped_bytes_are_bounded_per_entry() {
         let mut rows = Rows::default();
         let most = limits::AUDIT_BYTES_DROPPED_FULL;
         let each = weight(&wide(1, 2, 1000));
         let at_once = most.div_ceil(each);
         assert!((2..100).contains(&at_once), "{at_once}");
-        // Payloads are small: it is the tools that make the work.
+        // Payloads are small: the tools cause the work.
         for sequence in 1..=2 * at_once {
             rows.apply(START, vec![wide(1, sequence, 1000)]);
         }
         let later = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(1));
         rows.apply(later, vec![block(1, 2 * at_once + 1, &[7])]);
-        // The first names no block before it, and weighs a little less.
+        // The first block has no predecessor hash, and is a little smaller.
         let left = rows.count(AUDIT_BLOCK) as u64 - 1;
         assert!((at_once - 1..=at_once).contains(&left), "{left} of {}", 2 * at_once);
         rows.apply(later, vec![block(1, 2 * at_once + 2, &[7])]);
@@ -521,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_so_many_bytes_the_oldest_blocks_are_dropped() {
+    fn oldest_blocks_over_the_size_limit_are_dropped() {
         let mut rows = Rows::default();
         rows.apply(START, vec![block(1, 1, &[7]), block(1, 2, &[7])]);
         let (first, each) = (weight(&block(1, 1, &[7])), weight(&block(1, 2, &[7])));
@@ -531,30 +513,30 @@ mod tests {
         rows.apply(START, vec![block(1, 3, &[7])]);
         assert_eq!(rows.trail(7), [3, 2, 1], "at the limit");
         rows.apply(START, vec![block(1, 4, &[7])]);
-        assert_eq!(rows.trail(7), [4, 3], "beyond it, until there is room for all");
+        assert_eq!(rows.trail(7), [4, 3], "over it, until the total is below it");
         assert_eq!((rows.number(DROPPED_BY_AGE), rows.number(DROPPED_BY_BYTES)), (0, 2));
         assert_eq!(rows.number(BYTES), limits::AUDIT_BYTES_MAX - first);
     }
 
     #[test]
-    fn what_is_kept_does_not_grow_beyond_its_limit_whatever_is_appended() {
+    fn total_size_stays_within_its_limit_for_any_block() {
         let mut rows = Rows::default();
         for sequence in 1..=20 {
             rows.apply(START, vec![wide(1, sequence, 1000)]);
         }
         rows.keep(limits::AUDIT_BYTES_MAX);
-        // Larger than what is dropped at once otherwise.
+        // Larger than the bound of dropped bytes per entry.
         let large = AppendAuditBlock { payload: vec![1; 2 * 1024 * 1024].into(), ..block(1, 21, &[7]) };
         assert!(weight(&large) > limits::AUDIT_BYTES_DROPPED_FULL);
         for appended in [large, wide(1, 22, 500)] {
             rows.apply(START, vec![appended]);
             assert!(rows.number(BYTES) <= limits::AUDIT_BYTES_MAX, "{}", rows.number(BYTES));
         }
-        assert!(rows.count(AUDIT_BLOCK) > 2, "and no more goes than must");
+        assert!(rows.count(AUDIT_BLOCK) > 2, "no more is dropped than necessary");
     }
 
     #[test]
-    fn the_block_just_appended_is_never_dropped() {
+    fn newest_block_is_never_dropped() {
         let mut rows = Rows::default();
         rows.0
             .insert((META.to_owned(), BYTES.to_vec()), (2 * limits::AUDIT_BYTES_MAX).to_be_bytes().to_vec());
@@ -563,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_blocks_leave_the_same_rows_however_they_are_batched() {
+    fn rows_of_audit_blocks_do_not_depend_on_batching() {
         let blocks =
             || (1..=20).flat_map(|sequence| [block(1, sequence, &[1, 2]), block(2, sequence, &[2, 3])]);
         let (mut together, mut apart) = (Rows::default(), Rows::default());
@@ -577,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_a_hash_or_with_half_a_digest_stops_the_node() {
+    fn block_without_a_valid_hash_or_digest_is_corrupt() {
         let rows = Rows::default();
         let no_hash = AppendAuditBlock { hash: Bytes::new(), ..block(1, 1, &[]) };
         let mut half = block(1, 1, &[7]);

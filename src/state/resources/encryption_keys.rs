@@ -1,7 +1,7 @@
-//! Encryption keys as replicated state: which agent, or other workload, has which.
+//! Encryption keys of agents and other workloads.
 //!
-//! Whether a key is good for anything was decided before; here a key is a name and a text. A key goes with the agent,
-//! with the token that registered it, or, of a subject that is no agent of ours, some time after its registration.
+//! The cryptographic checks of a key happen before; here a key is an opaque text with a name. A key is removed with its
+//! agent, with the token that registered it, or, for a subject that is not an agent, after a fixed time.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -22,11 +22,8 @@ use crate::state::tables::quotas::Owned;
 use crate::state::tables::{ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, Moment, Tables};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
-/// Registers a key of an agent that is in force, or of a subject that is no agent of ours. The same key again is found
-/// as it is, but for its `alg` and for its registrar: the row has those of the last registration.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Registers a key of an active agent, or of a subject that is not an agent. If the key exists already, `alg` and
+/// registrar are replaced by those of this registration.
 pub fn register(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -70,10 +67,6 @@ pub fn register(
     Ok(Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }))
 }
 
-/// Removes one key.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
 pub fn remove(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -88,11 +81,8 @@ pub fn remove(
     Ok(Reply::Done { changed: true })
 }
 
-/// Removes keys that were registered with a token that derives from this fact and has a smaller `idx`, a bounded number
-/// at once. Whether none is left.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Removes keys whose registrar's token derives from this fact and has a smaller `idx`, a bounded number per call. Returns
+/// whether none is left.
 pub fn remove_registered_with(
     tables: &mut Tables<'_>,
     fact: &Digest128,
@@ -100,7 +90,7 @@ pub fn remove_registered_with(
 ) -> Result<bool, Corrupt> {
     const MOST: usize = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
     let rows = tables.keys_under(ENCRYPTION_KEY_OF, fact.as_bytes(), &[], MOST + 1)?;
-    let malformed = || Corrupt::row("the registrar of an encryption key has no key");
+    let malformed = || Corrupt::row("an index row of a registrar has no encryption key");
     for row in rows.iter().take(MOST) {
         let (index, name) = row.get(16..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(malformed)?;
         if u64::from_be_bytes(*index) >= below {
@@ -114,19 +104,16 @@ pub fn remove_registered_with(
     Ok(rows.len() <= MOST)
 }
 
-/// Forgets the keys of an agent that is itself forgotten, in this entry.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Removes the keys of an agent whose row is deleted.
 pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
-    // One by one: most agents have none, and a range that is removed slows the readers of all others.
+    // One by one: most agents have none, and a range deletion slows down reads of all other keys.
     for row in of(tables, agent_id)? {
         delete(tables, agent_id, &row)?;
     }
     Ok(())
 }
 
-/// Forgets a few keys that ended: more than one entry adds.
+/// Removes a few expired keys, but more than one entry adds.
 fn forget_ended(tables: &mut Tables<'_>, moment: Moment) -> Result<(), Corrupt> {
     let mut ended = Vec::new();
     tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
@@ -137,7 +124,7 @@ fn forget_ended(tables: &mut Tables<'_>, moment: Moment) -> Result<(), Corrupt> 
         }
         is_due && ended.len() < limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE
     })?;
-    let malformed = || Corrupt::row("the end of an encryption key has no key");
+    let malformed = || Corrupt::row("an expiry row has no encryption key");
     for name in ended {
         let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
         let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
@@ -147,7 +134,7 @@ fn forget_ended(tables: &mut Tables<'_>, moment: Moment) -> Result<(), Corrupt> 
     Ok(())
 }
 
-/// All keys of a subject, of which there are few.
+/// All keys of a subject; there are few.
 fn of(tables: &Tables<'_>, subject: &str) -> Result<Vec<EncryptionKeyRow>, Corrupt> {
     let rows = tables.messages_under::<EncryptionKeyRow>(ENCRYPTION_KEY, &prefix(subject))?;
     Ok(rows.into_iter().map(|(_, row)| row).collect())
@@ -158,7 +145,7 @@ fn find(tables: &Tables<'_>, subject: &str, kid: &[u8]) -> Result<Option<Encrypt
     row.map(|row| tables::decode(ENCRYPTION_KEY, &row)).transpose()
 }
 
-/// Deletes a key; the last one of a subject that is no agent makes room for another subject.
+/// Deletes a key; with the last one of a subject that is not an agent, the subject no longer counts.
 fn delete(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) -> Result<(), Corrupt> {
     delete_row(tables, subject, row)?;
     if row.ends_at_millis != 0 && of(tables, subject)?.is_empty() {
@@ -183,7 +170,7 @@ fn delete_row(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) ->
     Ok(())
 }
 
-/// What stands in the other tables for a key: one row for each fact that its registrar derives from, and its end.
+/// Index rows of a key: one for each fact in its registrar's lineage, and one for its expiry.
 fn keys_beside(subject: &str, row: &EncryptionKeyRow) -> Result<Vec<(&'static str, Vec<u8>)>, Corrupt> {
     let name = name(subject, row);
     let mut keys = Vec::new();
@@ -201,14 +188,14 @@ fn name(subject: &str, row: &EncryptionKeyRow) -> Vec<u8> {
     [&prefix(subject)[..], row.kid.as_bytes()].concat()
 }
 
-/// An identifier has no zero byte, so that no subject's keys begin like another's.
+/// Identifiers contain no zero byte, so no prefix is a prefix of another subject's.
 fn prefix(subject: &str) -> Vec<u8> {
     [subject.as_bytes(), &[0]].concat()
 }
 
 fn trust_domain(subject: &str) -> Result<String, Corrupt> {
     let id = subject.parse::<WorkloadId>();
-    let id = id.map_err(|_| Corrupt::row("an encryption key is of no workload"))?;
+    let id = id.map_err(|_| Corrupt::row("the subject of an encryption key is not a workload identifier"))?;
     Ok(id.trust_domain().as_str().to_owned())
 }
 
@@ -219,16 +206,16 @@ pub struct EncryptionKeyFacts {
     pub kid: String,
     /// A public JWK as JSON.
     pub jwk: String,
-    /// When it was registered first, in log time.
+    /// Log time of its first registration.
     pub registered_at: Timestamp,
-    /// The token that registered it last; `None` in logs from before that was kept.
+    /// The token of its last registration; `None` if an older version wrote it.
     pub registrar: Option<Registrar>,
 }
 
-/// The token that an encryption key was registered with: the key is as good as that.
+/// The token that registered an encryption key, on whose validity the key depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registrar {
-    /// What it derives from, itself among it.
+    /// Its lineage, including the token itself.
     pub lineage: Vec<Digest128>,
     /// Its `idx`.
     pub idx: Option<LogPosition>,
@@ -281,10 +268,7 @@ impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
 }
 
 impl State {
-    /// The keys of a subject that have not ended, whatever an agent is good for, in the order of their names.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// The unexpired keys of a subject, regardless of the status of an agent, in the order of their `kid`s.
     pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyFacts>, Corrupt> {
         let tables = Tables::new(self.core().view());
         let now = self.index().passed.millis();
@@ -296,12 +280,11 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Registers a key of an agent of ours, or of another subject; whether it was not there before, and the key as it is
-    /// now.
+    /// Registers a key; returns whether it is new, and the key as it is stored.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::AgentRevoked`], [`Error::AgentEnded`],
-    /// [`Error::TooManyEncryptionKeys`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::TooManyEncryptionKeys`], [`Error::IdempotencyKeyReused`].
     pub async fn register_encryption_key(
         self,
         subject: &WorkloadId,
@@ -321,10 +304,10 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Removes a key. `caller` is who asks, empty for nobody.
+    /// Removes a key. `caller` is empty for an anonymous caller.
     ///
     /// # Errors
-    /// [`Error::UnknownEncryptionKey`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::UnknownEncryptionKey`], [`Error::IdempotencyKeyReused`].
     pub async fn remove_encryption_key(
         self,
         subject: &WorkloadId,
@@ -442,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_registered_once_and_says_what_was_said_last() {
+    fn key_registered_again_has_the_last_jwk() {
         let mut rows = Rows::default();
         rows.agent(AGENT_ID, &[], None);
         let later = NOW.plus(Duration::from_secs(1));
@@ -453,10 +436,10 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_has_a_limited_number_of_keys() {
+    fn keys_per_agent_are_limited() {
         let mut rows = Rows::default();
         rows.agent(AGENT_ID, &[], None);
-        // Those of an agent whose name begins alike, and comes before or after, do not count.
+        // Keys of agents whose ids have this one as a prefix, and sort before and after it, do not count.
         let (before, after) = (format!("{AGENT_ID}-"), format!("{AGENT_ID}0"));
         for other in [&before, &after] {
             rows.agent(other, &[], None);
@@ -475,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_what_the_same_entry_registered() {
+    fn limit_counts_keys_of_the_same_entry() {
         let mut rows = Rows::default();
         rows.agent(AGENT_ID, &[], None);
         let mut tables = Tables::new(&rows);
@@ -492,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_agent_in_force_registers_keys() {
+    fn key_of_an_inactive_agent_is_refused() {
         let mut rows = Rows::default();
         let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
         let mut agent = |name: &str, ancestors: &[&str], revoked_at| {
@@ -512,7 +495,7 @@ mod tests {
             ("revoked", NOW, Some(Refusal::AgentRevoked)),
             ("parent", NOW, Some(Refusal::AgentRevoked)),
             ("child", NOW, Some(Refusal::AgentRevoked)),
-            // No parent is forgotten before its child has ended, unless it was revoked.
+            // A parent without a row was revoked, unless its child has expired too.
             ("orphan", NOW, Some(Refusal::AgentRevoked)),
             ("orphan", end, Some(Refusal::AgentEnded)),
             ("good", end.minus(Duration::from_millis(1)), None),
@@ -526,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_forgotten_leaves_no_keys_and_takes_none_with_it() {
+    fn deletion_of_an_agent_removes_its_own_keys_only() {
         let mut rows = Rows::default();
         let others =
             [format!("{AGENT_ID}0"), format!("{AGENT_ID}-"), "wimse://a.example/agent/mcp/0".to_owned()];
@@ -591,9 +574,9 @@ mod tests {
 
     const ALL: [&str; 3] = [ENCRYPTION_KEY, ENCRYPTION_KEY_OF, ENCRYPTION_KEY_END];
 
-    /// A key came back when the revocation of its token was forgotten, a day later.
+    /// A key became visible again when the revocation of its token was deleted, a day later.
     #[test]
-    fn key_of_a_revoked_token_is_gone_for_good() {
+    fn key_of_a_revoked_token_is_removed_for_good() {
         let mut bench = Bench::default();
         bench.one(NOW, key_of(WORKLOAD, "stolen", 1, &["alice", "gateway"]));
         bench.one(NOW, key_of(WORKLOAD, "good", 1, &["bob", "gateway"]));
@@ -610,9 +593,9 @@ mod tests {
         assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
     }
 
-    /// A key that is registered again has the later token only.
+    /// A key that is registered again depends on the later token only.
     #[test]
-    fn key_registered_again_goes_with_its_last_token() {
+    fn key_registered_again_depends_on_its_last_token() {
         let mut bench = Bench::default();
         bench.one(NOW, key_of(WORKLOAD, "k", 1, &["alice"]));
         bench.one(NOW, key_of(WORKLOAD, "k", 2, &["bob"]));
@@ -622,9 +605,9 @@ mod tests {
         assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
     }
 
-    /// One entry does not remove all that a signing key has signed for; the revocation is remembered until they are gone.
+    /// One entry does not remove all keys that depend on a signing key; the revocation is retained until they are removed.
     #[test]
-    fn revocation_is_kept_until_its_keys_are_removed() {
+    fn revocation_is_retained_until_its_keys_are_removed() {
         let mut bench = Bench::default();
         let many = 2 * limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE + 1;
         let subject = |number: usize| format!("{WORKLOAD}-{number}");
@@ -662,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn one_registration_forgets_only_so_many_ended_keys() {
+    fn removal_of_expired_keys_is_bounded_per_command() {
         let mut bench = Bench::default();
         let most = limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE;
         for number in 0..=most {
@@ -685,10 +668,10 @@ mod tests {
         let full = Reply::Refused(Refusal::TooManyEncryptionKeys);
         assert_ne!(bench.one(NOW, key_of(&format!("{WORKLOAD}-2"), "a", 1, &[])), full);
         assert_eq!(bench.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
-        // Who has one may have more, and another trust domain has its own.
+        // A subject with a key may register more, and another trust domain has its own limit.
         assert_ne!(bench.one(NOW, key_of(WORKLOAD, "b", 1, &[])), full);
         assert_ne!(bench.one(NOW, key_of("spiffe://b.example/x", "a", 1, &[])), full);
-        // The last key of a subject makes room.
+        // After its last key, a subject no longer counts.
         for kid in ["a", "b"] {
             assert_eq!(bench.one(NOW, removed(WORKLOAD, kid)), DONE);
         }

@@ -1,7 +1,7 @@
-//! Events as the log tells them: what each is called, what it says, and how much of them is kept.
+//! Security events and their ids, and the span of a table of events.
 //!
-//! Two tables hold them, in the order of their ids: the outbox what streams deliver, the feed what the live
-//! feed shows. Both are spans: rows are added behind the last one and dropped from the first one on.
+//! Two tables hold events, in the order of their ids: the outbox those for streams, the feed those of the live feed. Both
+//! are spans: rows are added at the end and dropped from the front.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,24 +18,24 @@ use crate::state::tables::{META, Tables};
 use crate::token::lineage::{Fact, SUBJECT};
 use crate::token::subject_id;
 
-/// CAEP 1.0: a session, and whatever comes of it, is revoked.
+/// CAEP 1.0: a session, and everything that derives from it, is revoked.
 pub const SESSION_REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
-/// SSF 1.0: the receiver asked whether the stream works.
+/// SSF 1.0: the receiver verifies the stream.
 pub const VERIFICATION: &str = "https://schemas.openid.net/secevent/ssf/event-type/verification";
-/// SSF 1.0: we have changed the status of the stream ourselves.
+/// SSF 1.0: the transmitter has changed the status of the stream.
 pub const STREAM_UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream-updated";
 
-/// What an event is called: the log index of its entry, and its place among what that entry tells.
+/// Id of an event: the log index of its entry, and its number within the entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId {
-    /// The log index of its entry.
+    /// Log index of its entry.
     pub index: u64,
     /// From 0.
     pub number: u32,
 }
 
 impl EventId {
-    /// The least id behind this one.
+    /// The smallest id after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         match self.number.checked_add(1) {
@@ -44,7 +44,7 @@ impl EventId {
         }
     }
 
-    /// As the key of a row: rows are in the order of ids.
+    /// Key of its row; keys sort like ids.
     #[must_use]
     pub fn key(self) -> [u8; 12] {
         let mut key = [0; 12];
@@ -53,10 +53,7 @@ impl EventId {
         key
     }
 
-    /// From the key of a row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is none.
+    /// Parses the key of a row.
     pub fn from_key(key: &[u8]) -> Result<Self, Corrupt> {
         let read = || {
             let (index, number) = key.split_first_chunk::<8>()?;
@@ -73,7 +70,7 @@ impl fmt::Display for EventId {
     }
 }
 
-/// It is not two numbers as [`EventId`] shows them.
+/// The text is not two numbers as [`EventId`] displays them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be two numbers with a hyphen between them")]
 pub struct NoEventId;
@@ -87,7 +84,7 @@ impl FromStr for EventId {
             index: index.parse().map_err(|_| NoEventId)?,
             number: number.parse().map_err(|_| NoEventId)?,
         };
-        // One spelling: no sign and no zeros in front.
+        // Exactly one spelling: no sign and no leading zeros.
         if id.to_string() == text { Ok(id) } else { Err(NoEventId) }
     }
 }
@@ -104,24 +101,24 @@ impl From<command::EventId> for EventId {
     }
 }
 
-/// What is told to the receivers of streams, without what is of each stream.
+/// A security event without the fields that differ between streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecurityEvent {
-    /// A URI.
+    /// Event type, a URI.
     pub event_type: String,
-    /// Whom it is about, as a subject identifier.
+    /// Subject identifier.
     pub sub_id: Value,
-    /// What it says.
+    /// Claims of the event.
     pub claims: Map<String, Value>,
-    /// The transaction it belongs to.
+    /// Transaction id.
     pub txn: Option<String>,
-    /// The issuers through which it came to us, if it is passed on.
+    /// Issuers that relayed it; empty for our own event.
     pub via: Vec<String>,
 }
 
 impl SecurityEvent {
-    /// That a fact was revoked `at` this time, as CAEP says it: `by` whom, `admin` or `user`, and why; an empty
-    /// reason is none. `None` for a signing key, which is no subject of anybody.
+    /// The event of a revocation (CAEP `session-revoked`): `by` is the initiating entity, `admin` or `user`; an empty
+    /// reason is left out. `None` for a signing key, which has no subject identifier.
     #[must_use]
     pub fn revoked(fact: &Fact, by: &str, reason: &str, at: Timestamp) -> Option<Self> {
         let (issuer, value) = (fact.issuer(), fact.value());
@@ -141,14 +138,14 @@ impl SecurityEvent {
         Some(Self { event_type: SESSION_REVOKED.to_owned(), sub_id, claims, txn: None, via: Vec::new() })
     }
 
-    /// About a stream itself.
+    /// An event about a stream itself.
     #[must_use]
     pub fn of_stream(event_type: &str, stream_id: &str, claims: Map<String, Value>) -> Self {
         let sub_id = json!({"format": "opaque", "id": stream_id});
         Self { event_type: event_type.to_owned(), sub_id, claims, txn: None, via: Vec::new() }
     }
 
-    /// Whom it is about, as one text.
+    /// Its subject identifier as one text.
     #[must_use]
     pub fn subject(&self) -> String {
         subject_id::text(&self.sub_id)
@@ -181,40 +178,31 @@ impl TryFrom<command::SecurityEvent> for SecurityEvent {
     }
 }
 
-/// What of a table of events is there. One row of the meta table, of 40 bytes.
+/// Bounds and size of a table of events. One row of the meta table, of 40 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Everything before it was dropped.
+    /// Every event before it was dropped.
     pub begin: EventId,
-    /// Behind the last event that was added.
+    /// The id after the last event.
     pub end: EventId,
-    /// How many there are.
+    /// Number of events.
     pub events: u64,
-    /// What they take, in bytes.
+    /// Total size of the events.
     pub bytes: u64,
 }
 
 impl Span {
     /// As the entry sees it.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
     pub fn of(tables: &Tables<'_>, row: &'static [u8]) -> Result<Self, Corrupt> {
         tables.row(META, row)?.map_or(Ok(Self::default()), |row| Self::read(&row))
     }
 
     /// As it was after the last entry.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
     pub fn at(view: &dyn View, row: &'static [u8]) -> Result<Self, Corrupt> {
         view.get(META, row)?.map_or(Ok(Self::default()), |row| Self::read(&row))
     }
 
-    /// From its row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// Decodes its row.
     pub fn read(row: &[u8]) -> Result<Self, Corrupt> {
         let number = |at: usize| {
             let bytes = row.get(at..).and_then(|rest| rest.first_chunk::<8>());
@@ -229,17 +217,13 @@ impl Span {
         Ok(Self { begin: EventId::from_key(begin)?, end: EventId::from_key(end)?, events, bytes })
     }
 
-    /// Writes it.
     pub fn put(self, tables: &mut Tables<'_>, row: &'static [u8]) {
         let numbers = [self.events.to_be_bytes(), self.bytes.to_be_bytes()].concat();
         tables.put(META, row, [&self.begin.key()[..], &self.end.key(), &numbers].concat());
     }
 }
 
-/// Visits what a table of events still has from `from` on, in order, until `visit` answers false.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Visits the events of a table from `from` on, in order, until `visit` returns false.
 pub fn scan<E>(
     view: &dyn View,
     (table, span): (&'static str, &'static [u8]),
@@ -247,7 +231,7 @@ pub fn scan<E>(
     read: impl Fn(&[u8], &[u8]) -> Result<E, Corrupt>,
     visit: &mut dyn FnMut(E) -> bool,
 ) -> Result<(), Corrupt> {
-    // What was dropped is not walked through.
+    // Dropped rows are not scanned.
     let from = from.max(Span::at(view, span)?.begin);
     let mut outcome = Ok(());
     view.scan(table, &from.key(), &mut |key, row| match read(key, row) {
@@ -260,21 +244,18 @@ pub fn scan<E>(
     outcome
 }
 
-/// A JSON object as a row has it.
-///
-/// # Errors
-/// [`Corrupt`] if it is none.
+/// Parses a JSON object in a row.
 pub fn object(text: &str) -> Result<Map<String, Value>, Corrupt> {
-    json::parse_object(text.as_bytes()).map_err(|_| Corrupt::row("a member of a row is no JSON object"))
+    json::parse_object(text.as_bytes()).map_err(|_| Corrupt::row("a field of a row is not a JSON object"))
 }
 
-/// The beginning of a text, up to `bytes_max` bytes.
+/// Truncates a text to at most `bytes_max` bytes.
 #[must_use]
 pub fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// Whether what was told at this time that has passed is no longer kept.
+/// Whether the retention of an event of this elapsed time has ended.
 #[must_use]
 pub fn is_over(passed_then: Timestamp, passed: Timestamp) -> bool {
     passed_then.plus(limits::EVENTS_KEPT) < passed

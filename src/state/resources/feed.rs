@@ -1,6 +1,6 @@
-//! The feed: one small row for everything the live feed tells under an id, the same on every node.
+//! Events of the live feed: one small row each, with an id, the same on every node.
 //!
-//! It is for people who watch, so only the newest are kept, whatever they are.
+//! The feed serves people who watch, so only the newest events are retained, regardless of their kind.
 
 use prost::Message as _;
 use tokio::sync::watch;
@@ -16,59 +16,50 @@ use crate::state::tables::{FEED, Tables, decode};
 /// Row of the meta table: the [`Span`] of the feed.
 pub const SPAN: &[u8] = b"feed";
 
-/// What is told.
+/// An event of the live feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedEvent {
-    /// What it is called.
     pub id: EventId,
     /// `signal`, `caep`, `revocation`, `tool`, `agent`, `stream`, `key` or `cluster`.
     pub kind: String,
     /// Log time of its entry.
     pub at: Timestamp,
-    /// Whom or what it is about.
+    /// Subject of the event.
     pub subject: String,
-    /// What it has to do with.
+    /// Related object.
     pub target: Option<String>,
     /// `ok`, `denied` or `error`.
     pub result: String,
-    /// What happened.
+    /// Details.
     pub detail: Option<String>,
 }
 
-/// What is to be told of what stands.
+/// An event to be appended to the feed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Note<'n> {
-    /// Its kind.
     pub kind: &'n str,
-    /// Whom or what it is about.
     pub subject: &'n str,
-    /// What it has to do with; empty for nothing.
+    /// Related object; empty if there is none.
     pub target: &'n str,
-    /// What happened; empty for nothing.
+    /// Details; empty if there are none.
     pub detail: &'n str,
 }
 
 impl<'n> Note<'n> {
-    /// Of an agent: who did what to it.
+    /// An event about an agent: the caller, and what it did.
     #[must_use]
     pub fn of_agent(agent_id: &'n str, by: &'n str, what: &'n str) -> Self {
         Self { kind: "agent", subject: agent_id, target: by, detail: what }
     }
 }
 
-/// Tells of something under an id of its own.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Appends an event under a new id.
 pub fn note(tables: &mut Tables<'_>, now: Timestamp, note: Note<'_>) -> Result<(), Corrupt> {
     let id = tables.take_event();
     put(tables, now, id, note)
 }
 
-/// Tells of something under an id that this entry has taken.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Appends an event under an id that this entry has allocated.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, id: EventId, note: Note<'_>) -> Result<(), Corrupt> {
     let text = |text: &str| cut(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
     let row = FeedRow {
@@ -90,7 +81,7 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, id: EventId, note: Note<'_>)
     Ok(())
 }
 
-/// Drops the oldest in one piece, none of them of this entry.
+/// Drops the oldest events by one range deletion, none of them of this entry.
 fn drop_oldest(tables: &mut Tables<'_>, span: &mut Span) -> Result<(), Corrupt> {
     let most = limits::FEED_DROPPED_AT_ONCE;
     let (mut seen, mut kept) = (0, None);
@@ -127,24 +118,18 @@ fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool
 }
 
 impl State {
-    /// Visits the feed from `from` on, in order, until `visit` answers false.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Visits the feed from `from` on, in order, until `visit` returns false.
     pub fn feed(&self, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt> {
         read(self.core.view(), from, visit)
     }
 
-    /// Behind the last event that was told. Changes with each entry that tells one, when it can be read.
+    /// Watches the end of the feed: the id after its last event. Changes when the event can be read.
     #[must_use]
     pub fn feed_end(&self) -> watch::Receiver<EventId> {
         self.core.machine().feed_end()
     }
 
-    /// Every event before it was dropped: whoever has seen none since has missed some.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Id before which every event was dropped: a subscriber with an older cursor has missed some.
     pub fn feed_begin(&self) -> Result<EventId, Corrupt> {
         Ok(Span::at(self.core.view(), SPAN)?.begin)
     }

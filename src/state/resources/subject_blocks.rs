@@ -1,8 +1,7 @@
-//! Blocks as rows: which issuer blocks which fact for the sake of which family of events.
+//! Subject blocks: the facts that an issuer blocks, per family of events.
 //!
-//! Block and lift are each merged by the later time, so that they may come in any order: what counts is
-//! which of them happened last, and of a tie the block. A block does not end by itself; a row that blocks
-//! nothing is forgotten when no signal can come any more that is older than it.
+//! Block and lift are each merged by the later time, so that they may arrive in any order: the later of them counts, and
+//! of a tie the block. A block does not expire; a lifted row is deleted when no signal older than it can arrive any more.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,12 +24,12 @@ use crate::state::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, 
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage;
 
-/// Stands where an issuer's block has its issuer. No issuer is called so.
+/// Issuer in the key of an operator's block. No issuer has an empty `iss`.
 const OPERATOR: &str = "";
-/// The family of an operator's blocks.
+/// Family in the key of an operator's block.
 const OPERATOR_FAMILY: &str = "operator";
 
-/// What a block is called: the digest of the fact, and that of the issuer and the family.
+/// Id of a subject block: the digest of the fact, and that of issuer and family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockId([u8; 32]);
 
@@ -49,7 +48,7 @@ impl FromStr for BlockId {
     }
 }
 
-/// It is not the base64url of 32 bytes.
+/// The text is not base64url of 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be the base64url of 32 bytes")]
 pub struct Malformed;
@@ -57,17 +56,16 @@ pub struct Malformed;
 /// A block that is not lifted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// What it is called.
     pub id: BlockId,
-    /// What is blocked.
+    /// The blocked fact.
     pub fact: FactText,
-    /// The issuer of the signal, or the operator; empty for nobody.
+    /// Issuer of the signal, or the operator; empty for an anonymous caller.
     pub by: String,
-    /// For the sake of which family of events.
+    /// Family of events.
     pub family: String,
-    /// When it happened, as whoever blocked it says.
+    /// Time of the event, as its issuer states it.
     pub at: Timestamp,
-    /// Why, as whoever blocked it said; may be empty.
+    /// Reason, as its issuer states it; may be empty.
     pub reason: String,
 }
 
@@ -86,18 +84,12 @@ impl Blocked {
     }
 }
 
-/// How many rows there are.
-///
-/// # Errors
-/// [`Corrupt`] if the row is not what was written.
+/// Number of rows.
 pub fn count(tables: &Tables<'_>) -> Result<u64, Corrupt> {
     tables.number(BLOCKS)
 }
 
-/// Blocks a fact, or lifts that.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Blocks a fact, or lifts its block.
 pub fn put(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -139,10 +131,7 @@ pub fn put(
     Ok(())
 }
 
-/// Blocks a fact as an operator, from now on or, if that was lifted in this very moment, from then.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Blocks a fact as an operator, from log time on, or from the time of a lift if that is later.
 pub fn put_by_operator(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -167,10 +156,7 @@ pub fn put_by_operator(
     Ok(())
 }
 
-/// Lifts a block as an operator, whoever blocked it. Whoever did may block again, with a later event.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Lifts a block as an operator, also one of an issuer. The issuer may block again by a later event.
 pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply, Corrupt> {
     let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
@@ -187,17 +173,14 @@ pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply
     Ok(Reply::Done { changed: true })
 }
 
-/// The key of the row that says whether `issuer` blocks the fact with this digest for the sake of `family`.
+/// Key of the block of the fact with this digest by `issuer` for `family`.
 #[must_use]
 pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
     let by = Digest128::of(DigestKind::SignalFamily, issuer.as_bytes(), family.as_bytes());
     [fact, by.as_bytes()].concat()
 }
 
-/// Forgets a row, if it has blocked nothing for long enough.
-///
-/// # Errors
-/// [`Corrupt`] if it is not what was written.
+/// Deletes a lifted row after its retention.
 pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
     let row = decode::<BlockRow>(BLOCK, &row)?;
@@ -210,24 +193,18 @@ pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> R
     Ok(())
 }
 
-/// Whether anyone blocks the fact with this digest, the commands of this entry before included.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Whether a block of the fact with this digest exists, after the earlier commands of this entry.
 pub fn is_fact_blocked(tables: &Tables<'_>, fact: &Digest128) -> Result<bool, Corrupt> {
     let rows = tables.messages_under::<BlockRow>(BLOCK, fact.as_bytes())?;
     Ok(rows.iter().any(|(_, row)| is_blocked(row)))
 }
 
-/// `None` is less than any time.
+/// Whether a row blocks. `None` is less than any time.
 fn is_blocked(row: &BlockRow) -> bool {
     row.blocked_at_millis.is_some() && row.blocked_at_millis >= row.lifted_at_millis
 }
 
-/// What the index in memory needs of a row of [`BLOCK`]: the fact, who blocks it, and whether it is blocked.
-///
-/// # Errors
-/// [`Corrupt`] if it is not what was written.
+/// Fields of a row of [`BLOCK`] for the index in memory: fact, blocker, and whether it is blocked.
 pub fn standing(key: &[u8], row: &[u8]) -> Result<(Digest128, Digest128, bool), Corrupt> {
     let (fact, by) = key.split_at_checked(16).ok_or_else(|| Corrupt::row("the key of a block is short"))?;
     let row = decode::<BlockRow>(BLOCK, row)?;
@@ -239,7 +216,7 @@ fn list(
     after: Option<BlockId>,
     limit: usize,
 ) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
-    // The least key behind another one.
+    // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
     let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
     view.scan(BLOCK, &from, &mut |key, row| {
@@ -265,11 +242,8 @@ fn list(
 }
 
 impl State {
-    /// At most `limit` blocks that are not lifted behind `after`, in the order of their ids, and behind which
-    /// there may be more. There are fewer where many were lifted.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// At most `limit` blocks that are not lifted, after `after`, in the order of their ids, and the cursor of the next
+    /// page. A page is shorter where many rows are lifted.
     pub fn blocks(
         &self,
         after: Option<BlockId>,
@@ -279,9 +253,6 @@ impl State {
     }
 
     /// Whether an operator blocks a fact.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if its row is not what was written.
     pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
         let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
         let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
@@ -290,11 +261,10 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Lifts a block, whoever blocked it.
+    /// Lifts a block, also one of an issuer.
     ///
     /// # Errors
-    /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`], or as [`Error::Write`]
-    /// says.
+    /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`].
     pub async fn lift_block(self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
         let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
         match self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome {

@@ -1,8 +1,8 @@
-//! Rows that are remembered for a while and dropped by elapsed time, a whole bucket at once; of those that callers
-//! bring, so many of each owner and so many in all.
+//! TTL buckets: rows by digest that are retained for a time and deleted by elapsed time, a whole bucket at once; with
+//! limits per owner and in total for rows of callers.
 //!
-//! A row is kept at least as long as was promised and dropped late, never early. Expiry costs one
-//! range deletion per bucket, however many rows it holds. The counts of a bucket stand among its rows and go with it.
+//! A row is deleted late, never early. Expiry costs one range deletion per bucket, regardless of its size. The counters
+//! of a bucket are among its rows and are deleted with it.
 
 use std::time::Duration;
 
@@ -11,36 +11,32 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::Digest128;
 
-/// Behind the digest in the key of a count: no row has so long a key.
+/// Suffix of the key of a counter; no key of a row is as long.
 const COUNT: &[u8] = b"#";
-/// The owner of every row.
+/// Owner of the total.
 const ALL: Digest128 = Digest128::from_bytes([0; 16]);
 
-/// A table of rows by digest, dropped some time after they were written.
+/// A table of rows by digest in TTL buckets.
 pub struct Bucketed {
-    /// The table.
     pub table: &'static str,
-    /// Row of the meta table: the oldest bucket that may hold rows.
+    /// Row of the meta table: the oldest bucket that may have rows.
     pub oldest: &'static [u8],
-    /// How long a row is remembered at least.
+    /// Minimum time for which a row is retained.
     pub retention: Duration,
-    /// How much time one bucket covers. Larger ones mean fewer look-ups and later expiry.
+    /// Time span of a bucket. Larger buckets mean fewer lookups and later expiry.
     pub bucket: Duration,
 }
 
-/// How many rows there may be.
+/// Maximum number of rows.
 pub struct Most {
-    /// Of one owner.
+    /// Per owner.
     pub per_owner: u64,
-    /// Of all.
+    /// In total.
     pub total: u64,
 }
 
 impl Bucketed {
-    /// The row of `digest`, in whichever bucket it is.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// The row of `digest`, from any bucket.
     pub fn find(
         &self,
         tables: &Tables<'_>,
@@ -55,10 +51,7 @@ impl Bucketed {
         Ok(None)
     }
 
-    /// Remembers `row` under `digest`, and drops the buckets that have expired.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the meta row is not what was written.
+    /// Stores `row` under `digest`, and deletes expired buckets.
     pub fn remember(
         &self,
         tables: &mut Tables<'_>,
@@ -75,10 +68,7 @@ impl Bucketed {
         Ok(())
     }
 
-    /// Whether one more row of `owner` may be remembered with [`Self::remember_of`].
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a count is not what was written.
+    /// Whether one more row of `owner` fits into the limits.
     pub fn has_room(
         &self,
         tables: &Tables<'_>,
@@ -89,10 +79,7 @@ impl Bucketed {
         Ok(self.count(tables, now, owner)? < most.per_owner && self.count(tables, now, &ALL)? < most.total)
     }
 
-    /// The same as [`Self::remember`], of a row that counts as one of `owner`.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a count or the meta row is not what was written.
+    /// As [`Self::remember`], counted as a row of `owner`.
     pub fn remember_of(
         &self,
         tables: &mut Tables<'_>,
@@ -131,7 +118,7 @@ impl Bucketed {
 
 #[cfg(test)]
 impl Bucketed {
-    /// The key of the count of `owner`, or of all, in the bucket of this time.
+    /// The key of the counter of `owner`, or of the total, in the bucket of this time.
     pub fn count_key_at(&self, at: Timestamp, owner: Option<Digest128>) -> Vec<u8> {
         count_key(self.bucket_of(at), &owner.unwrap_or(ALL))
     }

@@ -1,11 +1,11 @@
-//! What events are called and say.
+//! Tests of event ids, events and spans.
 
 use super::*;
 
 const ISS: &str = "https://idp.example";
 
 #[test]
-fn ids_are_in_the_order_of_the_log_as_numbers_and_as_keys() {
+fn ids_and_their_keys_sort_in_log_order() {
     let id = |index, number| EventId { index, number };
     let ids = [id(0, 0), id(0, 1), id(1, 0), id(1, u32::MAX), id(2, 0), id(256, 0), id(u64::MAX, u32::MAX)];
     assert!(ids.is_sorted());
@@ -21,7 +21,7 @@ fn ids_are_in_the_order_of_the_log_as_numbers_and_as_keys() {
 }
 
 #[test]
-fn an_id_has_one_spelling() {
+fn id_has_exactly_one_spelling() {
     let id = EventId { index: 120, number: 7 };
     assert_eq!((id.to_string().as_str(), "120-7".parse()), ("120-7", Ok(id)));
     for text in [
@@ -43,7 +43,7 @@ fn an_id_has_one_spelling() {
 }
 
 #[test]
-fn an_event_survives_the_log_and_one_without_objects_stops_the_node() {
+fn event_round_trips_and_one_without_objects_is_corrupt() {
     let claims = json!({"a": [1, {"b": "\u{e4}\""}]});
     let event = SecurityEvent {
         event_type: SESSION_REVOKED.to_owned(),
@@ -66,7 +66,7 @@ fn an_event_survives_the_log_and_one_without_objects_stops_the_node() {
 }
 
 #[test]
-fn whoever_is_revoked_is_named_as_others_know_them_and_a_key_is_nobody() {
+fn revoked_event_has_the_subject_identifier_of_its_fact() {
     let at = Timestamp::from_millis(1_800_000_000_999);
     let id = "wimse://a.example/agent/mcp/1".parse().expect("an id");
     let said = |fact: &Fact| SecurityEvent::revoked(fact, "admin", "", at).map(|event| event.sub_id);
@@ -88,7 +88,7 @@ fn whoever_is_revoked_is_named_as_others_know_them_and_a_key_is_nobody() {
 }
 
 #[test]
-fn a_span_survives_its_row_and_another_row_is_none() {
+fn span_round_trips_and_another_row_is_corrupt() {
     let (begin, end) = (EventId { index: 1, number: 2 }, EventId { index: 3, number: 4 });
     let span = Span { begin, end, events: 5, bytes: u64::MAX };
     let rows = crate::state::testing::Rows::default();
@@ -104,6 +104,6 @@ fn a_span_survives_its_row_and_another_row_is_none() {
 }
 
 #[test]
-fn a_text_is_cut_between_characters() {
+fn text_is_truncated_between_characters() {
     assert_eq!((cut("abc", 3), cut("abc", 2), cut("a\u{e4}", 2), cut("", 2)), ("abc", "ab", "a", ""));
 }

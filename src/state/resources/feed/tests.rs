@@ -1,4 +1,4 @@
-//! What the live feed tells, and how much of it is kept.
+//! Tests of the feed: its events and its bound.
 
 use bytes::Bytes;
 
@@ -17,18 +17,18 @@ const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const AGENT: &str = "wimse://a.example/agent/mcp/1";
 
 impl Bench {
-    /// What the feed tells from `from` on.
+    /// Feed events from `from` on.
     fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         read(&self.rows, from, &mut |event| {
-            told.push(event);
+            events.push(event);
             true
         })
         .expect("reads");
-        told
+        events
     }
 
-    /// What one command tells, as "kind subject target detail".
+    /// Feed events of one command, as "kind subject target detail".
     fn tells(&mut self, command: Command) -> Vec<String> {
         let from = *self.machine.feed_end().borrow();
         self.one(START, command);
@@ -40,15 +40,15 @@ impl Bench {
         self.told_from(from).into_iter().map(text).collect()
     }
 
-    /// The kinds of all that is told.
+    /// Kinds of all feed events.
     pub fn feed_kinds(&self) -> Vec<String> {
         self.told_from(EventId::default()).into_iter().map(|event| event.kind).collect()
     }
 
-    /// The ids of what is told of this kind.
+    /// Ids of the feed events of this kind.
     pub fn feed_ids_of(&self, kind: &str) -> Vec<EventId> {
-        let told = self.told_from(EventId::default());
-        told.into_iter().filter(|event| event.kind == kind).map(|event| event.id).collect()
+        let events = self.told_from(EventId::default());
+        events.into_iter().filter(|event| event.kind == kind).map(|event| event.id).collect()
     }
 
     fn span(&self) -> Span {
@@ -81,7 +81,7 @@ fn policy(digest: &str) -> Command {
 }
 
 #[test]
-fn whatever_stands_is_told_once_and_what_changes_nothing_is_not() {
+fn every_change_is_in_the_feed_once() {
     let mut bench = Bench::default();
     let id = Bytes::from_static(&[7; 16]);
     let bootstrap =
@@ -116,14 +116,14 @@ fn whatever_stands_is_told_once_and_what_changes_nothing_is_not() {
         assert!(bench.tells(publish(kid)).is_empty());
     }
     let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
-    assert!(bench.tells(retire()).is_empty(), "no successor is old enough");
+    assert!(bench.tells(retire()).is_empty(), "no successor is active");
     let taint = || Command::TaintSigningKey(TaintSigningKey { kid: "k1".to_owned(), digest: id.clone() });
     assert_eq!(bench.tells(taint()), ["key k1 [] tainted"]);
     assert!(bench.tells(taint()).is_empty());
 }
 
 #[test]
-fn a_key_that_is_retired_is_told() {
+fn retired_key_is_in_the_feed() {
     let mut bench = Bench::default();
     for kid in ["k1", "k2"] {
         let key = PublishSigningKey {
@@ -140,7 +140,7 @@ fn a_key_that_is_retired_is_told() {
 }
 
 #[test]
-fn an_agent_and_whatever_ends_it_are_told() {
+fn changes_of_an_agent_are_in_the_feed() {
     let mut bench = Bench::default();
     let agent = |id: &str| {
         let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
@@ -175,7 +175,7 @@ fn an_agent_and_whatever_ends_it_are_told() {
 }
 
 #[test]
-fn what_an_operator_revokes_and_lifts_is_told() {
+fn revocations_and_lifts_are_in_the_feed() {
     let mut bench = Bench::default();
     let fact = Fact::signing_key("https://idp.example", "k");
     let revoke = Command::Revoke(Revoke {
@@ -193,7 +193,7 @@ fn what_an_operator_revokes_and_lifts_is_told() {
 }
 
 #[test]
-fn an_older_log_is_told_as_far_as_it_says() {
+fn signal_of_an_old_log_has_an_event_without_subject() {
     let mut bench = Bench::default();
     let signal = AcceptSignal {
         jti: Bytes::from_static(&[1; 16]),
@@ -202,12 +202,12 @@ fn an_older_log_is_told_as_far_as_it_says() {
         content: Bytes::from_static(&[7; 16]),
         ..AcceptSignal::default()
     };
-    let told = bench.tells(Command::AcceptSignal(signal));
-    assert_eq!(told, ["signal  [https://idp.example] 0 effects"]);
+    let events = bench.tells(Command::AcceptSignal(signal));
+    assert_eq!(events, ["signal  [https://idp.example] 0 effects"]);
 }
 
 #[test]
-fn ids_grow_within_an_entry_and_across_entries() {
+fn ids_increase_within_and_across_entries() {
     let mut bench = Bench::default();
     bench.apply(START, vec![policy("a"), policy("b")]);
     bench.apply(START, vec![policy("c")]);
@@ -216,11 +216,11 @@ fn ids_grow_within_an_entry_and_across_entries() {
     assert_eq!(ids, [id(1, 0), id(1, 1), id(2, 0)]);
     assert_eq!(*bench.machine.feed_end().borrow(), id(2, 1));
     let from: Vec<EventId> = bench.told_from(id(1, 1)).into_iter().map(|event| event.id).collect();
-    assert_eq!(from, [id(1, 1), id(2, 0)], "from the one that is asked for on");
+    assert_eq!(from, [id(1, 1), id(2, 0)], "from the requested id on");
 }
 
 #[test]
-fn whoever_waits_is_woken_by_what_is_told_and_by_nothing_else() {
+fn feed_end_changes_only_with_a_new_event() {
     let mut bench = Bench::default();
     let end = bench.machine.feed_end();
     bench.one(START, policy("a"));
@@ -231,15 +231,15 @@ fn whoever_waits_is_woken_by_what_is_told_and_by_nothing_else() {
 }
 
 #[test]
-fn a_long_text_is_cut() {
+fn long_text_is_truncated() {
     let mut bench = Bench::default();
     let long = "x".repeat(limits::FEED_TEXT_BYTES_MAX);
     bench.apply(START, vec![policy(&long), policy(&format!("{long}y"))]);
-    let told = bench.told_from(EventId::default());
-    assert_eq!((told[0].subject.as_str(), told[1].subject.as_str()), (long.as_str(), long.as_str()));
+    let events = bench.told_from(EventId::default());
+    assert_eq!((events[0].subject.as_str(), events[1].subject.as_str()), (long.as_str(), long.as_str()));
 }
 
-/// Rows of the feed that no command made, one in each entry from 1 on.
+/// A feed of constructed rows, one in each entry from 1 on.
 fn filled(events: u64) -> Bench {
     let mut bench = Bench::default();
     let row =
@@ -258,7 +258,7 @@ fn filled(events: u64) -> Bench {
 }
 
 #[test]
-fn only_the_newest_are_kept_and_the_oldest_go_in_one_piece() {
+fn oldest_events_are_dropped_in_one_range() {
     let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
     let full = limits::FEED_EVENTS_MAX + at_once;
     let mut bench = filled(full - 2);
@@ -267,35 +267,39 @@ fn only_the_newest_are_kept_and_the_oldest_go_in_one_piece() {
     bench.one(START, policy("b"));
     let first = EventId { index: at_once + 1, number: 0 };
     assert_eq!((bench.span().begin, bench.span().events), (first, limits::FEED_EVENTS_MAX));
-    let told = bench.told_from(EventId::default());
-    assert_eq!((told.len() as u64, told[0].id), (limits::FEED_EVENTS_MAX, first));
+    let events = bench.told_from(EventId::default());
+    assert_eq!((events.len() as u64, events[0].id), (limits::FEED_EVENTS_MAX, first));
     bench.one(START, policy("c"));
-    assert_eq!(bench.span().begin, first, "and none with each that comes");
+    assert_eq!(bench.span().begin, first, "not with each new event");
 }
 
 #[test]
-fn an_entry_drops_as_often_as_it_must_and_nothing_of_its_own() {
+fn entry_drops_repeatedly_but_none_of_its_own_events() {
     let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
     let mut bench = filled(limits::FEED_EVENTS_MAX + at_once - 1);
     let many = 2 * at_once + 10;
     bench.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());
     assert_eq!(bench.span().events, limits::FEED_EVENTS_MAX + 9);
     assert_eq!(bench.span().begin, EventId { index: 3 * at_once + 1, number: 0 });
-    let told = bench.told_from(EventId::default());
-    assert_eq!(told.len() as u64, bench.span().events);
-    assert_eq!(told.iter().filter(|event| event.kind == "cluster").count() as u64, many);
+    let events = bench.told_from(EventId::default());
+    assert_eq!(events.len() as u64, bench.span().events);
+    assert_eq!(events.iter().filter(|event| event.kind == "cluster").count() as u64, many);
 }
 
 #[test]
-fn a_damaged_row_is_said_and_not_shown() {
+fn corrupt_row_is_an_error() {
     let mut bench = Bench::default();
     bench.one(START, policy("a"));
     let sound = bench.rows.0.clone();
-    // A key that is no id, and a row that is none.
+    // A key that is not an id, and a row that is not a message.
     for (key, row) in [(vec![0; 13], vec![]), (vec![0; 12], vec![0xff])] {
         bench.rows.0.clone_from(&sound);
         bench.rows.0.insert((FEED.to_owned(), key), row);
         assert!(read(&bench.rows, EventId::default(), &mut |_| true).is_err());
     }
-    assert_eq!(bench.one(START, policy("b")), Reply::Done { changed: true }, "what is not read stops nobody");
+    assert_eq!(
+        bench.one(START, policy("b")),
+        Reply::Done { changed: true },
+        "a corrupt row that is not read has no effect"
+    );
 }

@@ -1,4 +1,4 @@
-//! What an operator blocks, lists and lifts.
+//! Tests of blocks by operators: block, list, lift.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn gone(kid: &str) -> Command {
     })
 }
 
-/// What an issuer of signals blocks.
+/// A block by an issuer of signals.
 fn disabled(sub: &str, happened_at: Timestamp) -> Command {
     let effect = Effect {
         kind: EffectKind::Block.into(),
@@ -66,10 +66,10 @@ fn idle(bench: &mut Bench, at: Timestamp) {
     bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
 }
 
-/// Attack: the key of an issuer is stolen and revoked; the thief dates what it signs a day ahead, and goes on when
-/// the revocation is forgotten.
+/// Attack: the key of an issuer is stolen and revoked; the thief postdates its tokens by a day, and presents them when the
+/// revocation is deleted.
 #[test]
-fn a_key_that_is_revoked_signs_nothing_more_whatever_time_it_says_and_however_late_it_is() {
+fn blocked_key_is_refused_for_any_iat_and_after_retention() {
     let mut bench = Bench::default();
     bench.one(START, gone("k"));
     assert!(refuses(&bench.machine, &stolen("k"), START));
@@ -90,7 +90,7 @@ fn a_key_that_is_revoked_signs_nothing_more_whatever_time_it_says_and_however_la
 }
 
 #[test]
-fn a_block_that_is_lifted_leaves_the_watermark_and_is_forgotten_and_made_again_it_counts_again() {
+fn lifted_block_leaves_the_watermark_and_can_be_renewed() {
     let mut bench = Bench::default();
     bench.one(START, gone("k"));
     let id = all(&bench)[0].id;
@@ -98,7 +98,7 @@ fn a_block_that_is_lifted_leaves_the_watermark_and_is_forgotten_and_made_again_i
     assert!(refuses(&bench.machine, &stolen("k"), START) && !refuses(&bench.machine, &stolen("k"), LATER));
     assert!(all(&bench).is_empty());
     assert_eq!(bench.one(START, unblock(id)), Reply::Refused(Refusal::UnknownBlock));
-    // In the same moment: the later entry counts, not the later time.
+    // With equal times, the later entry counts.
     bench.one(START, gone("k"));
     assert!(refuses(&bench.machine, &stolen("k"), LATER));
     assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
@@ -112,10 +112,10 @@ fn a_block_that_is_lifted_leaves_the_watermark_and_is_forgotten_and_made_again_i
 }
 
 #[test]
-fn an_operator_lifts_what_an_issuer_blocked_and_only_a_later_event_blocks_again() {
+fn only_a_later_event_blocks_again_after_a_lift() {
     let mut bench = Bench::default();
     let alice = Named::subject(IDP, "alice");
-    // Its clock is ahead: the lift is later all the same.
+    // The issuer's clock is ahead: the lift counts as later nevertheless.
     let ahead = START.plus(SECOND);
     bench.one(START, disabled("alice", ahead));
     let id = all(&bench)[0].id;
@@ -129,7 +129,7 @@ fn an_operator_lifts_what_an_issuer_blocked_and_only_a_later_event_blocks_again(
 }
 
 #[test]
-fn the_list_holds_what_blocks_in_order_and_nothing_else() {
+fn list_has_every_block_once_in_order() {
     let mut bench = Bench::default();
     for kid in ["a", "b", "c", "d", "e"] {
         bench.one(START, gone(kid));
@@ -159,7 +159,7 @@ fn the_list_holds_what_blocks_in_order_and_nothing_else() {
 }
 
 #[test]
-fn a_page_looks_at_only_so_many_and_says_where_the_next_begins() {
+fn page_scans_a_bounded_number_of_rows() {
     let mut bench = Bench::default();
     let most = limits::BLOCK_ROWS_SEEN_AT_ONCE;
     let lifted = BlockRow { lifted_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
@@ -178,7 +178,7 @@ fn a_page_looks_at_only_so_many_and_says_where_the_next_begins() {
 }
 
 #[test]
-fn beyond_the_limit_not_even_an_operator_blocks() {
+fn blocks_over_the_limit_are_refused_for_operators_too() {
     let mut bench = Bench::default();
     let most = limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
     bench.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
