@@ -1,5 +1,5 @@
-//! Single use, once in the whole cluster: the nonce of an execution scope is spent by the exchange that
-//! brings it, and an execution-scoped token by its first verification.
+//! Single use in the whole cluster: the nonce of an execution scope is used up by its exchange, and an execution-scoped
+//! token by its first verification.
 
 use std::time::Duration;
 
@@ -38,17 +38,14 @@ const _: () = assert!(
 const TOKENS_MOST: Most =
     Most { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
 
-/// Records what an exchange mints, and spends its nonce if it has one. A retry of the same request under the same
-/// `Idempotency-Key` does not come here: it is answered with what was recorded.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Records the token of an exchange, and uses up the nonce, if any. A retry of the same request under the same
+/// `Idempotency-Key` does not get here: it receives the recorded token.
 pub fn record_exchange(
     tables: &mut Tables<'_>,
     now: Timestamp,
     command: RecordExchange,
 ) -> Result<Reply, Corrupt> {
-    let token = command.token.ok_or_else(|| Corrupt::row("a command records no token"))?;
+    let token = command.token.ok_or_else(|| Corrupt::row("an exchange command has no token"))?;
     if !command.nonce.is_empty() {
         let (nonce, owner) = (digest(&command.nonce)?, digest(&command.owner)?);
         if NONCES.find(tables, now, &nonce)?.is_some() {
@@ -62,10 +59,7 @@ pub fn record_exchange(
     Ok(Reply::Minted(token))
 }
 
-/// Spends a token.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Uses up a token.
 pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken) -> Result<Reply, Corrupt> {
     let (token, owner) = (digest(&command.token)?, digest(&command.owner)?);
     if TOKENS.find(tables, now, &token)?.is_some() {
@@ -83,8 +77,8 @@ fn bytes(digest: Digest128) -> Bytes {
 }
 
 impl State {
-    /// Whether this node knows that [`OnBehalf::spend_token`] would be refused because the token is spent. It
-    /// may be spent meanwhile: only spending it decides.
+    /// Whether [`OnBehalf::spend_token`] would be refused on this node's state because the token is used. Only that command
+    /// decides, since the token may be used meanwhile.
     ///
     /// # Errors
     /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
@@ -95,7 +89,7 @@ impl State {
         if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
             let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
             let is_retry = digest(&row.request)? == idempotency.request;
-            // What is known under the key has spent it.
+            // The stored request has used the token.
             return if is_retry { Ok(false) } else { Err(Error::IdempotencyKeyReused) };
         }
         Ok(TOKENS.find(&tables, now, &token)?.is_some())
@@ -103,13 +97,13 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Records what an exchange mints, as the outcome that an `Idempotency-Key` repeats, and spends its nonce once in
-    /// the whole cluster. Answers what is to be minted: `token`, or that of the first request under the key. `owner` is
-    /// whose nonce it counts as.
+    /// Records the token of an exchange, as the outcome under an `Idempotency-Key`, and uses up its nonce in the whole
+    /// cluster. Returns the token to mint: `token`, or that of the first request under the key. The nonce counts for
+    /// `owner`.
     ///
     /// # Errors
     /// [`Error::NonceSpent`], [`Error::TooManyNonces`], [`Error::TooManyIdempotencyKeys`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::IdempotencyKeyReused`].
     pub async fn record_exchange(
         self,
         nonce: Option<Digest128>,
@@ -125,11 +119,11 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Spends an execution-scoped token, once in the whole cluster. `owner` is whom it counts for.
+    /// Uses up an execution-scoped token in the whole cluster. It counts for `owner`.
     ///
     /// # Errors
     /// [`Error::TokenSpent`], [`Error::TooManySpentTokens`], [`Error::TooManyIdempotencyKeys`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::IdempotencyKeyReused`].
     pub async fn spend_token(
         self,
         token: Digest128,
@@ -154,7 +148,7 @@ mod tests {
     const DONE: Reply = Reply::Done { changed: true };
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// A command, and the caller's key with its request.
+    /// A command with its idempotency key and request.
     type Brought = (Command, Option<Idempotency>);
 
     fn sixteen(byte: u8) -> Bytes {
@@ -165,7 +159,7 @@ mod tests {
         MintedToken { jti: jti.to_owned(), iat: START.secs(), exp: START.secs() + 30 }
     }
 
-    /// An exchange that mints a token with this `jti`; without a nonce, if that is 0.
+    /// An exchange that mints a token with this `jti`; without a nonce if `nonce` is 0.
     fn exchange(owner: u8, nonce: u8, jti: &str) -> Command {
         let nonce = if nonce == 0 { Bytes::new() } else { sixteen(nonce) };
         let owner = sixteen(owner);
@@ -194,7 +188,7 @@ mod tests {
             self.rows.0.keys().filter(|(of, key)| of == table && key.len() == 24).count()
         }
 
-        /// As if so many rows of `owner`, or of all, had been remembered in this bucket.
+        /// Sets the count of `owner`, or the total, of this bucket.
         fn put_count(&mut self, bucketed: &Bucketed, at: Timestamp, owner: Option<u8>, count: u64) {
             let owner = owner.map(|owner| Digest128::from_bytes([owner; 16]));
             let key = bucketed.count_key_at(at, owner);
@@ -203,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nonce_and_token_are_spent_once_also_within_one_entry() {
+    fn nonce_and_token_are_single_use_also_in_one_entry() {
         let mut bench = Bench::default();
         let replies = bench.apply(START, vec![exchange(1, 1, "a"), exchange(2, 1, "b"), exchange(1, 2, "c")]);
         assert_eq!(replies, [minted("a"), Reply::Refused(Refusal::NonceSpent), minted("c")]);
@@ -212,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_stays_spent_for_as_long_as_was_promised() {
+    fn nonce_is_single_use_during_its_retention() {
         let mut bench = Bench::default();
         bench.one(START, exchange(1, 1, "a"));
         for hour in 1..=24 {
@@ -223,43 +217,43 @@ mod tests {
     }
 
     #[test]
-    fn expired_nonces_leave_the_table() {
+    fn expired_nonces_are_deleted() {
         let mut bench = Bench::default();
         for nonce in 1..=100 {
             bench.one(START, exchange(nonce, nonce, "a"));
         }
         let later = START.plus(limits::NONCE_RETENTION).plus(Duration::from_secs(6 * 3600 + 1));
         bench.one(later, exchange(1, 200, "a"));
-        // The nonce, its owner's count, and that of all.
+        // The nonce, its owner's count, and the total.
         let rows = bench.rows.0.keys().filter(|(table, _)| table == NONCE).count();
         assert_eq!((rows, bench.rows_of(NONCE)), (3, 1));
     }
 
     #[test]
-    fn a_clock_set_back_does_not_bring_a_nonce_back() {
+    fn clock_set_back_does_not_release_a_nonce() {
         let mut bench = Bench::default();
         bench.one(START, exchange(1, 1, "a"));
         let earlier = START.minus(Duration::from_secs(30 * 24 * 3600));
         assert_eq!(bench.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
     }
 
-    /// A day's worth of used tokens was remembered, though none can come again after its `exp` and the leeway of clocks.
+    /// Used tokens were stored for a day, though none is accepted after its `exp` and the leeway of clocks.
     #[test]
-    fn used_token_is_remembered_until_five_minutes_after_exp() {
+    fn used_token_is_stored_until_five_minutes_after_exp() {
         let mut bench = Bench::default();
         bench.one(START, used(1, 1));
-        // Of the longest token that a clock ahead could have minted.
+        // Of the longest token that a node with a clock ahead could have minted.
         let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME).plus(limits::LEEWAY);
         let last = exp.plus(Duration::from_secs(300)).minus(MILLISECOND);
         assert_eq!(bench.one(last, used(1, 1)), Reply::Refused(Refusal::TokenSpent));
-        // Rows are dropped a bucket of five minutes at a time.
+        // Rows are deleted by buckets of five minutes.
         bench.one(last.plus(Duration::from_secs(301)), used(1, 2));
         assert_eq!(bench.rows_of(SPENT_TOKEN), 1);
     }
 
-    /// A retry drew another `jti`, so that the tokens of one request passed once each.
+    /// A retry drew another `jti`, so that each of the tokens of one request was accepted once.
     #[test]
-    fn retry_under_its_key_repeats_the_recorded_token() {
+    fn retry_under_its_key_returns_the_recorded_token() {
         let mut bench = Bench::default();
         for nonce in [0, 1] {
             let key = 9 - nonce;
@@ -271,14 +265,14 @@ mod tests {
         }
         for (key, request) in [(7, 5), (7, 5)] {
             let reply = bench.brought(START, under(key, request, exchange(1, 1, "other")));
-            assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "another key does not reopen the nonce");
+            assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "another key does not release the nonce");
         }
         let reply = bench.brought(START, under(7, 6, exchange(1, 2, "fresh")));
         assert_eq!(reply, minted("fresh"), "a refusal leaves the key unused");
     }
 
     #[test]
-    fn retried_verification_passes_under_its_key_only() {
+    fn retried_verification_succeeds_under_its_key_only() {
         let mut bench = Bench::default();
         for _ in 0..2 {
             assert_eq!(bench.brought(START, under(9, 5, used(1, 1))), DONE);
@@ -291,20 +285,20 @@ mod tests {
     }
 
     #[test]
-    fn idempotency_key_is_remembered_for_a_day() {
+    fn idempotency_key_is_stored_for_a_day() {
         let mut bench = Bench::default();
         bench.brought(START, under(9, 5, exchange(1, 0, "a")));
         let kept = START.plus(limits::IDEMPOTENCY_RETENTION);
         let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
         assert_eq!(bench.brought(kept, under(9, 6, exchange(1, 0, "b"))), reused);
-        // Rows are forgotten a whole bucket at a time.
+        // Rows are deleted by whole buckets.
         let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
         assert_eq!(bench.brought(later, under(9, 6, exchange(1, 0, "b"))), minted("b"));
     }
 
-    /// Nothing bounded what one caller, or all, had the cluster remember for a day.
+    /// Nothing limited the rows that one caller, or all, caused the cluster to store for a day.
     #[test]
-    fn callers_and_all_have_a_limit() {
+    fn rows_per_caller_and_in_total_are_limited() {
         let bring = |at: Timestamp, of: &Bucketed, bench: &mut Bench, owner: u8, number: u8| match of.table {
             NONCE => bench.one(at, exchange(owner, number, "a")),
             SPENT_TOKEN => bench.one(at, used(owner, number)),
@@ -328,12 +322,16 @@ mod tests {
             assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
             let rows = bench.rows.0.clone();
             assert_eq!(bring(START, of, &mut bench, 1, 3), refused);
-            assert_eq!(bring(START.plus(of.retention), of, &mut bench, 1, 3), refused, "nothing goes early");
+            assert_eq!(
+                bring(START.plus(of.retention), of, &mut bench, 1, 3),
+                refused,
+                "no row is deleted early"
+            );
             assert!(rows.keys().all(|row| bench.rows.0.contains_key(row)));
-            // What is known is answered as before, and another caller has its own.
+            // Known rows are found as before, and another caller has its own quota.
             assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
             assert_ne!(bring(START, of, &mut bench, 2, 4), refused);
-            // One row is of a later bucket.
+            // One row is in a later bucket.
             bench.put_count(of, START, None, most.total - 2);
             assert_ne!(bring(START, of, &mut bench, 2, 5), refused);
             assert_eq!(bring(START, of, &mut bench, 2, 6), refused);

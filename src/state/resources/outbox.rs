@@ -1,8 +1,8 @@
 //! The outbox: security events for streams, each in the entry of its cause.
 //!
-//! A stream is a filter and a place in it, so that an event costs the same however many streams there are.
-//! None is written while there is no stream. What is old, or too much, is dropped from the first one on, a few
-//! with each event; what tools, agents and keys do is in another table and pushes nothing out of this one.
+//! A stream is a filter and a cursor over it, so the cost of an event is independent of the number of streams. Without
+//! streams no event is written. Old events, or those over the size limit, are dropped from the front, a few with each
+//! new event; events about tools, agents and keys are in the feed and displace none of these.
 
 use prost::Message as _;
 use tokio::sync::watch;
@@ -19,28 +19,27 @@ use crate::state::tables::{Moment, OUTBOX, STREAMS, Tables, decode};
 
 /// Row of the meta table: the [`Span`] of the outbox.
 pub const SPAN: &[u8] = b"outbox";
-/// What a row takes beside itself: its key, a checksum, and what the database needs to find it.
+/// Estimated overhead of a row: its key, a checksum, database index.
 const ROW_BYTES: u64 = 128;
 
-/// An event as it waits for streams.
+/// An event for streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutboxEvent {
-    /// What it is called.
     pub id: EventId,
-    /// What it says.
+    /// The security event.
     pub event: SecurityEvent,
     /// Log time of its entry.
     pub at: Timestamp,
-    /// Time that had passed then: what it is kept by.
+    /// Elapsed time of its entry, from which its retention counts.
     pub passed: Timestamp,
-    /// The only stream it is for; `None` for all.
+    /// The only stream that it is for; `None` for all.
     pub stream_id: Option<String>,
 }
 
 impl OutboxEvent {
     fn read(key: &[u8], row: &[u8]) -> Result<Self, Corrupt> {
         let row = decode::<OutboxRow>(OUTBOX, row)?;
-        let event = row.event.ok_or_else(|| Corrupt::row("a row of the outbox is without the event"))?;
+        let event = row.event.ok_or_else(|| Corrupt::row("a row of the outbox has no event"))?;
         Ok(Self {
             id: EventId::from_key(key)?,
             event: event.try_into()?,
@@ -51,18 +50,12 @@ impl OutboxEvent {
     }
 }
 
-/// Appends an event for all streams, if there are any, and tells it to the live feed.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the event is not what was written.
+/// Appends an event for all streams, if there are any, and to the live feed.
 pub fn append(tables: &mut Tables<'_>, moment: Moment, event: command::SecurityEvent) -> Result<(), Corrupt> {
     append_for(tables, moment, event, "")
 }
 
 /// Appends an event for one stream.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the event is not what was written.
 pub fn append_for(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -74,18 +67,18 @@ pub fn append_for(
     let subject = read.subject();
     let note = Note { kind: "caep", subject: &subject, target: &event.event_type, ..Note::default() };
     feed::put(tables, moment.now, id, note)?;
-    let is_heard = tables.number(STREAMS)? > 0;
+    let has_streams = tables.number(STREAMS)? > 0;
     let row = OutboxRow {
         event: Some(event),
         at_millis: moment.now.millis(),
         passed_millis: moment.passed.millis(),
         stream_id: stream_id.to_owned(),
     };
-    let bytes = if is_heard { bytes_of(&row) } else { 0 };
+    let bytes = if has_streams { bytes_of(&row) } else { 0 };
     let mut span = Span::of(tables, SPAN)?;
     let before = span;
     drop_oldest(tables, moment, &mut span, bytes)?;
-    if is_heard {
+    if has_streams {
         span.end = id.next();
         span.events = span.events.saturating_add(1);
         span.bytes = span.bytes.saturating_add(bytes);
@@ -101,8 +94,8 @@ fn bytes_of(row: &OutboxRow) -> u64 {
     (row.encoded_len() as u64).saturating_add(ROW_BYTES)
 }
 
-/// Drops what is older than it is kept, and makes room for `bytes`: a few events, and no fewer bytes than are
-/// added, or the table would grow for ever. Nothing of this entry is dropped by it.
+/// Drops events after their retention, and frees at least `bytes` if the limit requires it, otherwise the table would keep
+/// growing. Drops no event of this entry.
 fn drop_oldest(tables: &mut Tables<'_>, moment: Moment, span: &mut Span, bytes: u64) -> Result<(), Corrupt> {
     let (mut dropped, mut freed, mut outcome) = (Vec::new(), 0_u64, Ok(()));
     tables.earlier_rows(OUTBOX, &span.begin.key(), &mut |key, row| {
@@ -141,32 +134,25 @@ fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bo
 }
 
 impl State {
-    /// Visits the outbox from `from` on, in order, until `visit` answers false.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Visits the outbox from `from` on, in order, until `visit` returns false.
     pub fn outbox(&self, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bool) -> Result<(), Corrupt> {
         read(self.core.view(), from, visit)
     }
 
-    /// Behind the last event that was appended. Changes with each entry that appends one, when the event can be
-    /// read and what is kept in memory is of that entry.
+    /// Watches the end of the outbox: the id after its last event. Changes when the event can be read and the index in
+    /// memory includes its entry.
     #[must_use]
     pub fn outbox_end(&self) -> watch::Receiver<EventId> {
         self.core.machine().outbox_end()
     }
 
-    /// Counts the changes of streams, those of their places left out. Changes when what is kept in memory is of
-    /// the entry that made the change.
+    /// Counter of changes of streams, without those of cursors. Changes when the index in memory includes the change.
     #[must_use]
     pub fn stream_changes(&self) -> watch::Receiver<u64> {
         self.core.machine().stream_changes()
     }
 
-    /// Every event before it was dropped.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Id before which every event was dropped.
     pub fn outbox_begin(&self) -> Result<EventId, Corrupt> {
         Ok(Span::at(self.core.view(), SPAN)?.begin)
     }

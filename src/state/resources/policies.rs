@@ -1,4 +1,4 @@
-//! The policy bundle as replicated state: which one is current, and those before it.
+//! Policy bundles: the current one and those before it.
 
 use prost::Message as _;
 
@@ -9,13 +9,10 @@ use crate::limits;
 use crate::state::command::{PolicyHistoryRow, PolicyRow, PutPolicy, Refusal, Reply};
 use crate::state::tables::{CURRENT_POLICY, META, POLICY, POLICY_HISTORY, Tables};
 
-/// Row of the meta table: the number of the last change.
+/// Row of the meta table: number of the last change.
 const LAST_CHANGE: &[u8] = b"last_policy_change";
 
-/// Makes a bundle current. Whoever proposed it has compiled it.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Makes a bundle current. The proposing node has compiled it.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Result<Reply, Corrupt> {
     let current = tables.row(META, CURRENT_POLICY)?.unwrap_or_default();
     if command.is_seed && !current.is_empty() {

@@ -1,8 +1,8 @@
-//! What is revoked and what is blocked, in memory: one entry for a fact covers everything that derives
-//! from it (design §5). Fed by `apply`, rebuilt at start.
+//! Revocations and subject blocks in memory: one entry for a fact covers everything that derives from it (design §5). Fed
+//! by `apply`, rebuilt at start.
 //!
-//! Ten million entries must leave room for everything else, so an entry is 26 bytes beside its key's
-//! control byte; what a revocation is about stays in the tables.
+//! Ten million entries must fit, so an entry takes 26 bytes beside its key's control byte; facts and reasons stay in the
+//! tables.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, Incarnation, LogPosition};
 
-/// How far the clocks of issuers may be off: what a foreign clock says was issued until so long after
-/// the entry was applied may have been issued before it (contract §6).
+/// Maximum error of issuers' clocks: by such a clock, a credential issued up to this long after the entry may have been
+/// issued before it (contract §6).
 const FOREIGN_CLOCK_MARGIN: Duration = Duration::from_secs(7);
 
-/// A part holds the digests that begin with its number: each is locked, and grows, alone.
+/// Number of parts, selected by the first byte of a digest: each has its own lock and grows independently.
 const PARTS: usize = 256;
 
-/// When something was revoked: log index in 48 bits, and log time in whole seconds, rounded up.
+/// Watermark: log index in 48 bits, and log time in whole seconds, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct When {
     index: [u8; 6],
@@ -29,9 +29,9 @@ struct When {
 
 impl When {
     fn new(index: u64, at: Timestamp) -> Result<Self, Corrupt> {
-        let too_large = || Corrupt::row("a revocation has a log index that no log reaches");
+        let too_large = || Corrupt::row("a revocation has a log index beyond 48 bits");
         let [0, 0, index @ ..] = index.to_be_bytes() else { return Err(too_large()) };
-        // Never earlier than it was: it must not cover less. A time that does not fit covers everything.
+        // Rounded up, so that it never covers less. A time that does not fit covers everything.
         let at_secs = at.plus(Duration::from_millis(999)).secs().max(0);
         Ok(Self { index, at_secs: u32::try_from(at_secs).unwrap_or(u32::MAX).to_be_bytes() })
     }
@@ -54,19 +54,19 @@ impl When {
     }
 }
 
-/// When a token was issued, as far as that can be told.
+/// Issue of a credential, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Issued {
-    /// By a node of this cluster that had applied the log up to this index.
+    /// Log index that the issuing node of this cluster had applied.
     Here(u64),
-    /// At this time, by another's clock.
+    /// Time by the clock of another issuer.
     At(Timestamp),
 }
 
 #[derive(Default)]
 struct Part {
     watermarks: HashMap<Digest128, When>,
-    /// (Fact, who blocks it for the sake of which family).
+    /// (Fact, digest of blocker and family).
     blocks: BTreeSet<(Digest128, Digest128)>,
 }
 
@@ -77,7 +77,7 @@ impl Part {
     }
 }
 
-/// Every revocation by the digest of what it revokes, and every block that is not lifted.
+/// Every revocation by the digest of its fact, and every block that is not lifted.
 pub struct RevocationIndex(Vec<RwLock<Part>>);
 
 impl Default for RevocationIndex {
@@ -93,13 +93,13 @@ impl fmt::Debug for RevocationIndex {
 }
 
 impl RevocationIndex {
-    /// The index and time of a revocation that covers every `idx` and `iat`.
+    /// Watermark that covers every `idx` and `iat`.
     pub const EVERYTHING: (u64, Timestamp) = ((1 << 48) - 1, Timestamp::from_secs(4_294_967_295));
 
-    /// Takes up a revocation; the later one of a fact counts.
+    /// Adds a revocation; the later watermark of a fact counts.
     ///
     /// # Errors
-    /// [`Corrupt`] if no log reaches its index or its time.
+    /// [`Corrupt`] if its index does not fit.
     pub fn put(&self, digest: Digest128, index: u64, at: Timestamp) -> Result<(), Corrupt> {
         let fresh = When::new(index, at)?;
         let mut part = self.write(&digest);
@@ -108,7 +108,7 @@ impl RevocationIndex {
         Ok(())
     }
 
-    /// Becomes what `other` is, part by part: no reader finds less in between than either holds.
+    /// Replaces the content part by part, so that no read finds less than the old or the new content.
     pub fn replace(&self, other: Self) {
         for (part, other) in self.0.iter().zip(other.0) {
             let other = other.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -116,12 +116,12 @@ impl RevocationIndex {
         }
     }
 
-    /// Forgets a revocation.
+    /// Removes a revocation.
     pub fn forget(&self, digest: &Digest128) {
         self.write(digest).watermarks.remove(digest);
     }
 
-    /// Blocks a fact for the sake of `by`, or lifts that.
+    /// Adds or removes the block of a fact by `by`.
     pub fn set_block(&self, fact: Digest128, by: Digest128, is_blocked: bool) {
         let blocks = &mut self.write(&fact).blocks;
         if is_blocked {
@@ -131,21 +131,20 @@ impl RevocationIndex {
         };
     }
 
-    /// How many revocations there are.
+    /// Number of revocations.
     #[must_use]
     pub fn watermarks(&self) -> usize {
         self.0.iter().map(|part| read(part).watermarks.len()).sum()
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.0.iter().map(|part| read(part).blocks.len()).sum()
     }
 
-    /// Whether a credential that derives from `lineage` is revoked or blocked, on a node whose log is of the
-    /// incarnation `here`. `idx` is the claim of that name, if it is a token of a fabric; it counts only
-    /// within our own incarnation (contract §3, `idx`).
+    /// Whether a credential that derives from `lineage` is revoked or blocked, on a node of incarnation `here`. `idx` is
+    /// the claim of a token of a fabric; it counts only within the same incarnation (contract §3, `idx`).
     #[must_use]
     pub fn covers(
         &self,
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_covers_what_was_issued_before_it_and_nothing_after() {
+    fn revocation_covers_credentials_issued_before_it() {
         let revocations = index_of("wimse://a.example/x", 10, AT);
         let long_after = AT.plus(Duration::from_secs(3600));
         for (idx, iat, covered) in [
@@ -225,7 +224,7 @@ mod tests {
             (None, AT.plus(FOREIGN_CLOCK_MARGIN).plus(Duration::from_millis(1)), false),
         ] {
             assert_eq!(revocations.refuses("wimse://a.example/x", idx, iat), covered, "{idx:?} {iat:?}");
-            // A prefix of it is another subject, and so is what it is a prefix of.
+            // Its prefix, or a subject of which it is a prefix, is another subject.
             for other in ["wimse://a.example/", "wimse://a.example/xy"] {
                 assert!(!revocations.refuses(other, idx, iat), "{other} {idx:?} {iat:?}");
             }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_another_incarnation_says_nothing_and_the_time_counts() {
+    fn idx_of_another_incarnation_is_ignored_for_iat() {
         let revocations = index_of("x", 10, AT);
         let elsewhere = |index| Some(LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index });
         assert!(
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_revocation_that_comes_later_takes_nothing_back() {
+    fn older_revocation_does_not_lower_the_watermark() {
         let revocations = index_of("x", 10, AT);
         revocations.put(digest("x"), 5, Timestamp::from_secs(0)).expect("fits");
         assert!(revocations.refuses("x", Some(here(9)), AT) && revocations.refuses("x", None, AT));
@@ -252,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_second_is_never_rounded_to_cover_less() {
+    fn time_of_a_watermark_is_rounded_up() {
         let revocations = index_of("x", 10, AT.plus(Duration::from_millis(1)));
         let last_covered = AT.plus(FOREIGN_CLOCK_MARGIN).plus(Duration::from_millis(1));
         assert!(revocations.refuses("x", None, last_covered));
     }
 
     #[test]
-    fn what_is_forgotten_covers_nothing_and_leaves_the_others() {
+    fn removed_revocation_covers_nothing() {
         let revocations = index_of("x", 10, AT);
         revocations.put(digest("y"), 11, AT).expect("fits");
         revocations.forget(&digest("x"));
@@ -268,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn a_block_covers_everything_until_each_of_those_who_blocked_has_lifted_it() {
+    fn fact_is_blocked_until_every_block_is_lifted() {
         let revocations = RevocationIndex::default();
         let (one, other) = (digest("one"), digest("other"));
         let much_later = AT.plus(Duration::from_secs(1_000_000));
         revocations.set_block(digest("x"), one, true);
         revocations.set_block(digest("x"), other, true);
         revocations.set_block(digest("x"), one, false);
-        assert!(revocations.refuses("x", Some(here(1_000)), much_later), "the other's stands");
+        assert!(revocations.refuses("x", Some(here(1_000)), much_later), "the other block remains");
         assert!(!revocations.refuses("y", Some(here(0)), AT));
         revocations.set_block(digest("x"), other, false);
         assert!(!revocations.refuses("x", Some(here(0)), AT));
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_no_log_reaches_is_corrupt_and_a_time_that_does_not_fit_covers_everything() {
+    fn index_over_48_bits_is_corrupt_and_a_late_time_saturates() {
         let revocations = RevocationIndex::default();
         let most = u64::from_be_bytes([0, 0, 255, 255, 255, 255, 255, 255]);
         revocations.put(digest("x"), most, Timestamp::from_secs(u32::MAX.into())).expect("fits");
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_few_enough_bytes() {
+    fn entry_takes_26_bytes() {
         assert_eq!(size_of::<(Digest128, When)>(), 26);
     }
 }

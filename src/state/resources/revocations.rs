@@ -1,7 +1,7 @@
-//! Revocations as rows: what was revoked, when, by whom and why, and for how long that is kept.
+//! Revocations: fact, watermark, author and reason, and their retention.
 //!
-//! A revocation is a watermark: it refuses what was issued before its entry. It is kept, by elapsed time, until
-//! every credential it could cover is dead. What is looked up for each request is in `revocation_index`.
+//! A revocation is a watermark: it covers what was issued before its entry. It is retained, by elapsed time, until every
+//! credential that it could cover has expired. Lookups of requests use `revocation_index`.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -21,75 +21,75 @@ use crate::state::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
-/// Row of the meta table: below this key of [`REVOCATION_END`] nothing is left.
+/// Row of the meta table: key of [`REVOCATION_END`] below which no row is left.
 const FORGOTTEN_UP_TO: &[u8] = b"revocations_forgotten_up_to";
 
-/// A revocation that is remembered.
+/// A stored revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoked {
-    /// The digest of what is revoked, as it stands in `lineage`.
+    /// Digest of the revoked fact, as in `lineage`.
     pub id: Digest128,
-    /// The log index of its entry: tokens of this cluster with a smaller `idx` are refused.
+    /// Log index of its entry: tokens of this cluster with a smaller `idx` are refused.
     pub index: u64,
-    /// The stamp of its entry: no wall clock that was read then showed a later time, and a signal was not issued later.
+    /// Stamp of its entry: no wall clock that was read for it showed a later time, and no signal of it was issued later.
     pub at: Timestamp,
-    /// When it is forgotten, at the earliest.
+    /// Earliest end of its retention.
     pub ends_at: Timestamp,
-    /// What the digest is of; `None` where only the digest was known.
+    /// The revoked fact; `None` if only the digest was known.
     pub fact: Option<FactText>,
-    /// Why, as whoever revoked it said; may be empty.
+    /// Reason, as its author states it; may be empty.
     pub reason: String,
-    /// The issuer of the signal or the caller; empty for nobody.
+    /// Issuer of the signal, or caller; empty for an anonymous caller.
     pub by: String,
 }
 
-/// What a digest is of.
+/// The value under a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FactText {
     /// `subject`, `email`, `client`, `token` or `key`.
     pub kind: String,
-    /// Whose word it is; empty for a workload identifier.
+    /// Issuer of the fact; empty for a workload identifier.
     pub issuer: String,
     /// The value.
     pub value: String,
 }
 
-/// What an operator revokes.
+/// A revocation by an operator.
 #[derive(Clone, Debug)]
 pub struct Revocation<'r> {
     /// The fact.
     pub fact: &'r Fact,
-    /// What it is beside.
+    /// Further effects.
     pub target: Target,
-    /// Whether the fact is blocked as well: later credentials and certificates are refused too, until that is lifted.
+    /// Whether the fact is also blocked: later credentials and certificates are refused too, until the block is lifted.
     pub blocks: bool,
-    /// Why; may be empty.
+    /// Reason; may be empty.
     pub reason: String,
-    /// Who asks; empty for nobody.
+    /// Caller; empty if anonymous.
     pub caller: String,
-    /// What streams are told of it; `None` if it concerns nobody they know.
+    /// Event for streams; `None` if the fact has no subject identifier.
     pub event: Option<SecurityEvent>,
 }
 
-/// What a fact is, as far as more is to be done than to refuse what was issued before.
+/// Kind of the fact, as far as it has further effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Nothing more.
+    /// No further effect.
     Fact,
-    /// Must be an agent that is remembered.
+    /// An agent, which must have a row.
     Agent,
-    /// A signing key of this fabric, which is tainted in the same entry.
+    /// A signing key of this fabric, tainted in the same entry.
     OwnKey,
 }
 
-/// What the log says of an operator's revocation.
+/// Outcome of an operator's revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The log index of its entry.
+    /// Log index of its entry.
     pub index: u64,
     /// Log time of its entry.
     pub at: Timestamp,
-    /// The log index of the entry that had revoked the same as an issuer of agents before; 0 if none had.
+    /// Log index of the previous entry that revoked the same workload as an issuer of agents; 0 if there is none.
     pub issuer_revoked_before: u64,
 }
 
@@ -111,23 +111,20 @@ impl Revoked {
     }
 }
 
-/// What the index in memory needs of a row of [`REVOCATION`].
-///
-/// # Errors
-/// [`Corrupt`] if it is not what was written.
+/// Fields of a row of [`REVOCATION`] for the index in memory.
 pub fn watermark(key: &[u8], row: &[u8]) -> Result<(Digest128, u64, Timestamp), Corrupt> {
     watermark_of(key, &decode(REVOCATION, row)?)
 }
 
 fn watermark_of(key: &[u8], row: &RevocationRow) -> Result<(Digest128, u64, Timestamp), Corrupt> {
-    // A token is named by its `jti`, whenever a retry minted it; its family is what renewals add to.
+    // A token is revoked by `jti`, no matter when a retry minted it; renewals add to its family.
     let is_token = row.fact.as_ref().is_some_and(|fact| fact.kind == TOKEN);
     let when = (row.index, Timestamp::from_millis(row.at_millis));
     let (index, at) = if is_token { RevocationIndex::EVERYTHING } else { when };
     Ok((digest(key)?, index, at))
 }
 
-/// A fact as a command carries it.
+/// Encodes a fact for a command.
 #[must_use]
 pub fn fact_row(fact: &Fact) -> FactRow {
     FactRow {
@@ -138,23 +135,20 @@ pub fn fact_row(fact: &Fact) -> FactRow {
     }
 }
 
-/// What is noted of a revocation.
+/// Details of a revocation.
 #[derive(Default)]
 pub struct Note {
-    /// What it is of.
+    /// The revoked fact.
     pub fact: Option<FactRow>,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Whose word it is.
+    /// Issuer of the signal, or caller.
     pub by: String,
-    /// Whether that is the issuer of a signal.
+    /// Whether `by` is the issuer of a signal.
     pub of_signal: bool,
 }
 
 /// Revokes everything that derives from the fact with this digest and was issued before this entry.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the digest is not what was written.
 pub fn revoke(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -180,12 +174,12 @@ pub fn revoke(
     if note.of_signal {
         signals::count(tables, &note.by, Kept::Revocation, true)?;
     }
-    // As the index in memory merges them: a node that is rebuilt from the rows covers what the others cover, also if
-    // a proposer's clock was set back in between.
+    // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
+    // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
     let (at_millis, kept_until_millis) = (moment.latest.millis().max(covered), kept_until(moment).millis());
     let row = match (note.fact, known) {
-        // Whoever knows only the digest takes nothing away from what is known of it.
+        // A revocation without details keeps those of an earlier one.
         (None, Some(known)) => {
             RevocationRow { index, at_millis, kept_until_millis, of_signal: false, ..known }
         }
@@ -201,34 +195,30 @@ pub fn revoke(
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, digest.as_bytes()), Vec::new());
-    // Those that are left are not handed out while the revocation is remembered, and removed before it is forgotten.
+    // The remaining keys are not returned while the revocation is stored, and are removed before it is.
     encryption_keys::remove_registered_with(tables, &digest, index).map(drop)
 }
 
-/// Until when, in time that has passed, what is revoked or lifted at this moment is remembered.
+/// End of the retention of a revocation or lift at this time, in elapsed time.
 #[must_use]
 pub fn kept_until(moment: Moment) -> Timestamp {
     moment.passed.plus(limits::REVOCATION_RETENTION)
 }
 
-/// The key under which a row is looked at again when it may have ended: by its own key, of a revocation or of
-/// a block.
+/// Key of [`REVOCATION_END`]: end of the retention, and the key of a revocation or of a block.
 #[must_use]
 pub fn end(kept_until_millis: i64, key: &[u8]) -> Vec<u8> {
     [&kept_until_millis.to_be_bytes()[..], key].concat()
 }
 
-/// Revokes a fact as an operator, who has some room beyond the limit.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Revokes a fact as an operator, who has some capacity beyond the limit.
 pub fn by_operator(
     tables: &mut Tables<'_>,
     moment: Moment,
     index: u64,
     command: command::Revoke,
 ) -> Result<Reply, Corrupt> {
-    let fact = command.fact.ok_or_else(|| Corrupt::row("a command revokes no fact"))?;
+    let fact = command.fact.ok_or_else(|| Corrupt::row("a revoke command has no fact"))?;
     let most = limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
     if tables.number(REVOCATIONS)? >= most {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
@@ -252,13 +242,13 @@ pub fn by_operator(
     }
     let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
     let digest = fact.digest.clone();
-    let told = feed::Note {
+    let event = feed::Note {
         kind: "revocation",
         subject: &fact.value,
         target: &fact.issuer,
         detail: &command.reason,
     };
-    feed::note(tables, moment.now, told)?;
+    feed::note(tables, moment.now, event)?;
     let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
     revoke(tables, moment, index, &digest, note)?;
     if let Some(event) = command.event {
@@ -267,10 +257,7 @@ pub fn by_operator(
     Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.now.millis(), issuer_revoked_before }))
 }
 
-/// Forgets a few revocations that cover nothing alive any more, and blocks that have long been lifted: more
-/// than an entry with this many facts can add.
-///
-/// # Errors
+/// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
 /// [`Corrupt`] if a row is not what was written.
 pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Result<(), Corrupt> {
     let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
@@ -295,7 +282,7 @@ pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Re
     Ok(())
 }
 
-/// It may have been revoked again since.
+/// Deletes a revocation after its retention, unless a later one has extended it.
 fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
     let row = decode::<RevocationRow>(REVOCATION, &row)?;
@@ -326,7 +313,7 @@ fn list(
     after: Option<Digest128>,
     limit: usize,
 ) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
-    // The least key behind another one.
+    // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.as_bytes()[..], &[0]].concat());
     let (mut revoked, mut next, mut outcome) = (Vec::new(), None, Ok(()));
     view.scan(REVOCATION, &from, &mut |key, row| {
@@ -344,8 +331,8 @@ fn list(
 }
 
 impl State {
-    /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of that
-    /// name, if it is a token of a fabric; it counts only within our own incarnation (contract §3, `idx`).
+    /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of a token of a fabric;
+    /// it counts only within the same incarnation (contract §3, `idx`).
     #[must_use]
     pub fn revokes(
         &self,
@@ -357,8 +344,8 @@ impl State {
         self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
     }
 
-    /// Whether a caller is blocked by whose certificate it comes. A watermark does not reach a certificate: nobody
-    /// can tell when what it stands for was issued. Nobody is before the cluster is bootstrapped.
+    /// Whether the holder of a certificate is blocked. A watermark does not cover a certificate, because the time of issue
+    /// of its subject is unknown. False before the cluster is bootstrapped.
     #[must_use]
     pub fn is_blocked_caller(&self, fresh: &Fresh, (issuer, id): (&str, &str), now: Timestamp) -> bool {
         let Some(position) = self.position() else { return false };
@@ -367,11 +354,7 @@ impl State {
         self.revokes(fresh, &facts, Some(position), now)
     }
 
-    /// At most `limit` revocations behind `after`, in the order of their ids, and behind which there are
-    /// more, if there are.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// At most `limit` revocations after `after`, in the order of their ids, and the cursor of the next page.
     pub fn revocation_list(
         &self,
         after: Option<Digest128>,
@@ -380,23 +363,20 @@ impl State {
         list(self.core.view(), after, limit)
     }
 
-    /// The revocation of a fact, if it is remembered.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if its row is not what was written.
+    /// The stored revocation of a fact.
     pub fn revocation(&self, fact: &Fact) -> Result<Option<Revoked>, Corrupt> {
         let id = fact.digest();
         let row = self.core.view().get(REVOCATION, id.as_bytes())?;
         row.map(|row| Revoked::read(id.as_bytes(), &row)).transpose()
     }
 
-    /// How many revocations are remembered.
+    /// Number of revocations.
     #[must_use]
     pub fn revocation_count(&self) -> u64 {
         self.index().revocations
     }
 
-    /// How many blocks stand.
+    /// Number of blocks.
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.core.machine().revocations().blocks()
@@ -404,12 +384,12 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Revokes a fact as an operator: all that derives from it and was issued before. Answered only when no
-    /// member can answer from before it; a repetition, with what it came to the first time.
+    /// Revokes a fact as an operator: all that derives from it and was issued before. Returns after the barrier; a retry
+    /// returns the outcome of the first request.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::IdempotencyKeyReused`].
     pub async fn revoke(
         self,
         revocation: Revocation<'_>,
@@ -460,7 +440,7 @@ mod tests {
         Command::Revoke(command::Revoke { fact, reason, caller, ..command::Revoke::default() })
     }
 
-    /// An entry that changes nothing but log time.
+    /// An entry that only advances log time.
     fn idle(bench: &mut Bench, at: Timestamp) {
         bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
     }
@@ -474,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_is_kept_until_what_it_covers_is_dead_and_then_forgotten() {
+    fn revocation_is_deleted_after_its_retention() {
         let mut bench = Bench::default();
         bench.one(START, gone(&fact("alice")));
         let last = START.plus(limits::REVOCATION_RETENTION);
@@ -490,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_revoked_again_is_kept_from_then_on() {
+    fn second_revocation_extends_the_retention() {
         let mut bench = Bench::default();
         bench.one(START, gone(&fact("alice")));
         let again = START.plus(Duration::from_secs(3600));
@@ -503,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_neither_forgets_nor_shortens_a_revocation() {
+    fn clock_set_back_does_not_shorten_the_retention() {
         let mut bench = Bench::default();
         idle(&mut bench, START);
         bench.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
@@ -512,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_forgets_only_so_many() {
+    fn deletion_of_revocations_is_bounded_per_entry() {
         let mut bench = Bench::default();
         let many = limits::REVOCATIONS_FORGOTTEN_AT_ONCE + 1;
         for number in 0..many {
@@ -526,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_node_refuses_what_it_refused_before() {
+    fn rebuild_restores_revocations() {
         let mut bench = Bench::default();
         for sub in ["alice", "bob"] {
             bench.one(START, gone(&fact(sub)));
@@ -538,8 +518,8 @@ mod tests {
         assert_eq!(restarted.index().revocations, 2);
     }
 
-    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first: the row kept the
-    /// time of the second, the index in memory of each running node the later one.
+    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first: the row had the time of
+    /// the second, the index in memory of each running node the later one.
     #[test]
     fn restarted_node_covers_the_latest_time_of_a_fact() {
         let mut bench = Bench::default();
@@ -557,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_tells_who_revoked_what_and_why_page_by_page() {
+    fn list_of_revocations_is_paged_with_details() {
         let mut bench = Bench::default();
         for sub in ["alice", "bob", "carol"] {
             bench.one(START, gone(&fact(sub)));
@@ -581,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_whose_tokens_are_all_revoked_is_revoked_for_ever_with_all_below_it() {
+    fn agent_of_a_revoked_identifier_is_revoked_for_good() {
         let mut bench = Bench::default();
         let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
         let new = |name: &str, parent: Option<&str>| {
@@ -595,21 +575,21 @@ mod tests {
         let refused = bench.one(START, new("late", Some("child")));
         assert_eq!(refused, Reply::Refused(Refusal::AgentRevoked));
         assert!(matches!(bench.one(START, new("fine", Some("other"))), Reply::Agent(_)));
-        // Not for as long as the revocation is remembered, but as long as the agent is.
+        // The agent stays revoked as long as its row exists, which is longer than the revocation.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut bench, later);
         assert_eq!(bench.revoked().len(), 0);
         assert_eq!(bench.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
-        // A subject of an issuer that looks like it is another fact.
+        // The same text as a subject of an issuer is another fact.
         let stranger = Fact::subject("https://a.example", &id("other"));
         bench.one(later, gone(&stranger));
         assert!(matches!(bench.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
         assert!(bench.rows.0.keys().any(|(table, _)| table == AGENT));
     }
 
-    /// A node that stops between two entries would leave a key that is shown as revoked and still signs.
+    /// A node that stopped between two entries would leave a key that is listed as revoked and still signs.
     #[test]
-    fn a_key_of_ours_is_tainted_by_the_entry_that_notes_it_and_what_is_not_there_is_not_revoked() {
+    fn own_key_is_tainted_by_the_entry_of_its_revocation() {
         let mut bench = Bench::default();
         let publish = PublishSigningKey {
             kid: "k".to_owned(),
@@ -637,12 +617,12 @@ mod tests {
             (revoked.len(), revoked[0].reason.as_str(), revoked[0].id),
             (1, "stolen", key("k").digest())
         );
-        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)), "once more changes nothing");
+        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)), "a second one changes nothing");
     }
 
-    /// The key of a request is kept for a day and up to six hours, the row of a revocation for a day.
+    /// An idempotency key is retained for a day and up to six hours, a revocation for a day.
     #[test]
-    fn a_late_retry_is_answered_as_the_first_time_also_when_the_row_is_forgotten() {
+    fn late_retry_returns_the_first_outcome_without_the_row() {
         let mut bench = Bench::default();
         let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
         let key = Idempotency { key, request, owner };

@@ -1,7 +1,7 @@
-//! Signals as replicated state: each security event token counts once, with all that it does.
+//! Signals: each accepted security event token takes effect once, with all of its effects.
 //!
-//! Who may say what of whom, and which event does what, was decided before it was proposed; here it is
-//! decided once in the cluster whether it came before and whether its issuer has not revoked too much.
+//! Authority and effects were decided before the proposal; here the cluster decides whether the token is new and its
+//! issuer within its quota.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::state::tables::{
 use crate::state::{Error, OnBehalf, State};
 use crate::token::lineage::Fact;
 
-/// Tokens that came, by the digest of (iss, jti).
+/// Accepted tokens, by the digest of (iss, jti).
 const SIGNALS: Bucketed = Bucketed {
     table: SIGNAL,
     oldest: b"oldest_signal_bucket",
@@ -36,7 +36,7 @@ const SIGNALS: Bucketed = Bucketed {
     bucket: Duration::from_secs(6 * 3600),
 };
 
-/// A security event token that is accepted.
+/// An accepted security event token.
 #[derive(Clone, Debug)]
 pub struct Signal {
     /// `iss`.
@@ -45,41 +45,41 @@ pub struct Signal {
     pub jti: String,
     /// `iat`.
     pub issued_at: Timestamp,
-    /// Most facts that this issuer may revoke, block or lift in a minute of log time.
+    /// Maximum number of facts that the issuer may revoke, block or lift per minute.
     pub quota: u32,
-    /// What it does; nothing, if it is only to be remembered.
+    /// Effects; empty if the token is only recorded.
     pub effects: Vec<Effect>,
-    /// What the issuer says of the cause; empty for nothing.
+    /// Reason that the issuer states; may be empty.
     pub reason: String,
     /// Digest of its claims.
     pub content: Digest128,
-    /// What of it is passed on to streams, in this order.
+    /// Events to relay to streams, in this order.
     pub events: Vec<SecurityEvent>,
-    /// Whom it is about, as text, for the live feed.
+    /// Its subject as text, for the live feed.
     pub subject: String,
 }
 
-/// What an event does to a fact (contract §6).
+/// Effect of an event on a fact (contract §6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// What was issued before is refused.
+    /// Credentials issued before are refused.
     Watermark(Fact),
-    /// The same, and what is issued after, until it is lifted.
+    /// The same, and credentials issued later, until the block is lifted.
     Block {
-        /// What is blocked.
+        /// The blocked fact.
         fact: Fact,
-        /// Only an event of the same family lifts it.
+        /// Only an event of the same family lifts the block.
         family: String,
-        /// When it happened, as the issuer says.
+        /// Time of the event, as the issuer states it.
         happened_at: Timestamp,
     },
-    /// Lifts what the same issuer blocked for the sake of the same family, if that happened before.
+    /// Lifts the block of the same issuer and family, if that is earlier.
     Lift {
-        /// What was blocked.
+        /// The blocked fact.
         fact: Fact,
         /// The family of events.
         family: String,
-        /// When it happened, as the issuer says.
+        /// Time of the event, as the issuer states it.
         happened_at: Timestamp,
     },
 }
@@ -120,11 +120,8 @@ impl Effect {
     }
 }
 
-/// Accepts a signal: its `jti` is spent, all of its effects stand and its events are on their way, or nothing of
-/// it. What came before changes nothing; another token under the same `jti` is refused.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Accepts a signal: its `jti` is recorded, all of its effects apply and its events are in the outbox, or none of it. A
+/// duplicate changes nothing; another token with the same `jti` is refused.
 pub fn accept(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -144,7 +141,7 @@ pub fn accept(
     }
     let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
     SIGNALS.remember(tables, moment.passed, &jti, row)?;
-    // By its own clock the issuer knew of it then: what it issued until then is covered.
+    // The issuer knew of it at that time by its own clock: what it issued until then is covered.
     let latest = moment.latest.max(Timestamp::from_millis(command.issued_at_millis));
     let covering = Moment { latest, ..moment };
     for effect in &command.effects {
@@ -155,7 +152,7 @@ pub fn accept(
     Ok(Reply::Done { changed: true })
 }
 
-/// Tells streams what is passed on to them, and the live feed of all of it.
+/// Appends the relayed events to the outbox, and all of it to the live feed.
 fn tell(tables: &mut Tables<'_>, moment: Moment, command: AcceptSignal) -> Result<(), Corrupt> {
     let detail = match command.effects.len() {
         1 => "1 effect".to_owned(),
@@ -179,9 +176,9 @@ fn take_effect(
     (issuer, reason): (&str, &str),
 ) -> Result<(), Corrupt> {
     let kind = effect.kind();
-    let fact = effect.fact.clone().ok_or_else(|| Corrupt::row("an effect is on no fact"))?;
+    let fact = effect.fact.clone().ok_or_else(|| Corrupt::row("an effect has no fact"))?;
     match kind {
-        EffectKind::Unspecified => return Err(Corrupt::newer("the log holds an effect that is not known")),
+        EffectKind::Unspecified => return Err(Corrupt::newer("the log has an unknown effect")),
         EffectKind::Lift => {}
         EffectKind::Watermark | EffectKind::Block => {
             let (reason, by) = (reason.to_owned(), issuer.to_owned());
@@ -195,7 +192,7 @@ fn take_effect(
     Ok(())
 }
 
-/// Whether what a signal adds has room: what is there already needs none, and no issuer takes all of it.
+/// Whether the rows that a signal adds fit into the limits of the cluster and of the issuer.
 fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let (mut revocations, mut blocks) = (BTreeSet::new(), BTreeSet::new());
     for effect in &command.effects {
@@ -225,9 +222,9 @@ fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt
         ))
 }
 
-/// Whether the issuer may revoke so much: first of what it may in this minute, then of what an operator
-/// allowed it beyond. A signal without effect counts as one; the first in a minute passes however large it
-/// is, or it never would.
+/// Whether the effects of a signal are within its issuer's quota: first that of this minute, then the extra quota of an
+/// operator. A signal without effects counts as one; the first of a minute always passes, however large, because it would
+/// never pass otherwise.
 fn take_of_quota(tables: &mut Tables<'_>, moment: Moment, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let Ok(mut facts) = u32::try_from(command.effects.len().max(1)) else { return Ok(false) };
     let mut row = quota_of(tables, &command.issuer)?;
@@ -245,7 +242,7 @@ fn take_of_quota(tables: &mut Tables<'_>, moment: Moment, command: &AcceptSignal
     Ok(true)
 }
 
-/// What of an issuer's is counted.
+/// Kind of row that counts for an issuer.
 #[derive(Clone, Copy, Debug)]
 pub enum Kept {
     /// Revocations.
@@ -254,10 +251,7 @@ pub enum Kept {
     Block,
 }
 
-/// One more, or one less, of what is remembered of an issuer.
-///
-/// # Errors
-/// [`Corrupt`] if the row is not what was written.
+/// Increments or decrements a count of an issuer's rows.
 pub fn count(tables: &mut Tables<'_>, issuer: &str, kept: Kept, is_more: bool) -> Result<(), Corrupt> {
     let mut row = quota_of(tables, issuer)?;
     let number = match kept {
@@ -269,10 +263,7 @@ pub fn count(tables: &mut Tables<'_>, issuer: &str, kept: Kept, is_more: bool) -
     Ok(())
 }
 
-/// Lets an issuer revoke more than its quota, for once.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Sets the extra quota of an issuer, to be used once.
 pub fn allow(tables: &mut Tables<'_>, command: &AllowRevocations) -> Result<Reply, Corrupt> {
     let row = quota_of(tables, &command.issuer)?;
     if row.more == command.more {
@@ -291,30 +282,31 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
     )
 }
 
-/// The content of the token that came under a `jti`, and the log index of its entry.
+/// The content of the token with this `jti`, and the log index of its entry.
 fn find(tables: &Tables<'_>, jti: &Digest128) -> Result<Option<(Digest128, u64)>, Corrupt> {
     SIGNALS.find(tables, tables.passed()?, jti)?.map(|row| read_row(&row)).transpose()
 }
 
 fn read_row(row: &[u8]) -> Result<(Digest128, u64), Corrupt> {
-    let (content, index) = row.split_at_checked(16).ok_or_else(|| Corrupt::row("a signal's row is short"))?;
-    let index = index.try_into().map_err(|_| Corrupt::row("a signal's row has no log index"))?;
+    let (content, index) =
+        row.split_at_checked(16).ok_or_else(|| Corrupt::row("a row of a signal is too short"))?;
+    let index = index.try_into().map_err(|_| Corrupt::row("a row of a signal has no log index"))?;
     Ok((digest(content)?, u64::from_be_bytes(index)))
 }
 
 impl State {
-    /// Whether a signal came before with the same content. That is answered under the promise that the first was:
-    /// only when no member can answer from before it.
+    /// Whether a signal with the same content was accepted before. Returns true only after the barrier, like the first
+    /// acceptance.
     ///
     /// # Errors
-    /// [`Error::JtiReused`] if another one came under this `jti`, [`Error::Damaged`], or as [`Error::Write`] says.
+    /// [`Error::JtiReused`] if another token has this `jti`; [`Error::Damaged`].
     pub async fn knows_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
         let found = find(&Tables::new(self.core.view()), &key_of(issuer, jti))?;
         let Some((known, index)) = found else { return Ok(false) };
         if known != *content {
             return Err(Error::JtiReused);
         }
-        // A row can be read a moment before what it does is known in memory.
+        // A row can be read shortly before the index in memory includes its effects.
         self.core.until_applied(index).await;
         self.acknowledged().await?;
         Ok(true)
@@ -322,11 +314,10 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Accepts a signal. Whether it is new: one that came before changes nothing. Either way it is answered
-    /// only when no member can answer from before it.
+    /// Accepts a signal; false for a duplicate. Returns after the barrier in either case.
     ///
     /// # Errors
-    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`], or as [`Error::Write`] says.
+    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`].
     pub async fn accept_signal(self, signal: Signal) -> Result<bool, Error> {
         let command = Command::AcceptSignal(signal.into_command());
         match self.propose_revocation(command, None).await?.outcome {
@@ -335,11 +326,8 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Lets an issuer revoke so many facts more than its quota, for once; replaces what was allowed before.
-    /// Whether that changed anything.
-    ///
-    /// # Errors
-    /// As [`Error::Write`] says.
+    /// Sets the extra quota of an issuer, to be used once; replaces the previous one. Returns whether that changed
+    /// anything.
     pub async fn allow_revocations(self, issuer: String, more: u32) -> Result<bool, Error> {
         self.propose(Command::AllowRevocations(AllowRevocations { issuer, more })).await
     }

@@ -1,8 +1,7 @@
-//! The signing keys of every node, public halves only (contract §3, Keys).
+//! Signing keys of every node, public halves only (contract §3, Keys).
 //!
-//! The log holds when a key was published, retired or tainted. Everything else follows from that and from elapsed
-//! time: whether it may sign, whether it stands in the JWKS, whether it is forgotten. A wall clock that is wrong makes
-//! no key old.
+//! The log has the times at which a key was published, retired or tainted. Its state, its place in the JWK Set and its
+//! deletion follow from these and from elapsed time, so that a wrong wall clock ages no key.
 
 use std::time::Duration;
 
@@ -18,48 +17,48 @@ use crate::state::machine::idempotency;
 use crate::state::tables::{BOOTSTRAPPED_AT, META, Moment, REVOCATION, SIGNING_KEY, Tables, eight_bytes};
 use crate::token::signing_key::SigningAlgorithm;
 
-/// A signing key as the log knows it.
+/// A published signing key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningKeyFacts {
     /// RFC 7638 thumbprint.
     pub kid: String,
-    /// The node that holds the private half.
+    /// Node that has the private half.
     pub node_id: u64,
     /// The public half, a JWK as JSON (RFC 7517).
     pub jwk: String,
-    /// By what it signs, and so for what it is good.
+    /// Algorithm, which determines whether it signs tokens or security events.
     pub algorithm: SigningAlgorithm,
-    /// When it was published, in log time as the next two.
+    /// Log time of publication.
     pub published_at: Timestamp,
-    /// When it was retired: it signs no more.
+    /// Log time of retirement: it no longer signs.
     pub retired_at: Option<Timestamp>,
-    /// When it was tainted: nothing it signed is accepted.
+    /// Log time of the taint: none of its signatures is accepted.
     pub tainted_at: Option<Timestamp>,
-    /// When it was published, in elapsed time as the next two.
+    /// Elapsed time of publication.
     pub published_passed: Timestamp,
-    /// From when it may sign.
+    /// Elapsed time from which it may sign.
     pub usable_from: Timestamp,
-    /// When it was retired, or tainted since.
+    /// Elapsed time of retirement, or of a later taint.
     pub ended_passed: Option<Timestamp>,
 }
 
-/// What a key is good for at a time.
+/// State of a key at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SigningKeyState {
-    /// Published, not old enough to sign.
+    /// Published, but not old enough to sign.
     Pending,
     /// May sign.
     Active,
-    /// Signs no more; what it signed is still accepted.
+    /// No longer signs; its signatures are still accepted.
     Retired,
-    /// Nothing it can have signed is alive.
+    /// Retired, and everything that it signed has expired.
     Dead,
-    /// Nothing it signed is accepted.
+    /// None of its signatures is accepted.
     Tainted,
 }
 
 impl SigningKeyState {
-    /// One lower-case word, as shown by the API and the command line.
+    /// The word that the API and the command line show.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -72,8 +71,8 @@ impl SigningKeyState {
     }
 }
 
-/// How long what a key has signed can be accepted after it signs no more: a token until it expires, a security
-/// event token, which does not expire, until it is too old to be taken (contract §6).
+/// Time for which signatures of a retired key can be accepted: of a token until it expires, of a security event token,
+/// which does not expire, until its maximum age (contract §6).
 const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
     let longest = match algorithm {
         SigningAlgorithm::Es256 => limits::TOKEN_LIFETIME_LONGEST,
@@ -83,7 +82,7 @@ const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
 }
 
 impl SigningKeyFacts {
-    /// What the key is good for at `passed`, in elapsed time.
+    /// State at `passed`, in elapsed time.
     #[must_use]
     pub fn state(&self, passed: Timestamp) -> SigningKeyState {
         match (self.tainted_at, self.retired_at) {
@@ -95,39 +94,39 @@ impl SigningKeyFacts {
         }
     }
 
-    /// Whether what it signed may be accepted at `passed`, so that it stands in the JWKS.
+    /// Whether its signatures may be accepted at `passed`, so that it is in the JWK Set.
     #[must_use]
     pub fn verifies(&self, passed: Timestamp) -> bool {
         !matches!(self.state(passed), SigningKeyState::Tainted | SigningKeyState::Dead)
     }
 
-    /// When it can sign at the earliest, in log time, for people.
+    /// Log time from which it can sign, for display.
     #[must_use]
     pub fn usable_at(&self) -> Timestamp {
         self.published_at.plus(self.usable_from.since(self.published_passed))
     }
 
-    /// Whether it ended so long ago that nothing which a key of this algorithm signed before is accepted.
+    /// Whether it ended so long ago that no signature of a key of this algorithm from before is accepted.
     fn has_outlived(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> bool {
         self.ended_passed.is_some_and(|ended| passed >= ended.plus(outlived_by(algorithm)))
     }
 
-    /// Whether it signs, or will.
+    /// Whether it signs or will sign.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.retired_at.is_none() && self.tainted_at.is_none()
     }
 
     fn forgettable(&self, passed: Timestamp) -> bool {
-        // A tainted key stands in no key set; it is shown for a while, and an event's key no longer than a token's.
+        // A tainted key is in no JWK Set; it is listed for a while, an event key no longer than a token key.
         let shown_as = if self.tainted_at.is_some() { SigningAlgorithm::Es256 } else { self.algorithm };
         self.has_outlived(shown_as, passed)
     }
 
-    /// From its row.
+    /// Decodes its row.
     ///
     /// # Errors
-    /// [`Corrupt`] if the key of the row is not a `kid`, or the row names another algorithm than ours.
+    /// [`Corrupt`] if `kid` is not UTF-8, or the row has an unknown algorithm.
     pub fn from_row(kid: &[u8], row: SigningKeyRow) -> Result<Self, Corrupt> {
         let instant = |millis: i64| (millis != 0).then(|| Timestamp::from_millis(millis));
         Ok(Self {
@@ -165,8 +164,8 @@ fn tell(tables: &mut Tables<'_>, now: Timestamp, kid: &str, what: &str) -> Resul
     feed::note(tables, now, feed::Note { kind: "key", subject: kid, target: "", detail: what })
 }
 
-/// An algorithm as it is in the log: ES256 has no name there, so that logs and rows from before there
-/// was another one mean what they meant.
+/// Algorithm in the log: ES256 is the empty text, so that logs and rows from before there was another one keep their
+/// meaning.
 #[must_use]
 pub fn write_algorithm(algorithm: SigningAlgorithm) -> String {
     match algorithm {
@@ -179,24 +178,19 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
     SigningAlgorithm::ALL
         .into_iter()
         .find(|algorithm| write_algorithm(*algorithm) == text)
-        .ok_or_else(|| Corrupt::row("a signing key is of an unknown algorithm"))
+        .ok_or_else(|| Corrupt::row("a signing key has an unknown algorithm"))
 }
 
-/// Publishes a key. It may sign once it is [`limits::KEY_PUBLISH_AHEAD`] old, so that whoever
-/// caches the JWKS knows it by then. Two may sign at once ("waived at bootstrap", contract §3):
+/// Publishes a key. It becomes active after [`limits::KEY_PUBLISH_AHEAD`], so that verifiers with a cached JWK Set know it
+/// by then. Two kinds of keys are active at once ("waived at bootstrap", contract §3):
 ///
-/// 1. the very first key of its algorithm in a cluster: nobody can have cached the keys of anything it would
-///    verify
-/// 2. the first key of its algorithm of a node, until the cluster is [`limits::KEY_PUBLISH_AHEAD`] old, so that
-///    nodes that are founded together all sign. Nobody can hold a JWKS from before the cluster; one that is held
-///    was fetched minutes ago at most, is good for 60 s, and whoever meets a `kid` that is not in it fetches
-///    it again.
+/// 1. the very first key of its algorithm in the cluster: no verifier can have cached keys without it and need it
+/// 2. the first key of its algorithm of a node while the cluster is younger than [`limits::KEY_PUBLISH_AHEAD`], so that
+///    all nodes of a bootstrap sign. A cached JWK Set is minutes old at most, is valid for 60 s, and a verifier that meets
+///    an unknown `kid` fetches it again.
 ///
-/// A node's second key waits whatever became of its first: one that is retired or tainted is remembered for
-/// longer than the cluster is that young.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// A second key of a node is always pending first, also if the first one is retired or tainted: its row is retained for
+/// longer than the cluster is young.
 pub fn publish(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -215,7 +209,7 @@ pub fn publish(
     let is_first_ever = alike.is_empty();
     let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
     let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, passed)?);
-    // Only those of the same algorithm: where the last key of one is gone, the next is not the first.
+    // Only keys of the same algorithm: if the last one is deleted, the next does not count as the first.
     for key in alike.into_iter().filter(|key| key.forgettable(passed)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
@@ -236,18 +230,15 @@ pub fn publish(
     Ok(Reply::Done { changed: true })
 }
 
-/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. One of before that was
-/// remembered is not young.
+/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. False if an older version
+/// bootstrapped it.
 fn is_young(tables: &Tables<'_>, passed: Timestamp) -> Result<bool, Corrupt> {
     let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
     let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
     Ok(passed < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
 }
 
-/// Retires a key, if its node has another one of its algorithm that may sign.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Retires a key, if its node has another active one of its algorithm.
 pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Reply, Corrupt> {
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == kid) else {
@@ -271,18 +262,15 @@ pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Repl
     Ok(Reply::Done { changed: true })
 }
 
-/// Taints a key, whatever that leaves its node with: nothing it signed is accepted any more, nor what
-/// derives from that, whichever key signed it since.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Taints a key, even if its node is left without one: none of its signatures is accepted any more, nor any token that
+/// derives from one, whichever key signed it.
 pub fn taint(
     tables: &mut Tables<'_>,
     moment: Moment,
     index: u64,
     command: &TaintSigningKey,
 ) -> Result<Reply, Corrupt> {
-    // Logs from before there were revocations have none, and are still applied.
+    // A command of an older version has no digest.
     let digest = match command.digest.as_ref() {
         [] => None,
         digest => Some(idempotency::digest(digest)?),
@@ -336,9 +324,9 @@ mod tests {
         }
     }
 
-    /// A receiver takes an event for a day, and could verify it for an hour.
+    /// A receiver accepts an event for a day, but could verify it for an hour only.
     #[test]
-    fn a_retired_key_is_published_until_nothing_that_it_signed_is_taken_any_more() {
+    fn retired_key_is_published_until_its_last_signature_expires() {
         for (algorithm, secs) in
             [(SigningAlgorithm::Es256, 3_600 + 5), (SigningAlgorithm::Rs256, 24 * 3_600 + 5)]
         {
@@ -353,9 +341,9 @@ mod tests {
         }
     }
 
-    /// By tainting one key after the other somebody would fill the log's places for a day.
+    /// Tainting one key after the other would otherwise exhaust the limit of keys for a day.
     #[test]
-    fn a_tainted_key_takes_no_place_longer_whatever_it_signed() {
+    fn tainted_key_is_deleted_after_the_time_of_a_token_key() {
         for algorithm in SigningAlgorithm::ALL {
             let facts = SigningKeyFacts { tainted_at: Some(ENDED), ..retired(algorithm) };
             let forgotten = ENDED.plus(Duration::from_secs(3_600 + 5));

@@ -1,8 +1,8 @@
-//! Rows that lie next to each other in a table, packed into as few bytes as can be read fast.
+//! Packed rows: adjacent rows of a table in few bytes that can be read fast.
 //!
-//! A leaf is `[crc32c of the rest: 4, big endian][length of its rows: 4, big endian][its rows]`. Its rows are
-//! `[length of the key][length of the row][key][row]`, in the order of keys. What is packed never leaves
-//! memory, so the format may change.
+//! Format: `[crc32c of the rest: 4, big endian][length of the rows: 4, big endian][rows]`; each row is
+//! `[length of the key][length of the row][key][row]`, in key order. Packed rows exist in memory only, so the format
+//! may change.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,26 +13,26 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::cluster::Corrupt;
 
-/// Of zstd: rows that differ in little are found to be alike at any level, and this one is read fastest.
+/// zstd finds near-duplicate rows at any level; this one decompresses fastest.
 const COMPRESSION_LEVEL: i32 = -1;
 const HEADER_BYTES: usize = 8;
 
 thread_local! {
-    /// A thread that reads is not to make one for each leaf, nor to wait for another's.
+    /// One per thread, so that a read neither creates one nor waits for another thread.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// How the rows of a table are packed.
+/// Packing of the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// As they are: for rows that have nothing in common.
+    /// Uncompressed, for rows that have nothing in common.
     Plain,
-    /// With zstd, all rows of a leaf together.
+    /// Compressed together with zstd.
     Compressed,
 }
 
 impl Packing {
-    /// Bytes of rows beyond which a leaf is split: more take longer to read, fewer have less in common.
+    /// Bytes of rows beyond which packed rows are split: more take longer to read, fewer compress less.
     #[must_use]
     pub const fn full(self) -> usize {
         match self {
@@ -42,23 +42,20 @@ impl Packing {
     }
 }
 
-/// A packed leaf. It never changes: whoever reads it holds up nobody.
+/// Immutable packed rows: reads do not block writes.
 #[derive(Clone)]
 pub struct Leaf(Arc<[u8]>);
 
 impl Leaf {
-    /// Bytes of it.
+    /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
 
-    /// Its rows, for [`rows`].
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was packed.
+    /// The rows, for [`rows`].
     pub fn unpack(&self, packing: Packing) -> Result<Cow<'_, [u8]>, Corrupt> {
-        let damaged = || Corrupt::row("rows in memory are damaged");
+        let damaged = || Corrupt::row("rows in memory are corrupt");
         let (checksum, rest) = self.0.split_first_chunk().ok_or_else(damaged)?;
         if u32::from_be_bytes(*checksum) != crc32c::crc32c(rest) {
             return Err(damaged());
@@ -83,7 +80,7 @@ fn decompressed(packed: &[u8], length: usize) -> io::Result<Vec<u8>> {
     })
 }
 
-/// Packs leaves.
+/// Packs rows.
 #[derive(Default)]
 pub struct Packer {
     compressor: Option<Compressor<'static>>,
@@ -91,10 +88,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// A leaf of `rows`, which [`frame`] has made.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if they cannot be packed.
+    /// Packs `rows`, which [`frame`] has written.
     pub fn pack(&mut self, packing: Packing, rows: &[u8]) -> Result<Leaf, Corrupt> {
         let unpacked = |error: &dyn std::fmt::Display| {
             Corrupt::row(format_args!("pack {} bytes of rows in memory: {error}", rows.len()))
@@ -125,12 +119,12 @@ impl Packer {
     }
 }
 
-/// Adds a row to those of a leaf.
+/// Appends a row to `rows`.
 pub fn frame(rows: &mut Vec<u8>, key: &[u8], row: &[u8]) {
     for length in [key.len(), row.len()] {
         let mut bytes = [0; 10];
         let mut left = &mut bytes[..];
-        // Ten bytes are enough for any length.
+        // Ten bytes suffice for any length.
         let _ = prost::encode_length_delimiter(length, &mut left);
         let unused = left.len();
         rows.extend_from_slice(&bytes[..bytes.len() - unused]);
@@ -139,17 +133,17 @@ pub fn frame(rows: &mut Vec<u8>, key: &[u8], row: &[u8]) {
     rows.extend_from_slice(row);
 }
 
-/// The rows of a leaf, in the order of keys, each with its key.
+/// The rows with their keys, in key order.
 #[must_use]
 pub fn rows(unpacked: &[u8]) -> Rows<'_> {
     Rows(unpacked)
 }
 
-/// What [`rows`] answers.
+/// Iterator of [`rows`].
 pub struct Rows<'r>(&'r [u8]);
 
 impl Rows<'_> {
-    /// Bytes of the rows that are still to come.
+    /// Bytes of the remaining rows.
     #[must_use]
     pub fn left(&self) -> usize {
         self.0.len()
@@ -165,7 +159,7 @@ impl<'r> Iterator for Rows<'r> {
         }
         let row = split_row(self.0);
         self.0 = row.map_or(&[], |(_, _, rest)| rest);
-        Some(row.map(|(key, row, _)| (key, row)).ok_or_else(|| Corrupt::row("rows in memory are damaged")))
+        Some(row.map(|(key, row, _)| (key, row)).ok_or_else(|| Corrupt::row("rows in memory are corrupt")))
     }
 }
 
@@ -177,11 +171,8 @@ fn split_row(mut framed: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((key, row, rest))
 }
 
-/// `rows` in parts of at most five eighths of `full`, if they are more than that: what comes next goes to
-/// either part. A row that is larger is a part by itself.
-///
-/// # Errors
-/// [`Corrupt`] if they are not what [`frame`] has made.
+/// Splits `rows` into parts of at most five eighths of `full` if they exceed `full`, so that later rows fit into any
+/// part. A larger row is a part by itself.
 pub fn parts(framed: &[u8], full: usize) -> Result<Vec<&[u8]>, Corrupt> {
     if framed.len() <= full {
         return Ok(if framed.is_empty() { Vec::new() } else { vec![framed] });
@@ -211,13 +202,13 @@ mod tests {
     const PACKINGS: [Packing; 2] = [Packing::Plain, Packing::Compressed];
 
     impl Leaf {
-        /// One whose checksum fits whatever it holds.
+        /// Packed rows with a valid checksum and arbitrary content.
         fn sealed(length: u32, packed: &[u8]) -> Self {
             let rest = [&length.to_be_bytes()[..], packed].concat();
             Self([&crc32c::crc32c(&rest).to_be_bytes()[..], &rest].concat().into())
         }
 
-        /// The same with one bit turned.
+        /// A copy with one flipped bit.
         pub fn damaged(&self, bit: usize) -> Self {
             let mut bytes = self.0.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -233,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_packed_unpacks_to_the_same_rows(
+        fn packed_rows_unpack_unchanged(
             table in btree_map(vec(any::<u8>(), 0..300), vec(any::<u8>(), 0..600), 0..20),
         ) {
             let bytes = framed(&table);
@@ -247,7 +238,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_have_every_row_in_order_and_are_small_or_one_row(
+        fn parts_have_all_rows_and_are_small_or_one_row(
             table in btree_map(vec(any::<u8>(), 1..9), (0usize..900).prop_map(|length| vec![7; length]), 1..60),
         ) {
             let (full, bytes) = (800, framed(&table));
@@ -261,7 +252,7 @@ mod tests {
         }
 
         #[test]
-        fn what_nobody_framed_or_packed_is_corrupt_or_read_and_never_a_panic(
+        fn arbitrary_bytes_never_panic(
             bytes in vec(any::<u8>(), 0..60),
             length in any::<u32>(),
         ) {
@@ -270,14 +261,14 @@ mod tests {
             }
             let _ = parts(&bytes, 8);
             for packing in PACKINGS {
-                // The length is small or it would be allocated.
+                // A small length, because it is allocated.
                 let _ = Leaf::sealed(length % 4096, &bytes).unpack(packing).map(|rows| rows.len());
             }
         }
     }
 
     #[test]
-    fn a_leaf_with_any_one_bit_turned_or_cut_anywhere_is_corrupt() {
+    fn flipped_bit_or_truncation_is_corrupt() {
         let bytes =
             framed([(&b"key".to_vec(), &b"a row".repeat(9)), (&b"key two".to_vec(), &b"a row".repeat(8))]);
         for packing in PACKINGS {
@@ -296,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_is_not_as_long_as_it_says_is_corrupt() {
+    fn wrong_length_is_corrupt() {
         let bytes = framed([(&b"key".to_vec(), &b"a row".repeat(9))]);
         let mut packed = Vec::with_capacity(1024);
         Compressor::new(1).expect("made").compress_to_buffer(&bytes, &mut packed).expect("compresses");
@@ -310,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_alike_take_a_fifth_of_their_bytes() {
+    fn similar_rows_compress_to_a_fifth() {
         let table: Vec<(Vec<u8>, Vec<u8>)> = (0..14u64)
             .map(|number| {
                 let id = format!("tool-{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,8 +1,7 @@
-//! A table in memory, in the order of keys and bounded in bytes.
+//! Packed table: a table in memory, in key order and bounded in bytes.
 //!
-//! The space of keys is divided into spans. Of each span either every row is here, packed into one
-//! [`Leaf`], or it is not known what there is: then the database is to be asked. So a row is never taken
-//! for absent because there was no room for it.
+//! The key space is divided into spans. Of a span, either all rows are in memory, packed, or the span is evicted and
+//! the database has to be read. So a row is never reported absent because it did not fit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,37 +12,37 @@ use super::packed_rows;
 use super::packed_rows::{Leaf, Packer, Packing};
 use crate::cluster::Corrupt;
 
-/// What a span takes beside its key and its leaf: its place in a node of the map, which is half to two
-/// thirds full, and that node's in the next.
+/// Overhead of a span beside its key and its rows: its slot in a B-tree node, which is half to two thirds full, and the
+/// slot of that node in its parent.
 const SPAN_BYTES: usize = 72;
-/// What stands before the bytes of a leaf: who shares them.
+/// Header of an `Arc`: its reference counts.
 const SHARED_BYTES: usize = 16;
 
-/// Where a row is.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Here, if it is anywhere.
+    /// The row, or `None` if there is none.
     Here(Option<Vec<u8>>),
-    /// That is not known here.
+    /// The span is evicted.
     Elsewhere,
 }
 
 #[derive(Clone)]
 enum Span {
-    /// All of its rows; at least one.
+    /// All of its rows, at least one.
     Here(Leaf),
-    /// What there is must be asked elsewhere.
+    /// Evicted: only the database has the rows.
     Elsewhere,
 }
 
-/// Spans by the key that each begins with. There is no row before the first.
+/// Spans by their first key. There is no row before the first span.
 #[derive(Default)]
 struct Spans {
     by_first: BTreeMap<Box<[u8]>, Span>,
     bytes: usize,
 }
 
-/// A table, or as much of it as there is room for. One thread writes, any number read.
+/// A table, or as much of it as fits. One thread writes, any number reads.
 pub struct Leaves {
     packing: Packing,
     bytes_max: usize,
@@ -51,11 +50,11 @@ pub struct Leaves {
     packer: Mutex<Packer>,
 }
 
-/// A span as it was when it was looked at.
+/// A span at the time of a read.
 pub struct Reading {
     packing: Packing,
     span: Option<Span>,
-    /// Where the next span began; `None` if it was the last.
+    /// First key of the next span; `None` if there was none.
     pub end: Option<Box<[u8]>>,
 }
 
@@ -66,22 +65,18 @@ impl fmt::Debug for Leaves {
 }
 
 impl Leaves {
-    /// Of a table without rows, that may take up to `bytes_max` bytes of memory.
+    /// An empty table of up to `bytes_max` bytes of memory.
     #[must_use]
     pub fn new(packing: Packing, bytes_max: usize) -> Self {
         Self { packing, bytes_max, spans: RwLock::default(), packer: Mutex::default() }
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory in use, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.read().bytes
     }
 
-    /// The row under `key`.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the leaf is not what was packed.
     pub fn get(&self, key: &[u8]) -> Result<Found, Corrupt> {
         let span = self.read().covering(key).map(|(_, span)| span.clone());
         let leaf = match span {
@@ -98,7 +93,7 @@ impl Leaves {
         Ok(Found::Here(None))
     }
 
-    /// The span that `key` lies in.
+    /// The span of `key`.
     #[must_use]
     pub fn reading(&self, key: &[u8]) -> Reading {
         let spans = self.read();
@@ -106,23 +101,15 @@ impl Leaves {
         Reading { packing: self.packing, span, end: spans.behind(key).map(|(first, _)| first.into()) }
     }
 
-    /// Writes a row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the leaf is not what was packed.
     pub fn put(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
         self.change(key, Some(row))
     }
 
-    /// Removes a row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the leaf is not what was packed.
     pub fn remove(&self, key: &[u8]) -> Result<(), Corrupt> {
         self.change(key, None)
     }
 
-    /// Packs the leaf anew that `key` lies in. Where that leaves no room, its span is given up.
+    /// Repacks the rows of the span of `key`. If they no longer fit, the span is evicted.
     fn change(&self, key: &[u8], row: Option<&[u8]>) -> Result<(), Corrupt> {
         let mut packer = self.packer.lock().unwrap_or_else(PoisonError::into_inner);
         let covering =
@@ -154,24 +141,21 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives everything up.
+    /// Evicts everything.
     pub fn forget(&self) {
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
         *spans = Spans::default();
         spans.give_up(Box::default(), self.bytes_max);
     }
 
-    /// Becomes what was filled.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the last rows cannot be packed.
+    /// Replaces the content.
     pub fn replace(&self, mut filling: Filling) -> Result<(), Corrupt> {
         filling.pack()?;
         *self.spans.write().unwrap_or_else(PoisonError::into_inner) = filling.spans;
         Ok(())
     }
 
-    /// Begins to fill one like it, from a table's rows in their order.
+    /// A builder for a table of the same kind, fed in key order.
     #[must_use]
     pub fn filling(&self) -> Filling {
         Filling {
@@ -191,11 +175,8 @@ impl Leaves {
 }
 
 impl Reading {
-    /// Visits the rows from `from` on, in order, until `visit` answers false. Answers what `visit` did last,
-    /// or true; `None` if the rows are to be asked for elsewhere.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the leaf is not what was packed.
+    /// Visits the rows from `from` on, in order, until `visit` returns false. Returns the last result of `visit`, or true;
+    /// `None` if the span is evicted.
     pub fn visit(
         &self,
         from: &[u8],
@@ -216,7 +197,7 @@ impl Reading {
     }
 }
 
-/// A table that is filled in the order of its keys.
+/// A table that is built in key order.
 pub struct Filling {
     packing: Packing,
     bytes_max: usize,
@@ -228,15 +209,12 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// One more row, behind all others. Beyond the room there is it is left to the database.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if rows cannot be packed.
+    /// Appends a row after all others. Rows that do not fit are evicted.
     pub fn push(&mut self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
         if self.is_full {
             return Ok(());
         }
-        // What is written next has room in it.
+        // Leaves capacity for later writes.
         let full = self.packing.full() / 4 * 3;
         if !self.rows.is_empty() && self.rows.len() + key.len() + row.len() > full {
             self.pack()?;
@@ -281,14 +259,14 @@ impl Spans {
         self.by_first.insert(first, span);
     }
 
-    /// What it covered is covered by the span before it, or has no rows.
+    /// Removes a span. Its keys then belong to the span before it, or have no rows.
     fn remove(&mut self, first: &[u8]) {
         if let Some((first, span)) = self.by_first.remove_entry(first) {
             self.bytes -= bytes_of(&first, &span);
         }
     }
 
-    /// Makes one of two spans that are given up, if nothing is between them any more at `key`.
+    /// Joins two evicted spans that are adjacent at `key`.
     fn join(&mut self, key: &[u8]) {
         if matches!(self.covering(key), Some((_, Span::Elsewhere)))
             && let Some((next, Span::Elsewhere)) = self.behind(key)
@@ -298,8 +276,8 @@ impl Spans {
         }
     }
 
-    /// Gives up what begins with `first`: one span with what is given up beside it, and with more of what is
-    /// here if there is not even room for that.
+    /// Evicts the span that begins with `first`, joined with adjacent evicted ones; evicts further spans if even that does
+    /// not fit.
     fn give_up(&mut self, first: Box<[u8]>, bytes_max: usize) {
         let first = match self.covering(&first) {
             Some((before, Span::Elsewhere)) => before.into(),
@@ -319,15 +297,15 @@ impl Spans {
                 let before = before.into();
                 return self.give_up(before, bytes_max);
             }
-            // However little room there is, it is not said that there are no rows.
+            // Even without capacity, the rows must not be reported absent.
             self.insert(first, Span::Elsewhere);
         }
     }
 }
 
-/// The rows of a leaf with one put, or removed.
+/// The rows with one put or removed.
 fn changed(rows: &[u8], key: &[u8], row: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
-    // Where the row is, or belongs.
+    // Position of the row.
     let (mut begin, mut end) = (rows.len(), rows.len());
     let mut reading = packed_rows::rows(rows);
     loop {
@@ -354,11 +332,11 @@ fn changed(rows: &[u8], key: &[u8], row: Option<&[u8]>) -> Result<Vec<u8>, Corru
 fn first_key(rows: &[u8]) -> Result<Box<[u8]>, Corrupt> {
     match packed_rows::rows(rows).next() {
         Some(row) => Ok(row?.0.into()),
-        None => Err(Corrupt::row("a leaf in memory has no rows")),
+        None => Err(Corrupt::row("packed rows in memory are empty")),
     }
 }
 
-/// Bytes of memory that a span takes.
+/// Memory used by a span, in bytes.
 fn bytes_of(first: &[u8], span: &Span) -> usize {
     let leaf = match span {
         Span::Here(leaf) => allocated(leaf.bytes() + SHARED_BYTES),
@@ -367,7 +345,7 @@ fn bytes_of(first: &[u8], span: &Span) -> usize {
     SPAN_BYTES + allocated(first.len()) + leaf
 }
 
-/// What the allocator gives for so many bytes: jemalloc has four sizes from one power of two to the next.
+/// Size class of an allocation: jemalloc has four between powers of two.
 fn allocated(bytes: usize) -> usize {
     match bytes {
         0 => 0,
@@ -383,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// Something that does not compress, and is another for each seed.
+    /// Incompressible bytes, different for each seed.
     pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
         let mut state = seed;
         let mut next = || {
@@ -397,12 +375,12 @@ mod tests {
     enum Step {
         Put(Vec<u8>, Vec<u8>),
         Remove(Vec<u8>),
-        /// As at a start, or when a snapshot is installed.
+        /// As at start, or when a snapshot is installed.
         Rebuild,
     }
 
     fn keys() -> impl Strategy<Value = Vec<u8>> {
-        // Few enough to meet, and some that begin others.
+        // Few enough to collide, and some that are prefixes of others.
         (0u8..40, 0usize..3).prop_map(|(letter, length)| [&b"id"[..length], &[letter]].concat())
     }
 
@@ -422,7 +400,7 @@ mod tests {
     }
 
     impl Leaves {
-        /// What is here, and whether it is everything.
+        /// The rows in memory, and whether they are complete.
         fn rows(&self) -> (BTreeMap<Vec<u8>, Vec<u8>>, bool) {
             let (mut rows, mut is_all) = (BTreeMap::<Vec<u8>, Vec<u8>>::new(), true);
             let mut from = Some(Box::<[u8]>::default());
@@ -447,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_map_whatever_is_written_and_however_little_room_there_is(
+        fn table_agrees_with_a_map_for_any_writes_and_capacity(
             steps in steps(),
             bytes_max in prop_oneof![Just(200usize), Just(8_000), Just(40_000), Just(usize::MAX / 2)],
             packing in prop_oneof![Just(Packing::Plain), Just(Packing::Compressed)],
@@ -487,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_its_bytes_rows_are_elsewhere_and_never_absent() {
+    fn rows_over_the_capacity_are_evicted_and_never_absent() {
         for is_filled_in_order in [true, false] {
             let leaves = Leaves::new(Packing::Compressed, 64 * 1024);
             let model: BTreeMap<Vec<u8>, Vec<u8>> =
@@ -508,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_takes_no_room_is_left_elsewhere_and_the_others_stay() {
+    fn row_over_the_capacity_is_evicted_and_others_stay() {
         let leaves = Leaves::new(Packing::Plain, 16 * 1024);
         (0..100u8).for_each(|key| leaves.put(&[key], &[key; 40]).expect("puts"));
         leaves.put(&[50, 1], &noise(1, 16 * 1024)).expect("puts");
@@ -519,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_leaves_no_memory_behind() {
+    fn removed_rows_use_no_memory() {
         let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
         let keys: Vec<Vec<u8>> = (0..500u64).map(|number| noise(number, 9)).collect();
         for key in &keys {
@@ -536,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_leaf_is_corrupt_for_whoever_reads_or_writes_it() {
+    fn corrupt_rows_fail_reads_and_writes() {
         let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
         leaves.put(b"a", &b"row".repeat(99)).expect("puts");
         let mut spans = leaves.spans.write().expect("lock");
@@ -554,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_bytes_are_counted_as_the_allocator_gives() {
+    fn bytes_are_counted_by_size_class() {
         for (bytes, given) in [(1, 16), (16, 16), (17, 32), (128, 128), (129, 160), (160, 160), (161, 192)] {
             assert_eq!(allocated(bytes), given, "{bytes}");
         }

@@ -1,48 +1,39 @@
-//! How many tools, agents and streams each caller has in the cluster, so that none of them fills it alone.
+//! Quota counters: tools, agents and streams per caller, so that no caller fills the cluster alone.
 //!
-//! One small row per caller that has any; a row of none is not there.
+//! One small row per owner with a count above zero.
 
 use super::{OWNED, Tables, eight_bytes};
 use crate::cluster::Corrupt;
 use crate::token::lineage::canonical_name;
 
-/// What is counted.
+/// Kind of the counted rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owned {
     /// Tools that the caller registered.
     Tools,
-    /// Agents that the caller had issued.
+    /// Agents that the caller issued.
     Agents,
     /// Streams that the caller created.
     Streams,
-    /// Of a trust domain: subjects, agents of ours left out, that have encryption keys.
+    /// Subjects of a trust domain, without agents, that have encryption keys.
     KeySubjects,
 }
 
 impl Owned {
-    /// How many there are of `caller`; empty for nobody, whose are counted alike.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// The count of `caller`; anonymous callers, with an empty name, share one.
     pub fn of(self, tables: &Tables<'_>, caller: &str) -> Result<u64, Corrupt> {
         let row = tables.row(OWNED, &self.key(caller))?;
         row.map_or(Ok(0), |row| eight_bytes(OWNED.as_bytes(), row))
     }
 
-    /// One more.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Increments the count.
     pub fn add(self, tables: &mut Tables<'_>, caller: &str) -> Result<(), Corrupt> {
         let count = self.of(tables, caller)?.saturating_add(1);
         tables.put(OWNED, &self.key(caller), count.to_be_bytes().to_vec());
         Ok(())
     }
 
-    /// One less.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Decrements the count.
     pub fn remove(self, tables: &mut Tables<'_>, caller: &str) -> Result<(), Corrupt> {
         match self.of(tables, caller)? {
             0 => {}
@@ -52,7 +43,7 @@ impl Owned {
         Ok(())
     }
 
-    /// The row of `caller`, under whichever of its names.
+    /// Key of the row of `caller`, by its canonical name.
     #[must_use]
     pub fn key(self, caller: &str) -> Vec<u8> {
         let what: &[u8] = match self {

@@ -1,8 +1,7 @@
-//! The rows that requests read most and that are too many for the database's cache, in memory: tools, and
-//! the heads of their audit trails. Fed by what is applied, rebuilt at start.
+//! Row cache: hot tables in memory that exceed the database's cache: tools, and heads of their hash chains. Fed by
+//! applied entries, rebuilt at start.
 //!
-//! Rows are written by callers, so it is bytes that are bounded, not rows. What does not fit is read from
-//! the database.
+//! Callers write these rows, so the bound is in bytes, not in rows. Rows that do not fit are read from the database.
 
 use super::packed_rows::Packing;
 use super::packed_table::{Found, Leaves};
@@ -10,7 +9,7 @@ use super::{AUDIT_HEAD, TOOL};
 use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
 
-/// Tables that are in memory, as far as there is room.
+/// Tables in memory, as far as they fit.
 #[derive(Debug)]
 pub struct Resident {
     tools: Leaves,
@@ -36,10 +35,7 @@ impl Resident {
         }
     }
 
-    /// Takes up what was written.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if what is in memory is damaged.
+    /// Updates the tables with a write.
     pub fn project(&self, write: &Write) -> Result<(), Corrupt> {
         match write {
             Write::Put { table, key, value } => {
@@ -55,13 +51,10 @@ impl Resident {
         }
     }
 
-    /// Takes everything up anew. Every row is read, also of what has no room.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Rebuilds the tables. Every row is read, also of spans that do not fit.
     pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         for (table, leaves) in [(TOOL, &self.tools), (AUDIT_HEAD, &self.audit_heads)] {
-            // There is not room for both, the old and the new.
+            // The old and the new table do not both fit.
             leaves.forget();
             let mut filling = leaves.filling();
             let mut outcome = Ok(());
@@ -75,14 +68,14 @@ impl Resident {
         Ok(())
     }
 
-    /// Reads from memory what is there, and the rest from `below`.
+    /// A view that reads from memory where possible, and otherwise from `below`.
     #[must_use]
     pub fn over<'r>(&'r self, below: &'r dyn View) -> Over<'r> {
         Over { resident: self, below }
     }
 }
 
-/// What [`Resident::over`] answers.
+/// View of [`Resident::over`].
 pub struct Over<'r> {
     resident: &'r Resident,
     below: &'r dyn View,
@@ -155,7 +148,7 @@ mod tests {
         }
     }
 
-    /// A database that nobody should have to ask for what is in memory.
+    /// A database that fails on any read.
     struct Unasked;
 
     impl View for Unasked {
@@ -173,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The rows from `from` on, at most `limit`.
+    /// At most `limit` rows from `from` on.
     fn scanned(view: &dyn View, table: &str, from: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut rows = Vec::new();
         view.scan(table, from, &mut |key, row| {
@@ -210,9 +203,9 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Apply(Vec<(String, Option<usize>)>),
-        /// A new process over the same rows.
+        /// A new process on the same rows.
         Restart,
-        /// A snapshot of another node, with these tools.
+        /// Installation of a snapshot with these tools.
         Install(Vec<(String, usize)>),
     }
 
@@ -233,7 +226,7 @@ mod tests {
         (0..length).map(|at| char::from(b'a' + u8::try_from(at * at * 7 % 23).unwrap_or(0))).collect()
     }
 
-    /// What one entry has changed of the tools.
+    /// Changes of the tools by one entry.
     fn changes(before: &Rows, after: &Rows) -> Vec<Write> {
         let tools =
             |rows: &Rows| scanned(rows, TOOL, b"", usize::MAX).into_iter().collect::<BTreeMap<_, _>>();
@@ -247,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn readers_find_what_is_in_the_database_after_any_writes_restarts_and_snapshots(
+        fn cache_equals_the_database_after_any_steps(
             steps in steps(),
             absent in vec(ids(), 9),
         ) {
@@ -298,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_not_asked_of_the_database_nor_is_what_is_not_there() {
+    fn cached_tables_are_not_read_from_the_database() {
         let mut bench = Bench::default();
         bench.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
         let head = Write::Put { table: AUDIT_HEAD, key: vec![1; 24], value: vec![2; 32] };
@@ -312,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_removed_is_asked_of_the_database() {
+    fn deleted_range_is_read_from_the_database() {
         let resident = Resident::default();
         resident.project(&Write::Put { table: TOOL, key: vec![1], value: vec![1] }).expect("projects");
         let range = Write::DeleteRange { table: TOOL, from: vec![0], to: vec![9] };
@@ -321,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_row_is_found_at_the_start_also_where_there_is_no_room_for_it() {
+    fn rebuild_finds_corrupt_rows_beyond_the_capacity() {
         struct Damaged;
         impl View for Damaged {
             fn get(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {

@@ -1,4 +1,4 @@
-//! What is appended with its cause, and what is dropped.
+//! Tests of the outbox: events are appended with their cause, and dropped.
 
 use std::time::Duration;
 
@@ -23,34 +23,34 @@ const DONE: Reply = Reply::Done { changed: true };
 const AGAIN: Reply = Reply::Done { changed: false };
 
 impl Bench {
-    /// With one stream.
+    /// A harness with one stream.
     pub fn with_stream() -> Self {
         let mut bench = Self::default();
         assert!(matches!(bench.one(START, create_stream("s", "alice")), Reply::Stream(_)));
         bench
     }
 
-    /// What waits from `from` on.
+    /// Outbox events from `from` on.
     pub fn waiting_from(&self, from: EventId) -> Vec<OutboxEvent> {
-        let mut waiting = Vec::new();
+        let mut events = Vec::new();
         read(&self.rows, from, &mut |event| {
-            waiting.push(event);
+            events.push(event);
             true
         })
         .expect("reads");
-        waiting
+        events
     }
 
-    /// Whom all that waits is about.
+    /// Subjects of all outbox events.
     pub fn waiting(&self) -> Vec<String> {
-        self.waiting_from(EventId::default()).iter().map(|waiting| waiting.event.subject()).collect()
+        self.waiting_from(EventId::default()).iter().map(|event| event.event.subject()).collect()
     }
 
     fn outbox(&self) -> Span {
         Span::at(&self.rows, SPAN).expect("reads")
     }
 
-    /// As if all that waits took so much.
+    /// Sets the total size of the events.
     fn set_bytes(&mut self, bytes: u64) {
         let rows = Rows::default();
         let mut tables = Tables::new(&rows);
@@ -64,7 +64,7 @@ fn id(index: u64, number: u32) -> EventId {
     EventId { index, number }
 }
 
-/// What a row with an event about a subject of one letter takes.
+/// Size of a row with an event about a subject of one letter.
 fn weight() -> u64 {
     let row = OutboxRow {
         event: Some(about("x")),
@@ -76,7 +76,7 @@ fn weight() -> u64 {
 }
 
 #[test]
-fn an_event_is_appended_in_the_entry_of_its_cause_and_only_if_that_stands() {
+fn event_is_appended_in_the_entry_of_its_applied_cause() {
     let mut bench = Bench::with_stream();
     assert_eq!(bench.one(START, signal("1", &["a", "b"])), DONE);
     assert_eq!(bench.waiting(), ["a", "b"]);
@@ -92,7 +92,7 @@ fn an_event_is_appended_in_the_entry_of_its_cause_and_only_if_that_stands() {
 }
 
 #[test]
-fn what_an_operator_and_an_issuer_revoke_is_appended_once() {
+fn event_of_a_revocation_is_appended_once() {
     let mut bench = Bench::with_stream();
     let revoke = |kind: &str, must_be_agent: bool| {
         let fact = match kind {
@@ -125,23 +125,23 @@ fn what_an_operator_and_an_issuer_revoke_is_appended_once() {
 }
 
 #[test]
-fn without_a_stream_nothing_is_appended_and_the_live_feed_tells_it_all_the_same() {
+fn event_without_streams_is_in_the_feed_only() {
     let mut bench = Bench::default();
     bench.one(START, signal("1", &["a"]));
     assert!(bench.waiting().is_empty());
-    let told = |bench: &Bench| bench.feed_kinds().iter().filter(|kind| *kind == "caep").count();
-    assert_eq!(told(&bench), 1);
-    // Not even within one entry is it appended for a stream that comes behind it.
+    let in_feed = |bench: &Bench| bench.feed_kinds().iter().filter(|kind| *kind == "caep").count();
+    assert_eq!(in_feed(&bench), 1);
+    // Nor is it appended for a stream that a later command of the same entry creates.
     bench.apply(START, vec![signal("2", &["b"]), create_stream("s", "alice"), signal("3", &["c"])]);
-    assert_eq!((bench.waiting(), told(&bench)), (vec!["c".to_owned()], 3));
+    assert_eq!((bench.waiting(), in_feed(&bench)), (vec!["c".to_owned()], 3));
     bench.apply(START, vec![delete_stream("s"), signal("4", &["d"])]);
-    assert_eq!((bench.waiting(), told(&bench)), (vec!["c".to_owned()], 4));
+    assert_eq!((bench.waiting(), in_feed(&bench)), (vec!["c".to_owned()], 4));
 }
 
 #[test]
-fn ids_grow_within_an_entry_and_across_entries_and_are_those_of_the_feed() {
+fn outbox_ids_increase_and_equal_those_of_the_feed() {
     let mut bench = Bench::with_stream();
-    // A signal is told first, under an id of its own.
+    // The feed event of the signal itself has the first id.
     bench.apply(START, vec![signal("1", &["a", "b"]), signal("2", &["c"])]);
     bench.apply(START, vec![signal("3", &["d"])]);
     let ids: Vec<EventId> = bench.waiting_from(EventId::default()).iter().map(|waiting| waiting.id).collect();
@@ -154,7 +154,7 @@ fn ids_grow_within_an_entry_and_across_entries_and_are_those_of_the_feed() {
 }
 
 #[test]
-fn the_same_log_gives_the_same_rows_and_a_restart_the_same_memory() {
+fn same_log_yields_the_same_rows_and_index() {
     let log = |bench: &mut Bench| {
         bench.apply(START, vec![create_stream("s", "alice"), signal("1", &["a", "b"])]);
         bench.apply(START.plus(SECOND), vec![signal("2", &["c"]), create_stream("t", "bob")]);
@@ -166,14 +166,14 @@ fn the_same_log_gives_the_same_rows_and_a_restart_the_same_memory() {
     let restarted = Replicated::default();
     let end = restarted.outbox_end();
     restarted.rebuild(&one.rows).expect("rebuilds");
-    assert!(end.has_changed().expect("open"), "whoever waits looks again");
+    assert!(end.has_changed().expect("open"), "watchers are notified");
     assert_eq!(*restarted.outbox_end().borrow(), *one.machine.outbox_end().borrow());
     assert_eq!(*restarted.feed_end().borrow(), *one.machine.feed_end().borrow());
     assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", one.machine.index()));
 }
 
 #[test]
-fn whoever_waits_is_woken_by_an_event_and_by_nothing_else() {
+fn outbox_end_changes_only_with_a_new_event() {
     let mut bench = Bench::with_stream();
     let end = bench.machine.outbox_end();
     bench.one(START, Command::PutPolicy(PutPolicy { digest: "p".to_owned(), ..PutPolicy::default() }));
@@ -183,7 +183,7 @@ fn whoever_waits_is_woken_by_an_event_and_by_nothing_else() {
 }
 
 #[test]
-fn events_are_kept_as_long_as_was_promised_and_then_dropped() {
+fn events_are_dropped_after_their_retention() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
     let kept = START.plus(limits::EVENTS_KEPT);
@@ -197,15 +197,15 @@ fn events_are_kept_as_long_as_was_promised_and_then_dropped() {
 }
 
 #[test]
-fn a_clock_that_is_set_does_not_decide_how_long_events_are_kept() {
+fn wall_clock_does_not_change_the_retention_of_events() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
-    // Log time leaps by a week, and no time has passed.
+    // Log time leaps by a week, elapsed time does not advance.
     let ahead = START.plus(Duration::from_secs(7 * 24 * 3600));
     let stamp = Stamp { time: ahead, latest: ahead, passed: START };
     bench.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
     assert_eq!(bench.waiting(), ["a", "b"]);
-    // Time passes, and log time stands still.
+    // Elapsed time advances, log time does not.
     let passed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
     let stamp = Stamp { time: START, latest: START, passed };
     bench.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
@@ -213,7 +213,7 @@ fn a_clock_that_is_set_does_not_decide_how_long_events_are_kept() {
 }
 
 #[test]
-fn so_many_events_are_dropped_at_once_and_more_with_the_next() {
+fn dropped_events_are_bounded_per_event() {
     let at_once = limits::OUTBOX_DROPPED_AT_ONCE;
     let mut bench = Bench::with_stream();
     let many: Vec<String> = (0..3 * at_once).map(|number| format!("{number:02}")).collect();
@@ -228,7 +228,7 @@ fn so_many_events_are_dropped_at_once_and_more_with_the_next() {
 }
 
 #[test]
-fn what_is_old_is_dropped_also_when_nobody_listens_any_more() {
+fn old_events_are_dropped_without_streams_too() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
     bench.one(START, delete_stream("s"));
@@ -238,7 +238,7 @@ fn what_is_old_is_dropped_also_when_nobody_listens_any_more() {
 }
 
 #[test]
-fn beyond_so_many_bytes_the_oldest_events_are_dropped() {
+fn oldest_events_over_the_size_limit_are_dropped() {
     let mut bench = Bench::with_stream();
     for (jti, subject) in [("1", "a"), ("2", "b"), ("3", "c")] {
         bench.one(START, signal(jti, &[subject]));
@@ -248,12 +248,12 @@ fn beyond_so_many_bytes_the_oldest_events_are_dropped() {
     bench.one(START, signal("4", &["d"]));
     assert_eq!((bench.waiting().len(), bench.outbox().bytes), (4, limits::OUTBOX_BYTES_MAX), "at the limit");
     bench.one(START, signal("5", &["e"]));
-    assert_eq!(bench.waiting(), ["b", "c", "d", "e"], "as many as must");
+    assert_eq!(bench.waiting(), ["b", "c", "d", "e"], "as few as possible");
     assert_eq!(bench.outbox().bytes, limits::OUTBOX_BYTES_MAX);
 }
 
 #[test]
-fn a_large_event_makes_room_for_itself_and_the_table_never_grows_beyond() {
+fn large_event_drops_as_many_bytes_as_it_adds() {
     let mut bench = Bench::with_stream();
     let many: Vec<String> = (0..200).map(|number| format!("{number:03}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -262,12 +262,12 @@ fn a_large_event_makes_room_for_itself_and_the_table_never_grows_beyond() {
     let large = "x".repeat(limits::EVENT_SAID_BYTES_MAX);
     bench.one(START, signal("2", &[&large]));
     assert!(bench.outbox().bytes <= limits::OUTBOX_BYTES_MAX, "{}", bench.outbox().bytes);
-    assert!(bench.waiting().len() > 100, "and no more goes than must: {}", bench.waiting().len());
+    assert!(bench.waiting().len() > 100, "no more is dropped than necessary: {}", bench.waiting().len());
     assert_eq!(bench.waiting().last(), Some(&large));
 }
 
 #[test]
-fn nothing_of_its_own_entry_is_dropped_however_full_it_is() {
+fn entry_drops_none_of_its_own_events() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
     bench.set_bytes(2 * limits::OUTBOX_BYTES_MAX);
@@ -276,7 +276,7 @@ fn nothing_of_its_own_entry_is_dropped_however_full_it_is() {
 }
 
 #[test]
-fn a_flood_of_tools_pushes_no_event_out() {
+fn flood_of_tools_displaces_no_event() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
     let tool = |number: u64| {
@@ -288,12 +288,12 @@ fn a_flood_of_tools_pushes_no_event_out() {
     for from in (0..flood).step_by(512) {
         bench.apply(START, (from..from + 512).map(tool).collect());
     }
-    assert!(!bench.feed_kinds().iter().any(|kind| kind == "caep"), "the feed tells of tools only");
+    assert!(!bench.feed_kinds().iter().any(|kind| kind == "caep"), "the feed has tools only");
     assert_eq!(bench.waiting(), ["a"]);
 }
 
 #[test]
-fn a_damaged_event_stops_whoever_reads_it() {
+fn corrupt_event_is_an_error() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a"]));
     let sound = bench.rows.0.clone();
@@ -318,7 +318,7 @@ fn a_damaged_event_stops_whoever_reads_it() {
 }
 
 #[test]
-fn a_command_whose_event_is_no_object_stops_the_node() {
+fn event_without_an_object_is_corrupt() {
     let bench = Bench::with_stream();
     for broken in [
         command::SecurityEvent { sub_id: "\"a\"".to_owned(), ..about("a") },
@@ -329,7 +329,7 @@ fn a_command_whose_event_is_no_object_stops_the_node() {
         let batch = batch(Stamp::default(), vec![encode(Command::AcceptSignal(signal))]);
         assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err());
     }
-    // And not because of something else in it.
+    // The same command with a valid event is applied.
     let batch = batch(Stamp::default(), vec![encode(signal("1", &["a"]))]);
     assert!(bench.machine.apply(&bench.rows, &batch, 2).is_ok());
 }

@@ -1,4 +1,4 @@
-//! What a signal does to the state, and what it must not be able to do.
+//! Tests of the effects and limits of signals.
 
 use std::time::Duration;
 
@@ -68,26 +68,26 @@ fn allow(issuer: &str, more: u32) -> Command {
 }
 
 impl Bench {
-    /// Whether a credential of this subject is refused that was issued elsewhere just then.
+    /// Whether a credential of this subject, issued elsewhere at `iat`, is refused.
     fn refuses(&self, sub: &str, iat: Timestamp) -> bool {
         refuses(&self.machine, sub, iat)
     }
 
-    /// How many jumps of a counter the test need not make itself.
+    /// Sets a counter.
     fn set_number(&mut self, name: &[u8], number: u64) {
         self.rows.0.insert((META.to_owned(), name.to_owned()), number.to_be_bytes().to_vec());
     }
 }
 
 fn refuses(machine: &Replicated, sub: &str, iat: Timestamp) -> bool {
-    machine.revocations().covers(None, &[fact("somebody else").digest(), fact(sub).digest()], None, iat)
+    machine.revocations().covers(None, &[fact("other").digest(), fact(sub).digest()], None, iat)
 }
 
-/// Long after any watermark that a test sets: only a block refuses.
+/// Long after any watermark of a test: only a block covers it.
 const LATER: Timestamp = Timestamp::from_secs(1_800_100_000);
 
 #[test]
-fn a_signal_and_all_that_it_does_are_one_entry() {
+fn all_effects_of_a_signal_apply_in_one_entry() {
     let mut bench = Bench::default();
     let effects = vec![watermark("alice"), block("bob", "risk", START), watermark("carol")];
     assert_eq!(bench.one(START, signal(A, "1", effects)), DONE);
@@ -100,7 +100,7 @@ fn a_signal_and_all_that_it_does_are_one_entry() {
 }
 
 #[test]
-fn a_token_issued_on_what_the_log_was_before_the_entry_is_refused_and_one_after_it_is_not() {
+fn signal_covers_tokens_with_an_idx_before_its_entry() {
     let mut bench = Bench::default();
     let incarnation = Incarnation::from_bytes([7; 16]);
     bench.one(START, signal(A, "1", vec![]));
@@ -113,7 +113,7 @@ fn a_token_issued_on_what_the_log_was_before_the_entry_is_refused_and_one_after_
 }
 
 #[test]
-fn a_signal_counts_once_for_as_long_as_it_could_come_again() {
+fn duplicate_signal_is_ignored_during_its_retention() {
     let mut bench = Bench::default();
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
     let rows = bench.rows.0.clone();
@@ -127,18 +127,18 @@ fn a_signal_counts_once_for_as_long_as_it_could_come_again() {
     assert_eq!(bench.one(START, signal(B, "1", vec![watermark("erin")])), DONE, "another issuer's own");
     assert!(bench.refuses("erin", START));
     let long_after = START.plus(limits::SIGNAL_RETENTION).plus(Duration::from_secs(7 * 3600));
-    assert_eq!(bench.one(long_after, signal(A, "1", vec![])), DONE, "and is then forgotten");
+    assert_eq!(bench.one(long_after, signal(A, "1", vec![])), DONE, "then the row is deleted");
 }
 
 #[test]
-fn two_of_the_same_in_one_entry_count_once() {
+fn duplicate_signal_in_one_entry_is_ignored() {
     let mut bench = Bench::default();
     let both = vec![signal(A, "1", vec![watermark("alice")]), signal(A, "1", vec![watermark("alice")])];
     assert_eq!(bench.apply(START, both), [DONE, AGAIN]);
 }
 
 #[test]
-fn only_the_same_issuer_and_family_lift_a_block() {
+fn block_is_lifted_by_the_same_issuer_and_family_only() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "1", vec![block("alice", "risk", START)]));
     let after = START.plus(MINUTE);
@@ -154,13 +154,13 @@ fn only_the_same_issuer_and_family_lift_a_block() {
 }
 
 #[test]
-fn of_block_and_lift_the_later_event_counts_in_whatever_order_they_come() {
+fn later_of_block_and_lift_counts_in_any_order() {
     let times = [START, START.plus(SECOND)];
     for (blocked, lifted, refused) in [
         (times[0], times[1], false),
         (times[1], times[0], true),
         (times[0], times[0], true),
-        // An ancient event time is as good as any.
+        // An ancient event time counts like any other.
         (Timestamp::from_secs(0), Timestamp::from_secs(-1), true),
         (Timestamp::from_millis(0), Timestamp::from_millis(0), true),
         (Timestamp::from_millis(-1), Timestamp::from_millis(0), false),
@@ -177,7 +177,7 @@ fn of_block_and_lift_the_later_event_counts_in_whatever_order_they_come() {
 }
 
 #[test]
-fn a_block_does_not_end_and_survives_a_restart() {
+fn block_never_expires_and_survives_a_restart() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "1", vec![block("alice", "risk", START), block("bob", "risk", START)]));
     bench.one(START, signal(A, "2", vec![lift("bob", "risk", START.plus(SECOND))]));
@@ -190,13 +190,13 @@ fn a_block_does_not_end_and_survives_a_restart() {
     for machine in [&bench.machine, &restarted] {
         assert!(refuses(machine, "alice", year) && !refuses(machine, "bob", year));
     }
-    // What was lifted is forgotten, and with its watermark everything else.
+    // The lifted block and the watermarks are deleted.
     let left = bench.rows.0.keys().filter(|(table, _)| table == "block").count();
     assert_eq!((left, bench.machine.index().revocations), (1, 0));
 }
 
 #[test]
-fn an_issuer_revokes_no_more_in_a_minute_than_its_quota_and_others_are_not_held_up() {
+fn revocation_quota_is_per_issuer_and_minute() {
     let mut bench = Bench::default();
     let three = |jti: &str| signal_within(5, A, jti, vec![watermark("a"), watermark("b"), watermark("c")]);
     let refused = Reply::Refused(Refusal::RevocationQuota);
@@ -204,23 +204,23 @@ fn an_issuer_revokes_no_more_in_a_minute_than_its_quota_and_others_are_not_held_
     let rows = bench.rows.0.clone();
     assert_eq!(bench.one(START, three("2")), refused);
     assert_eq!(bench.rows.0, rows, "a refused signal leaves nothing behind");
-    // What came before counts for nothing, and another issuer has its own.
+    // A duplicate does not count, and another issuer has its own quota.
     assert_eq!(bench.one(START, three("1")), AGAIN);
     assert_eq!(bench.one(START, signal_within(5, B, "2", vec![watermark("d"); 5])), DONE);
-    // What has no effect counts too: it is remembered like all others.
+    // A signal without effects counts too, since it is stored like the others.
     assert_eq!(bench.one(START, signal_within(5, A, "3", vec![])), DONE);
     assert_eq!(bench.one(START, signal_within(5, A, "4", vec![watermark("e")])), DONE);
     assert_eq!(bench.one(START, signal_within(5, A, "5", vec![])), refused);
     assert_eq!(bench.one(START.plus(MINUTE), three("2")), DONE, "the next minute");
-    // A clock that was set back gives no second minute, and takes none away.
+    // A clock set back neither starts another minute nor ends the current one.
     assert_eq!(bench.one(START, three("6")), refused);
     let stamp = Stamp { time: START, latest: START, passed: START.plus(2 * MINUTE) };
-    let told = bench.stamped_as(stamp, vec![command::encode(three("6"))]).remove(0);
-    assert_eq!(told.outcome, DONE, "a minute that has passed, whatever the clock says");
+    let reply = bench.stamped_as(stamp, vec![command::encode(three("6"))]).remove(0);
+    assert_eq!(reply.outcome, DONE, "a minute of elapsed time, regardless of the wall clock");
 }
 
 #[test]
-fn a_signal_larger_than_the_quota_passes_as_the_first_of_a_minute() {
+fn signal_over_the_quota_is_accepted_first_in_a_minute() {
     let mut bench = Bench::default();
     let large = |jti: &str| signal_within(1, A, jti, vec![watermark("a"), watermark("b")]);
     assert_eq!(bench.one(START, large("1")), DONE);
@@ -231,7 +231,7 @@ fn a_signal_larger_than_the_quota_passes_as_the_first_of_a_minute() {
 }
 
 #[test]
-fn an_operator_lets_an_issuer_go_beyond_its_quota_for_once() {
+fn extra_quota_of_an_issuer_is_used_once() {
     let mut bench = Bench::default();
     let many = |jti: &str, facts: usize| signal_within(2, A, jti, vec![watermark("a"); facts]);
     let refused = Reply::Refused(Refusal::RevocationQuota);
@@ -241,13 +241,13 @@ fn an_operator_lets_an_issuer_go_beyond_its_quota_for_once() {
     assert_eq!(bench.one(START, allow(A, 10)), AGAIN);
     assert_eq!(bench.one(START, many("1", 12)), refused);
     assert_eq!(bench.one(START, many("1", 11)), DONE);
-    assert_eq!(bench.one(START, many("2", 1)), refused, "it is used up");
+    assert_eq!(bench.one(START, many("2", 1)), refused, "used up");
     assert_eq!(bench.one(START, allow(B, 10)), DONE);
-    assert_eq!(bench.one(START, many("2", 1)), refused, "another's");
+    assert_eq!(bench.one(START, many("2", 1)), refused, "of another issuer");
 }
 
 #[test]
-fn one_issuer_takes_not_all_the_room() {
+fn rows_per_issuer_are_limited() {
     let mut bench = Bench::default();
     let of = |bench: &Bench, issuer: &str| {
         let row = &bench.rows.0[&(REVOCATION_QUOTA.to_owned(), issuer.as_bytes().to_vec())];
@@ -257,8 +257,8 @@ fn one_issuer_takes_not_all_the_room() {
     bench.one(START, signal(A, "1", vec![watermark("a"), block("b", "risk", START)]));
     bench
         .one(START, signal(A, "2", vec![watermark("a"), lift("b", "risk", START), lift("c", "risk", START)]));
-    assert_eq!(of(&bench, A), (2, 2), "what is there already counts once");
-    // Whoever revokes a fact last has it.
+    assert_eq!(of(&bench, A), (2, 2), "existing rows count once");
+    // A fact counts for its last revoker.
     bench.one(START, signal(B, "1", vec![watermark("a")]));
     assert_eq!((of(&bench, A), of(&bench, B)), ((1, 2), (1, 0)));
     let key = (REVOCATION_QUOTA.to_owned(), A.as_bytes().to_vec());
@@ -271,34 +271,34 @@ fn one_issuer_takes_not_all_the_room() {
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(bench.one(START, signal(A, "3", vec![watermark("d")])), refused);
     assert_eq!(bench.one(START, signal(A, "4", vec![lift("d", "risk", START)])), refused);
-    // What is there needs no room: it is revoked again, and lifted.
+    // Existing rows need no capacity: they can be revoked again, and lifted.
     assert_eq!(bench.one(START, signal(A, "5", vec![watermark("b"), lift("b", "risk", START)])), DONE);
-    assert_eq!(bench.one(START, signal(B, "3", vec![watermark("d")])), DONE, "others go on");
-    // And what is forgotten gives it back.
+    assert_eq!(bench.one(START, signal(B, "3", vec![watermark("d")])), DONE, "others are unaffected");
+    // Deleted rows no longer count.
     let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
     bench.one(later, signal(B, "4", vec![]));
     assert_eq!(of(&bench, B), (0, 0));
 }
 
 #[test]
-fn no_clock_makes_a_revocation_cover_less() {
+fn watermark_covers_the_latest_of_all_clocks() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "1", vec![]));
-    // The wall clock of a node is an hour ahead and log time does not follow: credentials of that hour are good there.
+    // The wall clock of a node is an hour ahead and log time does not follow: credentials of that hour are valid there.
     let hour = START.plus(Duration::from_secs(3600));
     let passed = START.plus(SECOND);
     let stamp = Stamp { time: START, latest: hour, passed };
     bench.stamped_as(stamp, vec![command::encode(signal(A, "2", vec![watermark("alice")]))]);
     assert!(bench.refuses("alice", hour));
-    // And behind, log time counts.
+    // If it is behind, log time counts.
     let stamp = Stamp { time: hour, latest: START, passed };
     bench.stamped_as(stamp, vec![command::encode(signal(A, "3", vec![watermark("bob")]))]);
     assert!(bench.refuses("bob", hour));
 }
 
-/// An issuer whose clock is ahead of ours issued a credential, and revoked it a second later.
+/// An issuer with a clock ahead of ours issued a credential, and revoked it a second later.
 #[test]
-fn a_signal_covers_what_its_issuer_issued_before_it_by_its_own_clock() {
+fn signal_covers_credentials_before_its_iat() {
     let mut bench = Bench::default();
     let ahead = START.plus(Duration::from_secs(50));
     let mut command = signal(A, "1", vec![watermark("alice")]);
@@ -311,30 +311,34 @@ fn a_signal_covers_what_its_issuer_issued_before_it_by_its_own_clock() {
 }
 
 #[test]
-fn no_clock_makes_a_revocation_or_a_signal_forgotten_before_its_time_has_passed() {
+fn wall_clock_does_not_end_the_retention_of_a_signal() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "1", vec![watermark("alice")]));
-    // A node that starts with a clock of tomorrow, and is set right.
+    // A node starts with a clock of tomorrow, which is then corrected.
     let tomorrow = START.plus(Duration::from_secs(50 * 3600));
     for wall in [tomorrow, tomorrow.plus(SECOND), START] {
         let stamp = Stamp { time: wall, latest: wall, passed: START.plus(SECOND) };
         bench.stamped_as(stamp, vec![command::encode(allow(B, 1))]);
     }
-    assert!(bench.refuses("alice", START), "it was forgotten");
+    assert!(bench.refuses("alice", START), "deleted too early");
     let stamp = Stamp { time: tomorrow, latest: START, passed: START.plus(SECOND) };
-    let told = bench.stamped_as(stamp, vec![command::encode(signal(A, "1", vec![]))]).remove(0);
-    assert_eq!(told.outcome, AGAIN, "its token would count again");
+    let reply = bench.stamped_as(stamp, vec![command::encode(signal(A, "1", vec![]))]).remove(0);
+    assert_eq!(reply.outcome, AGAIN, "its token would be accepted again");
 }
 
 #[test]
-fn beyond_its_limit_no_signal_revokes_and_an_operator_still_does() {
+fn revocation_limit_refuses_signals_before_operators() {
     let mut bench = Bench::default();
     bench.one(START, signal(A, "0", vec![watermark("a")]));
     bench.set_number(REVOCATIONS, limits::REVOCATIONS_MAX - 1);
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("b"), watermark("c")])), refused);
-    assert_eq!(bench.one(START, signal(B, "1", vec![watermark("a")])), DONE, "what is there needs no room");
-    assert!(!bench.refuses("b", START), "all of it or nothing");
+    assert_eq!(
+        bench.one(START, signal(B, "1", vec![watermark("a")])),
+        DONE,
+        "an existing row needs no capacity"
+    );
+    assert!(!bench.refuses("b", START), "all effects or none");
     assert_eq!(bench.one(START, signal(A, "2", vec![watermark("b")])), DONE);
     assert_eq!(bench.one(START, signal(A, "3", vec![watermark("c")])), refused);
     let revoke = || {
@@ -345,21 +349,21 @@ fn beyond_its_limit_no_signal_revokes_and_an_operator_still_does() {
     assert!(bench.refuses("c", START));
     bench.set_number(REVOCATIONS, limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX);
     assert_eq!(bench.one(START, revoke()), refused);
-    assert_eq!(bench.one(START, signal(A, "4", vec![])), DONE, "what revokes nothing needs no room");
+    assert_eq!(bench.one(START, signal(A, "4", vec![])), DONE, "no effects need no capacity");
 }
 
 #[test]
-fn beyond_its_limit_no_signal_blocks() {
+fn blocks_over_the_limit_are_refused_for_signals() {
     let mut bench = Bench::default();
     bench.set_number(BLOCKS, limits::BLOCKS_MAX);
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(bench.one(START, signal(A, "1", vec![block("a", "risk", START)])), refused);
     assert!(!bench.refuses("a", START));
-    assert_eq!(bench.one(START, signal(A, "2", vec![watermark("a")])), DONE, "a watermark is no block");
+    assert_eq!(bench.one(START, signal(A, "2", vec![watermark("a")])), DONE, "a watermark is not a block");
 }
 
 #[test]
-fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
+fn unknown_effect_is_an_error() {
     let mut command = signal(A, "1", vec![watermark("a")]);
     if let Command::AcceptSignal(signal) = &mut command {
         signal.effects[0].kind = 99;
@@ -371,7 +375,7 @@ fn an_entry_with_an_effect_that_is_not_known_stops_the_node() {
 }
 
 #[test]
-fn what_comes_again_is_compared_with_what_came_first() {
+fn duplicate_jti_is_compared_by_content() {
     let mut bench = Bench::default();
     assert_eq!(bench.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
     let found = |jti: &str| find(&Tables::new(&bench.rows), &key_of(A, jti)).expect("readable");
