@@ -1,8 +1,7 @@
-//! The registry of tools as replicated state.
+//! The tool registry.
 //!
-//! What a tool may be was decided before it was proposed; here is decided who may change which state
-//! of it. Whoever registers tools must not decide how much memory a node needs: readers find them in
-//! [`crate::state::tables::row_cache`], which is bounded, or in the database.
+//! The content of a tool was validated before; here `apply` decides ownership and preconditions. A caller that registers
+//! tools must not determine how much memory a node needs: reads use [`super::resident`], which is bounded, or the database.
 
 use prost::Message as _;
 
@@ -17,24 +16,21 @@ use crate::state::tables::quotas::Owned;
 use crate::state::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
-/// Row of the meta table: the number of the last registration. It only grows, so that no state of a tool
-/// is taken for one of another registration of its id.
+/// Row of the meta table: number of the last registration. It only grows, so that versions of two registrations of one id
+/// always differ.
 const LAST_REGISTRATION: &[u8] = b"last_tool_registration";
 
-/// Registers or replaces a tool. In this order:
+/// Registers or replaces a tool. Checks, in this order:
 ///
-/// 1. another content replaces what is there only if the command says so
-/// 2. and only for whoever registered it, or an operator
-/// 3. what the caller says is there, is there
-/// 4. what is there is what is asked for: nothing changes, whoever asks
+/// 1. a different content requires that the command replaces
+/// 2. and that the caller is the owner or an operator
+/// 3. the preconditions of the caller
+/// 4. an equal content changes nothing, for any caller
 ///
 /// RFC 9110 §13.2.1: "A server MUST ignore all received preconditions if its response to the same request
 /// without those conditions [...] would have been a status code other than a 2xx (Successful) or 412".
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<Reply, Corrupt> {
-    let tool = command.tool.ok_or_else(|| Corrupt::row("a command to put a tool has none"))?;
+    let tool = command.tool.ok_or_else(|| Corrupt::row("a put command has no tool"))?;
     let Some(there) = row_of(tables, &tool.tool_id)? else {
         if command.must_exist || !command.expected.is_empty() {
             return Ok(Reply::Refused(Refusal::PreconditionFailed));
@@ -54,7 +50,7 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<
     if is_same { Ok(written(How::Unchanged, there)) } else { replace(tables, now, tool, there) }
 }
 
-/// Deregisters a tool. Whoever may not change it is not told which state it is in (RFC 9110 §13.2.1).
+/// Deregisters a tool. A caller that may not change it does not learn its version (RFC 9110 §13.2.1).
 ///
 /// # Errors
 /// [`Corrupt`] if a row or the command is not what was written.
@@ -81,7 +77,7 @@ pub fn deregister(
     }
     tables.delete(TOOL, command.tool_id.as_bytes());
     let tools = tables.number(TOOLS)?.checked_sub(1);
-    let tools = tools.ok_or_else(|| Corrupt::row("there are fewer tools than none"))?;
+    let tools = tools.ok_or_else(|| Corrupt::row("the number of tools is negative"))?;
     tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
     Owned::Tools.remove(tables, &there.registered_by)?;
     tell(tables, now, &there, "deregistered")?;
@@ -151,7 +147,7 @@ fn is_expected(expected: &[ToolVersion], there: &ToolRow) -> bool {
     expected.is_empty() || there.version.is_some_and(|version| expected.contains(&version))
 }
 
-/// What nobody registered, in development mode, belongs to nobody.
+/// A tool without an owner, registered by an anonymous caller in development mode, can be changed by operators only.
 fn may_change(there: &ToolRow, caller: &str, is_operator: bool) -> bool {
     is_operator || (!caller.is_empty() && there.registered_by == caller)
 }
@@ -160,28 +156,28 @@ fn written(how: How, row: ToolRow) -> Reply {
     Reply::Tool(ToolWritten { how: how.into(), row: Some(row) })
 }
 
-/// No protocol has a zero byte in its name, so no other protocol's rows lie between.
+/// Index key. A protocol contains no zero byte, so the rows of one protocol are adjacent.
 fn protocol_key(protocol: &str, tool_id: &str) -> Vec<u8> {
     [protocol.as_bytes(), &[0], tool_id.as_bytes()].concat()
 }
 
-/// A part of the registry, in the order of ids.
+/// A page of the registry, in the order of ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolPage {
     /// The tools.
     pub rows: Vec<ToolRow>,
-    /// The id behind which the next page begins; `None` if nothing is there.
+    /// Cursor of the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
-/// Which tools are wanted of the registry.
+/// Query of the registry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ToolQuery<'q> {
-    /// Only those behind this id.
+    /// Only tools after this id.
     pub after: Option<&'q str>,
-    /// Only those that take this protocol.
+    /// Only tools with this protocol.
     pub protocol: Option<&'q str>,
-    /// Most tools. A page ends sooner where it has [`limits::TOOL_PAGE_BYTES_FULL`].
+    /// Maximum number of tools. A page ends early at [`limits::TOOL_PAGE_BYTES_FULL`].
     pub limit: usize,
 }
 
@@ -190,12 +186,12 @@ fn tool(view: &dyn View, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
     row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
 }
 
-/// For each tool that a page of a protocol may have, so many of all are looked at before the list of those
-/// that take it: most take the same few protocols, and what lies together is read at once.
+/// Tools scanned per tool of a page before the index of a protocol is used: most tools have one of few protocols, and
+/// adjacent rows are read at once.
 const SEEN_FOR_EACH: usize = 2;
 
 fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
-    // The first key that is greater.
+    // The smallest key after `after`.
     let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
     let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, query };
     let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
@@ -228,7 +224,7 @@ fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     Ok(page.page)
 }
 
-/// A page while it is read.
+/// A page while it is filled.
 struct Filling<'q> {
     page: ToolPage,
     last: Option<String>,
@@ -237,10 +233,10 @@ struct Filling<'q> {
 }
 
 impl Filling<'_> {
-    /// One more row; whether another may follow.
+    /// Adds a row; returns whether another may follow.
     fn take(&mut self, row: &[u8]) -> Result<bool, Corrupt> {
         let read = decode::<ToolRow>(TOOL, row)?;
-        // It may have been replaced by one that takes others since the scan began.
+        // The tool may have been replaced since the scan began.
         let takes = |wanted| read.tool.iter().flat_map(|tool| &tool.protocols).any(|known| known == wanted);
         if !self.query.protocol.is_none_or(takes) {
             return Ok(true);
@@ -257,45 +253,36 @@ impl Filling<'_> {
 }
 
 impl State {
-    /// A tool as it is registered now.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
+    /// A registered tool.
     pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
         Ok(tool(&self.core.machine().resident().over(self.core.view()), tool_id)?)
     }
 
-    /// How many tools a caller has registered.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
+    /// Number of tools of a caller.
     pub fn tools_of(&self, caller: &str) -> Result<u64, Error> {
         Ok(Owned::Tools.of(&Tables::new(self.core.view()), caller)?)
     }
 
     /// A page of the registry.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
     pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
         Ok(page(&self.core.machine().resident().over(self.core.view()), query)?)
     }
 }
 
 impl OnBehalf<'_> {
-    /// Registers or replaces a tool, as the command says.
+    /// Registers or replaces a tool.
     ///
     /// # Errors
     /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`].
     pub async fn put_tool(
         self,
         command: PutTool,
         idempotency: Option<Idempotency>,
     ) -> Result<Told<ToolWritten>, Error> {
-        let told = self.propose_once(Command::PutTool(command), idempotency).await?;
-        match told.outcome {
-            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: told.is_repeated }),
+        let reply = self.propose_once(Command::PutTool(command), idempotency).await?;
+        match reply.outcome {
+            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: reply.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -304,15 +291,15 @@ impl OnBehalf<'_> {
     ///
     /// # Errors
     /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::IdempotencyKeyReused`], or as [`Error::Write`] says.
+    /// [`Error::IdempotencyKeyReused`].
     pub async fn deregister_tool(
         self,
         command: DeregisterTool,
         idempotency: Option<Idempotency>,
     ) -> Result<Told<()>, Error> {
-        let told = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
-        match told.outcome {
-            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: told.is_repeated }),
+        let reply = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
+        match reply.outcome {
+            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: reply.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -338,7 +325,7 @@ mod tests {
         }
     }
 
-    /// What POST proposes.
+    /// Command of POST.
     fn new(tool_id: &str, name: &str) -> PutTool {
         PutTool {
             tool: Some(tool(tool_id, name, &["mcp"])),
@@ -347,7 +334,7 @@ mod tests {
         }
     }
 
-    /// What PUT proposes.
+    /// Command of PUT.
     fn put(tool_id: &str, name: &str) -> PutTool {
         PutTool { replaces: true, ..new(tool_id, name) }
     }
@@ -364,7 +351,7 @@ mod tests {
         ToolVersion { registration, revision }
     }
 
-    /// What was done, and the row it left.
+    /// Outcome and row of a reply.
     #[track_caller]
     fn done(reply: Reply) -> (How, ToolRow) {
         match reply {
@@ -405,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_registered_once_and_the_same_again_changes_nothing_whoever_asks() {
+    fn equal_registration_changes_nothing_for_any_caller() {
         let mut bench = Bench::default();
         assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
         let rows = bench.rows.0.clone();
@@ -420,14 +407,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_replaced_and_deregistered_only_by_its_owner_or_an_operator() {
+    fn tool_is_changed_by_its_owner_or_an_operator_only() {
         let mut bench = Bench::default();
         bench.put_tool(new("t", "one"));
         let rows = bench.rows.0.clone();
         for caller in ["bob", "", "alic", "alice2"] {
             let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
             refused(&bench.put_tool(stranger.clone()), Refusal::NotTheOwner);
-            // Nor is a stranger told which state it is in.
+            // Nor does a stranger learn its version.
             let stale = PutTool { expected: vec![version(9, 9)], ..stranger.clone() };
             refused(&bench.put_tool(stale), Refusal::NotTheOwner);
             refused(&bench.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
@@ -439,7 +426,7 @@ mod tests {
         let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
         let (how, row) = done(bench.one(LATER, Command::PutTool(operator)));
         assert_eq!((how, row.version), (How::Replaced, Some(version(1, 3))));
-        // Who owns it does not change with who changed it last.
+        // The owner remains the caller that registered it.
         assert_eq!((row.registered_by.as_str(), row.registered_at_millis), ("alice", START.millis()));
         assert_eq!(row.updated_at_millis, LATER.millis());
         let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("t") };
@@ -447,14 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_registered_is_nobodys_to_change() {
+    fn tool_without_an_owner_cannot_be_changed() {
         let mut bench = Bench::default();
         bench.put_tool(PutTool { caller: String::new(), ..new("t", "one") });
         refused(&bench.put_tool(PutTool { caller: String::new(), ..put("t", "two") }), Refusal::NotTheOwner);
     }
 
     #[test]
-    fn a_condition_that_does_not_hold_changes_nothing() {
+    fn failed_precondition_changes_nothing() {
         let mut bench = Bench::default();
         let must_exist = PutTool { must_exist: true, ..put("t", "one") };
         refused(&bench.put_tool(must_exist.clone()), Refusal::PreconditionFailed);
@@ -463,7 +450,7 @@ mod tests {
         refused(&bench.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
         let must_be_new = PutTool { must_be_new: true, ..put("t", "one") };
         assert_eq!(stands(bench.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
-        // Also where nothing would change.
+        // Also if the content is equal.
         refused(&bench.put_tool(must_be_new), Refusal::PreconditionFailed);
         refused(&bench.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
         assert_eq!(stands(bench.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
@@ -477,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writers_of_one_state_in_one_entry_one_wins() {
+    fn one_of_two_writes_with_the_same_precondition_succeeds() {
         let mut bench = Bench::default();
         bench.put_tool(new("t", "one"));
         let write =
@@ -488,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_registered_anew_is_never_taken_for_the_one_before_it() {
+    fn new_registration_of_an_id_has_another_version() {
         let mut bench = Bench::default();
         bench.put_tool(new("t", "one"));
         bench.put_tool(put("t", "two"));
@@ -500,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_gone_from_every_list_and_unknown_behind_another_protocols_door() {
+    fn deregistered_tool_is_in_no_list() {
         let mut bench = Bench::default();
         let both = PutTool { tool: Some(tool("t", "one", &["mcp", "http"])), ..new("t", "one") };
         bench.put_tool(both);
@@ -524,13 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_a_protocol_has_no_tool_that_no_longer_takes_it() {
+    fn list_of_a_protocol_ignores_stale_index_rows() {
         let mut bench = Bench::default();
-        // So many that they are not looked at one by one.
+        // So many that the index is used.
         for id in ["a", "b", "c", "t"] {
             bench.put_tool(of_protocol(id, "http"));
         }
-        // As a reader finds it that began before the tool was replaced, or deregistered.
+        // As for a scan that began before the tool was replaced or deregistered.
         for id in ["s", "t"] {
             bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", id)), Vec::new());
         }
@@ -540,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_protocol_have_each_of_its_tools_once_however_many_lie_between() {
+    fn pages_of_a_protocol_have_each_of_its_tools_once() {
         let mut bench = Bench::default();
         for at in 0..120u32 {
             let protocol = if (at < 20 && at % 2 == 0) || at % 31 == 0 { "mcp" } else { "http" };
@@ -567,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_a_rare_protocol_does_not_look_at_every_tool() {
+    fn page_of_a_rare_protocol_scans_few_rows() {
         struct Counted<'v>(&'v dyn View, std::cell::Cell<usize>);
         impl View for Counted<'_> {
             fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
@@ -598,9 +585,9 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_every_tool_once_in_the_order_of_ids() {
+    fn pages_have_every_tool_once_in_id_order() {
         let mut bench = Bench::default();
-        // One id begins another, and one protocol's name another's.
+        // One id is a prefix of another, and one protocol's name of another's.
         for (id, protocol) in [("b", "mcp"), ("a", "mc"), ("ab", "mcp"), ("a!", "mcp"), ("~", "mcp")] {
             bench.put_tool(of_protocol(id, protocol));
         }
@@ -612,7 +599,7 @@ mod tests {
         assert_eq!((second, next.as_deref()), (vec!["ab".to_owned(), "b".to_owned()], Some("b")));
         query.after = next.as_deref();
         assert_eq!(bench.ids(query), (vec!["~".to_owned()], None));
-        // A page that ends where the list ends has no next one.
+        // A page that ends with the list has no next one.
         let all = ToolQuery { limit: 5, ..ToolQuery::default() };
         assert_eq!(bench.ids(all).1, None);
         let mcp = ToolQuery { protocol: Some("mcp"), limit: 3, after: Some("a") };
@@ -623,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_where_it_is_full() {
+    fn page_is_bounded_in_bytes() {
         let mut bench = Bench::default();
         let description = "d".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
         for id in ["a", "b", "c", "d", "e"] {
@@ -639,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_does_not_fill_the_registry() {
+    fn tools_per_caller_are_limited() {
         let mut bench = Bench::default();
         bench.put_tool(new("first", "one"));
         bench.put_tool(put("first", "two"));
@@ -650,7 +637,7 @@ mod tests {
         refused(&bench.put_tool(new("more", "one")), Refusal::TooManyTools);
         let bob = |tool_id: &str| PutTool { caller: "bob".to_owned(), ..new(tool_id, "one") };
         assert_eq!(stands(bench.put_tool(bob("bobs"))).0, How::Registered);
-        // Also if an operator removes it: it is no longer the caller's.
+        // A tool removed by an operator no longer counts for its owner.
         bench.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
         assert_eq!(stands(bench.put_tool(new("more", "one"))).0, How::Registered);
         bench.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
@@ -658,21 +645,21 @@ mod tests {
     }
 
     #[test]
-    fn beyond_its_limit_no_tool_is_registered_until_one_is_deregistered() {
+    fn tools_over_the_limit_are_refused() {
         let mut bench = Bench::default();
         bench.put_tool(new("last", "one"));
         let count = |tools: u64| ((META.to_owned(), TOOLS.to_vec()), tools.to_be_bytes().to_vec());
         bench.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
         assert_eq!(stands(bench.put_tool(new("t", "one"))).0, How::Registered);
         refused(&bench.put_tool(new("u", "one")), Refusal::TooManyTools);
-        // What is there can be changed all the same.
+        // A registered tool can still be changed.
         assert_eq!(stands(bench.put_tool(put("t", "two"))).0, How::Replaced);
         bench.deregister(gone("last"));
         assert_eq!(stands(bench.put_tool(new("u", "one"))).0, How::Registered);
     }
 
     #[test]
-    fn the_same_commands_give_the_same_rows_however_they_are_batched() {
+    fn rows_of_tools_do_not_depend_on_batching() {
         let commands = || {
             vec![
                 Command::PutTool(new("a", "one")),
@@ -697,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_remembered_without_its_tool_and_only_if_it_changed_anything() {
+    fn stored_outcome_excludes_the_tool() {
         let mut bench = Bench::default();
         let once = |key: u8, name: &str| {
             let [key, request, owner] = [key, 7, 9].map(|byte| bytes::Bytes::from(vec![byte; 16]));
@@ -716,12 +703,12 @@ mod tests {
         let sizes = remembered(&bench);
         assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
         bench.deregister(gone("t"));
-        // The tool comes back from the retry itself, whatever is there now.
+        // The tool of a repeated outcome comes from the retry itself, regardless of the registry.
         assert_eq!(bench.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
     }
 
     #[test]
-    fn a_retry_with_its_idempotency_key_is_told_the_first_outcome_and_changes_nothing() {
+    fn retry_with_its_idempotency_key_returns_the_first_outcome() {
         let mut bench = Bench::default();
         let digest = |byte: u8| bytes::Bytes::from(vec![byte; 16]);
         let once = |name: &str, request: u8| {
@@ -733,7 +720,7 @@ mod tests {
         bench.put_tool(put("t", "two"));
         let rows = bench.rows.0.clone();
         let retried = bench.told(START, vec![once("one", 7)]).remove(0);
-        // It is told for what it is: whoever counts or audits writes counts this one once.
+        // It is marked as repeated, so that metrics and audit count it once.
         assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
         assert_eq!(first.outcome, retried.outcome);
         assert_eq!(stands(first.outcome), (How::Registered, version(1, 1)));

@@ -1,7 +1,7 @@
-//! Where a stream stands in the outbox, and what its receiver refused for good.
+//! Cursors of streams in the outbox, and their dead letters.
 //!
-//! Whoever delivers moves a stream on from the place that it has read, or not at all: two that deliver at once
-//! repeat events, and lose none.
+//! A cursor is advanced from the version that was read, or not at all: two concurrent deliveries repeat events, but lose
+//! none.
 
 use std::collections::BTreeSet;
 
@@ -18,80 +18,77 @@ use crate::state::resources::events::EventId;
 use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode};
 use crate::state::{Error, OnBehalf, State};
 
-/// Where a stream stands.
+/// Cursor of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamCursor {
-    /// Everything before it is delivered, refused for good, or dropped.
+    /// Every event before it is delivered, rejected permanently, or dropped.
     pub next: EventId,
-    /// What of the rest is too. At most [`limits::STREAM_WINDOW`].
+    /// Completed events from `next` on. At most [`limits::STREAM_WINDOW`].
     pub done: BTreeSet<EventId>,
-    /// Counts the changes, from 1. To advance: the one that this was made from.
+    /// Counter of changes, from 1. In a command: the version from which the cursor is advanced.
     pub version: u64,
-    /// Events that its receiver took.
+    /// Number of acknowledged events.
     pub delivered: u64,
-    /// Events that were held for too long, or were too many.
+    /// Number of events dropped by age or backlog.
     pub dropped: u64,
-    /// Events that its receiver refused for good, whether they are remembered or not. The log counts them.
+    /// Number of events that the receiver rejected permanently, stored or not. Counted by the log.
     pub dead_letters: u64,
-    /// Which of them are remembered; `None` until that was counted.
+    /// Stored dead letters; `None` until they are counted.
     pub kept: Option<Kept>,
 }
 
-/// Which dead letters of a stream are remembered, so that nobody walks through those that were dropped.
+/// Bounds of the stored dead letters of a stream, so that dropped ones are not scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     count: u64,
-    /// None of them is before it.
+    /// No stored dead letter is before it.
     first: EventId,
 }
 
-/// An event that a receiver refused for good.
+/// An event that a receiver rejected permanently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// What it is called.
+    /// Id of the event.
     pub id: EventId,
-    /// When it was given up, in log time.
+    /// Log time of the rejection.
     pub at: Timestamp,
     /// The receiver's code (RFC 8935 §2.4).
     pub err: String,
-    /// The receiver's words.
+    /// The receiver's description.
     pub description: String,
-    /// Its type.
+    /// Event type.
     pub event_type: String,
-    /// Whom it is about, as a JSON object; an empty one if that was too long to be kept.
+    /// Subject identifier, as a JSON object; an empty one if it was too long to be stored.
     pub sub_id: String,
 }
 
-/// An event that a receiver has just refused for good.
+/// A dead letter to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDeadLetter {
-    /// What it is called.
+    /// Id of the event.
     pub id: EventId,
     /// The receiver's code (RFC 8935 §2.4).
     pub err: String,
-    /// The receiver's words.
+    /// The receiver's description.
     pub description: String,
-    /// Its type.
+    /// Event type.
     pub event_type: String,
-    /// Whom it is about, as a JSON object.
+    /// Subject identifier, as a JSON object.
     pub sub_id: String,
 }
 
 impl StreamCursor {
-    /// At its beginning.
+    /// Cursor of a new stream.
     pub(super) fn new(next: EventId) -> Self {
         Self { next, version: 1, ..Self::default() }
     }
 
-    /// From its row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// Decodes its row.
     pub fn from_row(row: &[u8]) -> Result<Self, Corrupt> {
         Ok(decode::<StreamCursorRow>(STREAM_CURSOR, row)?.into())
     }
 
-    /// Anew from `next` on: what lies before it is not delivered any more.
+    /// Skips to `next`: earlier events are not delivered any more.
     pub(super) fn anew(self, next: EventId) -> Self {
         let next = next.max(self.next);
         Self { next, done: BTreeSet::new(), version: self.version.saturating_add(1), ..self }
@@ -134,18 +131,15 @@ impl From<StreamCursor> for StreamCursorRow {
     }
 }
 
-/// The place of a stream that is there.
+/// Cursor of a stream that exists.
 pub(super) fn cursor_of(tables: &Tables<'_>, stream_id: &str) -> Result<StreamCursor, Corrupt> {
     let row = tables.row(STREAM_CURSOR, stream_id.as_bytes())?;
-    StreamCursor::from_row(&row.ok_or_else(|| Corrupt::row("a stream has no place in the outbox"))?)
+    StreamCursor::from_row(&row.ok_or_else(|| Corrupt::row("a stream has no cursor"))?)
 }
 
-/// Moves a stream on, and remembers what its receiver refused. Nothing goes back, and nothing is taken for done
-/// that has not happened: it would be lost to the stream when it does. So would what lies between, if the stream
-/// was moved by whoever looked for other events than it is for.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Advances the cursor of a stream, and stores its dead letters. A cursor never moves back, and never beyond the last
+/// event: later events would be lost to the stream. So would the events in between, if a scan with another filter advanced
+/// the cursor.
 pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) -> Result<Reply, Corrupt> {
     let stream_id = command.stream_id.as_str();
     let Some(stream) = find(tables, stream_id)? else {
@@ -155,19 +149,19 @@ pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) 
     if known.version != command.version || command.filter.is_some_and(|filter| filter != stream.filter) {
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
-    let told = command.cursor.map(StreamCursor::from);
-    let told = told.ok_or_else(|| Corrupt::row("a command moves a stream nowhere"))?;
+    let proposed = command.cursor.map(StreamCursor::from);
+    let proposed = proposed.ok_or_else(|| Corrupt::row("an advance command has no cursor"))?;
     let happened_before = tables.next_event();
-    let next = known.next.max(told.next.min(happened_before));
-    let done = told.done.into_iter().filter(|id| (next..happened_before).contains(id));
+    let next = known.next.max(proposed.next.min(happened_before));
+    let done = proposed.done.into_iter().filter(|id| (next..happened_before).contains(id));
     let refused = command.dead_letters.len() as u64;
     let kept = put_dead_letters(tables, now, (stream_id, known.kept), command.dead_letters)?;
     let cursor = StreamCursor {
         next,
         done: done.take(limits::STREAM_WINDOW).collect(),
         version: known.version.saturating_add(1),
-        delivered: known.delivered.max(told.delivered),
-        dropped: known.dropped.max(told.dropped),
+        delivered: known.delivered.max(proposed.delivered),
+        dropped: known.dropped.max(proposed.dropped),
         dead_letters: known.dead_letters.saturating_add(refused),
         kept,
     };
@@ -175,7 +169,7 @@ pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) 
     Ok(Reply::Done { changed: true })
 }
 
-/// The newest of one command are kept, and of those before. As many rows are read as letters come, and no others.
+/// Stores the newest dead letters of this command and of those before. Reads as many rows as there are new dead letters.
 fn put_dead_letters(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -188,7 +182,7 @@ fn put_dead_letters(
     let prefix = key_of(stream_id);
     let mut kept = match known {
         Some(kept) => kept,
-        // Once for each stream, of which an older version has written the letters.
+        // Once for a stream with dead letters of an older version.
         None => Kept {
             count: tables.keys_under(DEAD_LETTER, &prefix, &[], usize::MAX)?.len() as u64,
             first: EventId::default(),
@@ -222,15 +216,15 @@ fn put_dead_letters(
     Ok(Some(kept))
 }
 
-/// Half a subject would be another's.
+/// A truncated subject identifier would name another subject.
 fn kept_subject(sub_id: String) -> String {
     if sub_id.len() <= limits::DEAD_LETTER_SUBJECT_BYTES_MAX { sub_id } else { "{}".to_owned() }
 }
 
-/// Forgets where a stream stood, with its dead letters.
+/// Deletes the cursor of a stream, with its dead letters.
 pub(super) fn forget(tables: &mut Tables<'_>, stream_id: &str) {
     tables.delete(STREAM_CURSOR, stream_id.as_bytes());
-    // The least key behind all that begin so: the last byte of the prefix is zero.
+    // The smallest key after all with this prefix, whose last byte is zero.
     let behind = [stream_id.as_bytes(), &[1]].concat();
     tables.delete_range(DEAD_LETTER, key_of(stream_id), behind);
 }
@@ -272,11 +266,7 @@ fn dead_letter(id: &[u8], row: &[u8]) -> Result<DeadLetter, Corrupt> {
 }
 
 impl State {
-    /// At most `limit` events behind `after` that a stream's receiver refused for good, oldest first, and behind
-    /// which there are more, if there are.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// At most `limit` dead letters of a stream after `after`, oldest first, and the cursor of the next page.
     pub fn dead_letters(
         &self,
         stream_id: &str,
@@ -288,12 +278,11 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Moves a stream on from the place with the version of `cursor`, and remembers what its receiver refused for
-    /// good, which the log counts. `stream` is what its events were looked for by.
+    /// Advances a stream from the version of `cursor`, and stores dead letters, which the log counts. `stream` is the one
+    /// whose filter selected the events.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if it stands elsewhere by now, or is for other events; or
-    /// as [`Error::Write`] says.
+    /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if its cursor or filter has changed since.
     pub async fn advance_stream(
         self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-//! What a stream is for: which types of events, and about whom. What is added later counts from there on.
+//! Filter of a stream: event types and excluded subjects. Additions count from their entry on.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::state::resources::events::{EventId, object};
 use crate::state::tables::Tables;
 use crate::token::subject_id::SubjectId;
 
-/// What counts for a stream from an event on, and not what was before.
+/// Additions to the filter, each with the event from which it counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Added {
-    /// Types of events that it delivers.
+    /// Delivered event types.
     pub types: BTreeMap<String, EventId>,
-    /// Subjects that had been removed. At most [`limits::STREAM_SUBJECTS_MAX`].
+    /// Subjects that were excluded before. At most [`limits::STREAM_SUBJECTS_MAX`].
     pub subjects: Vec<(SubjectId, EventId)>,
 }
 
@@ -36,19 +36,19 @@ fn since(added: &Since) -> EventId {
     added.since.unwrap_or_default().into()
 }
 
-/// A subject as a row has it.
+/// Parses a subject in a row.
 pub(super) fn subject(text: &str) -> Result<SubjectId, Corrupt> {
     let read = SubjectId::read(&Value::Object(object(text)?), "sub_id");
     read.map_err(|_| Corrupt::row("a stream has a subject that cannot be read"))
 }
 
-/// Whoever has looked for its events must look again before the stream moves on.
+/// Marks a change of the filter: a scan with the previous one no longer advances the cursor.
 pub(super) fn with_another(row: StreamRow) -> StreamRow {
-    // As `put` counts them.
+    // The value that `put` stores in `changes`.
     StreamRow { filter: row.changes.saturating_add(1), ..row }
 }
 
-/// Since when each type counts that was not delivered from the beginning on.
+/// Events from which the types count that were not delivered from the creation on.
 pub(super) fn added_types(
     added: &[Since],
     before: &command::Stream,
@@ -66,10 +66,7 @@ pub(super) fn added_types(
     stream.events_delivered.iter().filter_map(since).collect()
 }
 
-/// Takes a subject out of a stream, or back into it, where it counts from here on.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Excludes a subject from a stream, or adds it again; then it counts from here on.
 pub fn change_subject(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -100,8 +97,8 @@ pub fn change_subject(
     put(tables, now, with_another(row), "updated")
 }
 
-/// Remembers that a subject counts from here on. What the stream has passed is forgotten, and beyond the limits
-/// the first that was added: better an event too many than one too few.
+/// Records from which event on a subject counts. Records before the cursor are deleted, and beyond the limits the oldest:
+/// the stream may then get an event too many, but never one too few.
 fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, passed: EventId) {
     added.retain(|added| since(added) > passed);
     added.push(Since { what, since: Some(here.into()) });

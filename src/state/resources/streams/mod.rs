@@ -1,8 +1,7 @@
-//! Streams as replicated state: whose each is, what it delivers to whom, and whether it does.
+//! Streams: owner, configuration, status.
 //!
-//! A stream is a filter over the outbox and a place in it ([`cursor`]). All of them are kept in memory: there are
-//! few, and each event is looked at for all of them. Who may change which was decided before; its owner never
-//! changes.
+//! A stream is a filter over the outbox and a [`cursor`] in it. All streams are in memory: there are few, and each event is
+//! matched against all of them. Authorization is decided by the use-cases; the owner of a stream never changes.
 
 mod cursor;
 mod filter;
@@ -34,50 +33,49 @@ use crate::state::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::subject_id::{self, SubjectId};
 
-/// What a receiver configures, with what we have answered.
+/// Configuration of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// 32 lower-case hexadecimal digits.
     pub stream_id: String,
-    /// Who created it; empty for nobody. What an update says of it is not looked at.
+    /// Caller that created it; empty if anonymous. Ignored in an update.
     pub owner: String,
-    /// `aud` of its tokens.
+    /// `aud` of its SETs.
     pub aud: String,
-    /// The types of events that it asked for.
+    /// Event types that the receiver requests.
     pub events_requested: Vec<String>,
-    /// Those of them that it gets.
+    /// Event types that are delivered.
     pub events_delivered: Vec<String>,
-    /// Where they are pushed; `None` if it is polled.
+    /// Endpoint of a push stream; `None` for a poll stream.
     pub endpoint_url: Option<String>,
-    /// What its receiver calls it.
+    /// The receiver's description.
     pub description: Option<String>,
 }
 
-/// A stream as the log knows it.
+/// A stored stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stream {
-    /// What its receiver configured.
+    /// Its configuration.
     pub config: StreamConfig,
-    /// Whether it delivers.
+    /// Its status.
     pub status: StreamStatus,
-    /// Why it has this status.
+    /// Reason for its status.
     pub reason: Option<String>,
-    /// We have paused it, and tell its receiver so when it is enabled again.
+    /// The transmitter has paused it, and sends a `stream-updated` event when it is enabled again.
     pub owes_update: bool,
-    /// When it was created, in log time.
+    /// Log time of its creation.
     pub created_at: Timestamp,
-    /// When anything here was changed last, in log time.
+    /// Log time of the last change.
     pub updated_at: Timestamp,
-    /// Whom it does not get events about, as it is told of them.
+    /// Excluded subjects, as the receiver states them.
     pub removed_subjects: Vec<SubjectId>,
-    /// What it was not for from its beginning on.
+    /// Types and subjects added after its creation.
     pub added: Added,
-    /// Counts the changes of its configuration, from 1.
+    /// Counter of changes of its configuration, from 1.
     pub revision: u64,
-    /// Counts all its changes, those of its status and its subjects among them.
+    /// Counter of all changes, including status and subjects.
     pub changes: u64,
-    /// Which of them was the last of what it is for. Whoever looks for its events by one filter does not move it
-    /// on by another.
+    /// Value of `changes` at the last change of its filter. A cursor is not advanced by a scan with another filter.
     pub filter: u64,
 }
 
@@ -116,7 +114,7 @@ impl TryFrom<StreamRow> for Stream {
         let status = StreamStatus::read(row.status)?;
         let added = Added::read(&row)?;
         Ok(Self {
-            config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream is without the stream"))?.into(),
+            config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream has no stream"))?.into(),
             status,
             reason: stated(row.reason),
             owes_update: row.owes_update,
@@ -136,23 +134,20 @@ impl TryFrom<StreamRow> for Stream {
 }
 
 impl Stream {
-    /// "A stream answers only its creator and operators" (contract §2). `caller` is `None` for nobody, whom only
-    /// development mode lets in.
+    /// "A stream answers only its creator and operators" (contract §2). `caller` is `None` if anonymous, which only
+    /// development mode admits.
     #[must_use]
     pub fn answers(&self, caller: Option<&str>, is_operator: bool) -> bool {
         is_operator || caller.unwrap_or_default() == self.config.owner
     }
 
-    /// From its row.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// Decodes its row.
     pub fn from_row(row: &[u8]) -> Result<Self, Corrupt> {
         decode::<StreamRow>(STREAM, row)?.try_into()
     }
 }
 
-/// Before the rows that are a stream's. No id has a zero byte.
+/// Prefix of a stream's rows. No id contains a zero byte.
 fn key_of(stream_id: &str) -> Vec<u8> {
     [stream_id.as_bytes(), &[0]].concat()
 }
@@ -175,12 +170,9 @@ fn written(row: StreamRow) -> Reply {
     Reply::Stream(StreamWritten { row: Some(row) })
 }
 
-/// Creates a stream. It is enabled, and gets what happens from here on.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Creates a stream. It is enabled, and gets events from here on.
 pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) -> Result<Reply, Corrupt> {
-    let stream = command.stream.ok_or_else(|| Corrupt::row("a command creates no stream"))?;
+    let stream = command.stream.ok_or_else(|| Corrupt::row("a create command has no stream"))?;
     if find(tables, &stream.stream_id)?.is_some() {
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
@@ -201,13 +193,9 @@ pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) ->
     put(tables, now, filter::with_another(row), "created")
 }
 
-/// Replaces the configuration of a stream. What it holds, it goes on holding; of the types that it did not
-/// deliver before, it gets what happens from here on.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Replaces the configuration of a stream. Its backlog remains; events of newly delivered types count from here on.
 pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) -> Result<Reply, Corrupt> {
-    let stream = command.stream.ok_or_else(|| Corrupt::row("a command updates no stream"))?;
+    let stream = command.stream.ok_or_else(|| Corrupt::row("an update command has no stream"))?;
     let Some(row) = find(tables, &stream.stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
     };
@@ -226,10 +214,7 @@ pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) ->
     put(tables, now, if is_other_filter { filter::with_another(row) } else { row }, "updated")
 }
 
-/// Sends a verification event, if it is not too soon after the last.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Appends a verification event, unless the last one was too recent.
 pub fn verify(tables: &mut Tables<'_>, moment: Moment, command: VerifyStream) -> Result<Reply, Corrupt> {
     let Some(row) = find(tables, &command.stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
@@ -252,10 +237,7 @@ pub fn verify(tables: &mut Tables<'_>, moment: Moment, command: VerifyStream) ->
     Ok(written(row))
 }
 
-/// Deletes a stream, with its place and its dead letters. What was appended for it stays until it is dropped.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
+/// Deletes a stream, with its cursor and its dead letters. Its events stay in the outbox until they are dropped.
 pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -> Result<Reply, Corrupt> {
     let stream_id = command.stream_id.as_str();
     let Some(row) = find(tables, stream_id)? else {
@@ -273,19 +255,18 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
 }
 
 impl State {
-    /// Every stream, by its id.
+    /// All streams by id.
     #[must_use]
     pub fn streams(&self) -> Arc<BTreeMap<String, Arc<Stream>>> {
         Arc::clone(&self.index().streams)
     }
 
-    /// A stream.
     #[must_use]
     pub fn stream(&self, stream_id: &str) -> Option<Arc<Stream>> {
         self.index().streams.get(stream_id).map(Arc::clone)
     }
 
-    /// Where a stream stands.
+    /// Cursor of a stream.
     #[must_use]
     pub fn stream_cursor(&self, stream_id: &str) -> Option<Arc<StreamCursor>> {
         self.index().stream_cursors.get(stream_id).map(Arc::clone)
@@ -293,11 +274,10 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Creates a stream, or finds the one that the same request has created before.
+    /// Creates a stream, or returns the one that the same request created before.
     ///
     /// # Errors
-    /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id is taken; [`Error::IdempotencyKeyReused`], or
-    /// as [`Error::Write`] says.
+    /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id exists; [`Error::IdempotencyKeyReused`].
     pub async fn create_stream(
         self,
         config: StreamConfig,
@@ -307,20 +287,19 @@ impl OnBehalf<'_> {
         self.write_stream(Command::CreateStream(command), idempotency).await
     }
 
-    /// Replaces the configuration of a stream that has this revision.
+    /// Replaces the configuration of a stream at this revision.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::StreamChanged`], or as [`Error::Write`] says.
+    /// [`Error::UnknownStream`], [`Error::StreamChanged`].
     pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
         let command = UpdateStream { stream: Some(config.into()), revision };
         self.write_stream(Command::UpdateStream(command), None).await
     }
 
-    /// Takes a subject out of a stream, or back into it. `sub_id` is one that [`SubjectId::read`] takes.
+    /// Excludes a subject from a stream, or adds it again. `sub_id` is one that [`SubjectId::read`] accepts.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::TooManySubjects`], [`Error::Damaged`] if it is none, or as
-    /// [`Error::Write`] says.
+    /// [`Error::UnknownStream`], [`Error::TooManySubjects`], [`Error::Damaged`] if `sub_id` is invalid.
     pub async fn change_stream_subject(
         self,
         stream_id: &str,
@@ -335,21 +314,17 @@ impl OnBehalf<'_> {
         self.write_stream(Command::ChangeStreamSubject(command), None).await.map(drop)
     }
 
-    /// Sends a verification event on a stream.
+    /// Appends a verification event for a stream.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], [`Error::VerifiedTooOften`], or as [`Error::Write`]
-    /// says.
+    /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], [`Error::VerifiedTooOften`].
     pub async fn verify_stream(self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
         let state = state.unwrap_or_default();
         let command = VerifyStream { stream_id: stream_id.to_owned(), state };
         self.write_stream(Command::VerifyStream(command), None).await.map(drop)
     }
 
-    /// Deletes a stream.
-    ///
-    /// # Errors
-    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
+    /// Deletes a stream. [`Error::UnknownStream`] if there is none.
     pub async fn delete_stream(self, stream_id: &str) -> Result<(), Error> {
         let command = DeleteStream { stream_id: stream_id.to_owned() };
         self.propose(Command::DeleteStream(command)).await.map(drop)

@@ -1,4 +1,4 @@
-//! Whether a stream delivers, and who said so.
+//! Status of a stream, and its author: receiver or transmitter.
 
 use std::str::FromStr;
 
@@ -14,19 +14,19 @@ use crate::state::resources::outbox;
 use crate::state::tables::{Moment, Tables};
 use crate::state::{Error, OnBehalf, State};
 
-/// Whether a stream delivers (SSF 1.0, stream status).
+/// Status of a stream (SSF 1.0, stream status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStatus {
-    /// It delivers.
+    /// Events are delivered.
     Enabled,
-    /// It holds what happens.
+    /// Events are retained, but not delivered.
     Paused,
-    /// It neither delivers nor holds.
+    /// Events are neither delivered nor retained.
     Disabled,
 }
 
 impl StreamStatus {
-    /// As it is on the wire.
+    /// The word on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,13 +36,13 @@ impl StreamStatus {
         }
     }
 
-    /// As a row or a command has it.
+    /// Decodes the status in a row or a command.
     pub(super) fn read(status: i32) -> Result<Self, Corrupt> {
         match command::StreamStatus::try_from(status) {
             Ok(command::StreamStatus::StreamEnabled) => Ok(Self::Enabled),
             Ok(command::StreamStatus::StreamPaused) => Ok(Self::Paused),
             Ok(command::StreamStatus::StreamDisabled) => Ok(Self::Disabled),
-            Err(_) => Err(Corrupt::newer("a stream has a status that is not known")),
+            Err(_) => Err(Corrupt::newer("a stream has an unknown status")),
         }
     }
 }
@@ -57,7 +57,7 @@ impl From<StreamStatus> for command::StreamStatus {
     }
 }
 
-/// It is no status.
+/// The text is not a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be enabled, paused or disabled")]
 pub struct UnknownStatus;
@@ -71,12 +71,9 @@ impl FromStr for StreamStatus {
     }
 }
 
-/// Sets the status of a stream. One that was disabled begins here: what happened meanwhile was not held. One
-/// that we have paused tells so when it is enabled again, whoever disabled it between; so does one that was paused
-/// already when we had a reason of our own.
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
+/// Sets the status of a stream. After `disabled`, it begins here: earlier events were not retained. A stream that the
+/// transmitter has paused sends `stream-updated` when it is enabled again, even if its receiver disabled it in between; so
+/// does one that the receiver had paused already when the transmitter had a reason of its own.
 pub fn set_status(
     tables: &mut Tables<'_>,
     moment: Moment,
@@ -115,7 +112,7 @@ pub fn set_status(
     put(tables, moment.now, row, status.as_str())
 }
 
-/// SSF 1.0: the status that the stream has now, and why we had changed it.
+/// The `stream-updated` event of SSF 1.0: the present status, and the transmitter's reason for the change.
 fn updated(stream_id: &str, reason: String) -> command::SecurityEvent {
     let mut claims = Map::new();
     claims.insert("status".to_owned(), StreamStatus::Enabled.as_str().into());
@@ -126,13 +123,12 @@ fn updated(stream_id: &str, reason: String) -> command::SecurityEvent {
 }
 
 impl State {
-    /// Pauses a stream, as its transmitter, or has it tell why it would be paused if it was not already. A reason
-    /// beyond its limit is cut. `stream` is what this was decided by: whatever its owner has changed meanwhile may
-    /// be the remedy.
+    /// Pauses a stream as its transmitter, or records its reason if the stream is paused already. A reason over the limit is
+    /// truncated. `stream` is the version on which the decision is based: a change by its owner since may be the remedy.
     ///
     /// # Errors
-    /// [`Error::StreamChanged`] if it is not that any more; [`Error::UnknownStream`], [`Error::StreamNotEnabled`]
-    /// if it is disabled, or as [`Error::Write`] says.
+    /// [`Error::StreamChanged`] if it has changed; [`Error::UnknownStream`]; [`Error::StreamNotEnabled`] if it is
+    /// disabled.
     pub async fn pause_stream(&self, stream: &Stream, reason: &str) -> Result<(), Error> {
         let command = SetStreamStatus {
             stream_id: stream.config.stream_id.clone(),
@@ -146,10 +142,7 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Sets the status of a stream, as its receiver.
-    ///
-    /// # Errors
-    /// [`Error::UnknownStream`], or as [`Error::Write`] says.
+    /// Sets the status of a stream, as its receiver. [`Error::UnknownStream`] if there is none.
     pub async fn set_stream_status(
         self,
         stream_id: &str,

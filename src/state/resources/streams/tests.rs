@@ -1,4 +1,4 @@
-//! The life of a stream, and every way to be refused.
+//! Tests of the life of a stream and of its refusals.
 
 use std::time::Duration;
 
@@ -78,10 +78,10 @@ impl Bench {
         Arc::clone(&self.machine.index().stream_cursors["s"])
     }
 
-    /// What is about the stream itself and waits, as type and claims.
+    /// Outbox events about the stream itself, as type and claims.
     fn waiting_for_it(&self) -> Vec<(String, Value)> {
-        let waiting = self.waiting_from(EventId::default()).into_iter();
-        let own = waiting.filter(|event| event.stream_id.is_some()).map(|event| {
+        let events = self.waiting_from(EventId::default()).into_iter();
+        let own = events.filter(|event| event.stream_id.is_some()).map(|event| {
             assert_eq!(event.stream_id.as_deref(), Some("s"));
             assert_eq!(event.event.sub_id, json!({"format": "opaque", "id": "s"}));
             (event.event.event_type, Value::Object(event.event.claims))
@@ -97,7 +97,7 @@ impl Bench {
 }
 
 #[test]
-fn a_stream_is_enabled_begins_at_its_entry_and_is_kept_in_memory() {
+fn new_stream_is_enabled_and_begins_at_its_entry() {
     let mut bench = Bench::default();
     bench.apply(START, vec![create_stream("t", "bob"), create_stream("s", "alice")]);
     let stream = bench.stream();
@@ -114,7 +114,7 @@ fn a_stream_is_enabled_begins_at_its_entry_and_is_kept_in_memory() {
 }
 
 #[test]
-fn a_retry_finds_the_stream_that_the_first_request_created() {
+fn retry_returns_the_stream_of_the_first_request() {
     let mut bench = Bench::default();
     let once = |stream_id: &str| {
         let digest = bytes::Bytes::from_static(&[7; 16]);
@@ -126,16 +126,14 @@ fn a_retry_finds_the_stream_that_the_first_request_created() {
     let rows = bench.rows.without_events();
     let again = bench.told(START, vec![once("another")]).remove(0);
     assert_eq!(again, Told::repeated(first.outcome));
-    assert_eq!(bench.rows.without_events(), rows, "and makes no other");
+    assert_eq!(bench.rows.without_events(), rows, "no other is created");
     let kept = bench.rows.0.iter().find(|((table, _), _)| table == crate::state::tables::IDEMPOTENCY);
-    assert!(
-        kept.is_some_and(|(_, row)| !row.windows(9).any(|part| part == b"receiver.")),
-        "nor keeps it twice"
-    );
+    let stores_request = |row: &Vec<u8>| row.windows(9).any(|part| part == b"receiver.");
+    assert!(kept.is_some_and(|(_, row)| !stores_request(row)), "the configuration is not stored twice");
 }
 
 #[test]
-fn beyond_its_limits_no_stream_is_created_until_one_is_deleted() {
+fn streams_over_the_limits_are_refused() {
     let mut bench = Bench::default();
     let name = |number: u64| format!("s{number}");
     for number in 0..limits::STREAMS_PER_CALLER_MAX {
@@ -151,15 +149,15 @@ fn beyond_its_limits_no_stream_is_created_until_one_is_deleted() {
         stands(bench.one(START, create_stream(&format!("o{others}"), &owner)));
         others += 1;
     }
-    refused(&bench.one(START, create_stream("last", "nobody else")), Refusal::TooManyStreams);
+    refused(&bench.one(START, create_stream("last", "another")), Refusal::TooManyStreams);
     assert_eq!(bench.one(START, delete_stream("more")), DONE);
-    stands(bench.one(START, create_stream("last", "nobody else")));
+    stands(bench.one(START, create_stream("last", "another")));
 }
 
 #[test]
-fn a_deleted_stream_leaves_nothing_and_takes_nothing_with_it() {
+fn deletion_removes_the_rows_of_that_stream_only() {
     let mut bench = Bench::default();
-    // One id begins the other.
+    // One id is a prefix of the other.
     bench.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
     for stream_id in ["s", "s0"] {
         let id = Some(EventId { index: 1, number: 0 }.into());
@@ -183,7 +181,7 @@ fn a_deleted_stream_leaves_nothing_and_takes_nothing_with_it() {
 }
 
 #[test]
-fn whatever_is_asked_of_a_stream_that_is_not_there_is_refused() {
+fn commands_for_an_unknown_stream_are_refused() {
     let mut bench = Bench::default();
     bench.one(START, create_stream("t", "alice"));
     let advance = AdvanceStream { stream_id: "s".to_owned(), ..AdvanceStream::default() };
@@ -204,7 +202,7 @@ fn whatever_is_asked_of_a_stream_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_configuration_is_replaced_from_what_was_read_and_its_owner_never() {
+fn update_requires_the_revision_and_keeps_the_owner() {
     let mut bench = Bench::with_stream();
     let url = "https://receiver.example/push";
     let later = START.plus(SECOND);
@@ -216,12 +214,16 @@ fn a_configuration_is_replaced_from_what_was_read_and_its_owner_never() {
     refused(&bench.one(later, update(3, |_| {})), Refusal::StreamChanged);
     let rows = bench.rows.without_events();
     let again = stands(bench.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
-    assert_eq!((again, bench.rows.without_events()), (stream, rows), "what is as it should be is left alone");
+    assert_eq!(
+        (again, bench.rows.without_events()),
+        (stream, rows),
+        "an equal configuration changes nothing"
+    );
     bench.restarts_the_same();
 }
 
 #[test]
-fn a_change_of_status_is_no_change_of_the_configuration() {
+fn status_changes_keep_the_revision() {
     let mut bench = Bench::with_stream();
     bench.one(START, we_pause("too slow"));
     bench.one(START, subject(&email("a@b.example"), true));
@@ -231,7 +233,7 @@ fn a_change_of_status_is_no_change_of_the_configuration() {
 }
 
 #[test]
-fn a_receiver_sets_any_status_and_is_told_nothing_of_it() {
+fn receiver_sets_any_status_without_an_event() {
     use StreamStatus::{Disabled, Enabled, Paused};
     let mut bench = Bench::with_stream();
     for status in [Paused, Disabled, Paused, Enabled, Disabled, Enabled, Paused, Enabled] {
@@ -241,13 +243,13 @@ fn a_receiver_sets_any_status_and_is_told_nothing_of_it() {
     }
     assert!(bench.waiting_for_it().is_empty());
     assert_eq!(bench.stream().updated_at, START.plus(SECOND));
-    let told = bench.feed_ids_of("stream").len();
+    let events = bench.feed_ids_of("stream").len();
     stands(bench.one(START, receiver_sets(Enabled, "because")));
-    assert_eq!(bench.feed_ids_of("stream").len(), told, "the same again is no news");
+    assert_eq!(bench.feed_ids_of("stream").len(), events, "no event without a change");
 }
 
 #[test]
-fn a_paused_stream_holds_and_one_that_was_disabled_begins_anew() {
+fn paused_stream_retains_and_disabled_stream_skips_events() {
     use StreamStatus::{Disabled, Enabled, Paused};
     let mut bench = Bench::with_stream();
     let held = bench.cursor().next;
@@ -259,19 +261,19 @@ fn a_paused_stream_holds_and_one_that_was_disabled_begins_anew() {
         bench.one(START, receiver_sets(Disabled, ""));
         bench.one(START, signal(jti, &["missed"]));
         let version = bench.cursor().version;
-        // What the same entry tells before it is missed too, and what it tells behind it is not.
+        // Events before it in the entry are skipped too, events after it are delivered.
         let (before, behind) = (format!("{jti} before"), format!("{jti} behind"));
         let entry = vec![signal(&before, &["missed"]), receiver_sets(status, ""), signal(&behind, &["got"])];
         bench.apply(START, entry);
         let got = bench.waiting_from(bench.cursor().next);
         assert_eq!(got.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["got"]);
-        assert_eq!(bench.cursor().version, version + 1, "whoever delivers at this moment starts over");
+        assert_eq!(bench.cursor().version, version + 1, "a concurrent delivery starts over");
     }
     bench.restarts_the_same();
 }
 
 #[test]
-fn what_is_done_of_a_stream_that_begins_anew_is_forgotten_with_the_rest() {
+fn disabling_clears_the_done_events() {
     let mut bench = Bench::with_stream();
     bench.one(START, signal("1", &["a", "b"]));
     let done = vec![EventId { index: 2, number: 2 }.into()];
@@ -287,7 +289,7 @@ fn what_is_done_of_a_stream_that_begins_anew_is_forgotten_with_the_rest() {
 }
 
 #[test]
-fn we_pause_only_a_stream_that_is_enabled() {
+fn transmitter_pauses_only_an_enabled_stream() {
     let mut bench = Bench::with_stream();
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
         bench.one(START, receiver_sets(status, "mine"));
@@ -301,27 +303,27 @@ fn we_pause_only_a_stream_that_is_enabled() {
 }
 
 #[test]
-fn a_pause_of_ours_is_told_once_when_the_stream_is_enabled_again() {
+fn pause_by_transmitter_sends_one_update_when_enabled() {
     let mut bench = Bench::with_stream();
     bench.one(START, we_pause("too slow"));
     assert!(bench.stream().owes_update && bench.waiting_for_it().is_empty());
     let stream = stands(bench.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
     assert_eq!((stream.owes_update, stream.reason.as_deref()), (false, Some("fixed")));
-    let told = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(bench.waiting_for_it(), std::slice::from_ref(&told));
+    let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
+    assert_eq!(bench.waiting_for_it(), std::slice::from_ref(&event));
     assert!(
         bench.waiting_from(bench.cursor().next).iter().any(|event| event.stream_id.is_some()),
-        "and is heard"
+        "it is after the cursor"
     );
     for status in [StreamStatus::Paused, StreamStatus::Enabled] {
         bench.one(START, receiver_sets(status, ""));
     }
-    assert_eq!(bench.waiting_for_it(), [told], "and not again");
+    assert_eq!(bench.waiting_for_it(), [event], "sent once");
     bench.restarts_the_same();
 }
 
 #[test]
-fn a_pause_of_ours_is_owed_until_the_stream_is_enabled_whatever_its_receiver_does_between() {
+fn update_is_owed_until_the_stream_is_enabled() {
     let mut bench = Bench::with_stream();
     bench.one(START, we_pause("too slow"));
     for status in [StreamStatus::Disabled, StreamStatus::Paused, StreamStatus::Disabled] {
@@ -330,15 +332,15 @@ fn a_pause_of_ours_is_owed_until_the_stream_is_enabled_whatever_its_receiver_doe
     }
     assert!(bench.waiting_for_it().is_empty());
     bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    let told = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(bench.waiting_for_it(), [told]);
-    // It began anew, and this is the first that it gets.
+    let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
+    assert_eq!(bench.waiting_for_it(), [event]);
+    // It skipped earlier events, so this is the first one.
     let first = bench.waiting_from(bench.cursor().next).remove(0);
     assert_eq!(first.event.event_type, STREAM_UPDATED);
 }
 
 #[test]
-fn a_verification_is_for_its_stream_and_says_what_the_receiver_said() {
+fn verification_event_is_for_its_stream_with_its_state() {
     let mut bench = Bench::with_stream();
     bench.one(START, create_stream("t", "bob"));
     stands(bench.one(START, verify("VGhpcw==")));
@@ -348,7 +350,7 @@ fn a_verification_is_for_its_stream_and_says_what_the_receiver_said() {
 }
 
 #[test]
-fn only_an_enabled_stream_is_verified() {
+fn only_an_enabled_stream_can_be_verified() {
     let mut bench = Bench::with_stream();
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
         bench.one(START, receiver_sets(status, ""));
@@ -359,7 +361,7 @@ fn only_an_enabled_stream_is_verified() {
 }
 
 #[test]
-fn a_stream_is_verified_once_a_minute_of_time_that_has_passed() {
+fn stream_is_verified_once_per_minute_of_elapsed_time() {
     let mut bench = Bench::with_stream();
     let replies = bench.apply(START, vec![verify(""), verify("")]);
     refused(&replies[1], Refusal::VerifiedTooOften);
@@ -367,7 +369,7 @@ fn a_stream_is_verified_once_a_minute_of_time_that_has_passed() {
     let (almost, minute) = (Duration::from_millis(59_999), limits::VERIFICATION_INTERVAL_MIN);
     refused(&bench.one(START.plus(almost), verify("")), Refusal::VerifiedTooOften);
     stands(bench.one(START.plus(minute), verify("")));
-    // A clock that is set ahead passes no time, and one that is set back stops none.
+    // A wall clock set ahead does not advance elapsed time, and one set back does not stop it.
     let at =
         |time: Timestamp, elapsed| Stamp { time, latest: time, passed: START.plus(minute).plus(elapsed) };
     let ahead = START.plus(Duration::from_secs(86_400));
@@ -375,14 +377,14 @@ fn a_stream_is_verified_once_a_minute_of_time_that_has_passed() {
     refused(&reply.outcome, Refusal::VerifiedTooOften);
     let reply = bench.stamped_as(at(START.minus(minute), minute), vec![encode(verify(""))]).remove(0);
     stands(reply.outcome);
-    // Neither does a change of its status.
+    // A change of status does not reset the interval.
     bench.one(START, receiver_sets(StreamStatus::Paused, ""));
     bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
     refused(&bench.one(START, verify("")), Refusal::VerifiedTooOften);
 }
 
 #[test]
-fn a_subject_is_taken_out_once_and_back_again() {
+fn subject_is_excluded_once_and_added_again() {
     let mut bench = Bench::with_stream();
     let (a, b) = (email("a@b.example"), email("b@b.example"));
     for sub_id in [&a, &b, &a] {
@@ -398,7 +400,7 @@ fn a_subject_is_taken_out_once_and_back_again() {
 }
 
 #[test]
-fn a_stream_is_without_only_so_many_subjects() {
+fn excluded_subjects_are_limited() {
     let mut bench = Bench::with_stream();
     for number in 0..limits::STREAM_SUBJECTS_MAX {
         stands(bench.one(START, subject(&email(&format!("{number}@b.example")), true)));
@@ -422,7 +424,7 @@ fn a_stream_is_without_only_so_many_subjects() {
 }
 
 #[test]
-fn a_damaged_row_or_command_stops_the_node() {
+fn invalid_row_or_command_is_corrupt() {
     let bench = Bench::with_stream();
     for (table, key) in [(STREAM, "s"), (STREAM_CURSOR, "s")] {
         let mut rows = crate::state::testing::Rows(bench.rows.0.clone());
@@ -459,7 +461,7 @@ fn a_damaged_row_or_command_stops_the_node() {
 }
 
 #[test]
-fn the_same_commands_give_the_same_streams_however_they_are_batched() {
+fn rows_of_streams_do_not_depend_on_batching() {
     let commands = || {
         vec![
             create_stream("s", "alice"),
@@ -474,7 +476,7 @@ fn the_same_commands_give_the_same_streams_however_they_are_batched() {
     let replies = together.apply(START, commands());
     let one_by_one: Vec<Reply> = commands().into_iter().map(|command| apart.one(START, command)).collect();
     assert_eq!(replies, one_by_one);
-    // Where a stream begins is an id, which follows the log.
+    // A cursor begins at an event id, which depends on the batching.
     let rows = |bench: &Bench| {
         let mut rows = bench.rows.without_events();
         rows.retain(|(table, _), _| table != STREAM_CURSOR);
@@ -485,7 +487,7 @@ fn the_same_commands_give_the_same_streams_however_they_are_batched() {
 }
 
 #[test]
-fn a_status_is_one_of_three_words() {
+fn status_is_one_of_three_words() {
     for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
         assert_eq!(status.as_str().parse(), Ok(status));
         assert_eq!(StreamStatus::read(command::StreamStatus::from(status).into()).expect("known"), status);

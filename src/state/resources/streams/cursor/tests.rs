@@ -1,4 +1,4 @@
-//! How a stream moves on, and never back.
+//! Tests of cursors and dead letters.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn letter(id: EventId) -> command::DeadLetter {
     }
 }
 
-/// To move the stream on from `version`.
+/// Advances the stream from `version`.
 fn advance(version: u64, cursor: StreamCursor, dead: Vec<command::DeadLetter>) -> Command {
     let (stream_id, cursor) = ("s".to_owned(), Some(cursor.into()));
     Command::AdvanceStream(AdvanceStream { stream_id, version, cursor, dead_letters: dead, filter: None })
@@ -54,7 +54,7 @@ impl Bench {
 }
 
 #[test]
-fn a_stream_moves_on_only_from_the_place_that_was_read() {
+fn cursor_advances_only_from_the_version_that_was_read() {
     let mut bench = Bench::with_events();
     assert_eq!(bench.one(START, advance(1, to(id(2, 2)), Vec::new())), DONE);
     assert_eq!(bench.place(), StreamCursor { next: id(2, 2), version: 2, ..StreamCursor::default() });
@@ -64,29 +64,29 @@ fn a_stream_moves_on_only_from_the_place_that_was_read() {
         assert_eq!(reply, Reply::Refused(Refusal::StreamChanged), "{version}");
     }
     assert_eq!(bench.rows.0, rows);
-    // Of two that read the same place, one moves it.
+    // Of two commands with the same version, one succeeds.
     let both = vec![advance(2, to(id(3, 0)), Vec::new()), advance(2, to(id(4, 0)), Vec::new())];
     assert_eq!(bench.apply(START, both), [DONE, Reply::Refused(Refusal::StreamChanged)]);
     assert_eq!(bench.place().next, id(3, 0));
 }
 
 #[test]
-fn neither_the_place_nor_a_count_goes_back() {
+fn neither_cursor_nor_counts_decrease() {
     let mut bench = Bench::with_events();
     let far = StreamCursor { delivered: 5, dropped: 3, ..to(id(4, 0)) };
     bench.one(START, advance(1, far, Vec::new()));
     bench.one(START, advance(2, StreamCursor { delivered: 4, dropped: 2, ..to(id(2, 0)) }, Vec::new()));
-    let place = bench.place();
-    assert_eq!((place.next, place.delivered, place.dropped, place.version), (id(4, 0), 5, 3, 3));
+    let cursor = bench.place();
+    assert_eq!((cursor.next, cursor.delivered, cursor.dropped, cursor.version), (id(4, 0), 5, 3, 3));
 }
 
 #[test]
-fn what_is_done_is_kept_behind_the_place_only_and_up_to_the_window() {
+fn done_events_are_stored_within_the_window() {
     let mut bench = Bench::with_events();
     let done = [id(2, 1), id(3, 0), id(3, 1), id(5, 2)].into();
     bench.one(START, advance(1, StreamCursor { done, ..to(id(3, 0)) }, Vec::new()));
     assert_eq!(bench.place().done, [id(3, 0), id(3, 1), id(5, 2)].into());
-    // Also when the place itself was further than was said.
+    // Also if the cursor is further than the command states.
     let done = [id(2, 1), id(3, 1)].into();
     bench.one(START, advance(2, StreamCursor { done, ..to(id(2, 0)) }, Vec::new()));
     assert_eq!(bench.place().done, [id(3, 1)].into());
@@ -103,24 +103,24 @@ fn what_is_done_is_kept_behind_the_place_only_and_up_to_the_window() {
 }
 
 #[test]
-fn nothing_is_done_that_has_not_happened() {
+fn future_events_cannot_be_done() {
     let mut bench = Bench::with_events();
     let done = [id(5, 1), id(6, 0), id(7, 0), id(u64::MAX, 0)].into();
     bench.one(START, advance(1, StreamCursor { done, ..to(id(3, 0)) }, Vec::new()));
     assert_eq!(bench.place().done, [id(5, 1)].into());
-    // Or the next event of this very entry would never be delivered.
+    // Otherwise the next event of this entry would never be delivered.
     bench.apply(START, vec![advance(2, to(id(u64::MAX, 0)), Vec::new()), signal("5", &["late"])]);
     let left = bench.waiting_from(bench.place().next);
     assert_eq!(left.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["late"]);
 }
 
 #[test]
-fn what_a_receiver_refuses_is_remembered_and_counted() {
+fn dead_letters_are_stored_and_counted() {
     let mut bench = Bench::with_events();
-    let told = StreamCursor { dead_letters: 7, ..to(id(3, 0)) };
-    bench.one(START, advance(1, told, vec![letter(id(2, 2)), letter(id(2, 1))]));
+    let proposed = StreamCursor { dead_letters: 7, ..to(id(3, 0)) };
+    bench.one(START, advance(1, proposed, vec![letter(id(2, 2)), letter(id(2, 1))]));
     bench.one(START, advance(2, to(id(4, 0)), vec![letter(id(3, 1))]));
-    assert_eq!(bench.place().dead_letters, 3, "by the log, whatever was said");
+    assert_eq!(bench.place().dead_letters, 3, "counted by the log, not by the command");
     let (letters, next) = dead_letters(&bench.rows, "s", None, 9).expect("reads");
     let first = DeadLetter {
         id: id(2, 1),
@@ -134,9 +134,9 @@ fn what_a_receiver_refuses_is_remembered_and_counted() {
 }
 
 #[test]
-fn dead_letters_come_page_by_page_and_those_of_others_do_not() {
+fn dead_letters_are_paged_per_stream() {
     let mut bench = Bench::with_events();
-    // One id begins the other.
+    // One id is a prefix of the other.
     bench.one(START, create_stream("s0", "bob"));
     let letters = vec![letter(id(2, 1)), letter(id(2, 2)), letter(id(3, 1))];
     bench.one(START, advance(1, to(id(4, 0)), letters));
@@ -151,7 +151,7 @@ fn dead_letters_come_page_by_page_and_those_of_others_do_not() {
 }
 
 #[test]
-fn only_the_newest_dead_letters_are_kept() {
+fn newest_dead_letters_are_stored_up_to_the_limit() {
     let mut bench = Bench::with_events();
     let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
     let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
@@ -161,12 +161,12 @@ fn only_the_newest_dead_letters_are_kept() {
     let (kept, _) = bench.letters(None, usize::MAX);
     assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
     assert_eq!(bench.place().dead_letters, most + 2);
-    // The same one again is one.
+    // A duplicate counts once.
     bench.one(START, advance(3, to(id(1, 0)), many(most, 2)));
     assert_eq!(bench.letters(None, usize::MAX).0, kept);
 }
 
-/// Rows that say how many of them were looked at, and from where on.
+/// Rows that record their scans: start key and number of visited rows.
 struct Watched<'r> {
     rows: &'r crate::state::testing::Rows,
     scans: std::cell::RefCell<Vec<(Vec<u8>, usize)>>,
@@ -194,7 +194,7 @@ impl View for Watched<'_> {
 }
 
 #[test]
-fn a_dead_letter_costs_the_same_however_many_are_kept_and_were_dropped() {
+fn cost_of_a_dead_letter_is_independent_of_their_number() {
     let mut bench = Bench::with_events();
     let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
     let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
@@ -204,8 +204,8 @@ fn a_dead_letter_costs_the_same_however_many_are_kept_and_were_dropped() {
     let watched = Watched { rows: &bench.rows, scans: Vec::new().into() };
     super::advance(&mut Tables::of_entry(&watched, 9), START, next).expect("moves");
     let first_kept = [&b"s\0"[..], &id(70, 0).next().key()].concat();
-    assert_eq!(watched.scans.take(), [(first_kept, 4)], "behind all that was dropped");
-    // Below its limit nothing is walked through at all.
+    assert_eq!(watched.scans.take(), [(first_kept, 4)], "after all dropped ones");
+    // Below the limit, no row is scanned.
     let mut bench = Bench::with_events();
     bench.one(START, advance(1, to(id(1, 0)), many(1, 9)));
     let Command::AdvanceStream(next) = advance(2, to(id(1, 0)), many(10, 3)) else { panic!("moves") };
@@ -215,14 +215,14 @@ fn a_dead_letter_costs_the_same_however_many_are_kept_and_were_dropped() {
 }
 
 #[test]
-fn the_newest_dead_letters_are_kept_also_if_all_came_in_one_entry_and_in_any_order() {
+fn newest_dead_letters_are_stored_in_any_order_of_one_entry() {
     let mut bench = Bench::with_events();
     let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
     let entry = vec![
         advance(1, to(id(1, 0)), many(2_000, 600)),
         advance(2, to(id(1, 0)), many(1_000, 600)),
         advance(3, to(id(1, 0)), many(3_000, 600)),
-        // Older than all that are kept.
+        // Older than all stored ones.
         advance(4, to(id(1, 0)), many(5, 3)),
     ];
     assert_eq!(bench.apply(START, entry), [DONE, DONE, DONE, DONE]);
@@ -232,7 +232,7 @@ fn the_newest_dead_letters_are_kept_also_if_all_came_in_one_entry_and_in_any_ord
 }
 
 #[test]
-fn dead_letters_of_before_they_were_counted_are_counted_once() {
+fn uncounted_dead_letters_of_an_old_row_are_counted_once() {
     let mut bench = Bench::with_events();
     let most = limits::DEAD_LETTERS_PER_STREAM_MAX as u64;
     let many = |from: u64, count: u64| (from..from + count).map(|index| letter(id(index, 0))).collect();
@@ -244,25 +244,25 @@ fn dead_letters_of_before_they_were_counted_are_counted_once() {
     let (kept, _) = bench.letters(None, usize::MAX);
     assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
     assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
-    // What a command says of it counts for nothing.
-    let told = StreamCursor { kept: Some(Kept { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
-    bench.one(START, advance(3, told, Vec::new()));
+    // The value in a command is ignored.
+    let proposed = StreamCursor { kept: Some(Kept { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
+    bench.one(START, advance(3, proposed, Vec::new()));
     assert_eq!(bench.place().kept, Some(Kept { count: most, first: id(2, 1) }));
 }
 
 #[test]
-fn a_subject_that_is_too_long_is_left_out_of_a_dead_letter() {
+fn long_subject_is_left_out_of_a_dead_letter() {
     let sub_id = |bytes: usize| {
         let empty = json!({"format": "opaque", "id": ""}).to_string().len();
         json!({"format": "opaque", "id": "x".repeat(bytes - empty)}).to_string()
     };
     let most = limits::DEAD_LETTER_SUBJECT_BYTES_MAX;
     assert_eq!(kept_subject(sub_id(most)), sub_id(most));
-    assert_eq!(kept_subject(sub_id(most + 1)), "{}", "not half of it");
+    assert_eq!(kept_subject(sub_id(most + 1)), "{}", "not truncated");
 }
 
 #[test]
-fn a_damaged_dead_letter_is_said_and_one_without_an_id_stops_the_node() {
+fn invalid_dead_letter_is_corrupt() {
     let mut bench = Bench::with_events();
     let of_nothing = command::DeadLetter { id: None, ..letter(id(1, 0)) };
     let Command::AdvanceStream(command) = advance(1, to(id(2, 0)), vec![of_nothing]) else { panic!("moves") };
@@ -276,7 +276,7 @@ fn a_damaged_dead_letter_is_said_and_one_without_an_id_stops_the_node() {
 }
 
 #[test]
-fn a_place_survives_its_row() {
+fn cursor_round_trips_through_its_row() {
     let done = [id(3, 1), id(4, 0)].into();
     let kept = Some(Kept { count: 2, first: id(1, 7) });
     let cursor =

@@ -1,11 +1,11 @@
-//! What changes of a stream mean for those who look for its events, or decide about it, at the same time.
+//! Tests of changes of a stream concurrent with scans and decisions.
 
 use super::*;
 use crate::state::testing::about;
 
 const OTHER: &str = "urn:other";
 
-/// A signal with an event of another type than the stream was created for.
+/// A signal with an event of a type that the stream was not created for.
 fn other_signal(jti: &str) -> Command {
     let Command::AcceptSignal(mut accepted) = signal(jti, &[]) else { panic!("accepts") };
     let event = command::SecurityEvent { event_type: OTHER.to_owned(), ..about(jti) };
@@ -18,7 +18,7 @@ fn with_other_type(revision: u64) -> Command {
 }
 
 impl Bench {
-    /// To move the stream behind all that happened, by whoever looked by this filter.
+    /// Advances the stream to the end, after a scan with this filter.
     fn pass_all(&self, filter: Option<u64>) -> Command {
         let next = EventId { index: u64::MAX, number: 0 };
         let cursor = Some(StreamCursor { next, ..StreamCursor::default() }.into());
@@ -33,16 +33,16 @@ impl Bench {
     }
 }
 
-/// As we decide it of a stream that has changed so often.
+/// The transmitter's pause, based on this number of changes.
 fn we_pause_as_of(changes: u64, reason: &str) -> Command {
     let set = set(StreamStatus::Paused, reason);
     Command::SetStreamStatus(SetStreamStatus { by_transmitter: true, changes: Some(changes), ..set })
 }
 
-/// A poll had looked through the outbox for one type. Before it said that there was nothing, its receiver asked
-/// for another type too, was answered, and an event of that came.
+/// A poll had scanned the outbox for one type. Before it returned that there was nothing, its receiver requested another
+/// type too, and an event of that type arrived.
 #[test]
-fn nobody_who_looked_for_other_events_moves_a_stream_past_what_it_is_for() {
+fn scan_with_another_filter_does_not_advance_the_cursor() {
     let mut bench = Bench::with_stream();
     let looked_by = Some(bench.stream().filter);
     let before = bench.cursor();
@@ -57,13 +57,13 @@ fn nobody_who_looked_for_other_events_moves_a_stream_past_what_it_is_for() {
     let removed = bench.stream().filter;
     let entry = vec![subject(&email("a@b.example"), false), bench.pass_all(Some(removed))];
     refused(&bench.apply(START, entry)[1], Refusal::StreamChanged);
-    // What it is for stays the same whatever it is called, and whether it delivers.
+    // Description and status do not change the filter.
     let filter = Some(bench.stream().filter);
-    let told = |stream: &mut command::Stream| {
+    let change = |stream: &mut command::Stream| {
         stream.events_delivered.push(OTHER.to_owned());
         "mine".clone_into(&mut stream.description);
     };
-    stands(bench.one(START, update(2, told)));
+    stands(bench.one(START, update(2, change)));
     bench.one(START, receiver_sets(StreamStatus::Paused, ""));
     assert_eq!(bench.one(START, bench.pass_all(filter)), DONE);
     assert_eq!(bench.one(START, bench.pass_all(None)), DONE, "as an older version wrote it");
@@ -71,24 +71,24 @@ fn nobody_who_looked_for_other_events_moves_a_stream_past_what_it_is_for() {
 }
 
 #[test]
-fn a_type_that_is_added_counts_from_its_entry_on_and_anew_when_it_was_left_out_between() {
+fn added_type_counts_from_its_entry_on() {
     let mut bench = Bench::with_stream();
     bench.one(START, other_signal("1"));
     let entry = vec![other_signal("2"), with_other_type(1), other_signal("3")];
     bench.apply(START, entry);
     let added = bench.stream().added.types.clone();
-    assert_eq!(added.keys().collect::<Vec<_>>(), [OTHER], "not what it had from its beginning on");
+    assert_eq!(added.keys().collect::<Vec<_>>(), [OTHER], "without the types of its creation");
     let counts = |bench: &Bench| {
         let since = bench.stream().added.types[OTHER];
-        let waiting = bench.waiting_from(since);
-        waiting.iter().map(|event| event.event.subject()).collect::<Vec<_>>()
+        let events = bench.waiting_from(since);
+        events.iter().map(|event| event.event.subject()).collect::<Vec<_>>()
     };
     assert_eq!(counts(&bench), ["3"]);
-    let told = |stream: &mut command::Stream| {
+    let change = |stream: &mut command::Stream| {
         stream.events_delivered.push(OTHER.to_owned());
         "mine".clone_into(&mut stream.description);
     };
-    stands(bench.one(START, update(2, told)));
+    stands(bench.one(START, update(2, change)));
     assert_eq!(bench.stream().added.types, added);
     stands(bench.one(START, update(3, |_| {})));
     assert_eq!(bench.stream().added, Added::default());
@@ -99,7 +99,7 @@ fn a_type_that_is_added_counts_from_its_entry_on_and_anew_when_it_was_left_out_b
 }
 
 #[test]
-fn a_subject_that_is_added_again_counts_from_its_entry_on() {
+fn subject_added_again_counts_from_its_entry_on() {
     let mut bench = Bench::with_stream();
     let (a, b) = (email("a@b.example"), email("b@b.example"));
     bench.one(START, subject(&a, true));
@@ -108,11 +108,11 @@ fn a_subject_that_is_added_again_counts_from_its_entry_on() {
     let stream = bench.stream();
     let [(added, since)] = stream.added.subjects.as_slice() else { panic!("{stream:?}") };
     assert_eq!(*added, SubjectId::Email("a@b.example".to_owned()));
-    let waiting = bench.waiting_from(*since);
-    assert_eq!(waiting.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["behind"]);
+    let events = bench.waiting_from(*since);
+    assert_eq!(events.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["behind"]);
     stands(bench.one(START, subject(&a, true)));
-    assert_eq!(bench.stream().added.subjects, [], "it is removed again");
-    // What the stream has passed is not remembered.
+    assert_eq!(bench.stream().added.subjects, [], "excluded again");
+    // Records before the cursor are deleted.
     stands(bench.one(START, subject(&a, false)));
     assert_eq!(bench.one(START, bench.pass_all(None)), DONE);
     stands(bench.one(START, subject(&b, false)));
@@ -123,7 +123,7 @@ fn a_subject_that_is_added_again_counts_from_its_entry_on() {
 }
 
 #[test]
-fn only_so_many_subjects_are_remembered_that_were_added_again() {
+fn records_of_added_subjects_are_limited() {
     let mut bench = Bench::with_stream();
     let address = |number: usize| email(&format!("{number}@b.example"));
     for number in 0..=limits::STREAM_SUBJECTS_MAX {
@@ -135,19 +135,19 @@ fn only_so_many_subjects_are_remembered_that_were_added_again() {
     assert_eq!(
         stream.added.subjects[0].0,
         SubjectId::Email("1@b.example".to_owned()),
-        "the first is forgotten"
+        "the first is deleted"
     );
     let long = |at: usize| json!({"format": "iss_sub", "iss": at.to_string(), "sub": "s".repeat(limits::WORKLOAD_ID_BYTES_MAX)});
     for at in 0..10 {
         stands(bench.one(START, subject(&long(at), true)));
         stands(bench.one(START, subject(&long(at), false)));
     }
-    assert_eq!(bench.stream().added.subjects.len(), 7, "as many as have room");
+    assert_eq!(bench.stream().added.subjects.len(), 7, "as many as fit");
     bench.restarts_the_same();
 }
 
 #[test]
-fn a_pause_of_ours_that_its_owner_was_faster_than_does_not_stand() {
+fn pause_by_transmitter_on_a_stale_version_is_refused() {
     let mut bench = Bench::with_stream();
     let decided_by = bench.stream().changes;
     stands(bench.one(START, update(1, |stream| "https://b.example/".clone_into(&mut stream.endpoint_url))));
@@ -157,7 +157,7 @@ fn a_pause_of_ours_that_its_owner_was_faster_than_does_not_stand() {
     bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
     refused(&bench.one(START, we_pause_as_of(decided_by, "401")), Refusal::StreamChanged);
     assert_eq!(bench.stream().status, StreamStatus::Enabled);
-    // Neither being verified nor moving on is a change.
+    // Neither a verification nor an advance counts as a change.
     let decided_by = bench.stream().changes;
     stands(bench.one(START, verify("")));
     assert_eq!(bench.one(START, bench.pass_all(None)), DONE);
@@ -166,15 +166,15 @@ fn a_pause_of_ours_that_its_owner_was_faster_than_does_not_stand() {
 }
 
 #[test]
-fn a_stream_that_its_receiver_paused_is_told_a_reason_of_ours() {
+fn stream_paused_by_its_receiver_takes_our_reason() {
     let mut bench = Bench::with_stream();
     bench.one(START, receiver_sets(StreamStatus::Paused, "mine"));
     let paused = stands(bench.one(START, we_pause_as_of(bench.stream().changes, "too much")));
     assert_eq!((paused.reason.as_deref(), paused.owes_update), (Some("too much"), true));
     bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    let told = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too much"}));
-    assert_eq!(bench.waiting_for_it(), [told]);
-    // Also if its receiver had the same words.
+    let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too much"}));
+    assert_eq!(bench.waiting_for_it(), [event]);
+    // Also if the receiver stated the same reason.
     bench.one(START, receiver_sets(StreamStatus::Paused, "too much"));
     assert!(stands(bench.one(START, we_pause_as_of(bench.stream().changes, "too much"))).owes_update);
     bench.one(START, receiver_sets(StreamStatus::Disabled, ""));
@@ -182,7 +182,7 @@ fn a_stream_that_its_receiver_paused_is_told_a_reason_of_ours() {
 }
 
 #[test]
-fn a_row_of_before_its_changes_were_counted_is_read_and_counts_from_then_on() {
+fn row_without_counts_is_read_and_counted_from_then_on() {
     let mut bench = Bench::with_stream();
     let stream = command::Stream { stream_id: "s".to_owned(), ..command::Stream::default() };
     let row = StreamRow { stream: Some(stream), revision: 1, ..StreamRow::default() };
