@@ -1,11 +1,10 @@
-//! Wall clocks that are wrong: the times that a leader writes into an entry cover every credential issued before it, and
-//! nothing expires before its time.
+//! Wrong wall clocks: the times of an entry cover every credential issued before it, and nothing expires early.
 //!
-//! Three voters. Their boot clocks run alike; their wall clocks may be set at any moment, forwards or backwards. The
-//! leader reads wall clocks, of its own process and of others, and each entry carries two times. *Log time*, by which
-//! things expire, is the median of the readings if a majority of the voters agrees with it, otherwise the last log time
-//! and the boot time that has passed since it was applied. The *stamp*, by which credentials of other issuers are
-//! covered, is the latest of log time and of all readings. Issuers' clocks are right.
+//! Three voters. Their boot clocks run alike; their wall clocks may be set at any time, forwards or backwards. The leader
+//! reads wall clocks, its own and others, and each entry has two times. *Log time*, by which rows expire, is the median of
+//! the readings if a majority of the voters agrees with it, otherwise the last log time plus the boot time elapsed since
+//! it was applied. The *stamp*, up to which credentials of other issuers are covered, is the latest of log time and of all
+//! readings. Issuers' clocks are right.
 //!
 //! Offsets are in ticks; two clocks agree if they show the same tick.
 
@@ -14,13 +13,13 @@ use stateright::{Model, Property};
 const VOTERS: usize = 3;
 /// The last tick, so that the model ends.
 const END: i8 = 3;
-/// For how many ticks a reading is used.
+/// Number of ticks for which a reading is used.
 const VALID: i8 = 1;
 
-/// The rules. Each can be left out to see its purpose.
+/// The rules. Each can be left out to show its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// A leader makes no entry before it has read the clocks of a majority.
+    /// A leader appends no entry before it has read the clocks of a majority.
     ReadsAMajority,
     /// The stamp is at least as late as every reading.
     StampsTheLatest,
@@ -28,7 +27,7 @@ pub enum Rule {
     FollowsTheMedian,
     /// Log time follows only a median with which a majority of the voters agrees.
     NeedsAgreement,
-    /// Otherwise it counts what has passed since the last entry was applied, not since this node led last.
+    /// Otherwise it adds the time since the last entry was applied, not since this node led last.
     CountsFromApplied,
     /// A reading is used for a short time only.
     ReadingsExpire,
@@ -47,38 +46,38 @@ pub const RULES: [Rule; 6] = [
 /// Clocks, with all rules or without one.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
-    /// The rule that is not kept.
+    /// The rule that is left out.
     pub without: Option<Rule>,
-    /// How many clocks may be wrong at once. If there are two, they do not agree with each other.
+    /// Maximum number of clocks that are wrong at once. Two wrong clocks do not agree with each other.
     pub wrong_max: usize,
 }
 
 /// A reading of a wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Reading {
-    /// How far the clock was off.
+    /// Error of the clock.
     offset: i8,
     /// Ticks since it was read.
     age: i8,
 }
 
-/// Everything.
+/// State of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     /// The right time.
     now: i8,
-    /// How far each wall clock is off, for how long it has been right, and how far it was off before, while a reading of
-    /// that may be used.
+    /// Error of each wall clock, ticks for which it has been right, and its last error while a reading of that may be
+    /// used.
     offsets: [i8; VOTERS],
     right_for: [i8; VOTERS],
     last_off: [i8; VOTERS],
     leader: usize,
     readings: [Option<Reading>; VOTERS],
-    /// Log time, and when the last entry was applied. A process that was restarted does not know.
+    /// Log time, and time at which the last entry was applied; unknown to a restarted process.
     log_time: i8,
     applied_at: Option<i8>,
-    /// When this leader made its last entry in an earlier term, for the rule that it must not count from there.
-    made_at: [i8; VOTERS],
+    /// Time of each leader's last entry of an earlier term, for the rule that it must not count from there.
+    appended_at: [i8; VOTERS],
     verdict: Verdict,
 }
 
@@ -91,16 +90,16 @@ enum Verdict {
     Ahead,
 }
 
-/// Everything that can happen next.
+/// Possible steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Time passes.
+    /// Time advances.
     Tick,
     /// A wall clock is set.
     Set {
         /// The voter.
         voter: usize,
-        /// How far it is off from now on.
+        /// Its new error.
         offset: i8,
     },
     /// The leader reads a wall clock.
@@ -109,8 +108,8 @@ pub enum Step {
     Elect(usize),
     /// The leader's process restarts, and it is elected again.
     Restart,
-    /// The leader makes an entry, which is applied at once.
-    Make,
+    /// The leader appends an entry, which is applied at once.
+    Append,
 }
 
 impl Clocks {
@@ -127,12 +126,12 @@ impl Clocks {
         offsets
     }
 
-    fn may_make(self, world: &World) -> bool {
+    fn may_append(self, world: &World) -> bool {
         let needed = if self.keeps(Rule::ReadsAMajority) { VOTERS / 2 + 1 } else { 1 };
         self.readings(world).len() >= needed
     }
 
-    fn make(self, world: &mut World) {
+    fn append(self, world: &mut World) {
         let offsets = self.readings(world);
         // Of two readings, the earlier.
         let median = offsets[(offsets.len() - 1) / 2];
@@ -141,7 +140,7 @@ impl Clocks {
         let since = if self.keeps(Rule::CountsFromApplied) {
             world.applied_at.unwrap_or(world.now)
         } else {
-            world.made_at[world.leader]
+            world.appended_at[world.leader]
         };
         let last = world.log_time;
         let follows = agree || !self.keeps(Rule::NeedsAgreement);
@@ -150,7 +149,7 @@ impl Clocks {
         let latest = world.now + offsets.last().copied().unwrap_or(median);
         let stamp =
             if self.keeps(Rule::StampsTheLatest) { world.log_time.max(latest) } else { world.log_time };
-        (world.applied_at, world.made_at[world.leader]) = (Some(world.now), world.now);
+        (world.applied_at, world.appended_at[world.leader]) = (Some(world.now), world.now);
         world.verdict = if world.log_time > world.now {
             Verdict::Ahead
         } else if stamp < world.now && self.wrong_max == 1 {
@@ -160,8 +159,8 @@ impl Clocks {
         };
     }
 
-    /// Whether this clock may be set so: not too many are wrong, none agrees with another wrong one, and another one is
-    /// wrong only after readings of the last have expired.
+    /// Whether this clock may be set so: not too many are wrong, no two wrong ones agree, and another one becomes wrong
+    /// only after the readings of the last have expired.
     fn may_set(self, world: &World, voter: usize, offset: i8) -> bool {
         let others = || (0..VOTERS).filter(|id| *id != voter);
         let wrong = others().filter(|id| world.last_off[*id] != 0).count();
@@ -185,7 +184,7 @@ impl Model for Clocks {
             readings: [None; VOTERS],
             log_time: 0,
             applied_at: Some(0),
-            made_at: [0; VOTERS],
+            appended_at: [0; VOTERS],
             verdict: Verdict::Good,
         }]
     }
@@ -206,8 +205,8 @@ impl Model for Clocks {
             }
         }
         steps.push(Step::Restart);
-        if self.may_make(world) {
-            steps.push(Step::Make);
+        if self.may_append(world) {
+            steps.push(Step::Append);
         }
     }
 
@@ -238,10 +237,10 @@ impl Model for Clocks {
             }
             Step::Elect(voter) => (world.leader, world.readings) = (voter, [None; VOTERS]),
             Step::Restart => (world.applied_at, world.readings) = (None, [None; VOTERS]),
-            Step::Make => self.make(&mut world),
+            Step::Append => self.append(&mut world),
         }
         if self.keeps(Rule::CountsFromApplied) {
-            world.made_at = [0; VOTERS];
+            world.appended_at = [0; VOTERS];
         }
         if self.keeps(Rule::ReadingsExpire) {
             for reading in &mut world.readings {
@@ -257,15 +256,15 @@ impl Model for Clocks {
             Property::sometimes("a clock that is ahead is read", |_, world: &World| {
                 world.log_time > 0 && world.readings.iter().flatten().any(|reading| reading.offset > 0)
             }),
-            Property::sometimes("log time stands still without agreement", |_, world: &World| {
+            Property::sometimes("log time does not advance without agreement", |_, world: &World| {
                 world.applied_at == Some(world.now) && world.log_time < world.now
             }),
-            Property::sometimes("it catches up", |_, world: &World| {
+            Property::sometimes("log time catches up", |_, world: &World| {
                 world.log_time == END && world.offsets.iter().any(|offset| *offset != 0)
             }),
         ]
     }
 }
 
-/// Each entry covers what was issued before it, and log time is not ahead.
-pub const GOOD: &str = "entries cover what was issued before them, and nothing expires early";
+/// Each entry covers credentials issued before it, and log time is not ahead.
+pub const GOOD: &str = "entries cover credentials issued before them, and nothing expires early";

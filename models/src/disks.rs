@@ -1,34 +1,34 @@
-//! A disk that was set back to an older copy: what it acknowledged and voted since is gone, and its node does not know.
-//! The other members remember enough of it to refuse it.
+//! A disk that was set back to an older copy: its later acknowledgements and votes are lost, and its node does not know.
+//! The other members remember enough of them to refuse it.
 //!
-//! Three nodes. The first one leads in the first term and proposes one entry. The second one's disk is copied at some
-//! moment and may be set back to the copy later. Either the second or the third may be elected in the second term.
-//! Restarts, lost messages and delays are possible between any two steps. A set-back disk is not covered if no member of
-//! the electing majority has heard since the copy of a start, of an entry held or of another vote: [`World`] keeps track
-//! of that beside the protocol.
+//! Three nodes. The first one leads in the first term and proposes one entry. The second one's disk is copied at some time
+//! and may be set back to the copy later. Either the second or the third may be elected in the second term. Restarts, lost
+//! messages and delays are possible between any two steps. A set-back disk is not covered if no member of the electing
+//! majority has learned since the copy of a start, of an entry held or of another vote: [`World`] tracks that beside the
+//! protocol.
 
 use stateright::{Model, Property};
 
 const NODES: usize = 3;
-/// Leads in the first term.
+/// Leader of the first term.
 const FIRST: usize = 0;
-/// Has the disk that is set back.
+/// Node whose disk is set back.
 const SECOND: usize = 1;
 const THIRD: usize = 2;
-/// Most starts of the second node, so that the model ends.
+/// Maximum number of starts of the second node, so that the model ends.
 const STARTS_MAX: u8 = 3;
 /// The start id of no process.
 const NO_PROCESS: u8 = 0;
 
-/// The rules. Each can be left out to see its purpose.
+/// The rules. Each can be left out to show its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An entry counts as held by a member when it matched it and it is committed. A follower may truncate an entry that
-    /// is not committed, also one that it acknowledged.
+    /// An entry counts as held by a member if the member matched it and it is committed. A follower may truncate an
+    /// uncommitted entry, also one that it acknowledged.
     HeldIsCommitted,
     /// The leader tells the other members what each one holds.
     HeldIsSpread,
-    /// A member writes what it knows of others to its own disk.
+    /// A member writes its knowledge of others to its own disk.
     KnowledgeIsDurable,
     /// A smaller start number, or the same with another start id, is refused.
     StartsAreCompared,
@@ -38,12 +38,12 @@ pub enum Rule {
     StartIsDurableFirst,
     /// A smaller vote, or another vote of the same term, is refused.
     VotesAreCompared,
-    /// An end of the log below the last entry held is refused.
+    /// A log that ends before the last entry held is refused.
     EndsAreCompared,
-    /// A member refuses what such a node asks.
+    /// A member refuses the calls of such a node.
     RefusesCalls,
-    /// It also refuses the node's answers to its own calls.
-    RefusesAnswers,
+    /// It also refuses the node's responses to its own calls.
+    RefusesResponses,
     /// A log is never truncated at or below its last committed entry: the node stops and reports it.
     CommittedIsNeverTruncated,
 }
@@ -59,44 +59,44 @@ pub const RULES: [Rule; 11] = [
     Rule::VotesAreCompared,
     Rule::EndsAreCompared,
     Rule::RefusesCalls,
-    Rule::RefusesAnswers,
+    Rule::RefusesResponses,
     Rule::CommittedIsNeverTruncated,
 ];
 
-/// Disks that are set back, with all rules or without one.
+/// Set-back disks, with all rules or without one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disks {
-    /// The rule that is not kept.
+    /// The rule that is left out.
     pub without: Option<Rule>,
 }
 
-/// A process of the second node: its number, and which one it is. Two processes may have the same number.
+/// A process of the second node: its start number, and its id. Two processes may have the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Start {
     number: u8,
     id: u8,
 }
 
-/// The state of the second node's disk.
+/// State of the second node's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Disk {
     has_entry: bool,
-    /// The node it voted for in the second term.
+    /// Its vote in the second term.
     vote: Option<usize>,
     start: Start,
 }
 
-/// The memory that a member has of the second node.
+/// Knowledge of a member about the second node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Known {
     start: Start,
     vote: Option<usize>,
     holds_entry: bool,
-    /// Beside the protocol: it has heard of a start, or of an entry held, that the copy does not show.
+    /// Beside the protocol: it has learned of a start, or of an entry held, that is not in the copy.
     is_newer_than_copy: bool,
 }
 
-/// Everything.
+/// State of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub struct World {
@@ -119,33 +119,33 @@ pub struct World {
     starts: u8,
     /// A refused node stops.
     is_refused: bool,
-    /// For each node that stands in the second term: which nodes voted for it.
+    /// For each candidate of the second term: the nodes that voted for it.
     granted: [[bool; NODES]; NODES],
     elected: [bool; NODES],
-    /// Beside the protocol, for each of them: after its disk was set back, the second node exchanged a vote with a member
-    /// that had heard of what is gone.
+    /// Beside the protocol, for each candidate: after its disk was set back, the second node exchanged a vote with a member
+    /// that knew of the lost state.
     is_covered: [bool; NODES],
-    /// The memories that the first and the third node have of the second.
+    /// Knowledge of the first and the third node about the second.
     known: [Known; NODES],
-    /// The same on the disk of the third.
+    /// The part of it on the disk of the third.
     third_wrote: Known,
     verdict: Verdict,
 }
 
-/// The violation of a promise.
+/// Violation of a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Verdict {
     #[default]
     Good,
-    /// A committed entry was lost, or a term has two leaders, although a member of the majority had heard.
+    /// A committed entry was lost, or a term has two leaders, although a member of the majority knew of it.
     Lost,
-    /// A node was refused whose disk was never set back.
+    /// A node whose disk was never set back was refused.
     RefusedWrongly,
     /// A node truncated a committed entry and did not report it.
     Silent,
 }
 
-/// Everything that can happen next.
+/// Possible steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// The first node proposes the entry and begins to send it.
@@ -158,9 +158,9 @@ pub enum Step {
     Commit,
     /// The first node sends the third one a heartbeat.
     Heartbeat,
-    /// This member and the second node exchange a call and its answer.
+    /// This member and the second node exchange a call and its response.
     Contact(usize),
-    /// The third node writes what it knows.
+    /// The third node writes its knowledge.
     Write,
     /// The second node's disk is copied.
     Copy,
@@ -170,16 +170,16 @@ pub enum Step {
     SetBack,
     /// The second node's start number is on its disk, if it was not before its first call.
     SyncStart,
-    /// A node stands in the second term.
+    /// A node becomes a candidate of the second term.
     Stand(usize),
-    /// A node votes for it.
+    /// A node votes for a candidate.
     Vote {
         /// The candidate.
         candidate: usize,
         /// The voter.
         voter: usize,
     },
-    /// It has the votes of a majority.
+    /// A candidate has the votes of a majority.
     Elect(usize),
     /// The new leader has this node truncate its log.
     Truncate {
@@ -206,8 +206,8 @@ impl Disks {
             || (self.keeps(Rule::EndsAreCompared) && known.holds_entry && !has_entry)
     }
 
-    /// A member hears the second node's statement; whether it goes on with it.
-    fn hear(self, world: &mut World, member: usize, checks: bool) -> bool {
+    /// A member receives the second node's statement; returns whether it accepts it.
+    fn receive(self, world: &mut World, member: usize, checks: bool) -> bool {
         if checks && self.contradicts(world, &world.known[member]) {
             world.is_refused = true;
             if !world.is_set_back {
@@ -226,24 +226,24 @@ impl Disks {
         true
     }
 
-    /// The first node tells the third one what it knows of the second.
+    /// The first node sends the third one its knowledge of the second.
     fn heartbeat(self, world: &mut World) {
-        let told = world.known[FIRST];
+        let reported = world.known[FIRST];
         let is_held = world.matched[SECOND] && (world.is_committed || !self.keeps(Rule::HeldIsCommitted));
         let is_in_copy = world.copy.is_none_or(|copy| copy.has_entry);
         let known = &mut world.known[THIRD];
         if self.keeps(Rule::HeldIsSpread) {
             known.holds_entry |= is_held;
-            if told.start.number > known.start.number {
-                known.start = told.start;
-            } else if told.start.number == known.start.number && told.start.id != known.start.id {
-                // Both processes stated this number: one of them was set back, and it is not known which.
+            if reported.start.number > known.start.number {
+                known.start = reported.start;
+            } else if reported.start.number == known.start.number && reported.start.id != known.start.id {
+                // Both processes stated this number: one of them was set back, but not known which.
                 known.start.id =
                     if self.keeps(Rule::TwoStartsAreBothRefused) { NO_PROCESS } else { known.start.id };
             }
-            known.vote = known.vote.or(told.vote);
+            known.vote = known.vote.or(reported.vote);
         }
-        known.is_newer_than_copy |= told.is_newer_than_copy || (is_held && !is_in_copy);
+        known.is_newer_than_copy |= reported.is_newer_than_copy || (is_held && !is_in_copy);
     }
 
     fn restart(self, world: &mut World, node: usize) {
@@ -254,8 +254,8 @@ impl Disks {
             }
             SECOND => self.start(world),
             _ => {
-                let heard = world.third_wrote.is_newer_than_copy;
-                world.known[THIRD] = Known { is_newer_than_copy: heard, ..world.third_wrote };
+                let is_newer = world.third_wrote.is_newer_than_copy;
+                world.known[THIRD] = Known { is_newer_than_copy: is_newer, ..world.third_wrote };
             }
         }
         world.granted[node] = [false; NODES];
@@ -273,19 +273,19 @@ impl Disks {
     fn vote(self, world: &mut World, candidate: usize, voter: usize) {
         let checks = match (candidate, voter) {
             (SECOND, _) => Some((voter, self.keeps(Rule::RefusesCalls))),
-            (_, SECOND) => Some((candidate, self.keeps(Rule::RefusesAnswers))),
+            (_, SECOND) => Some((candidate, self.keeps(Rule::RefusesResponses))),
             _ => None,
         };
-        // The voter's vote is durable before it answers.
+        // The voter's vote is durable before it responds.
         if voter == SECOND {
             world.disk.vote = Some(candidate);
         }
         if let Some((member, checks)) = checks {
             let Known { vote, is_newer_than_copy, .. } = world.known[member];
-            if !self.hear(world, member, checks) {
+            if !self.receive(world, member, checks) {
                 return;
             }
-            // A node that repeats the vote that it forgot cannot be told from one that did not forget it.
+            // A node that repeats a lost vote is indistinguishable from one that did not lose it.
             let is_another = vote.is_some() && vote != world.disk.vote;
             world.is_covered[candidate] |= world.is_set_back && (is_newer_than_copy || is_another);
         }
@@ -406,8 +406,9 @@ impl Model for Disks {
             Step::Propose => world.is_proposed = true,
             Step::Persist => world.first_has_entry = true,
             Step::Replicate(id) => {
-                let is_heard = id != SECOND || self.hear(&mut world, FIRST, self.keeps(Rule::RefusesAnswers));
-                if is_heard {
+                let is_accepted =
+                    id != SECOND || self.receive(&mut world, FIRST, self.keeps(Rule::RefusesResponses));
+                if is_accepted {
                     world.matched[id] = true;
                     if id == SECOND { world.disk.has_entry = true } else { world.third_has_entry = true }
                 }
@@ -418,7 +419,7 @@ impl Model for Disks {
             }
             Step::Heartbeat => self.heartbeat(&mut world),
             Step::Contact(id) => {
-                self.hear(&mut world, id, self.keeps(Rule::RefusesCalls));
+                self.receive(&mut world, id, self.keeps(Rule::RefusesCalls));
             }
             Step::Write => {
                 let is_newer_than_copy = world.known[THIRD].is_newer_than_copy;
@@ -468,9 +469,9 @@ impl Model for Disks {
     }
 }
 
-/// A committed entry is not lost, and a term has one leader, if a member of the electing majority has heard of it.
-pub const NEVER_LOST: &str = "nothing is lost that a member of the majority has heard of";
+/// A committed entry is not lost, and a term has one leader, if a member of the electing majority knows of it.
+pub const NEVER_LOST: &str = "nothing that a member of the majority knows of is lost";
 /// Only a disk that was set back is refused.
-pub const NEVER_WRONG: &str = "no node is refused whose disk was never set back";
-/// A node that has to give up a committed entry says so.
+pub const NEVER_WRONG: &str = "no node whose disk was never set back is refused";
+/// A node that would have to truncate a committed entry reports it.
 pub const NEVER_SILENT: &str = "no committed entry is truncated in silence";

@@ -1,13 +1,13 @@
-//! The freshness lease and the barrier (`src/cluster/reads/freshness.rs` of the product): once a revocation is acknowledged,
-//! no request that begins afterwards is answered from a state before it, on any node.
+//! The freshness lease and the barrier (`src/cluster/freshness.rs` of the product): once a revocation is acknowledged, no
+//! request that begins afterwards is served from a state before it, on any node.
 //!
 //! Three nodes, one revocation, one removal of a member, elections of the second node, and any number of restarts, in
-//! any order, with any delay, loss or suspension between any two steps, for ever. Votes, entries and the leader's
-//! confirmation by a quorum are modelled. How an entry reaches the log of a majority is Raft's own proof; here a leader
-//! replicates it to one follower at a time. A disk that loses what it had synced is in [`crate::disks`].
+//! any order, with any delay, loss or suspension between any two steps, without end. Votes, entries and the leader's
+//! confirmation by a quorum are modelled. Replication to a majority is Raft's own proof; here a leader replicates the entry
+//! to one follower at a time. A disk that loses synced state is in [`crate::disks`].
 //!
-//! Time is counted in ticks, alike on all nodes; the margin for clocks that drift apart is not modelled. A request reads
-//! as soon as it has found the lease: later it would find more, because applied state only grows.
+//! Time is counted in ticks, alike on all nodes; the margin for drifting clocks is not modelled. A request reads as soon as
+//! it has the lease: a later read would see more, because applied state only grows.
 
 use stateright::{Model, Property};
 
@@ -17,65 +17,64 @@ const FIRST: usize = 0;
 const SECOND: usize = 1;
 const THIRD: usize = 2;
 
-/// The rules that keep the promise. Each is one line of the argument, and can be left out to see its purpose.
+/// The rules that keep the promise. Each is one line of the argument, and can be left out to show its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// A lease runs from when the member sent its request, not from when the answer came.
-    RunsFromTheQuestion,
-    /// A lease begins when the entry that the leader named is applied.
+    /// A lease runs from the time at which the member sent its request, not from the response.
+    RunsFromRequest,
+    /// A lease begins when the leader's index is applied.
     BeginsWhenApplied,
-    /// A leader answers only when a quorum has confirmed that it still leads.
+    /// A leader responds only after a quorum has confirmed its leadership.
     ConfirmedByQuorum,
-    /// Only a follower's answer to a heartbeat that was sent after the request arrived confirms the leader.
-    ConfirmedSinceAsked,
-    /// A new leader has committed an entry of its own term before it answers: it knows then what was committed.
-    KnowsWhatWasCommitted,
+    /// Only a follower's response to a heartbeat that was sent after the request arrived confirms the leader.
+    ConfirmedAfterArrival,
+    /// A new leader responds only after it has committed an entry of its own term: then it knows all committed entries.
+    CommittedInOwnTerm,
     /// The lease is checked after a request has arrived, before anything is read for it.
-    LookedAtBeforeReading,
+    CheckedBeforeReading,
     /// An acknowledgement waits for members that have not applied the entry until their leases have run out.
     WaitsForMembers,
-    /// That wait is counted from when the leader has applied the entry, not from when it was proposed; or from the
-    /// member's last lease request, if that is earlier.
+    /// That wait counts from the time at which the leader applied the entry, not from its proposal; or from the member's
+    /// last lease request, if that is earlier.
     WaitsFromApplied,
-    /// The leader notes a lease request when it arrives, not when it is answered.
-    NotedOnArrival,
-    /// Only a request that was noted gives a lease. A member that asks for the index alone gets none.
-    OnlyNotedRequestsGiveALease,
+    /// The leader records a lease request when it arrives, not when it responds.
+    RecordedOnArrival,
+    /// Only a recorded request grants a lease. A request for the index alone grants none.
+    OnlyRecordedRequestsGrantALease,
     /// A removed member is waited for as long as a lease lasts.
     WaitsForRemoved,
-    /// A new leader waits for as long as a lease: it does not know which leases its predecessor gave, nor which members
+    /// A new leader waits for as long as a lease lasts: it knows neither the leases of its predecessor nor the members that
     /// were removed under it.
     NewLeaderWaits,
-    /// A leader that learns of its successor gives up waiting: it learns from it also who is no longer a member, but
-    /// not since when.
+    /// A leader that learns of its successor stops waiting: it also learns of removed members, but not since when.
     GivesUpWhenDeposed,
-    /// A leader acknowledges only an entry that it has applied while it led. A deposed one may apply its successor's
-    /// entry before it has noticed, and knows nothing of the leases that its successor gave.
+    /// A leader acknowledges only an entry that it applied while it led. A deposed one may apply its successor's entry
+    /// before it learns of it, and does not know the leases of its successor.
     AppliedAsLeader,
-    /// Leases are counted by a clock that goes on while a process or its machine is suspended.
+    /// Leases are counted by a clock that continues while a process or its machine is suspended.
     CountsSuspension,
-    /// A lease ends with the process that holds it: the next one may have to apply entries again.
+    /// A lease ends with its process: the next process may have to apply entries again.
     EndsWithTheProcess,
-    /// A vote is durable before it is given.
+    /// A vote is durable before it is sent.
     VotesSurviveRestarts,
     /// An entry is durable before it is acknowledged to the leader.
     EntriesSurviveRestarts,
-    /// A read without a lease (`freshness = "read-index"`) shares only a request that was not sent when it arrived.
-    SharesOnlyUnsentQuestions,
+    /// A read without a lease (`freshness = "read-index"`) shares only a request that was unsent when the read arrived.
+    SharesOnlyUnsentRequests,
 }
 
 /// Every rule.
 pub const RULES: [Rule; 19] = [
-    Rule::RunsFromTheQuestion,
+    Rule::RunsFromRequest,
     Rule::BeginsWhenApplied,
     Rule::ConfirmedByQuorum,
-    Rule::ConfirmedSinceAsked,
-    Rule::KnowsWhatWasCommitted,
-    Rule::LookedAtBeforeReading,
+    Rule::ConfirmedAfterArrival,
+    Rule::CommittedInOwnTerm,
+    Rule::CheckedBeforeReading,
     Rule::WaitsForMembers,
     Rule::WaitsFromApplied,
-    Rule::NotedOnArrival,
-    Rule::OnlyNotedRequestsGiveALease,
+    Rule::RecordedOnArrival,
+    Rule::OnlyRecordedRequestsGrantALease,
     Rule::WaitsForRemoved,
     Rule::NewLeaderWaits,
     Rule::GivesUpWhenDeposed,
@@ -84,15 +83,15 @@ pub const RULES: [Rule; 19] = [
     Rule::EndsWithTheProcess,
     Rule::VotesSurviveRestarts,
     Rule::EntriesSurviveRestarts,
-    Rule::SharesOnlyUnsentQuestions,
+    Rule::SharesOnlyUnsentRequests,
 ];
 
 /// The lease and the barrier, with all rules or without one.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
-    /// Ticks of a lease. Larger ages are all the same, so that time can go on for ever.
+    /// Ticks of a lease. Larger ages are equivalent, so that time can advance without end.
     pub ticks: u8,
-    /// The rule that is not kept.
+    /// The rule that is left out.
     pub without: Option<Rule>,
     /// Whether processes are killed and start again.
     pub restarts: bool,
@@ -100,31 +99,31 @@ pub struct Lease {
     pub removal: bool,
 }
 
-/// A member's request for the index. A member has one at a time, and may give it up.
+/// A member's request for the index. A member has at most one, and may abandon it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Question {
-    /// Since it was sent, by the clock of the member.
+struct IndexRequest {
+    /// Time since it was sent, by the clock of the member.
     age: u8,
-    /// Whether the member asks for a lease.
-    is_noted: bool,
+    /// Whether it is a lease request.
+    is_recorded: bool,
     stage: Stage,
 }
 
-impl Question {
-    fn names_it(&self) -> bool {
+impl IndexRequest {
+    fn covers_it(&self) -> bool {
         match self.stage {
             Stage::Sent => false,
-            Stage::Arrived { names_it, .. } | Stage::Confirmed { names_it } => names_it,
+            Stage::Arrived { covers_it, .. } | Stage::Confirmed { covers_it } => covers_it,
         }
     }
 }
 
-/// How far a request for the index has come. `names_it`: the answer names the revocation.
+/// Stage of a request for the index. `covers_it`: the index in the response covers the revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     Sent,
-    Arrived { at: usize, names_it: bool },
-    Confirmed { names_it: bool },
+    Arrived { at: usize, covers_it: bool },
+    Confirmed { covers_it: bool },
 }
 
 /// One node.
@@ -136,37 +135,37 @@ struct Node {
     /// Whether the revocation is in its log.
     has_logged: bool,
     has_applied: bool,
-    /// Whether it ever told that it has applied it. It may have to apply it again after a restart.
-    has_told: bool,
-    question: Option<Question>,
-    /// Rest of its lease, by its clock.
+    /// Whether it has ever reported that it applied it. It may have to apply it again after a restart.
+    has_reported: bool,
+    index_request: Option<IndexRequest>,
+    /// Remaining lease, by its clock.
     lease: u8,
 }
 
-/// Everything. Times are ticks since an event, up to those of a lease.
+/// State of the model. Times are ticks since an event, up to those of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub struct World {
     nodes: [Node; NODES],
     /// Whether the first node believes that it leads.
     first_leads: bool,
-    /// Since when the second node leads.
+    /// Time since the second node was elected, while it leads.
     second_leads: Option<u8>,
     /// Whether the second node was ever elected.
     was_elected: bool,
     /// Whether the newest leader has committed an entry of its own term.
     is_settled: bool,
-    /// Since when the revocation is in the leader's log.
+    /// Time since the revocation is in the leader's log.
     proposed: Option<u8>,
     is_committed: bool,
     /// For the first two nodes: the age of the last lease request of each member.
-    noted: [[u8; NODES]; 2],
-    /// Whether a follower ever confirmed the leader, for each of the first two nodes.
+    recorded: [[u8; NODES]; 2],
+    /// Whether a follower has ever confirmed the leader, for each of the first two nodes.
     was_confirmed: [bool; 2],
-    /// The node that waits to acknowledge, and since when it counts.
+    /// The node that waits to acknowledge, and the time that it has waited.
     barrier: Option<(usize, u8)>,
     is_acknowledged: bool,
-    /// The node that removed the third one, and since when; no other node knows of it.
+    /// The node that removed the third one, and the time since; no other node knows of it.
     removed: Option<(usize, u8)>,
     request: Request,
 }
@@ -174,28 +173,28 @@ pub struct World {
 /// A request that begins after the acknowledgement, at a node that has not applied the revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Request {
-    /// There is none.
+    /// No request.
     None,
     /// It has read at this node, and will check the lease.
     HasRead(usize),
     /// It waits for the next request for the index, without a lease.
     WaitsForNext(usize),
-    /// It waits for the answer to the one in flight.
+    /// It waits for the response to the one in flight.
     WaitsForAnswer(usize),
-    /// It was answered from a state before the revocation.
+    /// It was served from a state before the revocation.
     Stale,
 }
 
-/// Everything that can happen next.
+/// Possible steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Time passes.
+    /// Time advances.
     Tick,
-    /// Time passes, but not for the clock of this node.
+    /// Time advances, but not for the clock of this node.
     TickSuspended(usize),
-    /// The leader takes the revocation into its log.
+    /// The leader appends the revocation to its log.
     Propose,
-    /// A follower takes it into its log.
+    /// A follower appends it to its log.
     Replicate(usize),
     /// The first node finds it on a majority.
     Commit,
@@ -215,28 +214,28 @@ pub enum Step {
     Remove,
     /// A node's process is killed and starts again.
     Restart(usize),
-    /// A node asks for a lease.
-    Ask(usize),
-    /// A node asks for the index without a lease.
-    AskWithout(usize),
+    /// A node requests a lease.
+    RequestLease(usize),
+    /// A node requests the index without a lease.
+    RequestIndex(usize),
     /// The request arrives at a node that leads, or believes so.
     Arrive {
         /// The node that leads.
         at: usize,
-        /// The member that asks.
+        /// The requesting member.
         from: usize,
     },
-    /// A follower answers a heartbeat of a node that leads, or believes so.
+    /// A follower responds to a heartbeat of a node that leads, or believes so.
     Follow {
         /// The node that leads.
         leader: usize,
         /// The follower.
         follower: usize,
     },
-    /// A request or its answer is lost, or given up.
+    /// A request or its response is lost, or abandoned.
     Lose(usize),
-    /// A node takes the lease that it was given.
-    Take(usize),
+    /// A node takes its granted lease.
+    TakeLease(usize),
     /// A leader has applied the revocation, and begins to wait.
     Wait(usize),
     /// It has waited, and acknowledges.
@@ -247,7 +246,7 @@ pub enum Step {
     Finish,
     /// A request that needs no lease begins after the acknowledgement.
     Begin(usize),
-    /// It shares the request for the index that is in flight.
+    /// It shares the request for the index in flight.
     Share(usize),
 }
 
@@ -256,7 +255,7 @@ impl Lease {
         self.without != Some(rule)
     }
 
-    /// Whether `node` may acknowledge after it has waited so long: the rule of `Barrier::rest` in the product.
+    /// Whether `node` may acknowledge after this wait: the rule of `Barrier::rest` in the product.
     fn has_waited(self, world: &World, node: usize, waited: u8) -> bool {
         let has_run_out = |since: u8| since >= self.ticks;
         // The newest leader knows of every removal; its predecessor knows of its own.
@@ -266,9 +265,9 @@ impl Lease {
         let is_waited_for = |id: &usize| {
             *id != node
                 && is_member(*id)
-                && !world.nodes[*id].has_told
+                && !world.nodes[*id].has_reported
                 && !has_run_out(waited)
-                && !has_run_out(world.noted[node][*id])
+                && !has_run_out(world.recorded[node][*id])
         };
         let members = !self.keeps(Rule::WaitsForMembers) || (0..NODES).find(is_waited_for).is_none();
         let removed = match world.removed {
@@ -282,36 +281,36 @@ impl Lease {
         members && removed && new
     }
 
-    fn may_be_asked(self, world: &World, node: usize) -> bool {
-        world.leads(node) && (node == FIRST || world.is_settled || !self.keeps(Rule::KnowsWhatWasCommitted))
+    fn may_respond(self, world: &World, node: usize) -> bool {
+        world.leads(node) && (node == FIRST || world.is_settled || !self.keeps(Rule::CommittedInOwnTerm))
     }
 
     /// The stage of a request that has arrived.
     fn arrived(self, world: &World, at: usize) -> Stage {
-        let names_it = world.knows_of_it(at);
+        let covers_it = world.index_covers_it(at);
         let is_confirmed = !self.keeps(Rule::ConfirmedByQuorum)
-            || (!self.keeps(Rule::ConfirmedSinceAsked) && world.was_confirmed[at]);
-        if is_confirmed { Stage::Confirmed { names_it } } else { Stage::Arrived { at, names_it } }
+            || (!self.keeps(Rule::ConfirmedAfterArrival) && world.was_confirmed[at]);
+        if is_confirmed { Stage::Confirmed { covers_it } } else { Stage::Arrived { at, covers_it } }
     }
 
-    /// Forgets what no longer matters for the promise, so that fewer states are told apart.
+    /// Drops state that no longer matters for the promise, so that fewer states are distinguished.
     fn simplify(self, world: &mut World) {
-        // With these rules, neither the lease of a node that has applied the revocation nor an answer that names it can
-        // let a stale request in.
-        let by = [Rule::EndsWithTheProcess, Rule::LookedAtBeforeReading, Rule::BeginsWhenApplied];
+        // With these rules, neither the lease of a node that has applied the revocation nor a response that covers it can
+        // admit a stale request.
+        let by = [Rule::EndsWithTheProcess, Rule::CheckedBeforeReading, Rule::BeginsWhenApplied];
         if by.into_iter().all(|rule| self.keeps(rule)) {
             for node in &mut world.nodes {
                 if node.has_applied {
-                    (node.lease, node.question) = (0, None);
+                    (node.lease, node.index_request) = (0, None);
                 }
-                node.question = node.question.filter(|question| !question.names_it());
+                node.index_request = node.index_request.filter(|index_request| !index_request.covers_it());
             }
         }
         for leader in [FIRST, SECOND] {
             for (id, node) in world.nodes.iter().enumerate() {
                 let is_used = world.leads(leader) || world.barrier.is_some_and(|(by, _)| by == leader);
-                if !is_used || node.has_told || world.is_acknowledged || id == leader {
-                    world.noted[leader][id] = self.ticks;
+                if !is_used || node.has_reported || world.is_acknowledged || id == leader {
+                    world.recorded[leader][id] = self.ticks;
                 }
             }
         }
@@ -320,14 +319,14 @@ impl Lease {
             world.second_leads = world.second_leads.map(|_| self.ticks);
             world.removed = world.removed.map(|(by, _)| (by, self.ticks));
         }
-        if self.keeps(Rule::ConfirmedSinceAsked) {
+        if self.keeps(Rule::ConfirmedAfterArrival) {
             world.was_confirmed = [false; 2];
         }
     }
 
     fn restart(self, world: &mut World, id: usize) {
         let node = &mut world.nodes[id];
-        (node.has_applied, node.question) = (false, None);
+        (node.has_applied, node.index_request) = (false, None);
         if self.keeps(Rule::EndsWithTheProcess) {
             node.lease = 0;
         }
@@ -362,21 +361,21 @@ impl Lease {
             }
         }
         for id in 0..NODES {
-            let Some(question) = world.nodes[id].question.as_mut() else { continue };
-            let Stage::Arrived { at, names_it } = question.stage else { continue };
+            let Some(index_request) = world.nodes[id].index_request.as_mut() else { continue };
+            let Stage::Arrived { at, covers_it } = index_request.stage else { continue };
             if at == leader {
-                question.stage = Stage::Confirmed { names_it };
-                if question.is_noted && !self.keeps(Rule::NotedOnArrival) {
-                    world.noted[leader][id] = 0;
+                index_request.stage = Stage::Confirmed { covers_it };
+                if index_request.is_recorded && !self.keeps(Rule::RecordedOnArrival) {
+                    world.recorded[leader][id] = 0;
                 }
             }
         }
     }
 
     fn apply(self, world: &mut World, id: usize) {
-        let is_told_by_first = world.first_leads && world.is_on_majority();
-        (world.nodes[id].has_applied, world.nodes[id].has_told) = (true, true);
-        if world.was_elected && !is_told_by_first {
+        let is_notified_by_first = world.first_leads && world.is_on_majority();
+        (world.nodes[id].has_applied, world.nodes[id].has_reported) = (true, true);
+        if world.was_elected && !is_notified_by_first {
             world.nodes[id].is_in_new_term = true;
             if id == FIRST && self.keeps(Rule::AppliedAsLeader) {
                 self.depose(world);
@@ -393,13 +392,13 @@ impl Lease {
     }
 
     fn take(self, world: &mut World, id: usize) {
-        let Some(question) = world.nodes[id].question.take() else { return };
+        let Some(index_request) = world.nodes[id].index_request.take() else { return };
         if world.request == Request::WaitsForAnswer(id) {
             let is_stale = !world.nodes[id].has_applied;
             world.request = if is_stale { Request::Stale } else { Request::None };
         }
-        if question.is_noted || !self.keeps(Rule::OnlyNotedRequestsGiveALease) {
-            let age = if self.keeps(Rule::RunsFromTheQuestion) { question.age } else { 0 };
+        if index_request.is_recorded || !self.keeps(Rule::OnlyRecordedRequestsGrantALease) {
+            let age = if self.keeps(Rule::RunsFromRequest) { index_request.age } else { 0 };
             world.nodes[id].lease = world.nodes[id].lease.max(self.ticks - age);
         }
     }
@@ -425,8 +424,8 @@ impl World {
         node == THIRD && self.removed.is_some()
     }
 
-    /// Whether the index that this node names covers the revocation.
-    fn knows_of_it(&self, node: usize) -> bool {
+    /// Whether the index of this node covers the revocation.
+    fn index_covers_it(&self, node: usize) -> bool {
         let is_sure = self.leader() == Some(node) && self.is_settled;
         if is_sure { self.is_committed } else { self.nodes[node].has_applied }
     }
@@ -449,7 +448,7 @@ impl World {
         !is_in_new_term && candidate.is_in_new_term && (!has_logged || candidate.has_logged)
     }
 
-    /// Whether the leader can have a removal committed: by both of the members that are left.
+    /// Whether the leader can commit a removal, by both of the remaining members.
     fn may_remove(&self) -> bool {
         let are_in_term = match self.leader() {
             Some(FIRST) => !self.nodes[SECOND].is_in_new_term,
@@ -459,7 +458,7 @@ impl World {
         self.removed.is_none() && are_in_term
     }
 
-    /// Whether this follower answers heartbeats of that leader, which counts it as a voter.
+    /// Whether this follower responds to heartbeats of that leader, which counts it as a voter.
     fn follows(&self, leader: usize, follower: usize) -> bool {
         let is_voter = match self.removed {
             Some((by, _)) => follower != THIRD || (by == SECOND && leader == FIRST),
@@ -480,12 +479,12 @@ impl World {
         for (id, node) in self.nodes.iter_mut().enumerate() {
             if Some(id) != suspended {
                 node.lease = node.lease.saturating_sub(1);
-                node.question.iter_mut().for_each(|question| older(&mut question.age));
+                node.index_request.iter_mut().for_each(|index_request| older(&mut index_request.age));
             }
         }
         self.second_leads.iter_mut().for_each(older);
         self.proposed.iter_mut().for_each(older);
-        self.noted.iter_mut().flatten().for_each(older);
+        self.recorded.iter_mut().flatten().for_each(older);
         self.barrier.iter_mut().for_each(|(_, since)| older(since));
         self.removed.iter_mut().for_each(|(_, since)| older(since));
     }
@@ -523,36 +522,39 @@ impl Lease {
         let is_replicating = world.first_leads && world.nodes[FIRST].has_logged && id != FIRST;
         offer(is_replicating && is_member && !node.is_in_new_term && !node.has_logged, Step::Replicate(id));
         offer(id != SECOND && is_member && world.may_vote(id), Step::Vote(id));
-        match node.question {
+        match node.index_request {
             None => {
-                offer(is_member, Step::Ask(id));
-                offer(is_member && !self.keeps(Rule::OnlyNotedRequestsGiveALease), Step::AskWithout(id));
+                offer(is_member, Step::RequestLease(id));
+                offer(
+                    is_member && !self.keeps(Rule::OnlyRecordedRequestsGrantALease),
+                    Step::RequestIndex(id),
+                );
             }
-            Some(Question { stage: Stage::Sent, .. }) => {
+            Some(IndexRequest { stage: Stage::Sent, .. }) => {
                 offer(true, Step::Lose(id));
                 for at in [FIRST, SECOND] {
-                    offer(self.may_be_asked(world, at), Step::Arrive { at, from: id });
+                    offer(self.may_respond(world, at), Step::Arrive { at, from: id });
                 }
             }
-            Some(Question { stage: Stage::Arrived { .. }, .. }) => offer(true, Step::Lose(id)),
-            Some(Question { stage: Stage::Confirmed { names_it }, .. }) => {
+            Some(IndexRequest { stage: Stage::Arrived { .. }, .. }) => offer(true, Step::Lose(id)),
+            Some(IndexRequest { stage: Stage::Confirmed { covers_it }, .. }) => {
                 offer(true, Step::Lose(id));
-                let is_there = node.has_applied || !names_it || !self.keeps(Rule::BeginsWhenApplied);
-                offer(is_there, Step::Take(id));
+                let is_there = node.has_applied || !covers_it || !self.keeps(Rule::BeginsWhenApplied);
+                offer(is_there, Step::TakeLease(id));
             }
         }
     }
 
     /// The steps of a request that begins after the acknowledgement.
     fn offer_request(self, world: &World, id: usize, offer: &mut impl FnMut(bool, Step)) {
-        let Node { has_applied, question, .. } = world.nodes[id];
+        let Node { has_applied, index_request, .. } = world.nodes[id];
         let begins = world.is_acknowledged && !has_applied && world.request == Request::None;
-        let looks_first = self.keeps(Rule::LookedAtBeforeReading);
-        let is_let_in = if looks_first { world.would_be_stale(id) } else { begins };
-        offer(is_let_in && world.request == Request::None, Step::Read(id));
-        offer(begins && question.is_none(), Step::Begin(id));
-        let shares = !self.keeps(Rule::SharesOnlyUnsentQuestions);
-        offer(begins && question.is_some() && shares, Step::Share(id));
+        let checks_first = self.keeps(Rule::CheckedBeforeReading);
+        let is_admitted = if checks_first { world.would_be_stale(id) } else { begins };
+        offer(is_admitted && world.request == Request::None, Step::Read(id));
+        offer(begins && index_request.is_none(), Step::Begin(id));
+        let shares = !self.keeps(Rule::SharesOnlyUnsentRequests);
+        offer(begins && index_request.is_some() && shares, Step::Share(id));
     }
 }
 
@@ -569,7 +571,7 @@ impl Model for Lease {
             is_settled: true,
             proposed: None,
             is_committed: false,
-            noted: [[self.ticks; NODES]; 2],
+            recorded: [[self.ticks; NODES]; 2],
             was_confirmed: [false; 2],
             barrier: None,
             is_acknowledged: false,
@@ -622,36 +624,37 @@ impl Model for Lease {
             }
             Step::Remove => world.removed = Some((world.leader()?, 0)),
             Step::Restart(id) => self.restart(&mut world, id),
-            Step::Ask(id) | Step::AskWithout(id) => {
-                let is_noted = step == Step::Ask(id);
-                world.nodes[id].question = Some(Question { age: 0, is_noted, stage: Stage::Sent });
+            Step::RequestLease(id) | Step::RequestIndex(id) => {
+                let is_recorded = step == Step::RequestLease(id);
+                world.nodes[id].index_request =
+                    Some(IndexRequest { age: 0, is_recorded, stage: Stage::Sent });
                 if world.request == Request::WaitsForNext(id) {
                     world.request = Request::WaitsForAnswer(id);
                 }
             }
             Step::Arrive { at, from } => {
                 let stage = self.arrived(&world, at);
-                let question = world.nodes[from].question.as_mut()?;
-                question.stage = stage;
-                if question.is_noted && self.keeps(Rule::NotedOnArrival) {
-                    world.noted[at][from] = 0;
+                let index_request = world.nodes[from].index_request.as_mut()?;
+                index_request.stage = stage;
+                if index_request.is_recorded && self.keeps(Rule::RecordedOnArrival) {
+                    world.recorded[at][from] = 0;
                 }
             }
             Step::Follow { leader, follower } => self.follow(&mut world, leader, follower),
             Step::Lose(id) => {
-                world.nodes[id].question = None;
+                world.nodes[id].index_request = None;
                 if world.request == Request::WaitsForAnswer(id) {
                     world.request = Request::WaitsForNext(id);
                 }
             }
-            Step::Take(id) => self.take(&mut world, id),
+            Step::TakeLease(id) => self.take(&mut world, id),
             Step::Wait(id) => {
                 let proposed = world.proposed.unwrap_or_default();
                 let since = if self.keeps(Rule::WaitsFromApplied) { 0 } else { proposed };
                 world.barrier = Some((id, since));
             }
             Step::Acknowledge => (world.is_acknowledged, world.barrier) = (true, None),
-            Step::Read(id) if !self.keeps(Rule::LookedAtBeforeReading) => {
+            Step::Read(id) if !self.keeps(Rule::CheckedBeforeReading) => {
                 world.request = Request::HasRead(id);
             }
             Step::Read(_) | Step::Finish => world.request = Request::Stale,
@@ -668,17 +671,21 @@ impl Model for Lease {
             Property::sometimes("a node has a lease and has not applied it", |_, world: &World| {
                 world.nodes.iter().any(|node| world.is_committed && node.lease > 0 && !node.has_applied)
             }),
-            Property::sometimes("it is acknowledged before a member has applied it", |_, world: &World| {
-                world.is_acknowledged && !world.nodes[SECOND].has_told
-            }),
-            Property::sometimes("a member without a request costs no wait", |model: &Self, world: &World| {
-                let is_at_once = |(node, since)| node == FIRST && since == 0;
-                world.barrier.is_some_and(is_at_once) && !world.nodes[THIRD].has_told && {
-                    world.nodes[SECOND].has_told && world.noted[FIRST][THIRD] == model.ticks
-                }
-            }),
+            Property::sometimes(
+                "the revocation is acknowledged before a member has applied it",
+                |_, world: &World| world.is_acknowledged && !world.nodes[SECOND].has_reported,
+            ),
+            Property::sometimes(
+                "a member without a lease request causes no wait",
+                |model: &Self, world: &World| {
+                    let is_at_once = |(node, since)| node == FIRST && since == 0;
+                    world.barrier.is_some_and(is_at_once) && !world.nodes[THIRD].has_reported && {
+                        world.nodes[SECOND].has_reported && world.recorded[FIRST][THIRD] == model.ticks
+                    }
+                },
+            ),
             Property::sometimes("a new leader acknowledges", |_, world: &World| {
-                world.is_acknowledged && world.second_leads.is_some() && !world.nodes[FIRST].has_told
+                world.is_acknowledged && world.second_leads.is_some() && !world.nodes[FIRST].has_reported
             }),
             Property::sometimes("two nodes believe that they lead", |_, world: &World| {
                 world.first_leads && world.second_leads.is_some()
@@ -692,7 +699,7 @@ impl Model for Lease {
         }
         if self.restarts {
             properties.push(Property::sometimes("a node has to apply it again", |_, world: &World| {
-                world.nodes.iter().any(|node| node.has_told && !node.has_applied)
+                world.nodes.iter().any(|node| node.has_reported && !node.has_applied)
             }));
         }
         properties
@@ -700,4 +707,4 @@ impl Model for Lease {
 }
 
 /// The promise.
-pub const NEVER_STALE: &str = "nothing that begins behind the acknowledgement is answered from before it";
+pub const NEVER_STALE: &str = "no request after the acknowledgement is served from a state before it";

@@ -1,8 +1,8 @@
-//! Small models of what the Trust Fabric promises, each checked in every order in which its events can come.
+//! Small models of the promises of the Trust Fabric, each checked in every order of its events.
 //!
-//! A model is the reasoning of a page in `docs/decisions/`, written so that a machine can look for the order of
-//! events that breaks it. Each of its rules can be left out, and its tests show what that costs: a rule whose
-//! absence is not found would be one that the model does not need, or does not see.
+//! A model is the argument of a page in `docs/decisions/`, written so that a machine can search for an order of events that
+//! breaks it. Each rule can be left out, and the tests show the resulting violation: a rule without one would be
+//! unnecessary, or its violation invisible to the model.
 
 pub mod clocks;
 pub mod disks;

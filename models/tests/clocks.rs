@@ -1,4 +1,4 @@
-//! No wrong clock uncovers a credential or lets anything expire early.
+//! No wrong clock uncovers a credential or causes early expiry.
 
 use stateright::{Checker as _, HasDiscoveries, Model as _};
 use trust_fabric_models::clocks::{Clocks, GOOD, RULES};
@@ -14,10 +14,10 @@ fn no_wrong_clock_breaks_the_times_of_entries() {
     check(1);
 }
 
-/// Two clocks that are wrong by different amounts: no majority agrees.
+/// Two clocks that are wrong by different amounts: there is no majority.
 #[test]
 #[ignore = "takes most of a minute"]
-fn no_two_wrong_clocks_let_anything_expire_early() {
+fn no_two_wrong_clocks_cause_early_expiry() {
     check(2);
 }
 
@@ -29,7 +29,7 @@ fn without_any_rule_wrong_clocks_break_the_times() {
             let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
             checker.discovery(GOOD)
         });
-        let path = broken.unwrap_or_else(|| panic!("{rule:?} is not needed, or its absence not seen"));
+        let path = broken.unwrap_or_else(|| panic!("{rule:?} is unnecessary, or its violation invisible"));
         println!("without {rule:?}: {:?}", path.into_actions());
     }
 }

@@ -1,4 +1,4 @@
-//! No disk that was set back loses what the others have heard of, and no other disk is refused.
+//! No set-back disk loses entries that other members know of, and no other disk is refused.
 
 use stateright::{Checker as _, HasDiscoveries, Model as _};
 use trust_fabric_models::disks::{Disks, NEVER_LOST, NEVER_SILENT, NEVER_WRONG, RULES, Rule};
@@ -21,7 +21,7 @@ fn without_any_rule_an_order_of_events_loses_an_entry() {
             _ => NEVER_LOST,
         };
         let broken = checker.discovery(property);
-        let path = broken.unwrap_or_else(|| panic!("{rule:?} is not needed, or its absence not seen"));
+        let path = broken.unwrap_or_else(|| panic!("{rule:?} is unnecessary, or its violation invisible"));
         println!("without {rule:?}: {:?}", path.into_actions());
     }
 }

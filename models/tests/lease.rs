@@ -1,4 +1,4 @@
-//! The promise holds in every order of events, and not without any of the rules.
+//! The promise holds in every order of events, and does not hold without any one of the rules.
 
 use stateright::{Checker as _, HasDiscoveries, Model as _};
 use trust_fabric_models::lease::{Lease, NEVER_STALE, RULES, Rule};
@@ -8,7 +8,7 @@ const SMALL: Lease = Lease { ticks: 1, restarts: false, removal: false, without:
 fn check(model: Lease) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     println!("{model:?}: {} states", checker.unique_state_count());
-    // Also that every situation of interest was reached: new leaders, members that are behind or removed.
+    // Includes that every situation of interest was reached: new leaders, lagging and removed members.
     checker.assert_properties();
 }
 
@@ -40,7 +40,7 @@ fn without_any_rule_an_order_of_events_is_stale() {
         let model = Lease { without: Some(rule), removal, restarts, ..SMALL };
         let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let broken = checker.discovery(NEVER_STALE);
-        let path = broken.unwrap_or_else(|| panic!("{rule:?} is not needed, or its absence not seen"));
+        let path = broken.unwrap_or_else(|| panic!("{rule:?} is unnecessary, or its violation invisible"));
         println!("without {rule:?}: {:?}", path.into_actions());
     }
 }
