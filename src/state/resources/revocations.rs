@@ -258,7 +258,6 @@ pub fn by_operator(
 }
 
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
-/// [`Corrupt`] if a row is not what was written.
 pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Result<(), Corrupt> {
     let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
     let mut ended = Vec::new();

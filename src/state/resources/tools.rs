@@ -51,9 +51,6 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<
 }
 
 /// Deregisters a tool. A caller that may not change it does not learn its version (RFC 9110 §13.2.1).
-///
-/// # Errors
-/// [`Corrupt`] if a row or the command is not what was written.
 pub fn deregister(
     tables: &mut Tables<'_>,
     now: Timestamp,
