@@ -1,4 +1,4 @@
-//! The freshness lease and the barrier (`src/cluster/freshness.rs` of the product): once a revocation is acknowledged, no
+//! The freshness lease and the barrier (`src/cluster/reads/freshness.rs` of the product): once a revocation is acknowledged, no
 //! request that begins afterwards is served from a state before it, on any node.
 //!
 //! Three nodes, one revocation, one removal of a member, elections of the second node, and any number of restarts, in

@@ -1,7 +1,7 @@
 //! The tool registry.
 //!
 //! The content of a tool was validated before; here `apply` decides ownership and preconditions. A caller that registers
-//! tools must not determine how much memory a node needs: reads use [`super::resident`], which is bounded, or the database.
+//! tools must not determine how much memory a node needs: reads use [`crate::state::tables::row_cache`], which is bounded, or the database.
 
 use prost::Message as _;
 
