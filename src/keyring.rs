@@ -404,7 +404,7 @@ mod tests {
     use futures::future::join_all;
 
     use super::*;
-    use crate::state::testing::Core;
+    use crate::state::testing::TestNode;
 
     const RS256: SigningAlgorithm = SigningAlgorithm::Rs256;
 
@@ -418,11 +418,11 @@ mod tests {
 
     /// A keyring that generates its keys for security events with `make`.
     fn keyring_with(
-        node: &Core,
+        node: &TestNode,
         make: impl Fn() -> Result<SetSigningKey, signing_key::Error> + Send + Sync + 'static,
     ) -> Keyring {
         let make: MakeSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
-        Keyring::open(&node.place.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
+        Keyring::open(&node.directory.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
     }
 
     /// Waits until this node has the keys it needs, none of them `but`.
@@ -438,7 +438,7 @@ mod tests {
     /// had one key left, and the next taint left it with none for ten minutes.
     #[tokio::test]
     async fn key_tainted_by_a_cancelled_request_gets_a_successor() {
-        let node = Core::start(NOW).await;
+        let node = TestNode::start(NOW).await;
         let keyring = keyring_with(&node, SetSigningKey::generate);
         keyring.ensure().await.expect("keys");
         for algorithm in SigningAlgorithm::ALL {
@@ -462,7 +462,7 @@ mod tests {
 
     #[tokio::test]
     async fn failed_generation_of_a_successor_is_retried() {
-        let node = Core::start(NOW).await;
+        let node = TestNode::start(NOW).await;
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
         let keyring = keyring_with(&node, move || match counted.fetch_add(1, Ordering::SeqCst) {
@@ -483,7 +483,7 @@ mod tests {
     /// its private half must not be deleted.
     #[tokio::test]
     async fn unpublished_key_is_retained_and_reused() {
-        let node = Core::start(NOW).await;
+        let node = TestNode::start(NOW).await;
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
         let keyring = keyring_with(&node, move || {

@@ -91,7 +91,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::state::testing::Core;
+    use crate::state::testing::TestNode;
     use crate::token::mint::{self, AccessTokenClaims};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -100,13 +100,13 @@ mod tests {
     /// A node whose clock is behind log time accepted an agent's token after the log had ended the agent.
     #[tokio::test]
     async fn token_ends_at_log_time_on_a_node_with_a_slow_clock() {
-        let core = Core::start(START).await;
-        let keyring = core.keyring().await;
+        let node = TestNode::start(START).await;
+        let keyring = node.keyring().await;
         let own_tokens = OwnTokens::new(Parts {
             issuer: FABRIC.to_owned(),
             trust_domains: vec!["a.example".parse().expect("trust domain")],
             keyring: keyring.clone(),
-            state: core.state.clone(),
+            state: node.state.clone(),
             signatures: SignatureCache::default(),
         });
         let end = START.plus(Duration::from_secs(60));
@@ -131,7 +131,7 @@ mod tests {
             root_exp: end.secs(),
             execution: None,
             agent: None,
-            idx: core.state.position().expect("bootstrapped").to_string(),
+            idx: node.state.position().expect("bootstrapped").to_string(),
             policy: "p".to_owned(),
             cnf: None,
         };
@@ -139,13 +139,13 @@ mod tests {
         let token = mint::sign_access_token(&claims, &key).expect("signs");
         let token = Compact::parse(&token).expect("compact");
         let slow = end.minus(Duration::from_millis(1));
-        let fresh = core.state.fresh().await.expect("a lease");
+        let fresh = node.state.fresh().await.expect("a lease");
         assert!(own_tokens.verify(&fresh, &token, None, slow).is_ok());
-        core.clock.advance(Duration::from_secs(60));
-        core.state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry");
+        node.clock.advance(Duration::from_secs(60));
+        node.state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry");
         let refused = own_tokens.verify(&fresh, &token, None, slow).err();
         assert_eq!(refused, Some(token::Error::ChainExpired));
         drop((own_tokens, keyring, key));
-        core.end().await;
+        node.end().await;
     }
 }

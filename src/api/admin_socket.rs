@@ -96,7 +96,7 @@ fn routes(app: App) -> Router {
 
 fn cluster(app: &App) -> Response {
     let Status { node_id, term, leader, confirmed_leader, last_log_index, applied, lease, members } =
-        app.state.core().status();
+        app.state.cluster().status();
     let role_of = |id: u64, is_voter: bool| match is_voter {
         _ if leader == Some(id) => "leader",
         true => "follower",

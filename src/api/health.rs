@@ -96,7 +96,7 @@ fn is_locked(app: &App) -> bool {
 
 /// What the node lacks; empty if it is ready.
 pub(super) fn missing(app: &App) -> Vec<&'static str> {
-    let core = app.state.core();
+    let core = app.state.cluster();
     let clock = core.clock_verdict();
     let all = [
         (app.state.position().is_none(), "bootstrap"),
@@ -131,7 +131,7 @@ pub(super) fn starting(unit_id: &str, initialized: bool, missing: Vec<&'static s
 fn health(app: &App) -> Health {
     let initialized = app.state.position().is_some();
     let locked = is_locked(app);
-    let leader = app.state.core().confirmed_leader();
+    let leader = app.state.cluster().confirmed_leader();
     let missing = missing(app);
     Health {
         initialized,
@@ -144,9 +144,10 @@ fn health(app: &App) -> Health {
             _ => "fail",
         },
         missing: Some(missing),
-        role: leader.map(|leader| if leader == app.state.core().node_id() { "leader" } else { "follower" }),
+        role: leader
+            .map(|leader| if leader == app.state.cluster().node_id() { "leader" } else { "follower" }),
         leader,
-        clocks: Some(ClockOffsets::from(app.state.core().clocks().as_ref())),
+        clocks: Some(ClockOffsets::from(app.state.cluster().clocks().as_ref())),
     }
 }
 

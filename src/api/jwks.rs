@@ -38,7 +38,8 @@ pub async fn get(
     headers: HeaderMap,
 ) -> Result<Response, Error> {
     // A node that is cut off does not learn which keys were tainted. One that was suspended has a lease in a moment.
-    if !app.state.core().was_fresh_within(limits::JWKS_WITHOUT_LEASE_MAX) && app.state.fresh().await.is_err()
+    if !app.state.cluster().was_fresh_within(limits::JWKS_WITHOUT_LEASE_MAX)
+        && app.state.fresh().await.is_err()
     {
         let limit = limits::JWKS_WITHOUT_LEASE_MAX.as_secs();
         let description = format!("no freshness lease for {limit} s: keys may have been tainted");

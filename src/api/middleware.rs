@@ -90,7 +90,7 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     unanswered.answered();
 
     let headers = response.headers_mut();
-    headers.insert(SVC_INDEX, HeaderValue::from(app.state.core().applied()));
+    headers.insert(SVC_INDEX, HeaderValue::from(app.state.cluster().applied()));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
     }
@@ -245,7 +245,7 @@ pub(super) async fn reach_min_index(app: &App, headers: &HeaderMap, may_wait: bo
     let what = "Svc-Min-Index";
     match min_index(headers)? {
         Some(index) if may_wait => reach(app, index, what).await,
-        Some(index) if app.state.core().applied() < index => Err(not_applied(what)),
+        Some(index) if app.state.cluster().applied() < index => Err(not_applied(what)),
         _ => Ok(()),
     }
 }
@@ -265,7 +265,7 @@ pub(super) fn min_index(headers: &HeaderMap) -> Result<Option<u64>, Error> {
 /// # Errors
 /// 503 if it has not by then, or too many wait.
 pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error> {
-    if app.state.core().applied() >= index {
+    if app.state.cluster().applied() >= index {
         return Ok(());
     }
     // Waiting costs its sender nothing, so only so many may.
@@ -273,7 +273,7 @@ pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error
         .min_index_places
         .try_acquire()
         .map_err(|_| Error::unavailable(format!("too many requests wait for their {what}")))?;
-    let reached = app.state.core().until_applied(index);
+    let reached = app.state.cluster().until_applied(index);
     tokio::time::timeout(limits::MIN_INDEX_WAIT, reached).await.map_err(|_| not_applied(what))
 }
 

@@ -26,7 +26,7 @@ impl FromRequestParts<App> for Current {
 /// # Errors
 /// 503 if there is no leader, or this node is too far behind it.
 pub(super) async fn of(app: &App, headers: &HeaderMap) -> Result<Current, Error> {
-    let named = min_index(headers)?.and_then(|index| app.state.core().current_at(index));
+    let named = min_index(headers)?.and_then(|index| app.state.cluster().current_at(index));
     match named {
         Some(current) => Ok(current),
         None => Ok(app.state.current().await?),

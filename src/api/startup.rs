@@ -69,8 +69,8 @@ impl Front {
         match (self.0.app.get(), self.0.state.get()) {
             (Some((app, _)), _) => health::missing(app),
             (None, None) => vec!["data directory"],
-            (None, Some(state)) if !state.core().has_members() => vec!["members"],
-            (None, Some(state)) if !state.core().is_led() => vec!["leader"],
+            (None, Some(state)) if !state.cluster().has_members() => vec!["members"],
+            (None, Some(state)) if !state.cluster().is_led() => vec!["leader"],
             (None, Some(_)) => vec!["state of the cluster"],
         }
     }
@@ -78,7 +78,7 @@ impl Front {
     /// Which other nodes it waits for, and why, if it waits for any.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
-        self.0.state.get().and_then(|state| state.core().waits_for())
+        self.0.state.get().and_then(|state| state.cluster().waits_for())
     }
 
     fn answer(&self, request: &Request) -> Result<Response, Error> {

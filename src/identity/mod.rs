@@ -130,8 +130,8 @@ impl Identity {
     /// # Errors
     /// [`Error`]: each variant is one rule.
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
-        let fresh = self.state.core().fresh().await?;
-        self.state.core().judges_by_time(&fresh)?;
+        let fresh = self.state.cluster().fresh().await?;
+        self.state.cluster().judges_by_time(&fresh)?;
         let moment = self.moment()?;
         if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
@@ -165,8 +165,8 @@ impl Identity {
     /// # Errors
     /// [`Error`]: each variant is one rule.
     pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
-        let fresh = self.state.core().fresh().await?;
-        self.state.core().judges_by_time(&fresh)?;
+        let fresh = self.state.cluster().fresh().await?;
+        self.state.cluster().judges_by_time(&fresh)?;
         let moment = self.moment()?;
         // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
         if !bearer.is_agent_identity() {
@@ -198,7 +198,7 @@ impl Identity {
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of another caller; [`Error::Stale`].
     pub async fn show(&self, _current: &Current, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
-        let fresh = self.state.core().fresh().await?;
+        let fresh = self.state.cluster().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
@@ -215,7 +215,7 @@ impl Identity {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Shown>, Option<String>), Error> {
-        let fresh = self.state.core().fresh().await?;
+        let fresh = self.state.cluster().fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
         let shown: Result<_, _> = agents.into_iter().map(|agent| self.shown(&fresh, agent)).collect();

@@ -17,7 +17,7 @@ pub(super) const fn patience(config: &Config) -> Duration {
 
 /// Waits until all entries that were in the log at startup are applied.
 pub(super) async fn until_recovered(state: &State, patience: Duration) -> Result<(), Error> {
-    state.core().until_recovered(patience).await.map_err(Error::NotRecovered)
+    state.cluster().until_recovered(patience).await.map_err(Error::NotRecovered)
 }
 
 /// Waits for a linearizable read: absence from the state is then known to be true.
@@ -72,7 +72,7 @@ where
 {
     if state.position().is_none() {
         let cluster_id =
-            state.core().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
+            state.cluster().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
         match state.bootstrap(cluster_id, draw()?).await {
             Ok(()) | Err(state::Error::AlreadyBootstrapped) => {}
             Err(error) => return Err(error.into()),

@@ -180,7 +180,7 @@ async fn recover(
     let data = config.node.data_dir.clone();
     let mut core = start_core(&config, &clock, metrics).await?;
     front.open(core.state.clone());
-    let handle = core.state.core().clone();
+    let handle = core.state.cluster().clone();
     let assembled = tokio::select! {
         assembled = assemble(config, clock, program, metrics, shutdown, &mut core) => assembled,
         failure = handle.until_failed() => Err(Error::CoreFailed(failure)),
@@ -395,7 +395,7 @@ impl Running {
     /// # Errors
     /// [`Error::CoreFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
-        let core = self.state.core().clone();
+        let core = self.state.cluster().clone();
         let ended = tokio::select! {
             failure = core.until_failed() => Err(Error::CoreFailed(failure)),
             ended = self.listener.join_next() => match ended {
@@ -469,10 +469,10 @@ async fn load(compiler: Arc<Path>, sources: Vec<Source>) -> Result<policy::Bundl
 
 /// Proposes the state hash at checkpoints, as leader: a node whose hash differs stops.
 async fn compare_state_hashes(state: State) {
-    let mut checkpoints = state.core().hash_checkpoints();
+    let mut checkpoints = state.cluster().hash_checkpoints();
     while checkpoints.changed().await.is_ok() {
         let checkpoint = *checkpoints.borrow_and_update();
-        let leads = state.core().leader() == Some(state.core().node_id());
+        let leads = state.cluster().leader() == Some(state.cluster().node_id());
         if let (Some((index, hash)), true) = (checkpoint, leads)
             && let Err(error) = state.check_state_hash(index, hash).await
         {
@@ -492,7 +492,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::cluster;
-    use crate::state::testing::Core;
+    use crate::state::testing::TestNode;
 
     fn bundle(word: &str) -> policy::Bundle {
         let text = format!(

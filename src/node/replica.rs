@@ -57,7 +57,7 @@ impl Core {
     /// # Errors
     /// [`Error::NotStopped`] if a part does not end: the process must be killed.
     pub(super) async fn stop(mut self) -> Result<(), Error> {
-        let hangs = self.state.core().disk_hangs();
+        let hangs = self.state.cluster().disk_hangs();
         if hangs {
             // Closes the connections of other nodes first: a thread that is stuck in the kernel may delay the end of
             // the process.
@@ -76,7 +76,7 @@ impl Core {
             None => Ok(()),
         };
         self.background.shutdown().await;
-        let stopped = self.state.core().shutdown().await.map_err(Error::CoreFailed);
+        let stopped = self.state.cluster().shutdown().await.map_err(Error::CoreFailed);
         drop(self.state);
         // The replica's own tasks end after it; a cancelled request may hold the state a little longer.
         if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {

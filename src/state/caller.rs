@@ -159,7 +159,7 @@ impl State {
     /// Whether a caller is blocked, or for a bearer token revoked, in the state of this node.
     #[must_use]
     pub fn refuses(&self, _fresh: &Fresh, caller: &CallerFacts) -> bool {
-        let revocations = self.core.machine().revocations();
+        let revocations = self.cluster.machine().revocations();
         caller.is_refused_by(revocations, self.index().incarnation, &caller.digests)
     }
 }
@@ -179,7 +179,7 @@ impl OnBehalf<'_> {
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Told<Reply>, Error> {
-        read_reply(&self.state.core.propose(self.encode(command, idempotency)).await?)
+        read_reply(&self.state.cluster.propose(self.encode(command, idempotency)).await?)
     }
 
     /// As [`Self::propose_once`], for a command that revokes: returns after the barrier, also if the command changed
@@ -189,9 +189,9 @@ impl OnBehalf<'_> {
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Told<Reply>, Error> {
-        let outcome = self.state.core.propose(self.encode(command, idempotency)).await?;
+        let outcome = self.state.cluster.propose(self.encode(command, idempotency)).await?;
         let reply = read_reply(&outcome)?;
-        self.state.core.barrier(outcome.index).await?;
+        self.state.cluster.barrier(outcome.index).await?;
         Ok(reply)
     }
 
@@ -207,7 +207,7 @@ mod tests {
     use crate::cluster::{Origin, Submission};
     use crate::state::command::{Idempotency, LiftBlock, Refusal, Revoke, SpendToken, encode_for};
     use crate::state::resources::revocations::fact_row;
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
     use crate::token::lineage::Fact;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -250,10 +250,10 @@ mod tests {
         encode_for(command, None, caller.to_row())
     }
 
-    fn bench() -> Bench {
-        let mut bench = Bench::default();
+    fn harness() -> StateHarness {
+        let mut harness = StateHarness::default();
         let id = Bytes::from(vec![2; 16]);
-        bench.one(
+        harness.one(
             NOW,
             Command::Bootstrap(command::Bootstrap {
                 cluster_id: id.clone(),
@@ -261,7 +261,7 @@ mod tests {
                 is_timed: true,
             }),
         );
-        bench
+        harness
     }
 
     #[test]
@@ -278,16 +278,16 @@ mod tests {
     /// An operator was blocked while its request waited for a leader, and lifted its own block with that request.
     #[test]
     fn command_of_a_blocked_caller_is_refused() {
-        let mut bench = bench();
+        let mut harness = harness();
         for caller in [certificate(), bearer(1)] {
-            assert_eq!(bench.encoded(NOW, vec![by(&caller, spend(1))]).remove(0), DONE);
-            bench.encoded(NOW, vec![revoke(true)]);
-            assert_eq!(bench.encoded(NOW, vec![by(&caller, spend(2))]), [REFUSED]);
+            assert_eq!(harness.encoded(NOW, vec![by(&caller, spend(1))]).remove(0), DONE);
+            harness.encoded(NOW, vec![revoke(true)]);
+            assert_eq!(harness.encoded(NOW, vec![by(&caller, spend(2))]), [REFUSED]);
             let row = caller.to_row();
             let own = encode_for(Command::LiftBlock(LiftBlock { id: lift_id() }), None, row);
-            assert_eq!(bench.encoded(NOW, vec![own]), [REFUSED]);
-            assert_eq!(bench.encoded(NOW, vec![lift()]), [DONE]);
-            bench = self::bench();
+            assert_eq!(harness.encoded(NOW, vec![own]), [REFUSED]);
+            assert_eq!(harness.encoded(NOW, vec![lift()]), [DONE]);
+            harness = self::harness();
         }
     }
 
@@ -307,7 +307,7 @@ mod tests {
                 by(&bearer(1), spend(5)),
             ]
         };
-        let (mut together, mut apart) = (bench(), bench());
+        let (mut together, mut apart) = (harness(), harness());
         let replies = together.encoded(NOW, commands());
         let refused = |reply: &Reply| *reply == REFUSED;
         assert_eq!(
@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn watermark_covers_older_bearers_and_no_certificate() {
-        let mut bench = bench();
-        bench.skip_to(10);
-        bench.encoded(NOW, vec![revoke(false)]);
-        let replies = bench.encoded(
+        let mut harness = harness();
+        harness.skip_to(10);
+        harness.encoded(NOW, vec![revoke(false)]);
+        let replies = harness.encoded(
             NOW,
             vec![by(&certificate(), spend(1)), by(&bearer(10), spend(2)), by(&bearer(11), spend(3))],
         );
@@ -335,7 +335,7 @@ mod tests {
     /// The caller was not blocked when its command was applied; only the reply was lost.
     #[test]
     fn duplicate_gets_its_reply_after_a_block() {
-        let mut bench = bench();
+        let mut harness = harness();
         let submission = |sequence, command| Submission {
             origin: Origin::from_bytes([7; 16]),
             sequence,
@@ -344,7 +344,7 @@ mod tests {
         };
         let caller = certificate();
         let mut send =
-            |sequence, command| bench.submitted(NOW, vec![submission(sequence, command)]).remove(0).outcome;
+            |sequence, command| harness.submitted(NOW, vec![submission(sequence, command)]).remove(0).outcome;
         assert_eq!(send(1, by(&caller, spend(1))), DONE);
         assert!(matches!(send(2, revoke(true)), Reply::Revoked(_)));
         assert_eq!(send(1, by(&caller, spend(1))), DONE);
@@ -355,17 +355,17 @@ mod tests {
 
     #[test]
     fn block_comes_before_the_idempotency_key() {
-        let mut bench = bench();
+        let mut harness = harness();
         let [key, request, owner] = [1, 2, 3].map(|byte| vec![byte; 16].into());
         let key = Idempotency { key, request, owner };
         let lift = || Command::LiftBlock(LiftBlock { id: lift_id() });
         let lift_by = |caller| encode_for(lift(), Some(key.clone()), caller);
-        bench.encoded(NOW, vec![revoke(true)]);
-        let refused = bench.told(NOW, vec![lift_by(certificate().to_row())]);
+        harness.encoded(NOW, vec![revoke(true)]);
+        let refused = harness.told(NOW, vec![lift_by(certificate().to_row())]);
         assert_eq!(refused, [Told::first(REFUSED)], "nothing is stored under the key");
-        assert_eq!(bench.told(NOW, vec![lift_by(None)]), [Told::first(DONE)]);
-        assert_eq!(bench.told(NOW, vec![lift_by(certificate().to_row())]), [Told::repeated(DONE)]);
-        bench.encoded(NOW, vec![revoke(true)]);
-        assert_eq!(bench.told(NOW, vec![lift_by(certificate().to_row())]), [Told::first(REFUSED)]);
+        assert_eq!(harness.told(NOW, vec![lift_by(None)]), [Told::first(DONE)]);
+        assert_eq!(harness.told(NOW, vec![lift_by(certificate().to_row())]), [Told::repeated(DONE)]);
+        harness.encoded(NOW, vec![revoke(true)]);
+        assert_eq!(harness.told(NOW, vec![lift_by(certificate().to_row())]), [Told::first(REFUSED)]);
     }
 }

@@ -229,20 +229,20 @@ pub struct PolicyChange {
 /// The replicated state. Cheap to clone.
 #[derive(Clone)]
 pub struct State {
-    core: cluster::Handle<Replicated>,
+    cluster: cluster::Handle<Replicated>,
 }
 
 impl State {
     /// State of a running node.
     #[must_use]
-    pub fn new(core: cluster::Handle<Replicated>) -> Self {
-        Self { core }
+    pub fn new(cluster: cluster::Handle<Replicated>) -> Self {
+        Self { cluster }
     }
 
     /// The node's cluster handle: leader, recovery, shutdown.
     #[must_use]
-    pub fn core(&self) -> &cluster::Handle<Replicated> {
-        &self.core
+    pub fn cluster(&self) -> &cluster::Handle<Replicated> {
+        &self.cluster
     }
 
     /// Barrier for everything that this node has applied.
@@ -250,7 +250,7 @@ impl State {
     /// # Errors
     /// [`cluster::Error::Unacknowledged`] after the timeout.
     pub async fn acknowledged(&self) -> Result<(), Error> {
-        Ok(self.core.barrier(self.core.applied()).await?)
+        Ok(self.cluster.barrier(self.cluster.applied()).await?)
     }
 
     /// Bootstraps the cluster, with ids that the caller has drawn at random. [`Error::AlreadyBootstrapped`] if it was
@@ -271,7 +271,8 @@ impl State {
         jwk: String,
         algorithm: SigningAlgorithm,
     ) -> Result<(), Error> {
-        let (node_id, algorithm) = (self.core.node_id(), resources::signing_keys::write_algorithm(algorithm));
+        let (node_id, algorithm) =
+            (self.cluster.node_id(), resources::signing_keys::write_algorithm(algorithm));
         let command = command::PublishSigningKey { kid, node_id, jwk, algorithm };
         self.as_node().propose(Command::PublishSigningKey(command)).await.map(drop)
     }
@@ -294,7 +295,7 @@ impl State {
     /// # Errors
     /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
     pub async fn fresh(&self) -> Result<Fresh, Error> {
-        Ok(self.core.fresh().await?)
+        Ok(self.cluster.fresh().await?)
     }
 
     /// A linearizable read, confirmed by ReadIndex.
@@ -302,7 +303,7 @@ impl State {
     /// # Errors
     /// [`Error::NotCurrent`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
     pub async fn current(&self) -> Result<Current, Error> {
-        Ok(self.core.linearizable().await?)
+        Ok(self.cluster.linearizable().await?)
     }
 
     /// The result of `look`. If there is none, it may have been written through another node just before: the lookup is
@@ -322,7 +323,7 @@ impl State {
     /// The rows in memory, as of the last entry applied.
     #[must_use]
     pub fn index(&self) -> arc_swap::Guard<Arc<Index>> {
-        self.core.machine().index()
+        self.cluster.machine().index()
     }
 
     /// The later of `now` and log time, so that a clock set back does not revive expired rows.
@@ -334,41 +335,41 @@ impl State {
     /// Elapsed time now; it determines the states of signing keys. No wall clock changes it.
     #[must_use]
     pub fn elapsed_time(&self) -> Timestamp {
-        self.core.elapsed_time()
+        self.cluster.elapsed_time()
     }
 
     /// Wall time that the voters' clocks agree on, as far as this node knows. Times from outside are compared with it
     /// where a wrong clock of this node must not cause a refusal.
     #[must_use]
     pub fn cluster_time(&self) -> Timestamp {
-        self.core.cluster_time()
+        self.cluster.cluster_time()
     }
 
     /// Whether this node may compare any time with its own wall clock. [`Error::Stale`] if not.
     pub fn judges_by_time(&self, fresh: &Fresh) -> Result<(), Error> {
-        Ok(self.core.judges_by_time(fresh)?)
+        Ok(self.cluster.judges_by_time(fresh)?)
     }
 
     /// Whether this node may verify times of credentials of other issuers. [`Error::Stale`] if not.
     pub fn judges_foreign(&self, fresh: &Fresh) -> Result<(), Error> {
-        Ok(self.core.judges_foreign(fresh)?)
+        Ok(self.cluster.judges_foreign(fresh)?)
     }
 
     /// Log position of this node; `None` before the cluster is bootstrapped.
     #[must_use]
     pub fn position(&self) -> Option<LogPosition> {
         let incarnation: Incarnation = self.index().incarnation?;
-        Some(LogPosition { incarnation, index: self.core.applied() })
+        Some(LogPosition { incarnation, index: self.cluster.applied() })
     }
 
     /// Watches the digest of the current policy.
     #[must_use]
     pub fn policy_changes(&self) -> watch::Receiver<String> {
-        self.core.machine().policy_changes()
+        self.cluster.machine().policy_changes()
     }
 
     pub fn policy_sources(&self, digest: &str) -> Result<Option<Vec<PolicySource>>, Corrupt> {
-        machine::policy_sources(self.core.view(), digest)
+        machine::policy_sources(self.cluster.view(), digest)
     }
 
     /// The retained changes of the policy, oldest first.
@@ -429,12 +430,12 @@ fn read_reply(outcome: &cluster::Outcome) -> Result<Told<Reply>, Error> {
 mod tests {
     use std::cell::Cell;
 
-    use super::testing::Core;
+    use super::testing::TestNode;
     use super::*;
 
     #[tokio::test]
     async fn missing_row_is_looked_up_again_after_a_read_index() {
-        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
         let looks = Cell::new(0);
         let look_from = |there_from: u32| {
             looks.set(0);
@@ -445,14 +446,14 @@ mod tests {
             }
         };
         for (there_from, found, looked) in [(1, Some(7), 1), (2, Some(7), 2), (3, None, 2)] {
-            let confirmed = core.state.confirmed(look_from(there_from)).await;
+            let confirmed = node.state.confirmed(look_from(there_from)).await;
             assert_eq!((confirmed.expect("a leader"), looks.get()), (found, looked));
         }
-        core.state.core().shutdown().await.expect("stops");
-        let here = core.state.confirmed(look_from(1)).await;
+        node.state.cluster().shutdown().await.expect("stops");
+        let here = node.state.confirmed(look_from(1)).await;
         assert_eq!(here.expect("no ReadIndex"), Some(7));
-        let missing = core.state.confirmed(look_from(2)).await;
+        let missing = node.state.confirmed(look_from(2)).await;
         assert!(matches!(missing, Err(Error::NotCurrent(NotCurrent::NoLeader))), "absence is unconfirmed");
-        core.end().await;
+        node.end().await;
     }
 }

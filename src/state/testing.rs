@@ -77,23 +77,23 @@ pub fn delete_stream(stream_id: &str) -> Command {
 }
 
 /// A cluster of one node with bootstrapped state and a manual clock.
-pub struct Core {
+pub struct TestNode {
     /// Directory of the databases and of files of the test.
-    pub place: TempDir,
+    pub directory: TempDir,
     pub state: State,
     pub clock: Clock,
     tasks: JoinSet<()>,
     closed: cluster::Closed,
 }
 
-impl Core {
+impl TestNode {
     /// Starts at `now`.
     #[expect(clippy::disallowed_methods, reason = "the log writer needs its thread here as in the product")]
     pub async fn start(now: Timestamp) -> Self {
-        let place = tempfile::tempdir().expect("directory");
+        let directory = tempfile::tempdir().expect("directory");
         let clock = Clock::manual(now);
         let options = cluster::Options {
-            data: place.path().to_owned(),
+            data: directory.path().to_owned(),
             node_id: 1,
             drawn_disk_id: [7; 16],
             drawn_cluster_id: [1; 16],
@@ -114,15 +114,15 @@ impl Core {
             tasks.spawn(work);
         }
         let state = State::new(started.handle);
-        state.core().until_recovered(Duration::from_secs(20)).await.expect("recovers");
+        state.cluster().until_recovered(Duration::from_secs(20)).await.expect("recovers");
         state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
-        Self { place, state, clock, tasks, closed: started.closed }
+        Self { directory, state, clock, tasks, closed: started.closed }
     }
 
     /// The keys of this node, including those for security event tokens.
     pub async fn keyring(&self) -> Keyring {
         let make: MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
-        let keys = self.place.path().join("keys");
+        let keys = self.directory.path().join("keys");
         let keyring = Keyring::open(&keys, self.state.clone(), Some(make)).expect("opens");
         keyring.ensure().await.expect("keys");
         keyring
@@ -131,18 +131,18 @@ impl Core {
     /// Closes the databases: a process that ends while they are open may abort. Blocks as long as another clone of the
     /// state exists.
     pub async fn end(self) {
-        let Self { place, state, mut tasks, closed, .. } = self;
+        let Self { directory, state, mut tasks, closed, .. } = self;
         tasks.shutdown().await;
-        state.core().shutdown().await.expect("shuts down");
+        state.cluster().shutdown().await.expect("shuts down");
         drop(state);
         closed.wait().await;
-        drop(place);
+        drop(directory);
     }
 }
 
 /// Tables in memory, and a machine over them.
 #[derive(Default)]
-pub struct Bench {
+pub struct StateHarness {
     /// State machine with the rows in memory.
     pub machine: Replicated,
     /// Tables.
@@ -205,7 +205,7 @@ impl Rows {
     }
 }
 
-impl Bench {
+impl StateHarness {
     /// Applies commands as one entry.
     pub fn apply(&mut self, at: Timestamp, commands: Vec<Command>) -> Vec<Reply> {
         self.encoded(at, commands.into_iter().map(encode).collect())

@@ -206,10 +206,10 @@ impl Verifier {
         let Some(position) = credential.idx().filter(|idx| Some(idx.incarnation) == here) else {
             return Ok(false);
         };
-        if self.state.core().applied() >= position.index {
+        if self.state.cluster().applied() >= position.index {
             return Ok(false);
         }
-        let applied = self.state.core().until_applied(position.index);
+        let applied = self.state.cluster().until_applied(position.index);
         let caught_up = tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await;
         caught_up.map(|()| true).map_err(|_| Error::Behind)
     }

@@ -463,7 +463,7 @@ mod tests {
     use crate::limits;
     use crate::state::SigningKeyState;
     use crate::state::command::{MintedToken, PolicySource, PublishSigningKey, PutPolicy, RecordExchange};
-    use crate::state::testing::{Bench, batch};
+    use crate::state::testing::{StateHarness, batch};
     use crate::token::signing_key::SigningAlgorithm;
 
     const DONE: Reply = Reply::Done { changed: true };
@@ -505,23 +505,24 @@ mod tests {
 
     #[test]
     fn only_the_first_key_of_a_cluster_is_active_at_once() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
-        let usable_from = |bench: &Bench, kid: &str| bench.machine.index().signing_keys[kid].usable_from;
-        assert_eq!(usable_from(&bench, "first"), START);
-        assert_eq!(usable_from(&bench, "second"), START.plus(limits::KEY_PUBLISH_AHEAD));
-        assert_eq!(usable_from(&bench, "other"), START.plus(limits::KEY_PUBLISH_AHEAD));
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        let usable_from =
+            |harness: &StateHarness, kid: &str| harness.machine.index().signing_keys[kid].usable_from;
+        assert_eq!(usable_from(&harness, "first"), START);
+        assert_eq!(usable_from(&harness, "second"), START.plus(limits::KEY_PUBLISH_AHEAD));
+        assert_eq!(usable_from(&harness, "other"), START.plus(limits::KEY_PUBLISH_AHEAD));
     }
 
     #[test]
     fn first_key_of_each_algorithm_is_active_at_once() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let later = START.plus(Duration::from_secs(3600));
         let sets = |kid: &str, node_id| publish_of("RS256", kid, node_id);
-        bench.apply(later, vec![sets("set", 2), sets("next set", 2), sets("other set", 1)]);
-        bench.one(later, publish("third", 1));
-        let usable_from = |kid: &str| bench.machine.index().signing_keys[kid].usable_from;
+        harness.apply(later, vec![sets("set", 2), sets("next set", 2), sets("other set", 1)]);
+        harness.one(later, publish("third", 1));
+        let usable_from = |kid: &str| harness.machine.index().signing_keys[kid].usable_from;
         assert_eq!(usable_from("set"), later);
         for kid in ["next set", "other set", "third"] {
             assert_eq!(usable_from(kid), later.plus(limits::KEY_PUBLISH_AHEAD), "{kid}");
@@ -531,31 +532,31 @@ mod tests {
     /// Each node of a bootstrap proposes a seed, and a node may be slower than the first operator.
     #[test]
     fn seed_never_replaces_a_policy() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let seed = |digest: &str| match put_policy(digest, "") {
             Command::PutPolicy(command) => Command::PutPolicy(PutPolicy { is_seed: true, ..command }),
             other => other,
         };
-        assert_eq!(bench.one(START, seed("a")), DONE);
+        assert_eq!(harness.one(START, seed("a")), DONE);
         for late in ["b", "a"] {
-            assert_eq!(bench.one(START, seed(late)), Reply::Refused(Refusal::PolicyChanged));
+            assert_eq!(harness.one(START, seed(late)), Reply::Refused(Refusal::PolicyChanged));
         }
-        assert_eq!(bench.one(START, put_policy("c", "a")), DONE);
-        assert_eq!(bench.one(START, seed("a")), Reply::Refused(Refusal::PolicyChanged));
-        assert_eq!(bench.machine.index().policy, "c");
-        assert_eq!(bench.machine.index().policy_history.len(), 2);
+        assert_eq!(harness.one(START, put_policy("c", "a")), DONE);
+        assert_eq!(harness.one(START, seed("a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(harness.machine.index().policy, "c");
+        assert_eq!(harness.machine.index().policy_history.len(), 2);
     }
 
-    fn bootstrapped(at: Timestamp, is_timed: bool) -> Bench {
-        let mut bench = Bench::default();
+    fn bootstrapped(at: Timestamp, is_timed: bool) -> StateHarness {
+        let mut harness = StateHarness::default();
         let id = Bytes::from(vec![7; 16]);
         let command = Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed };
-        assert_eq!(bench.one(at, Command::Bootstrap(command)), DONE);
-        bench
+        assert_eq!(harness.one(at, Command::Bootstrap(command)), DONE);
+        harness
     }
 
     /// Time from publication to activation of each of these keys.
-    fn waits(bench: &mut Bench, at: Timestamp, keys: Vec<Command>) -> Vec<Duration> {
+    fn waits(harness: &mut StateHarness, at: Timestamp, keys: Vec<Command>) -> Vec<Duration> {
         let kids = |keys: &[Command]| -> Vec<String> {
             let kid = |key: &Command| match key {
                 Command::PublishSigningKey(key) => key.kid.clone(),
@@ -564,8 +565,8 @@ mod tests {
             keys.iter().map(kid).collect()
         };
         let kids = kids(&keys);
-        assert!(bench.apply(at, keys).iter().all(|reply| *reply == DONE));
-        let known = Arc::clone(&bench.machine.index().signing_keys);
+        assert!(harness.apply(at, keys).iter().all(|reply| *reply == DONE));
+        let known = Arc::clone(&harness.machine.index().signing_keys);
         kids.iter().map(|kid| known[kid].usable_from.since(known[kid].published_at)).collect()
     }
 
@@ -574,90 +575,90 @@ mod tests {
 
     #[test]
     fn bootstrap_activates_the_first_key_of_each_node_at_once() {
-        let mut bench = bootstrapped(START, true);
+        let mut harness = bootstrapped(START, true);
         let keys = vec![publish("a1", 1), publish("a2", 1), publish_of("RS256", "r1", 1)];
-        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AT_ONCE]);
+        assert_eq!(waits(&mut harness, START, keys), [AT_ONCE, AGED, AT_ONCE]);
         let last = START.plus(AGED).minus(Duration::from_millis(1));
         let keys = vec![publish("b1", 2), publish("b2", 2), publish_of("RS256", "s1", 2)];
-        assert_eq!(waits(&mut bench, last, keys), [AT_ONCE, AGED, AT_ONCE]);
-        assert_eq!(waits(&mut bench, last, vec![publish("c1", 3)]), [AT_ONCE]);
+        assert_eq!(waits(&mut harness, last, keys), [AT_ONCE, AGED, AT_ONCE]);
+        assert_eq!(waits(&mut harness, last, vec![publish("c1", 3)]), [AT_ONCE]);
         let keys = vec![publish("d1", 4), publish_of("RS256", "t1", 4)];
-        assert_eq!(waits(&mut bench, START.plus(AGED), keys), [AGED, AGED], "no longer young");
+        assert_eq!(waits(&mut harness, START.plus(AGED), keys), [AGED, AGED], "no longer young");
     }
 
     /// Otherwise a caller that may taint keys makes a node sign with a key that no verifier has fetched.
     #[test]
     fn key_after_a_tainted_first_key_is_pending() {
-        let mut bench = bootstrapped(START, true);
+        let mut harness = bootstrapped(START, true);
         let keys = vec![publish("a1", 1), publish("b1", 2), publish("c1", 3)];
-        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE; 3]);
-        bench.one(START, Command::TaintSigningKey(taint("b1", &[])));
-        assert_eq!(waits(&mut bench, START, vec![publish("b2", 2)]), [AGED]);
+        assert_eq!(waits(&mut harness, START, keys), [AT_ONCE; 3]);
+        harness.one(START, Command::TaintSigningKey(taint("b1", &[])));
+        assert_eq!(waits(&mut harness, START, vec![publish("b2", 2)]), [AGED]);
         // A tainted key is removed when a later key is published, but never while the cluster is young.
         let late = START.plus(AGED).minus(Duration::from_millis(1));
-        bench.one(late, Command::TaintSigningKey(taint("b2", &[])));
-        assert_eq!(waits(&mut bench, late, vec![publish("b3", 2)]), [AGED]);
-        assert!(bench.machine.index().signing_keys.contains_key("b1"));
+        harness.one(late, Command::TaintSigningKey(taint("b2", &[])));
+        assert_eq!(waits(&mut harness, late, vec![publish("b3", 2)]), [AGED]);
+        assert!(harness.machine.index().signing_keys.contains_key("b1"));
     }
 
     #[test]
     fn key_after_a_retired_first_key_is_pending() {
-        let mut bench = bootstrapped(START, true);
+        let mut harness = bootstrapped(START, true);
         // Log time jumps: the second key is active, so the first may retire, and the cluster is no longer young.
-        assert_eq!(waits(&mut bench, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
-        assert_eq!(bench.one(START.plus(AGED), retire("a1")), DONE);
-        assert_eq!(waits(&mut bench, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
+        assert_eq!(waits(&mut harness, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
+        assert_eq!(harness.one(START.plus(AGED), retire("a1")), DONE);
+        assert_eq!(waits(&mut harness, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
         let gone = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
-        assert_eq!(waits(&mut bench, gone, vec![publish("a4", 1)]), [AGED]);
-        assert!(!bench.machine.index().signing_keys.contains_key("a1"), "removed");
+        assert_eq!(waits(&mut harness, gone, vec![publish("a4", 1)]), [AGED]);
+        assert!(!harness.machine.index().signing_keys.contains_key("a1"), "removed");
     }
 
     /// The rows of an old log must come out as they did when they were written first.
     #[test]
     fn log_without_bootstrap_time_activates_only_the_first_key() {
-        let mut bench = bootstrapped(START, false);
-        assert!(!bench.rows.0.contains_key(&(META.to_owned(), BOOTSTRAPPED_AT.to_vec())));
+        let mut harness = bootstrapped(START, false);
+        assert!(!harness.rows.0.contains_key(&(META.to_owned(), BOOTSTRAPPED_AT.to_vec())));
         let keys = vec![publish("a1", 1), publish("a2", 1), publish("b1", 2)];
-        assert_eq!(waits(&mut bench, START, keys), [AT_ONCE, AGED, AGED]);
+        assert_eq!(waits(&mut harness, START, keys), [AT_ONCE, AGED, AGED]);
     }
 
     /// A verifier that has cached the keys since the last one of an algorithm has not fetched the next.
     #[test]
     fn key_after_a_removed_key_is_not_the_first() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
-        bench.one(START, Command::TaintSigningKey(taint("set", &[])));
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
+        harness.one(START, Command::TaintSigningKey(taint("set", &[])));
         let gone = START.plus(Duration::from_secs(24 * 3600));
-        bench.apply(gone, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
-        let keys = bench.machine.index().signing_keys.clone();
+        harness.apply(gone, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
+        let keys = harness.machine.index().signing_keys.clone();
         assert_eq!(keys["next set"].usable_from, gone.plus(limits::KEY_PUBLISH_AHEAD));
         assert!(!keys.contains_key("set"), "removed on publication of its successor");
     }
 
     #[test]
     fn key_of_another_algorithm_is_no_successor() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
         let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
         for kid in ["token", "set"] {
-            assert_eq!(bench.one(aged, retire(kid)), Reply::Refused(Refusal::NoAgedSuccessor), "{kid}");
+            assert_eq!(harness.one(aged, retire(kid)), Reply::Refused(Refusal::NoAgedSuccessor), "{kid}");
         }
-        bench.one(aged, publish_of("RS256", "next set", 1));
+        harness.one(aged, publish_of("RS256", "next set", 1));
         let aged = aged.plus(limits::KEY_PUBLISH_AHEAD);
-        assert_eq!(bench.one(aged, retire("token")), Reply::Refused(Refusal::NoAgedSuccessor));
-        assert_eq!(bench.one(aged, retire("set")), DONE);
+        assert_eq!(harness.one(aged, retire("token")), Reply::Refused(Refusal::NoAgedSuccessor));
+        assert_eq!(harness.one(aged, retire("set")), DONE);
     }
 
     #[test]
     fn rebuild_restores_signing_keys() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1), publish("next", 1)]);
-        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("token"));
-        let keys = bench.machine.index().signing_keys.clone();
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1), publish("next", 1)]);
+        harness.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("token"));
+        let keys = harness.machine.index().signing_keys.clone();
         assert_eq!(keys["token"].algorithm, SigningAlgorithm::Es256);
         assert_eq!(keys["set"].algorithm, SigningAlgorithm::Rs256);
         let restarted = Replicated::default();
-        restarted.rebuild(&bench.rows).expect("rebuilds");
+        restarted.rebuild(&harness.rows).expect("rebuilds");
         assert_eq!(restarted.index().signing_keys, keys);
     }
 
@@ -665,71 +666,71 @@ mod tests {
     /// old ones would have been removed at once.
     #[test]
     fn leap_of_log_time_ages_no_key() {
-        let mut bench = bootstrapped(START, true);
-        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let mut harness = bootstrapped(START, true);
+        harness.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let leap = |passed: Duration| {
             let ahead = START.plus(Duration::from_secs(100 * 24 * 3600));
             Stamp { time: ahead, latest: ahead, passed: START.plus(passed) }
         };
-        let outcome = |bench: &mut Bench, passed, command| {
-            bench.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
+        let outcome = |harness: &mut StateHarness, passed, command| {
+            harness.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
         };
         let second = Duration::from_secs(1);
         let too_young = Reply::Refused(Refusal::NoAgedSuccessor);
-        assert_eq!(outcome(&mut bench, second, retire("first")), too_young);
-        assert_eq!(outcome(&mut bench, second, publish("other", 2)), DONE);
-        let usable_from = bench.machine.index().signing_keys["other"].usable_from;
+        assert_eq!(outcome(&mut harness, second, retire("first")), too_young);
+        assert_eq!(outcome(&mut harness, second, publish("other", 2)), DONE);
+        let usable_from = harness.machine.index().signing_keys["other"].usable_from;
         assert_eq!(usable_from, START.plus(second), "the cluster is still young");
-        assert_eq!(outcome(&mut bench, AGED, retire("first")), DONE);
-        assert_eq!(outcome(&mut bench, AGED, publish("third", 1)), DONE);
-        let first = bench.machine.index().signing_keys["first"].clone();
+        assert_eq!(outcome(&mut harness, AGED, retire("first")), DONE);
+        assert_eq!(outcome(&mut harness, AGED, publish("third", 1)), DONE);
+        let first = harness.machine.index().signing_keys["first"].clone();
         assert_eq!(first.state(START.plus(AGED)), SigningKeyState::Retired);
     }
 
     #[test]
     fn key_of_an_unknown_algorithm_is_corrupt() {
-        let bench = Bench::default();
+        let harness = StateHarness::default();
         // ES256 is the empty text in the log: two spellings of one algorithm would be two different rows.
         for algorithm in ["ES256", "RS384", "rs256", " "] {
             let stamp = Stamp { time: START, ..Stamp::default() };
             let batch = batch(stamp, vec![command::encode(publish_of(algorithm, "k", 1))]);
-            assert!(bench.machine.apply(&bench.rows, &batch, 1).is_err(), "{algorithm}");
+            assert!(harness.machine.apply(&harness.rows, &batch, 1).is_err(), "{algorithm}");
         }
     }
 
     #[test]
     fn key_without_an_active_successor_is_not_retired() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
-        assert_eq!(bench.one(START, retire("first")), Reply::Refused(Refusal::NoAgedSuccessor));
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("first", 1), publish("second", 1), publish("other", 2)]);
+        assert_eq!(harness.one(START, retire("first")), Reply::Refused(Refusal::NoAgedSuccessor));
         let aged = START.plus(limits::KEY_PUBLISH_AHEAD);
-        assert_eq!(bench.one(aged, retire("first")), DONE);
-        assert_eq!(bench.one(aged, retire("first")), AGAIN);
-        assert_eq!(bench.one(aged, retire("second")), Reply::Refused(Refusal::NoAgedSuccessor));
-        assert_eq!(bench.one(aged, retire("none")), Reply::Refused(Refusal::UnknownSigningKey));
+        assert_eq!(harness.one(aged, retire("first")), DONE);
+        assert_eq!(harness.one(aged, retire("first")), AGAIN);
+        assert_eq!(harness.one(aged, retire("second")), Reply::Refused(Refusal::NoAgedSuccessor));
+        assert_eq!(harness.one(aged, retire("none")), Reply::Refused(Refusal::UnknownSigningKey));
     }
 
     #[test]
     fn retired_key_verifies_until_its_longest_token_expires() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("first", 1), publish("second", 1)]);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("first", 1), publish("second", 1)]);
         let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
-        bench.one(retired, retire("first"));
-        let facts = bench.machine.index().signing_keys["first"].clone();
+        harness.one(retired, retire("first"));
+        let facts = harness.machine.index().signing_keys["first"].clone();
         let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
         assert!(facts.verifies(dead.minus(Duration::from_millis(1))));
         assert!(!facts.verifies(dead));
-        bench.one(dead, publish("third", 1));
-        assert!(!bench.machine.index().signing_keys.contains_key("first"));
+        harness.one(dead, publish("third", 1));
+        assert!(!harness.machine.index().signing_keys.contains_key("first"));
     }
 
     #[test]
     fn policy_change_with_a_stale_precondition_is_refused() {
-        let mut bench = Bench::default();
-        bench.one(START, put_policy("a", ""));
-        bench.one(START, put_policy("b", "a"));
-        assert_eq!(bench.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
-        assert_eq!(bench.machine.index().policy, "b");
+        let mut harness = StateHarness::default();
+        harness.one(START, put_policy("a", ""));
+        harness.one(START, put_policy("b", "a"));
+        assert_eq!(harness.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
+        assert_eq!(harness.machine.index().policy, "b");
     }
 
     /// Records the policy that a subscriber finds when it is woken.
@@ -758,45 +759,49 @@ mod tests {
 
     #[test]
     fn policy_history_is_bounded_and_its_bundles_are_retained() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for number in 0..3 * limits::POLICY_HISTORY_MAX {
-            bench.one(START, put_policy(&format!("p{}", number % 5 + number / 7), ""));
+            harness.one(START, put_policy(&format!("p{}", number % 5 + number / 7), ""));
         }
-        let index = Index::clone(&bench.machine.index());
+        let index = Index::clone(&harness.machine.index());
         assert_eq!(index.policy_history.len(), limits::POLICY_HISTORY_MAX);
         for change in index.policy_history.values() {
-            assert!(policy_sources(&bench.rows, &change.digest).expect("row").is_some(), "{}", change.digest);
+            assert!(
+                policy_sources(&harness.rows, &change.digest).expect("row").is_some(),
+                "{}",
+                change.digest
+            );
         }
-        let bundles = bench.rows.0.keys().filter(|(table, _)| table == POLICY).count();
+        let bundles = harness.rows.0.keys().filter(|(table, _)| table == POLICY).count();
         assert!(bundles <= limits::POLICY_HISTORY_MAX);
     }
 
     #[test]
     fn second_bootstrap_is_refused() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let bootstrap = |byte: u8| {
             let id = Bytes::from(vec![byte; 16]);
             Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed: true })
         };
-        assert_eq!(bench.one(START, bootstrap(1)), DONE);
-        assert_eq!(bench.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));
-        assert_eq!(bench.machine.index().incarnation, Some(Incarnation::from_bytes([1; 16])));
+        assert_eq!(harness.one(START, bootstrap(1)), DONE);
+        assert_eq!(harness.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));
+        assert_eq!(harness.machine.index().incarnation, Some(Incarnation::from_bytes([1; 16])));
     }
 
     #[test]
     fn rebuild_restores_the_index() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![publish("first", 1), publish("second", 1), put_policy("a", "")]);
-        bench.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("first"));
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![publish("first", 1), publish("second", 1), put_policy("a", "")]);
+        harness.one(START.plus(limits::KEY_PUBLISH_AHEAD), retire("first"));
         let restarted = Replicated::default();
-        restarted.rebuild(&bench.rows).expect("rebuilds");
-        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", bench.machine.index()));
+        restarted.rebuild(&harness.rows).expect("rebuilds");
+        assert_eq!(format!("{:?}", restarted.index()), format!("{:?}", harness.machine.index()));
     }
 
     #[test]
     fn rows_do_not_depend_on_batching() {
         let commands = || vec![publish("a", 1), spend(1), spend(2), put_policy("p", "")];
-        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        let (mut together, mut apart) = (StateHarness::default(), StateHarness::default());
         together.apply(START, commands());
         for command in commands() {
             apart.one(START, command);
@@ -806,37 +811,37 @@ mod tests {
 
     #[test]
     fn key_over_the_limit_is_refused_until_another_expires() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let each =
             |at: usize| publish_of(if at.is_multiple_of(2) { "" } else { "RS256" }, &format!("k{at}"), 1);
         let keys = (0..limits::SIGNING_KEYS_MAX).map(each).collect();
-        assert!(bench.apply(START, keys).iter().all(|reply| *reply == DONE));
+        assert!(harness.apply(START, keys).iter().all(|reply| *reply == DONE));
         for algorithm in ["", "RS256"] {
             let more = publish_of(algorithm, "more", 1);
-            assert_eq!(bench.one(START, more), Reply::Refused(Refusal::TooManySigningKeys));
+            assert_eq!(harness.one(START, more), Reply::Refused(Refusal::TooManySigningKeys));
         }
         let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
-        assert_eq!(bench.one(retired, retire("k0")), DONE);
-        assert_eq!(bench.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
+        assert_eq!(harness.one(retired, retire("k0")), DONE);
+        assert_eq!(harness.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
         let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
-        assert_eq!(bench.one(dead, publish("more", 1)), DONE);
+        assert_eq!(harness.one(dead, publish("more", 1)), DONE);
     }
 
     #[test]
     fn taint_without_a_digest_revokes_the_key_alone() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for kid in ["old", "new"] {
-            bench.one(START, publish(kid, 1));
+            harness.one(START, publish(kid, 1));
         }
         let taint = |kid: &str, digest: &[u8]| Command::TaintSigningKey(taint(kid, digest));
-        assert_eq!(bench.one(START, taint("old", &[])), DONE);
-        assert_eq!(bench.one(START, taint("new", &[7; 16])), DONE);
-        assert_eq!(bench.one(START, taint("new", &[7; 16])), AGAIN);
-        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
+        assert_eq!(harness.one(START, taint("old", &[])), DONE);
+        assert_eq!(harness.one(START, taint("new", &[7; 16])), DONE);
+        assert_eq!(harness.one(START, taint("new", &[7; 16])), AGAIN);
+        assert_eq!(harness.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
         let tainted = crate::id::Digest128::from_bytes([7; 16]);
-        assert!(bench.machine.revocations().covers(None, &[tainted], None, START));
+        assert!(harness.machine.revocations().covers(None, &[tainted], None, START));
         let tainted =
-            bench.machine.index().signing_keys.values().filter(|key| key.tainted_at.is_some()).count();
+            harness.machine.index().signing_keys.values().filter(|key| key.tainted_at.is_some()).count();
         assert_eq!(tainted, 2);
     }
 }

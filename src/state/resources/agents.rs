@@ -375,7 +375,7 @@ fn page(
 impl State {
     /// An agent of any status.
     pub fn agent(&self, agent_id: &str) -> Result<Option<IssuedAgent>, Corrupt> {
-        let row = self.core.view().get(AGENT, agent_id.as_bytes())?;
+        let row = self.cluster.view().get(AGENT, agent_id.as_bytes())?;
         row.map(|row| decode::<AgentRow>(AGENT, &row)?.try_into()).transpose()
     }
 
@@ -387,7 +387,7 @@ impl State {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<IssuedAgent>, Option<String>), Corrupt> {
-        page(self.core.view(), issued_by, after, limit)
+        page(self.cluster.view(), issued_by, after, limit)
     }
 
     /// Status of an agent at `now`, which is not before log time.
@@ -397,7 +397,7 @@ impl State {
         agent: &IssuedAgent,
         now: Timestamp,
     ) -> Result<AgentStanding, Corrupt> {
-        standing(&Tables::new(self.core.view()), now, agent)
+        standing(&Tables::new(self.cluster.view()), now, agent)
     }
 
     /// Whether an agent was active until a revocation of `workload`, as far as the rows tell: an agent that was revoked
@@ -408,7 +408,7 @@ impl State {
         workload: &str,
         made: &Made,
     ) -> Result<bool, Corrupt> {
-        was_active(&Tables::new(self.core.view()), agent, workload, made)
+        was_active(&Tables::new(self.cluster.view()), agent, workload, made)
     }
 }
 
@@ -469,7 +469,7 @@ mod tests {
     use crate::id::{Digest128, DigestKind};
     use crate::state::command::{self, EncryptionKeyRow, Metadata};
     use crate::state::tables::{ENCRYPTION_KEY, OWNED, REVOCATION};
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
@@ -509,40 +509,41 @@ mod tests {
         }
     }
 
-    fn rows(bench: &Bench, table: &str) -> usize {
-        bench.rows.0.keys().filter(|(of, _)| of == table).count()
+    fn rows(harness: &StateHarness, table: &str) -> usize {
+        harness.rows.0.keys().filter(|(of, _)| of == table).count()
     }
 
     #[test]
     fn agent_ends_with_its_parent_and_derives_from_its_ancestors() {
-        let mut bench = Bench::default();
-        let root = issued(bench.one(START, new("root", None)));
+        let mut harness = StateHarness::default();
+        let root = issued(harness.one(START, new("root", None)));
         assert_eq!(root.ends_at, START.plus(limits::AGENT_LIFETIME_MAX));
         let later = START.plus(SECOND);
-        let child = issued(bench.one(later, new("child", Some("root"))));
+        let child = issued(harness.one(later, new("child", Some("root"))));
         assert_eq!((child.issued_at, child.ends_at), (later, root.ends_at));
-        let grandchild = issued(bench.one(later, new("grandchild", Some("child"))));
+        let grandchild = issued(harness.one(later, new("grandchild", Some("child"))));
         assert_eq!(grandchild.agent.ancestors, [id("child"), id("root")]);
-        let own = issued(bench.one(later, new("own", None)));
+        let own = issued(harness.one(later, new("own", None)));
         assert_eq!((own.ends_at, own.agent.ancestors.len()), (later.plus(limits::AGENT_LIFETIME_MAX), 0));
     }
 
     #[test]
     fn agent_of_an_inactive_parent_is_refused() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
-        let refusal = |bench: &mut Bench, at, parent| refused(&bench.one(at, new("x", Some(parent))));
-        assert_eq!(refusal(&mut bench, START, "none"), Some(Refusal::UnknownAgent));
-        bench.one(START, gone("root", "alice", false));
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        let refusal =
+            |harness: &mut StateHarness, at, parent| refused(&harness.one(at, new("x", Some(parent))));
+        assert_eq!(refusal(&mut harness, START, "none"), Some(Refusal::UnknownAgent));
+        harness.one(START, gone("root", "alice", false));
         for parent in ["root", "child"] {
-            assert_eq!(refusal(&mut bench, START, parent), Some(Refusal::AgentRevoked), "{parent}");
+            assert_eq!(refusal(&mut harness, START, parent), Some(Refusal::AgentRevoked), "{parent}");
         }
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
-        assert_eq!(refusal(&mut bench, end, "other"), Some(Refusal::AgentEnded));
-        issued(bench.one(end, new("y", None)));
-        let mut bench = Bench::default();
-        bench.one(START, new("other", None));
-        issued(bench.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
+        assert_eq!(refusal(&mut harness, end, "other"), Some(Refusal::AgentEnded));
+        issued(harness.one(end, new("y", None)));
+        let mut harness = StateHarness::default();
+        harness.one(START, new("other", None));
+        issued(harness.one(end.minus(Duration::from_millis(1)), new("x", Some("other"))));
     }
 
     /// Revokes a workload that is not an agent.
@@ -557,8 +558,8 @@ mod tests {
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: caller.to_owned() })
     }
 
-    fn stands(bench: &Bench, name: &str) -> AgentStanding {
-        let tables = Tables::new(&bench.rows);
+    fn stands(harness: &StateHarness, name: &str) -> AgentStanding {
+        let tables = Tables::new(&harness.rows);
         let row = find(&tables, &id(name)).expect("readable").expect("there");
         standing(&tables, START, &row.try_into().expect("an agent")).expect("readable")
     }
@@ -566,7 +567,7 @@ mod tests {
     #[test]
     fn revoked_issuer_revokes_its_earlier_agents() {
         let (one, other) = ("spiffe://a.example/one", "spiffe://a.example/other");
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for (name, parent, caller) in [
             ("root", None, one),
             ("child", Some("root"), other),
@@ -575,12 +576,12 @@ mod tests {
             ("alike", None, "spiffe://a.example/onemore"),
             ("nobodys", None, ""),
         ] {
-            bench.one(START, new_by(name, parent, caller));
+            harness.one(START, new_by(name, parent, caller));
         }
-        let child = issued(bench.one(START, new_by("again", Some("grandchild"), one)));
+        let child = issued(harness.one(START, new_by("again", Some("grandchild"), one)));
         assert_eq!(child.issuers, [one, other], "each once");
         let derives = |name: &str, from: &str| {
-            let row = find(&Tables::new(&bench.rows), &id(name)).expect("readable").expect("there");
+            let row = find(&Tables::new(&harness.rows), &id(name)).expect("readable").expect("there");
             IssuedAgent::try_from(row).expect("an agent").derives_from(from)
         };
         assert!(derives("grandchild", one) && derives("grandchild", other) && derives("again", other));
@@ -588,69 +589,69 @@ mod tests {
         assert!(!derives("root", other) && !derives("apart", one) && !derives("nobodys", ""));
 
         // Under its other name.
-        bench.one(START, without("wimse://a.example/one"));
+        harness.one(START, without("wimse://a.example/one"));
         for name in ["root", "child", "grandchild", "again"] {
-            assert_eq!(stands(&bench, name), AgentStanding::Revoked, "{name}");
+            assert_eq!(stands(&harness, name), AgentStanding::Revoked, "{name}");
         }
         for name in ["apart", "alike", "nobodys"] {
-            assert_eq!(stands(&bench, name), AgentStanding::Active, "{name}");
+            assert_eq!(stands(&harness, name), AgentStanding::Active, "{name}");
         }
-        let refusal = refused(&bench.one(START, new_by("late", Some("grandchild"), other)));
+        let refusal = refused(&harness.one(START, new_by("late", Some("grandchild"), other)));
         assert_eq!(refusal, Some(Refusal::AgentRevoked));
-        bench.one(START, new_by("fresh", None, one));
-        bench.one(START, new_by("late", Some("fresh"), one));
+        harness.one(START, new_by("fresh", None, one));
+        harness.one(START, new_by("late", Some("fresh"), one));
         assert_eq!(
-            (stands(&bench, "fresh"), stands(&bench, "late")),
+            (stands(&harness, "fresh"), stands(&harness, "late")),
             (AgentStanding::Active, AgentStanding::Active)
         );
         // The revocation is deleted before its agents are, and they stay revoked.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
-        bench.one(later, new_by("other", None, other));
-        assert_eq!((rows(&bench, REVOCATION), stands(&bench, "root")), (0, AgentStanding::Revoked));
-        assert_eq!(stands(&bench, "late"), AgentStanding::Active);
+        harness.one(later, new_by("other", None, other));
+        assert_eq!((rows(&harness, REVOCATION), stands(&harness, "root")), (0, AgentStanding::Revoked));
+        assert_eq!(stands(&harness, "late"), AgentStanding::Active);
     }
 
     #[test]
     fn revocation_of_an_issuer_is_retained_as_long_as_its_agents() {
         let caller = "spiffe://a.example/one";
-        let mut bench = Bench::default();
-        bench.one(START, without(caller));
-        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 0);
-        bench.apply(START, vec![new_by("same", None, caller), without(caller)]);
-        assert_eq!(stands(&bench, "same"), AgentStanding::Revoked);
-        bench.one(START, new_by("after", None, caller));
+        let mut harness = StateHarness::default();
+        harness.one(START, without(caller));
+        assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 0);
+        harness.apply(START, vec![new_by("same", None, caller), without(caller)]);
+        assert_eq!(stands(&harness, "same"), AgentStanding::Revoked);
+        harness.one(START, new_by("after", None, caller));
         let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
-        assert_eq!(rows(&bench, AGENT_ISSUER_REVOKED), 1);
-        bench.one(end, new_by("x", None, "spiffe://a.example/other"));
-        assert_eq!((rows(&bench, AGENT_ISSUER_REVOKED), rows(&bench, AGENT)), (0, 1));
+        assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 1);
+        harness.one(end, new_by("x", None, "spiffe://a.example/other"));
+        assert_eq!((rows(&harness, AGENT_ISSUER_REVOKED), rows(&harness, AGENT)), (0, 1));
     }
 
     #[test]
     fn agent_after_its_parents_revocation_in_one_entry_is_refused() {
-        let mut bench = Bench::default();
-        let replies = bench
+        let mut harness = StateHarness::default();
+        let replies = harness
             .apply(START, vec![new("root", None), gone("root", "alice", false), new("child", Some("root"))]);
         assert_eq!(refused(&replies[2]), Some(Refusal::AgentRevoked));
     }
 
     #[test]
     fn agent_is_revoked_by_its_issuer_or_an_operator_once() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![new("a", None), new("b", None)]);
-        assert_eq!(refused(&bench.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
-        assert_eq!(refused(&bench.one(START, gone("a", "", false))), Some(Refusal::NotTheOwner));
-        assert_eq!(refused(&bench.one(START, gone("none", "alice", true))), Some(Refusal::UnknownAgent));
-        assert_eq!(rows(&bench, REVOCATION), 0);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![new("a", None), new("b", None)]);
+        assert_eq!(refused(&harness.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&harness.one(START, gone("a", "", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(refused(&harness.one(START, gone("none", "alice", true))), Some(Refusal::UnknownAgent));
+        assert_eq!(rows(&harness, REVOCATION), 0);
         let changed = |reply| matches!(reply, Reply::Done { changed: true });
-        assert!(changed(bench.one(START, gone("a", "alice", false))));
-        assert!(changed(bench.one(START, gone("b", "bob", true))));
-        let before = bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())].clone();
-        assert!(!changed(bench.one(START.plus(SECOND), gone("a", "bob", true))));
-        assert_eq!(bench.rows.0[&(AGENT.to_owned(), id("a").into_bytes())], before);
+        assert!(changed(harness.one(START, gone("a", "alice", false))));
+        assert!(changed(harness.one(START, gone("b", "bob", true))));
+        let before = harness.rows.0[&(AGENT.to_owned(), id("a").into_bytes())].clone();
+        assert!(!changed(harness.one(START.plus(SECOND), gone("a", "bob", true))));
+        assert_eq!(harness.rows.0[&(AGENT.to_owned(), id("a").into_bytes())], before);
         let row = AgentRow::decode(before.as_slice()).expect("row");
         assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
         let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
-        assert!(bench.machine.revocations().covers(None, &[digest], None, START));
+        assert!(harness.machine.revocations().covers(None, &[digest], None, START));
         assert_eq!(
             digest,
             lineage::workload(&id("a").parse().expect("an identifier")),
@@ -660,7 +661,7 @@ mod tests {
 
     #[test]
     fn retry_with_its_idempotency_key_returns_the_first_agent_id() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let once = |name: &str| {
             let idempotency = command::Idempotency {
                 key: Bytes::from_static(&[1; 16]),
@@ -671,159 +672,162 @@ mod tests {
             let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
             command::encode_once(Command::IssueAgent(command), Some(idempotency))
         };
-        bench.encoded(START, vec![once("first")]);
+        harness.encoded(START, vec![once("first")]);
         // Each request draws another id.
-        let reply = bench.told(START, vec![once("second")]).remove(0);
+        let reply = harness.told(START, vec![once("second")]).remove(0);
         assert!(reply.is_repeated);
         let agent = Agent { agent_id: id("first"), ..Agent::default() };
         let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
         assert_eq!(reply.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
-        assert_eq!(rows(&bench, AGENT), 1);
+        assert_eq!(rows(&harness, AGENT), 1);
     }
 
     #[test]
     fn page_of_agents_is_bounded_in_bytes() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let value = "v".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
         for name in ["a", "b", "c", "d", "e"] {
             let metadata = vec![Metadata { name: "m".to_owned(), value: value.clone() }];
             let agent = Agent { agent_id: id(name), metadata, ..Agent::default() };
             let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
-            bench.one(START, Command::IssueAgent(command));
+            harness.one(START, Command::IssueAgent(command));
         }
         for issued_by in [None, Some("alice")] {
-            let (first, next) = page(&bench.rows, issued_by, None, 1000).expect("page");
+            let (first, next) = page(&harness.rows, issued_by, None, 1000).expect("page");
             assert_eq!((first.len(), next), (4, Some(id("d"))));
-            let (second, next) = page(&bench.rows, issued_by, Some(&id("d")), 1000).expect("page");
+            let (second, next) = page(&harness.rows, issued_by, Some(&id("d")), 1000).expect("page");
             assert_eq!((second.len(), next), (1, None));
-            let (few, next) = page(&bench.rows, issued_by, None, 2).expect("page");
+            let (few, next) = page(&harness.rows, issued_by, None, 2).expect("page");
             assert_eq!((few.len(), next), (2, Some(id("b"))));
         }
     }
 
     #[test]
     fn agent_id_is_issued_once() {
-        let mut bench = Bench::default();
-        bench.one(START, new("a", None));
-        assert_eq!(refused(&bench.one(START, new("a", None))), Some(Refusal::NotTheOwner));
-        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 1u64.to_be_bytes());
+        let mut harness = StateHarness::default();
+        harness.one(START, new("a", None));
+        assert_eq!(refused(&harness.one(START, new("a", None))), Some(Refusal::NotTheOwner));
+        assert_eq!(harness.rows.0[&(META.to_owned(), AGENTS.to_vec())], 1u64.to_be_bytes());
     }
 
     #[test]
     fn expired_agent_is_deleted_after_a_day() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![new("a", None), new("ab", None)]);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![new("a", None), new("ab", None)]);
         for name in ["a", "ab"] {
             let key = [id(name).as_bytes(), &[0], b"kid"].concat();
-            bench.rows.0.insert(
+            harness.rows.0.insert(
                 (ENCRYPTION_KEY.to_owned(), key),
                 EncryptionKeyRow { kid: "kid".to_owned(), ..EncryptionKeyRow::default() }.encode_to_vec(),
             );
         }
-        bench.one(START, gone("ab", "alice", false));
+        harness.one(START, gone("ab", "alice", false));
         let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
         // The revoked one is deleted sooner.
-        bench.one(last.minus(Duration::from_millis(1)), new("b", None));
+        harness.one(last.minus(Duration::from_millis(1)), new("b", None));
         assert_eq!(
-            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&harness, t)),
             [2, 2, 2, 1]
         );
-        bench.one(last, new("c", None));
+        harness.one(last, new("c", None));
         assert_eq!(
-            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&bench, t)),
+            [AGENT, AGENT_END, AGENT_OF_ISSUER, ENCRYPTION_KEY].map(|t| rows(&harness, t)),
             [2, 2, 2, 0]
         );
-        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
+        assert_eq!(harness.rows.0[&(META.to_owned(), AGENTS.to_vec())], 2u64.to_be_bytes());
         // No token exists any more that its revocation could cover.
-        assert_eq!(rows(&bench, REVOCATION), 0);
+        assert_eq!(rows(&harness, REVOCATION), 0);
     }
 
     #[test]
     fn revoked_agent_is_deleted_after_its_last_token_expires() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
-        bench.one(START, gone("root", "alice", false));
-        assert_eq!(rows(&bench, AGENT_END), 3);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
+        harness.one(START, gone("root", "alice", false));
+        assert_eq!(rows(&harness, AGENT_END), 3);
         let last = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
-        issued(bench.one(last.minus(Duration::from_millis(1)), new("a", None)));
-        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4));
-        issued(bench.one(last, new("b", None)));
-        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END)), (4, 4), "one more and one less");
-        assert!(!bench.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
-        assert_eq!(rows(&bench, REVOCATION), 0, "its revocation is not retained longer than its tokens");
-        assert_eq!(refused(&bench.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
-        let child = bench.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
+        issued(harness.one(last.minus(Duration::from_millis(1)), new("a", None)));
+        assert_eq!((rows(&harness, AGENT), rows(&harness, AGENT_END)), (4, 4));
+        issued(harness.one(last, new("b", None)));
+        assert_eq!((rows(&harness, AGENT), rows(&harness, AGENT_END)), (4, 4), "one more and one less");
+        assert!(!harness.rows.0.contains_key(&(AGENT.to_owned(), id("root").into_bytes())));
+        assert_eq!(rows(&harness, REVOCATION), 0, "its revocation is not retained longer than its tokens");
+        assert_eq!(refused(&harness.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
+        let child = harness.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
         let child = AgentRow::decode(child.as_slice()).expect("row").try_into().expect("an agent");
-        let standing = standing(&Tables::new(&bench.rows), last, &child).expect("rows");
+        let standing = standing(&Tables::new(&harness.rows), last, &child).expect("rows");
         assert_eq!(standing, AgentStanding::Revoked, "as reads see the child");
         // A revocation near its end does not extend its life.
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
-        bench.one(end.minus(SECOND), gone("other", "alice", false));
-        assert!(bench.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
+        harness.one(end.minus(SECOND), gone("other", "alice", false));
+        assert!(harness.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
     }
 
     #[test]
     fn agents_per_caller_are_limited() {
-        let mut bench = Bench::default();
-        bench.one(START, new("a", None));
+        let mut harness = StateHarness::default();
+        harness.one(START, new("a", None));
         let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
-        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
-        bench.rows.0.insert(row.clone(), (limits::AGENTS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
-        issued(bench.one(START, new("b", None)));
-        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        assert_eq!(harness.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        harness.rows.0.insert(row.clone(), (limits::AGENTS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        issued(harness.one(START, new("b", None)));
+        assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
-        issued(bench.one(START, Command::IssueAgent(bobs)));
+        issued(harness.one(START, Command::IssueAgent(bobs)));
         // A revocation frees capacity, but not at once.
-        bench.one(START, gone("b", "alice", false));
-        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        harness.one(START, gone("b", "alice", false));
+        assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         let later = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
-        issued(bench.one(later, new("c", None)));
-        assert_eq!(refused(&bench.one(later, new("d", None))), Some(Refusal::TooManyAgents));
+        issued(harness.one(later, new("c", None)));
+        assert_eq!(refused(&harness.one(later, new("d", None))), Some(Refusal::TooManyAgents));
     }
 
     #[test]
     fn agents_deleted_by_a_refused_issue_are_not_counted() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
-        bench.one(START, Command::IssueAgent(bobs));
+        harness.one(START, Command::IssueAgent(bobs));
         let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
-        bench.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
+        harness.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
-        assert_eq!(refused(&bench.one(later, new("a", None))), Some(Refusal::TooManyAgents));
-        assert_eq!((rows(&bench, AGENT), rows(&bench, OWNED)), (0, 1));
-        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 0u64.to_be_bytes());
+        assert_eq!(refused(&harness.one(later, new("a", None))), Some(Refusal::TooManyAgents));
+        assert_eq!((rows(&harness, AGENT), rows(&harness, OWNED)), (0, 1));
+        assert_eq!(harness.rows.0[&(META.to_owned(), AGENTS.to_vec())], 0u64.to_be_bytes());
     }
 
     #[test]
     fn deletion_of_expired_agents_is_bounded_per_command() {
-        let mut bench = Bench::default();
-        bench.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
+        let mut harness = StateHarness::default();
+        harness.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
-        bench.one(later, new("b0", None));
-        assert_eq!(rows(&bench, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
+        harness.one(later, new("b0", None));
+        assert_eq!(rows(&harness, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
         // Several commands of one entry do not delete the same row twice.
-        bench.apply(later, vec![new("b1", None), new("b2", None)]);
-        assert_eq!(rows(&bench, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
-        bench.apply(later, vec![new("b3", None), new("b4", None)]);
-        assert_eq!((rows(&bench, AGENT), rows(&bench, AGENT_END), rows(&bench, AGENT_OF_ISSUER)), (5, 5, 5));
-        assert_eq!(bench.rows.0[&(META.to_owned(), AGENTS.to_vec())], 5u64.to_be_bytes());
+        harness.apply(later, vec![new("b1", None), new("b2", None)]);
+        assert_eq!(rows(&harness, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
+        harness.apply(later, vec![new("b3", None), new("b4", None)]);
+        assert_eq!(
+            (rows(&harness, AGENT), rows(&harness, AGENT_END), rows(&harness, AGENT_OF_ISSUER)),
+            (5, 5, 5)
+        );
+        assert_eq!(harness.rows.0[&(META.to_owned(), AGENTS.to_vec())], 5u64.to_be_bytes());
     }
 
     #[test]
     fn agents_over_the_limit_are_refused() {
-        let mut bench = Bench::default();
-        bench.one(START, new("a", None));
-        let set = |bench: &mut Bench, agents: u64| {
-            bench.rows.0.insert((META.to_owned(), AGENTS.to_vec()), agents.to_be_bytes().to_vec());
+        let mut harness = StateHarness::default();
+        harness.one(START, new("a", None));
+        let set = |harness: &mut StateHarness, agents: u64| {
+            harness.rows.0.insert((META.to_owned(), AGENTS.to_vec()), agents.to_be_bytes().to_vec());
         };
-        set(&mut bench, limits::AGENTS_MAX - 1);
-        issued(bench.one(START, new("b", None)));
-        assert_eq!(refused(&bench.one(START, new("c", None))), Some(Refusal::TooManyAgents));
+        set(&mut harness, limits::AGENTS_MAX - 1);
+        issued(harness.one(START, new("b", None)));
+        assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         // An agent that expired long ago frees capacity.
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
-        issued(bench.one(later, new("c", None)));
+        issued(harness.one(later, new("c", None)));
     }
 
     #[test]
@@ -837,7 +841,7 @@ mod tests {
                 new(&format!("s{at}"), None),
             ]
         };
-        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        let (mut together, mut apart) = (StateHarness::default(), StateHarness::default());
         for round in 0..3 {
             let at = START.plus(limits::AGENT_LIFETIME_MAX * 2 * u32::try_from(round).expect("small"));
             together.apply(at, commands(round));
@@ -845,8 +849,8 @@ mod tests {
                 apart.one(at, command);
             }
             // Revocations and agents contain the index of their entry, and feed events have it in their ids.
-            let without_entries = |bench: &Bench| {
-                let rows = bench.rows.without_events();
+            let without_entries = |harness: &StateHarness| {
+                let rows = harness.rows.without_events();
                 let rows = rows.into_iter().filter(|((table, _), _)| table != REVOCATION);
                 let rows = rows.map(|((table, key), row)| {
                     let agent = (table == AGENT).then(|| decode::<AgentRow>(AGENT, &row).expect("a row"));

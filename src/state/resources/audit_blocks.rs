@@ -88,7 +88,7 @@ impl State {
             hash: Bytes::copy_from_slice(&hash),
         };
         let command = AppendAuditBlock {
-            node_id: self.core.node_id(),
+            node_id: self.cluster.node_id(),
             sequence: block.sequence,
             prev_hash: block.prev_hash.map_or_else(Bytes::new, |hash| Bytes::copy_from_slice(&hash)),
             hash: Bytes::copy_from_slice(&block.hash),
@@ -101,7 +101,7 @@ impl State {
 
     /// The last block of this node.
     pub fn last_audit_block(&self) -> Result<LastAuditBlock, Corrupt> {
-        let row = self.core.view().get(AUDIT_NODE, &self.core.node_id().to_be_bytes())?;
+        let row = self.cluster.view().get(AUDIT_NODE, &self.cluster.node_id().to_be_bytes())?;
         let Some(row) = row else { return Ok(LastAuditBlock::default()) };
         let row = decode::<AuditNodeRow>(AUDIT_NODE, &row)?;
         Ok(LastAuditBlock { sequence: row.sequence, hash: Some(hash(&row.hash)?) })
@@ -109,8 +109,8 @@ impl State {
 
     /// Hash of the last entry about a tool in the blocks of this node.
     pub fn audit_head(&self, tool: &Digest128) -> Result<Option<AuditHash>, Corrupt> {
-        let view = self.core.machine().resident().over(self.core.view());
-        let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.core.node_id()))?;
+        let view = self.cluster.machine().resident().over(self.cluster.view());
+        let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.cluster.node_id()))?;
         row.map(|row| hash(&row)).transpose()
     }
 
@@ -120,12 +120,12 @@ impl State {
         tool: &Digest128,
         before: Option<u64>,
     ) -> Result<Option<AuditBlock>, Corrupt> {
-        block_about(self.core.view(), tool, before)
+        block_about(self.cluster.view(), tool, before)
     }
 
     /// The oldest retained block with a number above `after`.
     pub fn audit_block_after(&self, after: u64) -> Result<Option<AuditBlock>, Corrupt> {
-        block_after(self.core.view(), after)
+        block_after(self.cluster.view(), after)
     }
 }
 

@@ -270,7 +270,7 @@ impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
 impl State {
     /// The unexpired keys of a subject, regardless of the status of an agent, in the order of their `kid`s.
     pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyFacts>, Corrupt> {
-        let tables = Tables::new(self.core().view());
+        let tables = Tables::new(self.cluster().view());
         let now = self.index().passed.millis();
         let alive = of(&tables, subject)?
             .into_iter()
@@ -333,7 +333,7 @@ mod tests {
     use crate::state::command::{self, Agent, AgentRow};
     use crate::state::resources::revocations;
     use crate::state::tables::{AGENT, OWNED};
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
     use crate::token::lineage::Fact;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -557,7 +557,7 @@ mod tests {
         Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
     }
 
-    impl Bench {
+    impl StateHarness {
         fn kids(&self, subject: &str) -> Vec<String> {
             let rows = of(&Tables::new(&self.rows), subject).expect("rows");
             rows.into_iter().map(|row| row.kid).collect()
@@ -577,106 +577,106 @@ mod tests {
     /// A key became visible again when the revocation of its token was deleted, a day later.
     #[test]
     fn key_of_a_revoked_token_is_removed_for_good() {
-        let mut bench = Bench::default();
-        bench.one(NOW, key_of(WORKLOAD, "stolen", 1, &["alice", "gateway"]));
-        bench.one(NOW, key_of(WORKLOAD, "good", 1, &["bob", "gateway"]));
-        bench.one(NOW, revoked("alice"));
-        assert_eq!(bench.kids(WORKLOAD), ["good"]);
-        bench.one(NOW, key_of(WORKLOAD, "later", 9, &["alice"]));
+        let mut harness = StateHarness::default();
+        harness.one(NOW, key_of(WORKLOAD, "stolen", 1, &["alice", "gateway"]));
+        harness.one(NOW, key_of(WORKLOAD, "good", 1, &["bob", "gateway"]));
+        harness.one(NOW, revoked("alice"));
+        assert_eq!(harness.kids(WORKLOAD), ["good"]);
+        harness.one(NOW, key_of(WORKLOAD, "later", 9, &["alice"]));
         let later = NOW.plus(limits::REVOCATION_RETENTION).plus(Duration::from_secs(1));
-        bench.one(later, key_of(WORKLOAD, "other", 9, &["carol"]));
-        assert_eq!(bench.kids(WORKLOAD), ["good", "later", "other"]);
-        bench.one(later, revoked("gateway"));
+        harness.one(later, key_of(WORKLOAD, "other", 9, &["carol"]));
+        assert_eq!(harness.kids(WORKLOAD), ["good", "later", "other"]);
+        harness.one(later, revoked("gateway"));
         for kid in ["later", "other"] {
-            assert_eq!(bench.one(later, removed(WORKLOAD, kid)), DONE);
+            assert_eq!(harness.one(later, removed(WORKLOAD, kid)), DONE);
         }
-        assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
+        assert_eq!((harness.rows_in(&ALL), harness.subjects()), (0, 0));
     }
 
     /// A key that is registered again depends on the later token only.
     #[test]
     fn key_registered_again_depends_on_its_last_token() {
-        let mut bench = Bench::default();
-        bench.one(NOW, key_of(WORKLOAD, "k", 1, &["alice"]));
-        bench.one(NOW, key_of(WORKLOAD, "k", 2, &["bob"]));
-        bench.one(NOW, revoked("alice"));
-        assert_eq!(bench.kids(WORKLOAD), ["k"]);
-        bench.one(NOW, revoked("bob"));
-        assert_eq!((bench.rows_in(&ALL), bench.subjects()), (0, 0));
+        let mut harness = StateHarness::default();
+        harness.one(NOW, key_of(WORKLOAD, "k", 1, &["alice"]));
+        harness.one(NOW, key_of(WORKLOAD, "k", 2, &["bob"]));
+        harness.one(NOW, revoked("alice"));
+        assert_eq!(harness.kids(WORKLOAD), ["k"]);
+        harness.one(NOW, revoked("bob"));
+        assert_eq!((harness.rows_in(&ALL), harness.subjects()), (0, 0));
     }
 
     /// One entry does not remove all keys that depend on a signing key; the revocation is retained until they are removed.
     #[test]
     fn revocation_is_retained_until_its_keys_are_removed() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let many = 2 * limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE + 1;
         let subject = |number: usize| format!("{WORKLOAD}-{number}");
         for number in 0..many {
-            bench.one(NOW, key_of(&subject(number), "k", 1, &["alice"]));
+            harness.one(NOW, key_of(&subject(number), "k", 1, &["alice"]));
         }
-        bench.one(NOW, revoked("alice"));
+        harness.one(NOW, revoked("alice"));
         let most = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
-        assert_eq!(bench.rows_in(&[ENCRYPTION_KEY]), many - most);
+        assert_eq!(harness.rows_in(&[ENCRYPTION_KEY]), many - most);
         let idle = || Command::AllowRevocations(command::AllowRevocations::default());
         let mut at = NOW.plus(limits::REVOCATION_RETENTION);
         for (keys, revocations) in [(1, 1), (0, 0), (0, 0)] {
             at = at.plus(Duration::from_secs(1));
-            bench.one(at, idle());
-            let left = (bench.rows_in(&[ENCRYPTION_KEY]), bench.machine.revocations().watermarks());
+            harness.one(at, idle());
+            let left = (harness.rows_in(&[ENCRYPTION_KEY]), harness.machine.revocations().watermarks());
             assert_eq!(left, (keys, revocations));
         }
     }
 
     #[test]
     fn key_without_agent_ends_30_days_after_its_registration() {
-        let mut bench = Bench::default();
-        bench.one(NOW, key_of(WORKLOAD, "a", 1, &["alice"]));
-        bench.one(NOW, key_of(WORKLOAD, "b", 1, &["alice"]));
+        let mut harness = StateHarness::default();
+        harness.one(NOW, key_of(WORKLOAD, "a", 1, &["alice"]));
+        harness.one(NOW, key_of(WORKLOAD, "b", 1, &["alice"]));
         let again = NOW.plus(Duration::from_secs(3600));
-        bench.one(again, key_of(WORKLOAD, "b", 1, &["alice"]));
+        harness.one(again, key_of(WORKLOAD, "b", 1, &["alice"]));
         let other = format!("{WORKLOAD}-2");
         let end = NOW.plus(limits::ENCRYPTION_KEY_LIFETIME);
-        bench.one(end.minus(Duration::from_millis(1)), key_of(&other, "c", 1, &["alice"]));
-        assert_eq!(bench.kids(WORKLOAD), ["a", "b"]);
-        bench.one(end, key_of(&other, "c", 1, &["alice"]));
-        assert_eq!((bench.kids(WORKLOAD), bench.subjects()), (vec!["b".to_owned()], 2));
-        bench.one(again.plus(limits::ENCRYPTION_KEY_LIFETIME), key_of(&other, "c", 1, &["alice"]));
-        assert_eq!((bench.kids(WORKLOAD).len(), bench.subjects()), (0, 1));
+        harness.one(end.minus(Duration::from_millis(1)), key_of(&other, "c", 1, &["alice"]));
+        assert_eq!(harness.kids(WORKLOAD), ["a", "b"]);
+        harness.one(end, key_of(&other, "c", 1, &["alice"]));
+        assert_eq!((harness.kids(WORKLOAD), harness.subjects()), (vec!["b".to_owned()], 2));
+        harness.one(again.plus(limits::ENCRYPTION_KEY_LIFETIME), key_of(&other, "c", 1, &["alice"]));
+        assert_eq!((harness.kids(WORKLOAD).len(), harness.subjects()), (0, 1));
     }
 
     #[test]
     fn removal_of_expired_keys_is_bounded_per_command() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let most = limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE;
         for number in 0..=most {
-            bench.one(NOW, key_of(WORKLOAD, &number.to_string(), 1, &[]));
+            harness.one(NOW, key_of(WORKLOAD, &number.to_string(), 1, &[]));
         }
         let end = NOW.plus(limits::ENCRYPTION_KEY_LIFETIME);
         for left in [2, 1] {
-            bench.one(end, key_of(&format!("{WORKLOAD}-2"), "k", 1, &[]));
-            assert_eq!(bench.rows_in(&[ENCRYPTION_KEY]), left);
+            harness.one(end, key_of(&format!("{WORKLOAD}-2"), "k", 1, &[]));
+            assert_eq!(harness.rows_in(&[ENCRYPTION_KEY]), left);
         }
     }
 
     #[test]
     fn trust_domain_has_a_limit_of_subjects_with_keys() {
-        let mut bench = Bench::default();
-        bench.one(NOW, key_of(WORKLOAD, "a", 1, &[]));
+        let mut harness = StateHarness::default();
+        harness.one(NOW, key_of(WORKLOAD, "a", 1, &[]));
         let count = limits::ENCRYPTION_KEY_SUBJECTS_MAX - 1;
         let key = (OWNED.to_owned(), Owned::KeySubjects.key("a.example"));
-        bench.rows.0.insert(key, count.to_be_bytes().to_vec());
+        harness.rows.0.insert(key, count.to_be_bytes().to_vec());
         let full = Reply::Refused(Refusal::TooManyEncryptionKeys);
-        assert_ne!(bench.one(NOW, key_of(&format!("{WORKLOAD}-2"), "a", 1, &[])), full);
-        assert_eq!(bench.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
+        assert_ne!(harness.one(NOW, key_of(&format!("{WORKLOAD}-2"), "a", 1, &[])), full);
+        assert_eq!(harness.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
         // A subject with a key may register more, and another trust domain has its own limit.
-        assert_ne!(bench.one(NOW, key_of(WORKLOAD, "b", 1, &[])), full);
-        assert_ne!(bench.one(NOW, key_of("spiffe://b.example/x", "a", 1, &[])), full);
+        assert_ne!(harness.one(NOW, key_of(WORKLOAD, "b", 1, &[])), full);
+        assert_ne!(harness.one(NOW, key_of("spiffe://b.example/x", "a", 1, &[])), full);
         // After its last key, a subject no longer counts.
         for kid in ["a", "b"] {
-            assert_eq!(bench.one(NOW, removed(WORKLOAD, kid)), DONE);
+            assert_eq!(harness.one(NOW, removed(WORKLOAD, kid)), DONE);
         }
         let unknown = Reply::Refused(Refusal::UnknownEncryptionKey);
-        assert_eq!(bench.one(NOW, removed(WORKLOAD, "a")), unknown);
-        assert_ne!(bench.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
+        assert_eq!(harness.one(NOW, removed(WORKLOAD, "a")), unknown);
+        assert_ne!(harness.one(NOW, key_of(&format!("{WORKLOAD}-3"), "a", 1, &[])), full);
     }
 }

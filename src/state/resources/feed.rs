@@ -120,18 +120,18 @@ fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool
 impl State {
     /// Visits the feed from `from` on, in order, until `visit` returns false.
     pub fn feed(&self, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt> {
-        read(self.core.view(), from, visit)
+        read(self.cluster.view(), from, visit)
     }
 
     /// Watches the end of the feed: the id after its last event. Changes when the event can be read.
     #[must_use]
     pub fn feed_end(&self) -> watch::Receiver<EventId> {
-        self.core.machine().feed_end()
+        self.cluster.machine().feed_end()
     }
 
     /// Id before which every event was dropped: a subscriber with an older cursor has missed some.
     pub fn feed_begin(&self) -> Result<EventId, Corrupt> {
-        Ok(Span::at(self.core.view(), SPAN)?.begin)
+        Ok(Span::at(self.cluster.view(), SPAN)?.begin)
     }
 }
 

@@ -83,7 +83,7 @@ impl State {
     /// # Errors
     /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
     pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
-        let tables = Tables::new(self.core.view());
+        let tables = Tables::new(self.cluster.view());
         let now = tables.passed()?;
         let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
         if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
@@ -142,7 +142,7 @@ impl OnBehalf<'_> {
 mod tests {
     use super::*;
     use crate::state::command::{Idempotency, encode_once};
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const DONE: Reply = Reply::Done { changed: true };
@@ -179,7 +179,7 @@ mod tests {
         (command, Some(idempotency))
     }
 
-    impl Bench {
+    impl StateHarness {
         fn brought(&mut self, at: Timestamp, (command, idempotency): Brought) -> Reply {
             self.encoded(at, vec![encode_once(command, idempotency)]).remove(0)
         }
@@ -198,114 +198,117 @@ mod tests {
 
     #[test]
     fn nonce_and_token_are_single_use_also_in_one_entry() {
-        let mut bench = Bench::default();
-        let replies = bench.apply(START, vec![exchange(1, 1, "a"), exchange(2, 1, "b"), exchange(1, 2, "c")]);
+        let mut harness = StateHarness::default();
+        let replies =
+            harness.apply(START, vec![exchange(1, 1, "a"), exchange(2, 1, "b"), exchange(1, 2, "c")]);
         assert_eq!(replies, [minted("a"), Reply::Refused(Refusal::NonceSpent), minted("c")]);
-        let replies = bench.apply(START, vec![used(1, 1), used(2, 1), used(1, 2)]);
+        let replies = harness.apply(START, vec![used(1, 1), used(2, 1), used(1, 2)]);
         assert_eq!(replies, [DONE, Reply::Refused(Refusal::TokenSpent), DONE]);
     }
 
     #[test]
     fn nonce_is_single_use_during_its_retention() {
-        let mut bench = Bench::default();
-        bench.one(START, exchange(1, 1, "a"));
+        let mut harness = StateHarness::default();
+        harness.one(START, exchange(1, 1, "a"));
         for hour in 1..=24 {
             let at = START.plus(Duration::from_secs(hour * 3600));
-            let reply = bench.one(at, exchange(1, 1, "a"));
+            let reply = harness.one(at, exchange(1, 1, "a"));
             assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "hour {hour}");
         }
     }
 
     #[test]
     fn expired_nonces_are_deleted() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for nonce in 1..=100 {
-            bench.one(START, exchange(nonce, nonce, "a"));
+            harness.one(START, exchange(nonce, nonce, "a"));
         }
         let later = START.plus(limits::NONCE_RETENTION).plus(Duration::from_secs(6 * 3600 + 1));
-        bench.one(later, exchange(1, 200, "a"));
+        harness.one(later, exchange(1, 200, "a"));
         // The nonce, its owner's count, and the total.
-        let rows = bench.rows.0.keys().filter(|(table, _)| table == NONCE).count();
-        assert_eq!((rows, bench.rows_of(NONCE)), (3, 1));
+        let rows = harness.rows.0.keys().filter(|(table, _)| table == NONCE).count();
+        assert_eq!((rows, harness.rows_of(NONCE)), (3, 1));
     }
 
     #[test]
     fn clock_set_back_does_not_release_a_nonce() {
-        let mut bench = Bench::default();
-        bench.one(START, exchange(1, 1, "a"));
+        let mut harness = StateHarness::default();
+        harness.one(START, exchange(1, 1, "a"));
         let earlier = START.minus(Duration::from_secs(30 * 24 * 3600));
-        assert_eq!(bench.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
+        assert_eq!(harness.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
     }
 
     /// Used tokens were stored for a day, though none is accepted after its `exp` and the leeway of clocks.
     #[test]
     fn used_token_is_stored_until_five_minutes_after_exp() {
-        let mut bench = Bench::default();
-        bench.one(START, used(1, 1));
+        let mut harness = StateHarness::default();
+        harness.one(START, used(1, 1));
         // Of the longest token that a node with a clock ahead could have minted.
         let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME).plus(limits::LEEWAY);
         let last = exp.plus(Duration::from_secs(300)).minus(MILLISECOND);
-        assert_eq!(bench.one(last, used(1, 1)), Reply::Refused(Refusal::TokenSpent));
+        assert_eq!(harness.one(last, used(1, 1)), Reply::Refused(Refusal::TokenSpent));
         // Rows are deleted by buckets of five minutes.
-        bench.one(last.plus(Duration::from_secs(301)), used(1, 2));
-        assert_eq!(bench.rows_of(SPENT_TOKEN), 1);
+        harness.one(last.plus(Duration::from_secs(301)), used(1, 2));
+        assert_eq!(harness.rows_of(SPENT_TOKEN), 1);
     }
 
     /// A retry drew another `jti`, so that each of the tokens of one request was accepted once.
     #[test]
     fn retry_under_its_key_returns_the_recorded_token() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for nonce in [0, 1] {
             let key = 9 - nonce;
-            assert_eq!(bench.brought(START, under(key, 5, exchange(1, nonce, "first"))), minted("first"));
-            let retry = bench.brought(START.plus(MILLISECOND), under(key, 5, exchange(1, nonce, "second")));
+            assert_eq!(harness.brought(START, under(key, 5, exchange(1, nonce, "first"))), minted("first"));
+            let retry = harness.brought(START.plus(MILLISECOND), under(key, 5, exchange(1, nonce, "second")));
             assert_eq!(retry, minted("first"));
-            let other = bench.brought(START, under(key, 6, exchange(1, nonce, "third")));
+            let other = harness.brought(START, under(key, 6, exchange(1, nonce, "third")));
             assert_eq!(other, Reply::Refused(Refusal::IdempotencyKeyReused));
         }
         for (key, request) in [(7, 5), (7, 5)] {
-            let reply = bench.brought(START, under(key, request, exchange(1, 1, "other")));
+            let reply = harness.brought(START, under(key, request, exchange(1, 1, "other")));
             assert_eq!(reply, Reply::Refused(Refusal::NonceSpent), "another key does not release the nonce");
         }
-        let reply = bench.brought(START, under(7, 6, exchange(1, 2, "fresh")));
+        let reply = harness.brought(START, under(7, 6, exchange(1, 2, "fresh")));
         assert_eq!(reply, minted("fresh"), "a refusal leaves the key unused");
     }
 
     #[test]
     fn retried_verification_succeeds_under_its_key_only() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for _ in 0..2 {
-            assert_eq!(bench.brought(START, under(9, 5, used(1, 1))), DONE);
+            assert_eq!(harness.brought(START, under(9, 5, used(1, 1))), DONE);
         }
         let refused = Reply::Refused(Refusal::TokenSpent);
-        assert_eq!(bench.brought(START, under(8, 5, used(1, 1))), refused);
-        assert_eq!(bench.one(START, used(1, 1)), refused);
+        assert_eq!(harness.brought(START, under(8, 5, used(1, 1))), refused);
+        assert_eq!(harness.one(START, used(1, 1)), refused);
         let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
-        assert_eq!(bench.brought(START, under(9, 6, used(1, 2))), reused);
+        assert_eq!(harness.brought(START, under(9, 6, used(1, 2))), reused);
     }
 
     #[test]
     fn idempotency_key_is_stored_for_a_day() {
-        let mut bench = Bench::default();
-        bench.brought(START, under(9, 5, exchange(1, 0, "a")));
+        let mut harness = StateHarness::default();
+        harness.brought(START, under(9, 5, exchange(1, 0, "a")));
         let kept = START.plus(limits::IDEMPOTENCY_RETENTION);
         let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
-        assert_eq!(bench.brought(kept, under(9, 6, exchange(1, 0, "b"))), reused);
+        assert_eq!(harness.brought(kept, under(9, 6, exchange(1, 0, "b"))), reused);
         // Rows are deleted by whole buckets.
         let later = kept.plus(Duration::from_secs(6 * 3600 + 1));
-        assert_eq!(bench.brought(later, under(9, 6, exchange(1, 0, "b"))), minted("b"));
+        assert_eq!(harness.brought(later, under(9, 6, exchange(1, 0, "b"))), minted("b"));
     }
 
     /// Nothing limited the rows that one caller, or all, caused the cluster to store for a day.
     #[test]
     fn rows_per_caller_and_in_total_are_limited() {
-        let bring = |at: Timestamp, of: &Bucketed, bench: &mut Bench, owner: u8, number: u8| match of.table {
-            NONCE => bench.one(at, exchange(owner, number, "a")),
-            SPENT_TOKEN => bench.one(at, used(owner, number)),
+        let bring = |at: Timestamp, of: &Bucketed, harness: &mut StateHarness, owner: u8, number: u8| match of
+            .table
+        {
+            NONCE => harness.one(at, exchange(owner, number, "a")),
+            SPENT_TOKEN => harness.one(at, used(owner, number)),
             _ => {
                 let (key, request, owner) = (sixteen(number), sixteen(5), sixteen(owner));
                 let idempotency = Idempotency { key, request, owner };
-                bench.brought(at, (exchange(1, 0, "a"), Some(idempotency)))
+                harness.brought(at, (exchange(1, 0, "a"), Some(idempotency)))
             }
         };
         let keys_most =
@@ -315,28 +318,28 @@ mod tests {
             (&TOKENS, &TOKENS_MOST, Refusal::TooManySpentTokens),
             (&KEYS, &keys_most, Refusal::TooManyIdempotencyKeys),
         ] {
-            let mut bench = Bench::default();
-            bring(START, of, &mut bench, 1, 1);
-            bench.put_count(of, START, Some(1), most.per_owner - 1);
+            let mut harness = StateHarness::default();
+            bring(START, of, &mut harness, 1, 1);
+            harness.put_count(of, START, Some(1), most.per_owner - 1);
             let refused = Reply::Refused(refusal);
-            assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
-            let rows = bench.rows.0.clone();
-            assert_eq!(bring(START, of, &mut bench, 1, 3), refused);
+            assert_ne!(bring(START, of, &mut harness, 1, 2), refused);
+            let rows = harness.rows.0.clone();
+            assert_eq!(bring(START, of, &mut harness, 1, 3), refused);
             assert_eq!(
-                bring(START.plus(of.retention), of, &mut bench, 1, 3),
+                bring(START.plus(of.retention), of, &mut harness, 1, 3),
                 refused,
                 "no row is deleted early"
             );
-            assert!(rows.keys().all(|row| bench.rows.0.contains_key(row)));
+            assert!(rows.keys().all(|row| harness.rows.0.contains_key(row)));
             // Known rows are found as before, and another caller has its own quota.
-            assert_ne!(bring(START, of, &mut bench, 1, 2), refused);
-            assert_ne!(bring(START, of, &mut bench, 2, 4), refused);
+            assert_ne!(bring(START, of, &mut harness, 1, 2), refused);
+            assert_ne!(bring(START, of, &mut harness, 2, 4), refused);
             // One row is in a later bucket.
-            bench.put_count(of, START, None, most.total - 2);
-            assert_ne!(bring(START, of, &mut bench, 2, 5), refused);
-            assert_eq!(bring(START, of, &mut bench, 2, 6), refused);
+            harness.put_count(of, START, None, most.total - 2);
+            assert_ne!(bring(START, of, &mut harness, 2, 5), refused);
+            assert_eq!(bring(START, of, &mut harness, 2, 6), refused);
             let gone = START.plus(of.retention).plus(of.bucket);
-            assert_ne!(bring(gone, of, &mut bench, 1, 7), refused);
+            assert_ne!(bring(gone, of, &mut harness, 1, 7), refused);
         }
     }
 }

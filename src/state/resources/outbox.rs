@@ -136,25 +136,25 @@ fn read(view: &dyn View, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bo
 impl State {
     /// Visits the outbox from `from` on, in order, until `visit` returns false.
     pub fn outbox(&self, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bool) -> Result<(), Corrupt> {
-        read(self.core.view(), from, visit)
+        read(self.cluster.view(), from, visit)
     }
 
     /// Watches the end of the outbox: the id after its last event. Changes when the event can be read and the index in
     /// memory includes its entry.
     #[must_use]
     pub fn outbox_end(&self) -> watch::Receiver<EventId> {
-        self.core.machine().outbox_end()
+        self.cluster.machine().outbox_end()
     }
 
     /// Counter of changes of streams, without those of cursors. Changes when the index in memory includes the change.
     #[must_use]
     pub fn stream_changes(&self) -> watch::Receiver<u64> {
-        self.core.machine().stream_changes()
+        self.cluster.machine().stream_changes()
     }
 
     /// Id before which every event was dropped.
     pub fn outbox_begin(&self) -> Result<EventId, Corrupt> {
-        Ok(Span::at(self.core.view(), SPAN)?.begin)
+        Ok(Span::at(self.cluster.view(), SPAN)?.begin)
     }
 }
 

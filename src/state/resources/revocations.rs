@@ -340,7 +340,7 @@ impl State {
         idx: Option<LogPosition>,
         iat: Timestamp,
     ) -> bool {
-        self.core.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
+        self.cluster.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
     }
 
     /// Whether the holder of a certificate is blocked. A watermark does not cover a certificate, because the time of issue
@@ -359,13 +359,13 @@ impl State {
         after: Option<Digest128>,
         limit: usize,
     ) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
-        list(self.core.view(), after, limit)
+        list(self.cluster.view(), after, limit)
     }
 
     /// The stored revocation of a fact.
     pub fn revocation(&self, fact: &Fact) -> Result<Option<Revoked>, Corrupt> {
         let id = fact.digest();
-        let row = self.core.view().get(REVOCATION, id.as_bytes())?;
+        let row = self.cluster.view().get(REVOCATION, id.as_bytes())?;
         row.map(|row| Revoked::read(id.as_bytes(), &row)).transpose()
     }
 
@@ -378,7 +378,7 @@ impl State {
     /// Number of blocks.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        self.core.machine().revocations().blocks()
+        self.cluster.machine().revocations().blocks()
     }
 }
 
@@ -424,7 +424,7 @@ mod tests {
     use crate::state::Replicated;
     use crate::state::command::{Agent, IssueAgent, PublishSigningKey};
     use crate::state::tables::AGENT;
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
@@ -440,11 +440,11 @@ mod tests {
     }
 
     /// An entry that only advances log time.
-    fn idle(bench: &mut Bench, at: Timestamp) {
-        bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
+    fn idle(harness: &mut StateHarness, at: Timestamp) {
+        harness.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
     }
 
-    impl Bench {
+    impl StateHarness {
         fn revoked(&self) -> Vec<Digest128> {
             let (revoked, next) = list(&self.rows, None, 1000).expect("list");
             assert_eq!(next, None);
@@ -454,64 +454,64 @@ mod tests {
 
     #[test]
     fn revocation_is_deleted_after_its_retention() {
-        let mut bench = Bench::default();
-        bench.one(START, gone(&fact("alice")));
+        let mut harness = StateHarness::default();
+        harness.one(START, gone(&fact("alice")));
         let last = START.plus(limits::REVOCATION_RETENTION);
-        idle(&mut bench, last);
+        idle(&mut harness, last);
         assert_eq!(
-            (bench.revoked(), bench.machine.revocations().watermarks()),
+            (harness.revoked(), harness.machine.revocations().watermarks()),
             (vec![fact("alice").digest()], 1)
         );
-        idle(&mut bench, last.plus(Duration::from_millis(1)));
-        assert_eq!((bench.revoked(), bench.machine.revocations().watermarks()), (vec![], 0));
-        assert_eq!(bench.machine.index().revocations, 0);
-        assert!(bench.rows.0.keys().all(|(table, _)| table != REVOCATION_END));
+        idle(&mut harness, last.plus(Duration::from_millis(1)));
+        assert_eq!((harness.revoked(), harness.machine.revocations().watermarks()), (vec![], 0));
+        assert_eq!(harness.machine.index().revocations, 0);
+        assert!(harness.rows.0.keys().all(|(table, _)| table != REVOCATION_END));
     }
 
     #[test]
     fn second_revocation_extends_the_retention() {
-        let mut bench = Bench::default();
-        bench.one(START, gone(&fact("alice")));
+        let mut harness = StateHarness::default();
+        harness.one(START, gone(&fact("alice")));
         let again = START.plus(Duration::from_secs(3600));
-        bench.one(again, gone(&fact("alice")));
-        assert_eq!(bench.machine.index().revocations, 1);
-        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION));
-        assert_eq!(bench.revoked().len(), 1);
-        idle(&mut bench, again.plus(limits::REVOCATION_RETENTION).plus(SECOND));
-        assert_eq!((bench.revoked().len(), bench.machine.index().revocations), (0, 0));
+        harness.one(again, gone(&fact("alice")));
+        assert_eq!(harness.machine.index().revocations, 1);
+        idle(&mut harness, again.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(harness.revoked().len(), 1);
+        idle(&mut harness, again.plus(limits::REVOCATION_RETENTION).plus(SECOND));
+        assert_eq!((harness.revoked().len(), harness.machine.index().revocations), (0, 0));
     }
 
     #[test]
     fn clock_set_back_does_not_shorten_the_retention() {
-        let mut bench = Bench::default();
-        idle(&mut bench, START);
-        bench.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
-        idle(&mut bench, START.plus(limits::REVOCATION_RETENTION));
-        assert_eq!(bench.revoked().len(), 1);
+        let mut harness = StateHarness::default();
+        idle(&mut harness, START);
+        harness.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
+        idle(&mut harness, START.plus(limits::REVOCATION_RETENTION));
+        assert_eq!(harness.revoked().len(), 1);
     }
 
     #[test]
     fn deletion_of_revocations_is_bounded_per_entry() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let many = limits::REVOCATIONS_FORGOTTEN_AT_ONCE + 1;
         for number in 0..many {
-            bench.one(START, gone(&fact(&number.to_string())));
+            harness.one(START, gone(&fact(&number.to_string())));
         }
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
-        idle(&mut bench, later);
-        assert_eq!((bench.revoked().len(), bench.machine.revocations().watermarks()), (1, 1));
-        idle(&mut bench, later);
-        assert_eq!((bench.revoked().len(), bench.machine.revocations().watermarks()), (0, 0));
+        idle(&mut harness, later);
+        assert_eq!((harness.revoked().len(), harness.machine.revocations().watermarks()), (1, 1));
+        idle(&mut harness, later);
+        assert_eq!((harness.revoked().len(), harness.machine.revocations().watermarks()), (0, 0));
     }
 
     #[test]
     fn rebuild_restores_revocations() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for sub in ["alice", "bob"] {
-            bench.one(START, gone(&fact(sub)));
+            harness.one(START, gone(&fact(sub)));
         }
         let restarted = Replicated::default();
-        restarted.rebuild(&bench.rows).expect("rebuilds");
+        restarted.rebuild(&harness.rows).expect("rebuilds");
         let covers = |sub: &str| restarted.revocations().covers(None, &[fact(sub).digest()], None, START);
         assert_eq!([covers("alice"), covers("bob"), covers("carol")], [true, true, false]);
         assert_eq!(restarted.index().revocations, 2);
@@ -521,28 +521,28 @@ mod tests {
     /// the second, the index in memory of each running node the later one.
     #[test]
     fn restarted_node_covers_the_latest_time_of_a_fact() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let ahead = START.plus(Duration::from_secs(600));
         for latest in [ahead, START] {
             let stamp = Stamp { time: START, latest, passed: START };
-            bench.stamped_as(stamp, vec![command::encode(gone(&fact("alice")))]);
+            harness.stamped_as(stamp, vec![command::encode(gone(&fact("alice")))]);
         }
         let restarted = Replicated::default();
-        restarted.rebuild(&bench.rows).expect("rebuilds");
-        for node in [&bench.machine, &restarted] {
+        restarted.rebuild(&harness.rows).expect("rebuilds");
+        for node in [&harness.machine, &restarted] {
             assert!(node.revocations().covers(None, &[fact("alice").digest()], None, ahead));
         }
-        assert_eq!(list(&bench.rows, None, 1).expect("list").0[0].at, ahead);
+        assert_eq!(list(&harness.rows, None, 1).expect("list").0[0].at, ahead);
     }
 
     #[test]
     fn list_of_revocations_is_paged_with_details() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for sub in ["alice", "bob", "carol"] {
-            bench.one(START, gone(&fact(sub)));
+            harness.one(START, gone(&fact(sub)));
         }
-        let (first, next) = list(&bench.rows, None, 2).expect("list");
-        let (rest, end) = list(&bench.rows, next, 2).expect("list");
+        let (first, next) = list(&harness.rows, None, 2).expect("list");
+        let (rest, end) = list(&harness.rows, next, 2).expect("list");
         assert_eq!((first.len(), rest.len(), end), (2, 1, None));
         let mut ids: Vec<_> = first.iter().chain(&rest).map(|revoked| revoked.id).collect();
         assert!(ids.is_sorted());
@@ -561,76 +561,76 @@ mod tests {
 
     #[test]
     fn agent_of_a_revoked_identifier_is_revoked_for_good() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let id = |name: &str| format!("wimse://a.example/agent/mcp/{name}");
         let new = |name: &str, parent: Option<&str>| {
             let agent = Agent { agent_id: id(name), on_behalf_of: parent.map(id), ..Agent::default() };
             Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
         };
         for (name, parent) in [("root", None), ("child", Some("root")), ("other", None)] {
-            bench.one(START, new(name, parent));
+            harness.one(START, new(name, parent));
         }
-        bench.one(START, gone(&Fact::workload(&id("root").parse().expect("an id"))));
-        let refused = bench.one(START, new("late", Some("child")));
+        harness.one(START, gone(&Fact::workload(&id("root").parse().expect("an id"))));
+        let refused = harness.one(START, new("late", Some("child")));
         assert_eq!(refused, Reply::Refused(Refusal::AgentRevoked));
-        assert!(matches!(bench.one(START, new("fine", Some("other"))), Reply::Agent(_)));
+        assert!(matches!(harness.one(START, new("fine", Some("other"))), Reply::Agent(_)));
         // The agent stays revoked as long as its row exists, which is longer than the revocation.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
-        idle(&mut bench, later);
-        assert_eq!(bench.revoked().len(), 0);
-        assert_eq!(bench.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
+        idle(&mut harness, later);
+        assert_eq!(harness.revoked().len(), 0);
+        assert_eq!(harness.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
         // The same text as a subject of an issuer is another fact.
         let stranger = Fact::subject("https://a.example", &id("other"));
-        bench.one(later, gone(&stranger));
-        assert!(matches!(bench.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
-        assert!(bench.rows.0.keys().any(|(table, _)| table == AGENT));
+        harness.one(later, gone(&stranger));
+        assert!(matches!(harness.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
+        assert!(harness.rows.0.keys().any(|(table, _)| table == AGENT));
     }
 
     /// A node that stopped between two entries would leave a key that is listed as revoked and still signs.
     #[test]
     fn own_key_is_tainted_by_the_entry_of_its_revocation() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let publish = PublishSigningKey {
             kid: "k".to_owned(),
             node_id: 1,
             jwk: "{}".to_owned(),
             algorithm: String::new(),
         };
-        bench.one(START, Command::PublishSigningKey(publish));
+        harness.one(START, Command::PublishSigningKey(publish));
         let key = |kid: &str| Fact::signing_key("https://fabric.example", kid);
         let taint = |kid: &str| {
             let fact = Some(fact_row(&key(kid)));
             let reason = "stolen".to_owned();
             Command::Revoke(command::Revoke { fact, reason, taints: true, ..command::Revoke::default() })
         };
-        assert_eq!(bench.one(START, taint("other")), Reply::Refused(Refusal::UnknownSigningKey));
+        assert_eq!(harness.one(START, taint("other")), Reply::Refused(Refusal::UnknownSigningKey));
         let agent = Fact::workload(&"wimse://a.example/agent/mcp/x".parse().expect("an id"));
         let fact = Some(fact_row(&agent));
         let unknown = command::Revoke { fact, must_be_agent: true, ..command::Revoke::default() };
-        assert_eq!(bench.one(START, Command::Revoke(unknown)), Reply::Refused(Refusal::UnknownAgent));
-        assert!(bench.revoked().is_empty());
-        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)));
-        assert!(bench.machine.index().signing_keys["k"].tainted_at.is_some());
-        let (revoked, _) = list(&bench.rows, None, 10).expect("list");
+        assert_eq!(harness.one(START, Command::Revoke(unknown)), Reply::Refused(Refusal::UnknownAgent));
+        assert!(harness.revoked().is_empty());
+        assert!(matches!(harness.one(START, taint("k")), Reply::Revoked(_)));
+        assert!(harness.machine.index().signing_keys["k"].tainted_at.is_some());
+        let (revoked, _) = list(&harness.rows, None, 10).expect("list");
         assert_eq!(
             (revoked.len(), revoked[0].reason.as_str(), revoked[0].id),
             (1, "stolen", key("k").digest())
         );
-        assert!(matches!(bench.one(START, taint("k")), Reply::Revoked(_)), "a second one changes nothing");
+        assert!(matches!(harness.one(START, taint("k")), Reply::Revoked(_)), "a second one changes nothing");
     }
 
     /// An idempotency key is retained for a day and up to six hours, a revocation for a day.
     #[test]
     fn late_retry_returns_the_first_outcome_without_the_row() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
         let key = Idempotency { key, request, owner };
         let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
-        let first = bench.told(START, gone()).remove(0);
+        let first = harness.told(START, gone()).remove(0);
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
-        idle(&mut bench, later);
-        assert!(bench.revoked().is_empty());
-        let again = bench.told(later, gone()).remove(0);
+        idle(&mut harness, later);
+        assert!(harness.revoked().is_empty());
+        let again = harness.told(later, gone()).remove(0);
         assert!(again.is_repeated && !first.is_repeated);
         assert_eq!(again.outcome, first.outcome);
         assert!(matches!(first.outcome, Reply::Revoked(command::Revoked { index: 1, .. })));

@@ -301,13 +301,13 @@ impl State {
     /// # Errors
     /// [`Error::JtiReused`] if another token has this `jti`; [`Error::Damaged`].
     pub async fn knows_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
-        let found = find(&Tables::new(self.core.view()), &key_of(issuer, jti))?;
+        let found = find(&Tables::new(self.cluster.view()), &key_of(issuer, jti))?;
         let Some((known, index)) = found else { return Ok(false) };
         if known != *content {
             return Err(Error::JtiReused);
         }
         // A row can be read shortly before the index in memory includes its effects.
-        self.core.until_applied(index).await;
+        self.cluster.until_applied(index).await;
         self.acknowledged().await?;
         Ok(true)
     }

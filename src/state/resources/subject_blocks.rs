@@ -249,12 +249,13 @@ impl State {
         after: Option<BlockId>,
         limit: usize,
     ) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
-        list(self.core.view(), after, limit)
+        list(self.cluster.view(), after, limit)
     }
 
     /// Whether an operator blocks a fact.
     pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
-        let row = self.core.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
+        let row =
+            self.cluster.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
         let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
         Ok(row.is_some_and(|row| is_blocked(&row)))
     }

@@ -252,17 +252,17 @@ impl Filling<'_> {
 impl State {
     /// A registered tool.
     pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
-        Ok(tool(&self.core.machine().resident().over(self.core.view()), tool_id)?)
+        Ok(tool(&self.cluster.machine().resident().over(self.cluster.view()), tool_id)?)
     }
 
     /// Number of tools of a caller.
     pub fn tools_of(&self, caller: &str) -> Result<u64, Error> {
-        Ok(Owned::Tools.of(&Tables::new(self.core.view()), caller)?)
+        Ok(Owned::Tools.of(&Tables::new(self.cluster.view()), caller)?)
     }
 
     /// A page of the registry.
     pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
-        Ok(page(&self.core.machine().resident().over(self.core.view()), query)?)
+        Ok(page(&self.cluster.machine().resident().over(self.cluster.view()), query)?)
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::cluster::Machine as _;
     use crate::state::tables::{IDEMPOTENCY, OWNED};
-    use crate::state::testing::Bench;
+    use crate::state::testing::StateHarness;
     use crate::state::{Replicated, command};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(*reply, Reply::Refused(refusal));
     }
 
-    impl Bench {
+    impl StateHarness {
         fn put_tool(&mut self, command: PutTool) -> Reply {
             self.one(START, Command::PutTool(command))
         }
@@ -390,117 +390,120 @@ mod tests {
 
     #[test]
     fn equal_registration_changes_nothing_for_any_caller() {
-        let mut bench = Bench::default();
-        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
-        let rows = bench.rows.0.clone();
+        let mut harness = StateHarness::default();
+        assert_eq!(stands(harness.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
+        let rows = harness.rows.0.clone();
         let other = PutTool { caller: "bob".to_owned(), ..new("t", "one") };
-        let (how, row) = done(bench.put_tool(other));
+        let (how, row) = done(harness.put_tool(other));
         assert_eq!((how, row.registered_by.as_str()), (How::Unchanged, "alice"));
         let other = PutTool { caller: "bob".to_owned(), ..put("t", "one") };
-        assert_eq!(stands(bench.put_tool(other)), (How::Unchanged, version(1, 1)));
-        assert_eq!(bench.rows.0, rows);
-        refused(&bench.put_tool(new("t", "two")), Refusal::ToolExists);
-        assert_eq!(bench.rows.0, rows);
+        assert_eq!(stands(harness.put_tool(other)), (How::Unchanged, version(1, 1)));
+        assert_eq!(harness.rows.0, rows);
+        refused(&harness.put_tool(new("t", "two")), Refusal::ToolExists);
+        assert_eq!(harness.rows.0, rows);
     }
 
     #[test]
     fn tool_is_changed_by_its_owner_or_an_operator_only() {
-        let mut bench = Bench::default();
-        bench.put_tool(new("t", "one"));
-        let rows = bench.rows.0.clone();
+        let mut harness = StateHarness::default();
+        harness.put_tool(new("t", "one"));
+        let rows = harness.rows.0.clone();
         for caller in ["bob", "", "alic", "alice2"] {
             let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
-            refused(&bench.put_tool(stranger.clone()), Refusal::NotTheOwner);
+            refused(&harness.put_tool(stranger.clone()), Refusal::NotTheOwner);
             // Nor does a stranger learn its version.
             let stale = PutTool { expected: vec![version(9, 9)], ..stranger.clone() };
-            refused(&bench.put_tool(stale), Refusal::NotTheOwner);
-            refused(&bench.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
+            refused(&harness.put_tool(stale), Refusal::NotTheOwner);
+            refused(&harness.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
             let stranger = DeregisterTool { caller: caller.to_owned(), ..gone("t") };
-            refused(&bench.deregister(stranger), Refusal::NotTheOwner);
+            refused(&harness.deregister(stranger), Refusal::NotTheOwner);
         }
-        assert_eq!(bench.rows.0, rows);
-        assert_eq!(stands(bench.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
+        assert_eq!(harness.rows.0, rows);
+        assert_eq!(stands(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
         let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
-        let (how, row) = done(bench.one(LATER, Command::PutTool(operator)));
+        let (how, row) = done(harness.one(LATER, Command::PutTool(operator)));
         assert_eq!((how, row.version), (How::Replaced, Some(version(1, 3))));
         // The owner remains the caller that registered it.
         assert_eq!((row.registered_by.as_str(), row.registered_at_millis), ("alice", START.millis()));
         assert_eq!(row.updated_at_millis, LATER.millis());
         let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("t") };
-        assert_eq!(bench.deregister(operator), Reply::Done { changed: true });
+        assert_eq!(harness.deregister(operator), Reply::Done { changed: true });
     }
 
     #[test]
     fn tool_without_an_owner_cannot_be_changed() {
-        let mut bench = Bench::default();
-        bench.put_tool(PutTool { caller: String::new(), ..new("t", "one") });
-        refused(&bench.put_tool(PutTool { caller: String::new(), ..put("t", "two") }), Refusal::NotTheOwner);
+        let mut harness = StateHarness::default();
+        harness.put_tool(PutTool { caller: String::new(), ..new("t", "one") });
+        refused(
+            &harness.put_tool(PutTool { caller: String::new(), ..put("t", "two") }),
+            Refusal::NotTheOwner,
+        );
     }
 
     #[test]
     fn failed_precondition_changes_nothing() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let must_exist = PutTool { must_exist: true, ..put("t", "one") };
-        refused(&bench.put_tool(must_exist.clone()), Refusal::PreconditionFailed);
+        refused(&harness.put_tool(must_exist.clone()), Refusal::PreconditionFailed);
         let expects =
             |expected: &[ToolVersion], name: &str| PutTool { expected: expected.to_vec(), ..put("t", name) };
-        refused(&bench.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
+        refused(&harness.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
         let must_be_new = PutTool { must_be_new: true, ..put("t", "one") };
-        assert_eq!(stands(bench.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
+        assert_eq!(stands(harness.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
         // Also if the content is equal.
-        refused(&bench.put_tool(must_be_new), Refusal::PreconditionFailed);
-        refused(&bench.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
-        assert_eq!(stands(bench.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
+        refused(&harness.put_tool(must_be_new), Refusal::PreconditionFailed);
+        refused(&harness.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
+        assert_eq!(stands(harness.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
         let either = expects(&[version(9, 9), version(1, 1)], "two");
-        assert_eq!(stands(bench.put_tool(either.clone())), (How::Replaced, version(1, 2)));
-        refused(&bench.put_tool(either), Refusal::PreconditionFailed);
+        assert_eq!(stands(harness.put_tool(either.clone())), (How::Replaced, version(1, 2)));
+        refused(&harness.put_tool(either), Refusal::PreconditionFailed);
         let stale = DeregisterTool { expected: vec![version(1, 1)], ..gone("t") };
-        refused(&bench.deregister(stale), Refusal::PreconditionFailed);
+        refused(&harness.deregister(stale), Refusal::PreconditionFailed);
         let fresh = DeregisterTool { expected: vec![version(1, 2)], ..gone("t") };
-        assert_eq!(bench.deregister(fresh), Reply::Done { changed: true });
+        assert_eq!(harness.deregister(fresh), Reply::Done { changed: true });
     }
 
     #[test]
     fn one_of_two_writes_with_the_same_precondition_succeeds() {
-        let mut bench = Bench::default();
-        bench.put_tool(new("t", "one"));
+        let mut harness = StateHarness::default();
+        harness.put_tool(new("t", "one"));
         let write =
             |name: &str| Command::PutTool(PutTool { expected: vec![version(1, 1)], ..put("t", name) });
-        let mut replies = bench.apply(START, vec![write("two"), write("three")]);
+        let mut replies = harness.apply(START, vec![write("two"), write("three")]);
         refused(&replies.remove(1), Refusal::PreconditionFailed);
         assert_eq!(stands(replies.remove(0)), (How::Replaced, version(1, 2)));
     }
 
     #[test]
     fn new_registration_of_an_id_has_another_version() {
-        let mut bench = Bench::default();
-        bench.put_tool(new("t", "one"));
-        bench.put_tool(put("t", "two"));
-        bench.deregister(gone("t"));
-        assert_eq!(stands(bench.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
-        bench.put_tool(put("t", "two"));
+        let mut harness = StateHarness::default();
+        harness.put_tool(new("t", "one"));
+        harness.put_tool(put("t", "two"));
+        harness.deregister(gone("t"));
+        assert_eq!(stands(harness.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
+        harness.put_tool(put("t", "two"));
         let stale = PutTool { expected: vec![version(1, 2)], ..put("t", "three") };
-        refused(&bench.put_tool(stale), Refusal::PreconditionFailed);
+        refused(&harness.put_tool(stale), Refusal::PreconditionFailed);
     }
 
     #[test]
     fn deregistered_tool_is_in_no_list() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let both = PutTool { tool: Some(tool("t", "one", &["mcp", "http"])), ..new("t", "one") };
-        bench.put_tool(both);
+        harness.put_tool(both);
         let through = |protocol: &str| DeregisterTool { protocol: protocol.to_owned(), ..gone("t") };
-        refused(&bench.deregister(through("a2a/2025-draft-01")), Refusal::UnknownTool);
+        refused(&harness.deregister(through("a2a/2025-draft-01")), Refusal::UnknownTool);
         let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..put("t", "one") };
-        bench.put_tool(only_http);
-        refused(&bench.deregister(through("mcp")), Refusal::UnknownTool);
+        harness.put_tool(only_http);
+        refused(&harness.deregister(through("mcp")), Refusal::UnknownTool);
         let of = |protocol| ToolQuery { protocol: Some(protocol), limit: 9, ..ToolQuery::default() };
-        assert_eq!(bench.ids(of("mcp")).0, Vec::<String>::new());
-        assert_eq!(bench.ids(of("http")).0, ["t"]);
-        assert_eq!(bench.deregister(through("http")), Reply::Done { changed: true });
-        refused(&bench.deregister(gone("t")), Refusal::UnknownTool);
-        let left = bench.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
+        assert_eq!(harness.ids(of("mcp")).0, Vec::<String>::new());
+        assert_eq!(harness.ids(of("http")).0, ["t"]);
+        assert_eq!(harness.deregister(through("http")), Reply::Done { changed: true });
+        refused(&harness.deregister(gone("t")), Refusal::UnknownTool);
+        let left = harness.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
         assert_eq!(left.count(), 0);
-        assert_eq!(bench.machine.index().tools, 0);
+        assert_eq!(harness.machine.index().tools, 0);
     }
 
     fn of_protocol(tool_id: &str, protocol: &str) -> PutTool {
@@ -509,35 +512,36 @@ mod tests {
 
     #[test]
     fn list_of_a_protocol_ignores_stale_index_rows() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         // So many that the index is used.
         for id in ["a", "b", "c", "t"] {
-            bench.put_tool(of_protocol(id, "http"));
+            harness.put_tool(of_protocol(id, "http"));
         }
         // As for a scan that began before the tool was replaced or deregistered.
         for id in ["s", "t"] {
-            bench.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", id)), Vec::new());
+            harness.rows.0.insert((TOOL_OF_PROTOCOL.to_owned(), protocol_key("mcp", id)), Vec::new());
         }
-        bench.put_tool(new("u", "one"));
+        harness.put_tool(new("u", "one"));
         let mcp = ToolQuery { protocol: Some("mcp"), limit: 1, after: None };
-        assert_eq!(bench.ids(mcp), (vec!["u".to_owned()], None));
+        assert_eq!(harness.ids(mcp), (vec!["u".to_owned()], None));
     }
 
     #[test]
     fn pages_of_a_protocol_have_each_of_its_tools_once() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for at in 0..120u32 {
             let protocol = if (at < 20 && at % 2 == 0) || at % 31 == 0 { "mcp" } else { "http" };
-            bench.put_tool(of_protocol(&format!("t{at:03}"), protocol));
+            harness.put_tool(of_protocol(&format!("t{at:03}"), protocol));
         }
         for protocol in ["mcp", "http", "a2a"] {
             let every = ToolQuery { limit: 1000, protocol: Some(protocol), after: None };
-            let expected: Vec<String> = bench.ids(ToolQuery { protocol: None, ..every }).0;
-            let expected: Vec<String> = expected.into_iter().filter(|id| bench.takes(id, protocol)).collect();
+            let expected: Vec<String> = harness.ids(ToolQuery { protocol: None, ..every }).0;
+            let expected: Vec<String> =
+                expected.into_iter().filter(|id| harness.takes(id, protocol)).collect();
             for limit in [1, 2, 3, 7, 200] {
                 let (mut ids, mut after) = (Vec::new(), None::<String>);
                 loop {
-                    let (page, next) = bench.ids(ToolQuery { limit, after: after.as_deref(), ..every });
+                    let (page, next) = harness.ids(ToolQuery { limit, after: after.as_deref(), ..every });
                     assert!(page.len() == limit || next.is_none(), "{page:?}");
                     ids.extend(page);
                     after = next;
@@ -570,12 +574,12 @@ mod tests {
                 })
             }
         }
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         for at in 0..500 {
-            bench.put_tool(of_protocol(&format!("t{at:03}"), "http"));
+            harness.put_tool(of_protocol(&format!("t{at:03}"), "http"));
         }
-        bench.put_tool(of_protocol("z", "mcp"));
-        let view = Counted(&bench.rows, std::cell::Cell::new(0));
+        harness.put_tool(of_protocol("z", "mcp"));
+        let view = Counted(&harness.rows, std::cell::Cell::new(0));
         let query = ToolQuery { limit: 10, protocol: Some("mcp"), after: None };
         assert_eq!(page(&view, query).expect("page").rows.len(), 1);
         assert!(view.1.get() < 30, "{} rows", view.1.get());
@@ -583,76 +587,76 @@ mod tests {
 
     #[test]
     fn pages_have_every_tool_once_in_id_order() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         // One id is a prefix of another, and one protocol's name of another's.
         for (id, protocol) in [("b", "mcp"), ("a", "mc"), ("ab", "mcp"), ("a!", "mcp"), ("~", "mcp")] {
-            bench.put_tool(of_protocol(id, protocol));
+            harness.put_tool(of_protocol(id, protocol));
         }
         let mut query = ToolQuery { limit: 2, ..ToolQuery::default() };
-        let (first, next) = bench.ids(query);
+        let (first, next) = harness.ids(query);
         assert_eq!((first, next.as_deref()), (vec!["a".to_owned(), "a!".to_owned()], Some("a!")));
         query.after = next.as_deref();
-        let (second, next) = bench.ids(query);
+        let (second, next) = harness.ids(query);
         assert_eq!((second, next.as_deref()), (vec!["ab".to_owned(), "b".to_owned()], Some("b")));
         query.after = next.as_deref();
-        assert_eq!(bench.ids(query), (vec!["~".to_owned()], None));
+        assert_eq!(harness.ids(query), (vec!["~".to_owned()], None));
         // A page that ends with the list has no next one.
         let all = ToolQuery { limit: 5, ..ToolQuery::default() };
-        assert_eq!(bench.ids(all).1, None);
+        assert_eq!(harness.ids(all).1, None);
         let mcp = ToolQuery { protocol: Some("mcp"), limit: 3, after: Some("a") };
         assert_eq!(
-            bench.ids(mcp),
+            harness.ids(mcp),
             (vec!["a!".to_owned(), "ab".to_owned(), "b".to_owned()], Some("b".to_owned()))
         );
     }
 
     #[test]
     fn page_is_bounded_in_bytes() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let description = "d".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
         for id in ["a", "b", "c", "d", "e"] {
             let tool = Tool { description: Some(description.clone()), ..tool(id, "n", &["mcp"]) };
-            bench.put_tool(PutTool { tool: Some(tool), ..new(id, "n") });
+            harness.put_tool(PutTool { tool: Some(tool), ..new(id, "n") });
         }
         for protocol in [None, Some("mcp")] {
             let query = ToolQuery { limit: 1000, protocol, after: None };
-            let (first, next) = bench.ids(query);
+            let (first, next) = harness.ids(query);
             assert_eq!((first.len(), next.as_deref()), (4, Some("d")));
-            assert_eq!(bench.ids(ToolQuery { after: Some("d"), ..query }), (vec!["e".to_owned()], None));
+            assert_eq!(harness.ids(ToolQuery { after: Some("d"), ..query }), (vec!["e".to_owned()], None));
         }
     }
 
     #[test]
     fn tools_per_caller_are_limited() {
-        let mut bench = Bench::default();
-        bench.put_tool(new("first", "one"));
-        bench.put_tool(put("first", "two"));
+        let mut harness = StateHarness::default();
+        harness.put_tool(new("first", "one"));
+        harness.put_tool(put("first", "two"));
         let row = (OWNED.to_owned(), Owned::Tools.key("alice"));
-        assert_eq!(bench.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
-        bench.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
-        assert_eq!(stands(bench.put_tool(new("last", "one"))).0, How::Registered);
-        refused(&bench.put_tool(new("more", "one")), Refusal::TooManyTools);
+        assert_eq!(harness.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
+        harness.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
+        assert_eq!(stands(harness.put_tool(new("last", "one"))).0, How::Registered);
+        refused(&harness.put_tool(new("more", "one")), Refusal::TooManyTools);
         let bob = |tool_id: &str| PutTool { caller: "bob".to_owned(), ..new(tool_id, "one") };
-        assert_eq!(stands(bench.put_tool(bob("bobs"))).0, How::Registered);
+        assert_eq!(stands(harness.put_tool(bob("bobs"))).0, How::Registered);
         // A tool removed by an operator no longer counts for its owner.
-        bench.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
-        assert_eq!(stands(bench.put_tool(new("more", "one"))).0, How::Registered);
-        bench.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
-        assert_eq!(bench.rows.0.keys().filter(|(table, _)| table == OWNED).count(), 1);
+        harness.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
+        assert_eq!(stands(harness.put_tool(new("more", "one"))).0, How::Registered);
+        harness.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
+        assert_eq!(harness.rows.0.keys().filter(|(table, _)| table == OWNED).count(), 1);
     }
 
     #[test]
     fn tools_over_the_limit_are_refused() {
-        let mut bench = Bench::default();
-        bench.put_tool(new("last", "one"));
+        let mut harness = StateHarness::default();
+        harness.put_tool(new("last", "one"));
         let count = |tools: u64| ((META.to_owned(), TOOLS.to_vec()), tools.to_be_bytes().to_vec());
-        bench.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
-        assert_eq!(stands(bench.put_tool(new("t", "one"))).0, How::Registered);
-        refused(&bench.put_tool(new("u", "one")), Refusal::TooManyTools);
+        harness.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
+        assert_eq!(stands(harness.put_tool(new("t", "one"))).0, How::Registered);
+        refused(&harness.put_tool(new("u", "one")), Refusal::TooManyTools);
         // A registered tool can still be changed.
-        assert_eq!(stands(bench.put_tool(put("t", "two"))).0, How::Replaced);
-        bench.deregister(gone("last"));
-        assert_eq!(stands(bench.put_tool(new("u", "one"))).0, How::Registered);
+        assert_eq!(stands(harness.put_tool(put("t", "two"))).0, How::Replaced);
+        harness.deregister(gone("last"));
+        assert_eq!(stands(harness.put_tool(new("u", "one"))).0, How::Registered);
     }
 
     #[test]
@@ -668,7 +672,7 @@ mod tests {
                 Command::DeregisterTool(gone("c")),
             ]
         };
-        let (mut together, mut apart) = (Bench::default(), Bench::default());
+        let (mut together, mut apart) = (StateHarness::default(), StateHarness::default());
         let replies = together.apply(START, commands());
         let one_by_one: Vec<Reply> =
             commands().into_iter().map(|command| apart.one(START, command)).collect();
@@ -682,7 +686,7 @@ mod tests {
 
     #[test]
     fn stored_outcome_excludes_the_tool() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let once = |key: u8, name: &str| {
             let [key, request, owner] = [key, 7, 9].map(|byte| bytes::Bytes::from(vec![byte; 16]));
             let description = Some("d".repeat(limits::TOOL_DESCRIPTION_BYTES_MAX));
@@ -690,40 +694,40 @@ mod tests {
             let command = Command::PutTool(PutTool { tool: Some(tool), ..put("t", name) });
             command::encode_once(command, Some(command::Idempotency { key, request, owner }))
         };
-        let remembered = |bench: &Bench| -> Vec<usize> {
+        let remembered = |harness: &StateHarness| -> Vec<usize> {
             let is_key = |key: &[u8]| key.len() == 24;
-            let rows = bench.rows.0.iter().filter(|((table, key), _)| table == IDEMPOTENCY && is_key(key));
+            let rows = harness.rows.0.iter().filter(|((table, key), _)| table == IDEMPOTENCY && is_key(key));
             rows.map(|(_, row)| row.len()).collect()
         };
-        let first = bench.told(START, vec![once(1, "one")]).remove(0);
-        assert_eq!(stands(bench.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
-        let sizes = remembered(&bench);
+        let first = harness.told(START, vec![once(1, "one")]).remove(0);
+        assert_eq!(stands(harness.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
+        let sizes = remembered(&harness);
         assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
-        bench.deregister(gone("t"));
+        harness.deregister(gone("t"));
         // The tool of a repeated outcome comes from the retry itself, regardless of the registry.
-        assert_eq!(bench.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
+        assert_eq!(harness.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
     }
 
     #[test]
     fn retry_with_its_idempotency_key_returns_the_first_outcome() {
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let digest = |byte: u8| bytes::Bytes::from(vec![byte; 16]);
         let once = |name: &str, request: u8| {
             let (key, request, owner) = (digest(1), digest(request), digest(9));
             let idempotency = command::Idempotency { key, request, owner };
             command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
         };
-        let first = bench.told(START, vec![once("one", 7)]).remove(0);
-        bench.put_tool(put("t", "two"));
-        let rows = bench.rows.0.clone();
-        let retried = bench.told(START, vec![once("one", 7)]).remove(0);
+        let first = harness.told(START, vec![once("one", 7)]).remove(0);
+        harness.put_tool(put("t", "two"));
+        let rows = harness.rows.0.clone();
+        let retried = harness.told(START, vec![once("one", 7)]).remove(0);
         // It is marked as repeated, so that metrics and audit count it once.
         assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
         assert_eq!(first.outcome, retried.outcome);
         assert_eq!(stands(first.outcome), (How::Registered, version(1, 1)));
-        assert_eq!(bench.rows.0, rows);
+        assert_eq!(harness.rows.0, rows);
         assert_eq!(
-            bench.encoded(START, vec![once("one", 8)]),
+            harness.encoded(START, vec![once("one", 8)]),
             [Reply::Refused(Refusal::IdempotencyKeyReused)]
         );
     }

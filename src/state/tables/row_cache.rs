@@ -135,7 +135,7 @@ mod tests {
     use crate::state::Replicated;
     use crate::state::command::{Command, DeregisterTool, PutTool, Tool};
     use crate::state::tables::META;
-    use crate::state::testing::{Bench, Rows};
+    use crate::state::testing::{Rows, StateHarness};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -244,7 +244,7 @@ mod tests {
             steps in steps(),
             absent in vec(ids(), 9),
         ) {
-            let mut bench = Bench::default();
+            let mut harness = StateHarness::default();
             let small = Resident::of_bytes(2000);
             for step in steps {
                 match step {
@@ -253,36 +253,36 @@ mod tests {
                             Some(length) => put(&id, text(length)),
                             None => deregister(&id),
                         };
-                        let before = Rows(bench.rows.0.clone());
-                        bench.apply(START, batch.into_iter().map(command).collect());
-                        for write in changes(&before, &bench.rows) {
+                        let before = Rows(harness.rows.0.clone());
+                        harness.apply(START, batch.into_iter().map(command).collect());
+                        for write in changes(&before, &harness.rows) {
                             small.project(&write).expect("projects");
                         }
                     }
                     Step::Restart => {
-                        bench.machine = Replicated::default();
-                        bench.machine.rebuild(&bench.rows).expect("rebuilds");
+                        harness.machine = Replicated::default();
+                        harness.machine.rebuild(&harness.rows).expect("rebuilds");
                     }
                     Step::Install(tools) => {
-                        let mut other = Bench::default();
+                        let mut other = StateHarness::default();
                         other.apply(START, tools.iter().map(|(id, length)| put(id, text(*length))).collect());
-                        bench.rows = other.rows;
-                        bench.machine.rebuild(&bench.rows).expect("rebuilds");
-                        small.rebuild(&bench.rows).expect("rebuilds");
+                        harness.rows = other.rows;
+                        harness.machine.rebuild(&harness.rows).expect("rebuilds");
+                        small.rebuild(&harness.rows).expect("rebuilds");
                     }
                 }
-                let all = scanned(&bench.rows, TOOL, b"", usize::MAX);
-                prop_assert_eq!(&scanned(&bench.machine.resident().over(&Unasked), TOOL, b"", usize::MAX), &all);
-                for view in [bench.machine.resident().over(&bench.rows), small.over(&bench.rows)] {
+                let all = scanned(&harness.rows, TOOL, b"", usize::MAX);
+                prop_assert_eq!(&scanned(&harness.machine.resident().over(&Unasked), TOOL, b"", usize::MAX), &all);
+                for view in [harness.machine.resident().over(&harness.rows), small.over(&harness.rows)] {
                     prop_assert_eq!(&scanned(&view, TOOL, b"", usize::MAX), &all);
                     for (key, row) in &all {
                         prop_assert_eq!(view.get(TOOL, key).expect("reads"), Some(row.clone()));
                     }
                     for id in &absent {
                         let key = id.as_bytes();
-                        prop_assert_eq!(view.get(TOOL, key).expect("reads"), bench.rows.get(TOOL, key).expect("reads"));
+                        prop_assert_eq!(view.get(TOOL, key).expect("reads"), harness.rows.get(TOOL, key).expect("reads"));
                         for limit in [1, 3] {
-                            prop_assert_eq!(scanned(&view, TOOL, key, limit), scanned(&bench.rows, TOOL, key, limit));
+                            prop_assert_eq!(scanned(&view, TOOL, key, limit), scanned(&harness.rows, TOOL, key, limit));
                         }
                     }
                 }
@@ -292,16 +292,16 @@ mod tests {
 
     #[test]
     fn cached_tables_are_not_read_from_the_database() {
-        let mut bench = Bench::default();
-        bench.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
+        let mut harness = StateHarness::default();
+        harness.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
         let head = Write::Put { table: AUDIT_HEAD, key: vec![1; 24], value: vec![2; 32] };
-        bench.machine.project(&[head], 2).expect("projects");
-        let view = bench.machine.resident().over(&Unasked);
+        harness.machine.project(&[head], 2).expect("projects");
+        let view = harness.machine.resident().over(&Unasked);
         assert!(view.get(TOOL, b"b").expect("reads").is_some());
         assert_eq!(view.get(TOOL, b"a").expect("reads"), None);
         assert_eq!(view.get(AUDIT_HEAD, &[1; 24]).expect("reads"), Some(vec![2; 32]));
         assert_eq!(view.get(AUDIT_HEAD, &[2; 24]).expect("reads"), None);
-        assert!(view.get(META, b"time").is_err() && scanned(&bench.rows, META, b"", 1).len() == 1);
+        assert!(view.get(META, b"time").is_err() && scanned(&harness.rows, META, b"", 1).len() == 1);
     }
 
     #[test]

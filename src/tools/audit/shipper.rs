@@ -163,7 +163,7 @@ impl Shipping {
             self.ask(|done| Job::Note(lost, done)).await?;
             self.noted = segment;
         }
-        let block = block(contents.records, state.core().node_id(), segment, last).await?;
+        let block = block(contents.records, state.cluster().node_id(), segment, last).await?;
         state.append_audit_block(block).await?;
         Ok(is_kept)
     }

@@ -11,7 +11,7 @@ use super::entry::Entry;
 use super::trail::{Page, Query, ReadError};
 use super::*;
 use crate::state::Current;
-use crate::state::testing::Core;
+use crate::state::testing::TestNode;
 
 mod data_loss;
 
@@ -19,7 +19,7 @@ const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A replica and an audit on it that ships on demand.
 struct Bench {
-    core: Core,
+    core: TestNode,
     audit: Audit,
     metrics: Metrics,
     writer: std::thread::JoinHandle<()>,
@@ -30,16 +30,16 @@ fn journal_of(place: &TempDir) -> PathBuf {
 }
 
 async fn start() -> Bench {
-    let core = Core::start(START).await;
+    let core = TestNode::start(START).await;
     let metrics = Metrics::new().expect("metrics");
     let (audit, writer) = open(&core, &metrics);
     Bench { core, audit, metrics, writer }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
-fn open(core: &Core, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
+fn open(core: &TestNode, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
     let (audit, writer) = Audit::open(Parts {
-        directory: &journal_of(&core.place),
+        directory: &journal_of(&core.directory),
         node: "unit".into(),
         seed: [3; 16],
         clock: core.clock.clone(),
@@ -160,8 +160,8 @@ async fn entries_are_shipped_without_a_read() {
     let bench = start().await;
     let following = tokio::spawn(bench.audit.clone().follow());
     bench.record("a", "x").await;
-    let before = bench.core.state.core().applied();
-    bench.core.state.core().until_applied(before + 1).await;
+    let before = bench.core.state.cluster().applied();
+    bench.core.state.cluster().until_applied(before + 1).await;
     assert_eq!(bench.core.state.last_audit_block().expect("row").sequence, 1);
     following.abort();
     drop(following.await);
@@ -190,7 +190,7 @@ async fn after_a_kill_each_entry_exists_once_and_the_chain_continues() {
 async fn segment_left_after_its_block_is_not_shipped_twice() {
     let mut bench = start().await;
     bench.record("a", "x").await;
-    let segment = journal_of(&bench.core.place).join("1");
+    let segment = journal_of(&bench.core.directory).join("1");
     let copy = std::fs::read(&segment).expect("segment");
     bench.audit.ship().await.expect("shipped");
     bench = bench.kill().await;
@@ -240,7 +240,7 @@ async fn concurrent_reads_share_one_shipment() {
     let bench = start().await;
     bench.record("a", "0").await;
     bench.trail("a").await;
-    let applied = bench.core.state.core().applied();
+    let applied = bench.core.state.cluster().applied();
     for _ in 0..10 {
         bench.trail("a").await;
     }
@@ -417,7 +417,7 @@ async fn unauditable_change_is_not_made() {
     replace("before").await.expect("registered");
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
     bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);
-    let applied = bench.core.state.core().applied();
+    let applied = bench.core.state.cluster().applied();
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }

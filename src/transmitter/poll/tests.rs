@@ -11,7 +11,7 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::outbound::guard::{Guard, Rules};
-use crate::state::testing::Core;
+use crate::state::testing::TestNode;
 use crate::state::{CallerFacts, DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
 
 const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
@@ -20,7 +20,7 @@ const NOBODY: Asking<'_> = Asking { id: None, is_operator: true, facts: &CallerF
 
 /// A core with one stream that is for one type of events, and a poller over it.
 struct Bench {
-    core: Core,
+    core: TestNode,
     poller: Poller,
     metrics: Metrics,
     stream_id: String,
@@ -28,7 +28,7 @@ struct Bench {
 }
 
 async fn start() -> Bench {
-    let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+    let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
     let metrics = Metrics::new().expect("metrics");
     let (state, clock) = (core.state.clone(), core.clock.clone());
     let sets = SetMaker::new("https://fabric.example".to_owned(), core.keyring().await, state.clone());

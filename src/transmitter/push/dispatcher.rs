@@ -56,7 +56,7 @@ impl Engine {
         let [seed, salt] =
             [&seed[..8], &seed[8..]].map(|half| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
         // Whoever leads again begins with other numbers.
-        let seeds = Jitter::new(seed ^ salt.wrapping_mul(shared.state.core().applied()));
+        let seeds = Jitter::new(seed ^ salt.wrapping_mul(shared.state.cluster().applied()));
         let passing = Passing { of_entry: shared.state.index().passed, seen: shared.clock.boot() };
         Self {
             seeds,

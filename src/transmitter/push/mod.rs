@@ -124,7 +124,7 @@ impl Transmitter {
     pub async fn run(self) {
         let seed = self.seed;
         let shared = self.shared();
-        let core = shared.state.core();
+        let core = shared.state.cluster();
         loop {
             core.until_leads(true).await;
             // All it has started ends with it.

@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::keyring::Keyring;
 use crate::outbound::client;
 use crate::outbound::guard::{Guard, Rules};
-use crate::state::testing::Core;
+use crate::state::testing::TestNode;
 use crate::state::{DeadLetter, SecurityEvent, Signal, StreamConfig, StreamCursor, StreamStatus};
 
 mod fairness;
@@ -28,7 +28,7 @@ const UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream
 
 /// A core, and a transmitter that can be stopped and started.
 pub(super) struct Bench {
-    pub(super) core: Core,
+    pub(super) core: TestNode,
     keyring: Keyring,
     metrics: Metrics,
     pub(super) limits: Limits,
@@ -49,7 +49,7 @@ fn limits() -> Limits {
 impl Bench {
     /// Without a transmitter.
     pub(super) async fn still() -> Self {
-        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
         let keyring = core.keyring().await;
         let metrics = Metrics::new().expect("metrics");
         let (signals, streams, limits) = (0, 0, limits());
@@ -183,13 +183,13 @@ impl Bench {
 
     /// Looks again whenever something was applied.
     async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        let mut applied = self.core.state.core().applied();
+        let mut applied = self.core.state.cluster().applied();
         loop {
             if let Some(found) = look() {
                 return found;
             }
-            self.core.state.core().until_applied(applied + 1).await;
-            applied = self.core.state.core().applied();
+            self.core.state.cluster().until_applied(applied + 1).await;
+            applied = self.core.state.cluster().applied();
         }
     }
 

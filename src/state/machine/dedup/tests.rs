@@ -12,7 +12,7 @@ use crate::state::command::{
     Command, MintedToken, PolicySource, PutPolicy, RecordExchange, encode, encode_batch_without_ids,
 };
 use crate::state::tables::{NONCE, POLICY_HISTORY};
-use crate::state::testing::Bench;
+use crate::state::testing::StateHarness;
 use crate::state::{self, Replicated};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -54,7 +54,7 @@ fn after(secs: u64) -> Timestamp {
     START.plus(Duration::from_secs(secs))
 }
 
-impl Bench {
+impl StateHarness {
     fn submit(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Reply> {
         self.submitted(at, submissions).into_iter().map(|told| told.outcome).collect()
     }
@@ -82,7 +82,7 @@ impl Bench {
 
 #[test]
 fn duplicate_gets_the_first_reply_and_changes_nothing() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let policy = |digest: &str, expected: &str| {
         encode(Command::PutPolicy(PutPolicy {
             digest: digest.into(),
@@ -94,47 +94,47 @@ fn duplicate_gets_the_first_reply_and_changes_nothing() {
     };
     let (first, refused) = (submission(1, 1, 1, policy("a", "")), submission(1, 2, 1, policy("b", "none")));
     let replies = [POLICY_PUT, Reply::Refused(Refusal::PolicyChanged)];
-    assert_eq!(bench.submit(START, vec![first.clone(), refused.clone()]), replies);
+    assert_eq!(harness.submit(START, vec![first.clone(), refused.clone()]), replies);
     // Applied now, the refused command would succeed, and the first would change the policy back.
-    assert_eq!(bench.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [POLICY_PUT]);
-    assert_eq!(bench.submit(after(1), vec![refused, first]), [replies[1].clone(), replies[0].clone()]);
-    assert_eq!(bench.machine.index().policy, "none");
-    assert_eq!(bench.count(POLICY_HISTORY), 2);
+    assert_eq!(harness.submit(START, vec![submission(1, 3, 1, policy("none", ""))]), [POLICY_PUT]);
+    assert_eq!(harness.submit(after(1), vec![refused, first]), [replies[1].clone(), replies[0].clone()]);
+    assert_eq!(harness.machine.index().policy, "none");
+    assert_eq!(harness.count(POLICY_HISTORY), 2);
 }
 
 #[test]
 fn duplicate_in_the_same_entry_gets_the_first_reply() {
-    let mut bench = Bench::default();
-    let replies = bench.submit(START, vec![own(1, 1, 1), own(1, 1, 1), own(2, 1, 1), own(1, 1, 1)]);
+    let mut harness = StateHarness::default();
+    let replies = harness.submit(START, vec![own(1, 1, 1), own(1, 1, 1), own(2, 1, 1), own(1, 1, 1)]);
     assert_eq!(replies, [DONE, DONE, DONE, DONE]);
-    assert_eq!(bench.nonces(), 2);
+    assert_eq!(harness.nonces(), 2);
 }
 
 #[test]
 fn same_sequence_of_another_proposer_is_another_command() {
-    let mut bench = Bench::default();
-    let replies = bench.submit(START, vec![submission(1, 1, 1, spend(9)), submission(2, 1, 1, spend(9))]);
+    let mut harness = StateHarness::default();
+    let replies = harness.submit(START, vec![submission(1, 1, 1, spend(9)), submission(2, 1, 1, spend(9))]);
     assert_eq!(replies, [DONE, SPENT]);
-    assert_eq!(bench.submit(START, vec![submission(2, 1, 1, spend(9))]), [SPENT]);
-    assert_eq!(bench.submit(START, vec![submission(1, 1, 1, spend(9))]), [DONE]);
+    assert_eq!(harness.submit(START, vec![submission(2, 1, 1, spend(9))]), [SPENT]);
+    assert_eq!(harness.submit(START, vec![submission(1, 1, 1, spend(9))]), [DONE]);
 }
 
 #[test]
 fn command_below_the_low_watermark_is_refused() {
-    let mut bench = Bench::default();
-    assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 4, 3)]), [DONE, DONE]);
+    let mut harness = StateHarness::default();
+    assert_eq!(harness.submit(START, vec![own(1, 1, 1), own(1, 4, 3)]), [DONE, DONE]);
     assert_eq!(
-        bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 3, 1)]),
+        harness.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 3, 1)]),
         [GIVEN_UP, GIVEN_UP, DONE]
     );
-    assert_eq!(bench.nonces(), 3);
+    assert_eq!(harness.nonces(), 3);
     // A late command does not lower the watermark.
-    assert_eq!(bench.origin_row(1).low_watermark, 3);
+    assert_eq!(harness.origin_row(1).low_watermark, 3);
     // A command below its own watermark, and sequences that no proposer allocates.
-    assert_eq!(bench.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
+    assert_eq!(harness.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
     let last = submission(4, u64::MAX, u64::MAX, spend(1));
-    assert_eq!(bench.submit(START, vec![last]), [GIVEN_UP]);
-    assert_eq!(bench.nonces(), 3);
+    assert_eq!(harness.submit(START, vec![last]), [GIVEN_UP]);
+    assert_eq!(harness.nonces(), 3);
 }
 
 #[test]
@@ -147,26 +147,26 @@ fn given_up_command_has_an_unknown_outcome() {
 
 #[test]
 fn only_replies_above_the_low_watermark_are_stored() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     for first in (1..1000).step_by(10) {
         let entry: Vec<_> = (first..first + 10).map(|sequence| own(1, sequence, first)).collect();
-        assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
-        assert_eq!(bench.count(REPLY), 10);
+        assert!(harness.submit(START, entry).iter().all(|reply| *reply == DONE));
+        assert_eq!(harness.count(REPLY), 10);
     }
     // A reply that is already below the watermark at the end of its entry is never written.
-    assert_eq!(bench.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
-    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 1002)]);
-    assert_eq!(bench.count(ORIGIN), 1);
+    assert_eq!(harness.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
+    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 1002)]);
+    assert_eq!(harness.count(ORIGIN), 1);
 }
 
 /// Guards the number of writes per command.
 #[test]
 fn deduplication_costs_one_put_and_one_delete_per_command() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let entry = |first: u64| (first..first + 100).map(|sequence| own(1, sequence, first)).collect();
-    bench.submit(START, entry(1));
+    harness.submit(START, entry(1));
     let batch = |submissions| Replicated::batch(Stamp { time: START, ..Stamp::default() }, submissions);
-    let writes = bench.machine.apply(&bench.rows, &batch(entry(101)), 9).expect("applies").writes;
+    let writes = harness.machine.apply(&harness.rows, &batch(entry(101)), 9).expect("applies").writes;
     let of = |table: &str| {
         let is_of = |write: &&Write| match write {
             Write::Put { table: of, .. }
@@ -185,142 +185,149 @@ fn deduplication_costs_one_put_and_one_delete_per_command() {
 
 #[test]
 fn deletion_of_replies_is_bounded_per_entry() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
     let sent = 2 * most + 10;
-    bench.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
-    bench.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
+    harness.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
+    harness.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
     // Proposers are processed in the order of their ids, within one limit for the entry.
     for (at, left) in (1..).zip([most + 10 + 10, 10 + 1 + 10 + 1, 0]) {
         let (next, other) = (sent + at, 10 + at);
         let entry = vec![own(1, next, next), own(2, other, other), own(1, sent, 1)];
-        assert_eq!(bench.submit(START, entry), [DONE, DONE, GIVEN_UP], "with or without a row");
-        assert_eq!(bench.count(REPLY) as u64, left + 2);
+        assert_eq!(harness.submit(START, entry), [DONE, DONE, GIVEN_UP], "with or without a row");
+        assert_eq!(harness.count(REPLY) as u64, left + 2);
     }
 }
 
 #[test]
 fn command_beyond_the_window_is_refused() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let last = 5 + limits::SUBMISSIONS_AHEAD_MAX - 1;
-    assert_eq!(bench.submit(START, vec![own(1, last, 5), own(1, last + 1, 5)]), [DONE, TOO_MANY]);
-    assert_eq!(bench.submit(START, vec![own(1, last + 1, 6)]), [DONE], "the refused one was not applied");
-    assert_eq!(bench.submit(START, vec![submission(1, u64::MAX - 1, 6, spend(1))]), [TOO_MANY]);
+    assert_eq!(harness.submit(START, vec![own(1, last, 5), own(1, last + 1, 5)]), [DONE, TOO_MANY]);
+    assert_eq!(harness.submit(START, vec![own(1, last + 1, 6)]), [DONE], "the refused one was not applied");
+    assert_eq!(harness.submit(START, vec![submission(1, u64::MAX - 1, 6, spend(1))]), [TOO_MANY]);
 }
 
 /// Sequences without a row cost nothing, however far a watermark advances.
 #[test]
 fn leap_of_the_low_watermark_takes_effect_at_once() {
-    let mut bench = Bench::default();
-    bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1)]);
+    let mut harness = StateHarness::default();
+    harness.submit(START, vec![own(1, 1, 1), own(1, 2, 1)]);
     let far = 1 << 60;
-    assert_eq!(bench.submit(START, vec![own(1, 3, far), own(1, far, far)]), [GIVEN_UP, DONE]);
-    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), far)]);
-    let row = bench.origin_row(1);
+    assert_eq!(harness.submit(START, vec![own(1, 3, far), own(1, far, far)]), [GIVEN_UP, DONE]);
+    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), far)]);
+    let row = harness.origin_row(1);
     assert_eq!((row.low_watermark, row.next, row.forgotten_to), (far, far + 1, far));
 }
 
 #[test]
 fn idle_proposer_gets_no_duplicate_applied_and_may_continue() {
     let kept = limits::ORIGIN_KEPT.as_secs();
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     // The third command is still in flight.
-    assert_eq!(bench.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 4, 1)]), [DONE, DONE, DONE]);
-    assert_eq!(bench.submit(after(kept - 1), vec![own(1, 1, 1)]), [DONE]);
+    assert_eq!(harness.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 4, 1)]), [DONE, DONE, DONE]);
+    assert_eq!(harness.submit(after(kept - 1), vec![own(1, 1, 1)]), [DONE]);
     let late = kept - 1 + kept;
-    let replies = bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect());
+    let replies = harness.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect());
     assert_eq!(replies, [GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP, DONE]);
     // The same holds after the proposer has become active again.
-    assert_eq!(bench.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
-    assert_eq!(bench.nonces(), 4);
-    assert_eq!(bench.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
+    assert_eq!(harness.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
+    assert_eq!(harness.nonces(), 4);
+    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
 }
 
 /// Wall clocks may be set arbitrarily: only elapsed time ends retention.
 #[test]
 fn wall_clock_set_ahead_deletes_no_reply() {
-    let mut bench = Bench::default();
-    bench.submit(START, vec![own(1, 1, 1)]);
+    let mut harness = StateHarness::default();
+    harness.submit(START, vec![own(1, 1, 1)]);
     let ahead = after(24 * 3600);
     let stamp = Stamp { time: ahead, latest: ahead, passed: after(1) };
-    let told = bench.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
+    let told = harness.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
     assert_eq!(told[0].outcome, DONE);
 }
 
 #[test]
 fn sweep_deletes_a_bounded_number_of_replies() {
     let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
-    let mut bench = Bench::default();
-    bench.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
-    bench.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
+    let mut harness = StateHarness::default();
+    harness.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
+    harness.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
     let gone = limits::ORIGIN_KEPT.as_secs();
-    bench.submit(after(gone - 1), vec![own(3, 1, 1)]);
-    let of_others = |bench: &Bench| bench.count(REPLY) - 1;
-    assert_eq!(of_others(&bench) as u64, most + 10 + 7);
+    harness.submit(after(gone - 1), vec![own(3, 1, 1)]);
+    let of_others = |harness: &StateHarness| harness.count(REPLY) - 1;
+    assert_eq!(of_others(&harness) as u64, most + 10 + 7);
     // The last sweep was less than an interval ago.
-    bench.submit(after(gone), vec![own(3, 2, 2)]);
-    assert_eq!(of_others(&bench) as u64, most + 10 + 7);
+    harness.submit(after(gone), vec![own(3, 2, 2)]);
+    assert_eq!(of_others(&harness) as u64, most + 10 + 7);
     let swept = after(gone - 1).plus(limits::ORIGINS_SWEPT_EVERY);
     for (sequence, left) in [(3, 10 + 7), (4, 0)] {
-        bench.submit(swept, vec![own(3, sequence, sequence)]);
-        assert_eq!(of_others(&bench), left);
+        harness.submit(swept, vec![own(3, sequence, sequence)]);
+        assert_eq!(of_others(&harness), left);
     }
-    assert_eq!(bench.count(ORIGIN), 3, "their rows are retained");
-    assert_eq!(bench.submit(swept, vec![own(1, 1, 1), own(2, 8, 1)]), [GIVEN_UP, DONE]);
+    assert_eq!(harness.count(ORIGIN), 3, "their rows are retained");
+    assert_eq!(harness.submit(swept, vec![own(1, 1, 1), own(2, 8, 1)]), [GIVEN_UP, DONE]);
 }
 
 #[test]
 fn idle_proposers_over_the_limit_are_deleted_oldest_first() {
     let most = limits::ORIGINS_UNUSED_MAX as u64;
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     // Later ones come first in the order of ids.
     for at in 0..most + 3 {
-        bench.submit(after(at), vec![own(10_000 - at, 1, 1)]);
+        harness.submit(after(at), vec![own(10_000 - at, 1, 1)]);
     }
     let all_unused = after(most + 3).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
     // The first entry deletes the replies, the second the proposers over the limit.
     for sequence in 1..=2 {
-        bench.submit(all_unused, vec![own(1, sequence, sequence)]);
+        harness.submit(all_unused, vec![own(1, sequence, sequence)]);
     }
-    assert_eq!(bench.count(ORIGIN) as u64, most + 1);
-    assert_eq!(Tables::new(&bench.rows).number(ORIGINS).expect("a number"), most + 1);
-    let known: Vec<bool> = (0..4).map(|at| bench.origin_row(10_000 - at) != OriginRow::default()).collect();
+    assert_eq!(harness.count(ORIGIN) as u64, most + 1);
+    assert_eq!(Tables::new(&harness.rows).number(ORIGINS).expect("a number"), most + 1);
+    let known: Vec<bool> = (0..4).map(|at| harness.origin_row(10_000 - at) != OriginRow::default()).collect();
     assert_eq!(known, [false, false, false, true]);
-    assert_eq!((bench.count(REPLY), bench.submit(all_unused, vec![own(9_997, 1, 1)])), (1, vec![GIVEN_UP]));
+    assert_eq!(
+        (harness.count(REPLY), harness.submit(all_unused, vec![own(9_997, 1, 1)])),
+        (1, vec![GIVEN_UP])
+    );
 }
 
 #[test]
 fn new_proposer_over_the_limit_is_refused_until_a_sweep() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let entry = (1..=limits::ORIGINS_MAX).map(|of| own(of, 1, 1)).collect();
-    assert!(bench.submit(START, entry).iter().all(|reply| *reply == DONE));
+    assert!(harness.submit(START, entry).iter().all(|reply| *reply == DONE));
     let new = limits::ORIGINS_MAX + 1;
     let entry = || vec![own(new, 1, 1), own(1, 2, 1), own(new, 1, 1)];
-    assert_eq!(bench.submit(after(1), entry()), [TOO_MANY, DONE, TOO_MANY], "a known proposer may continue");
+    assert_eq!(
+        harness.submit(after(1), entry()),
+        [TOO_MANY, DONE, TOO_MANY],
+        "a known proposer may continue"
+    );
     let later = after(2).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
     for _ in 0..limits::ORIGINS_MAX / limits::REPLIES_FORGOTTEN_AT_ONCE {
-        bench.submit(later, vec![own(1, 3, 3)]);
+        harness.submit(later, vec![own(1, 3, 3)]);
     }
-    assert_eq!(bench.submit(later, vec![own(new, 1, 1)]), [DONE]);
+    assert_eq!(harness.submit(later, vec![own(new, 1, 1)]), [DONE]);
 }
 
 /// A log of version 1 yields the rows that it yielded then; otherwise the state hashes of nodes diverge.
 #[test]
 fn batch_of_version_1_is_applied_without_deduplication() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     // Idle, so that a sweep would delete something.
-    bench.submit(START, vec![own(1, 1, 1)]);
+    harness.submit(START, vec![own(1, 1, 1)]);
     let later = after(1).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
     let stamp = Stamp { time: later, latest: later, passed: later };
     let batch = encode_batch_without_ids(stamp, vec![spend(1), spend(1), spend(2)]);
-    let applied = bench.machine.apply(&bench.rows, &batch, 9).expect("applies");
+    let applied = harness.machine.apply(&harness.rows, &batch, 9).expect("applies");
     let tables = applied.writes.iter().map(|write| match write {
         Write::Put { table, .. } => *table,
         Write::Delete { .. } | Write::DeleteRange { .. } => panic!("removes something"),
     });
     let tables: Vec<_> = tables.collect();
     assert_eq!(tables, [META, META, NONCE, NONCE, NONCE, NONCE]);
-    let replies = bench.entry(&batch);
+    let replies = harness.entry(&batch);
     assert_eq!(replies, [Told::first(DONE), Told::first(SPENT), Told::first(DONE)]);
 }
 
@@ -434,18 +441,18 @@ proptest! {
     ) {
         let submissions = submissions(&steps);
         let (expected, kept) = promised(&submissions);
-        let mut bench = Bench::default();
+        let mut harness = StateHarness::default();
         let mut told = Vec::new();
         for entry in submissions.chunk_by(|a, b| a.0 == b.0 && !is_each_an_entry) {
             let commands = entry.iter().map(|(_, _, submission)| submission.clone()).collect();
-            told.extend(bench.submit(entry[0].1, commands));
+            told.extend(harness.submit(entry[0].1, commands));
         }
         prop_assert_eq!(&told, &expected);
         let spent = submissions.iter().zip(&told).filter(|(_, told)| **told == DONE);
         let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
-        prop_assert_eq!(bench.nonces(), spent.len());
+        prop_assert_eq!(harness.nonces(), spent.len());
         // The rows of an idle proposer are deleted a little later.
-        let rows: BTreeSet<_> = bench.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
+        let rows: BTreeSet<_> = harness.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
         let last = submissions.last().map_or(START, |(_, at, _)| *at);
         let is_here = |of: &Origin| {
             let used = submissions.iter().rfind(|(_, _, submission)| submission.origin == *of);

@@ -10,13 +10,13 @@ use crate::state::command::{
 };
 use crate::state::resources::revocations::fact_row;
 use crate::state::tables::{BLOCK, META};
-use crate::state::testing::Bench;
+use crate::state::testing::StateHarness;
 use crate::token::lineage::Fact;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const AGENT: &str = "wimse://a.example/agent/mcp/1";
 
-impl Bench {
+impl StateHarness {
     /// Feed events from `from` on.
     fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
         let mut events = Vec::new();
@@ -82,26 +82,26 @@ fn policy(digest: &str) -> Command {
 
 #[test]
 fn every_change_is_in_the_feed_once() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let id = Bytes::from_static(&[7; 16]);
     let bootstrap =
         || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), is_timed: true });
-    assert_eq!(bench.tells(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
-    assert!(bench.tells(bootstrap()).is_empty());
+    assert_eq!(harness.tells(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
+    assert!(harness.tells(bootstrap()).is_empty());
 
-    assert_eq!(bench.tells(policy("p")), ["cluster p [alice] policy applied"]);
-    assert!(bench.tells(policy("p")).is_empty());
+    assert_eq!(harness.tells(policy("p")), ["cluster p [alice] policy applied"]);
+    assert!(harness.tells(policy("p")).is_empty());
 
-    assert_eq!(bench.tells(tool("one")), ["tool t [https://t.example] registered"]);
-    assert!(bench.tells(tool("one")).is_empty());
-    assert_eq!(bench.tells(tool("two")), ["tool t [https://t.example] replaced"]);
+    assert_eq!(harness.tells(tool("one")), ["tool t [https://t.example] registered"]);
+    assert!(harness.tells(tool("one")).is_empty());
+    assert_eq!(harness.tells(tool("two")), ["tool t [https://t.example] replaced"]);
     let gone = || DeregisterTool {
         tool_id: "t".to_owned(),
         caller: "alice".to_owned(),
         ..DeregisterTool::default()
     };
-    assert_eq!(bench.tells(Command::DeregisterTool(gone())), ["tool t [https://t.example] deregistered"]);
-    assert!(bench.tells(Command::DeregisterTool(gone())).is_empty());
+    assert_eq!(harness.tells(Command::DeregisterTool(gone())), ["tool t [https://t.example] deregistered"]);
+    assert!(harness.tells(Command::DeregisterTool(gone())).is_empty());
 
     let publish = |kid: &str| {
         Command::PublishSigningKey(PublishSigningKey {
@@ -112,19 +112,19 @@ fn every_change_is_in_the_feed_once() {
         })
     };
     for kid in ["k1", "k2"] {
-        assert_eq!(bench.tells(publish(kid)), [format!("key {kid} [] published")]);
-        assert!(bench.tells(publish(kid)).is_empty());
+        assert_eq!(harness.tells(publish(kid)), [format!("key {kid} [] published")]);
+        assert!(harness.tells(publish(kid)).is_empty());
     }
     let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
-    assert!(bench.tells(retire()).is_empty(), "no successor is active");
+    assert!(harness.tells(retire()).is_empty(), "no successor is active");
     let taint = || Command::TaintSigningKey(TaintSigningKey { kid: "k1".to_owned(), digest: id.clone() });
-    assert_eq!(bench.tells(taint()), ["key k1 [] tainted"]);
-    assert!(bench.tells(taint()).is_empty());
+    assert_eq!(harness.tells(taint()), ["key k1 [] tainted"]);
+    assert!(harness.tells(taint()).is_empty());
 }
 
 #[test]
 fn retired_key_is_in_the_feed() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     for kid in ["k1", "k2"] {
         let key = PublishSigningKey {
             kid: kid.to_owned(),
@@ -132,22 +132,22 @@ fn retired_key_is_in_the_feed() {
             jwk: "{}".to_owned(),
             algorithm: String::new(),
         };
-        bench.one(START.minus(limits::KEY_PUBLISH_AHEAD), Command::PublishSigningKey(key));
+        harness.one(START.minus(limits::KEY_PUBLISH_AHEAD), Command::PublishSigningKey(key));
     }
     let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
-    assert_eq!(bench.tells(retire()), ["key k1 [] retired"]);
-    assert!(bench.tells(retire()).is_empty());
+    assert_eq!(harness.tells(retire()), ["key k1 [] retired"]);
+    assert!(harness.tells(retire()).is_empty());
 }
 
 #[test]
 fn changes_of_an_agent_are_in_the_feed() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let agent = |id: &str| {
         let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
     };
-    assert_eq!(bench.tells(agent(AGENT)), [format!("agent {AGENT} [alice] issued")]);
-    assert!(bench.tells(agent(AGENT)).is_empty());
+    assert_eq!(harness.tells(agent(AGENT)), [format!("agent {AGENT} [alice] issued")]);
+    assert!(harness.tells(agent(AGENT)).is_empty());
     let key = || {
         let (agent_id, kid) = (AGENT.to_owned(), "k".to_owned());
         Command::RegisterEncryptionKey(RegisterEncryptionKey {
@@ -157,8 +157,8 @@ fn changes_of_an_agent_are_in_the_feed() {
             ..RegisterEncryptionKey::default()
         })
     };
-    assert_eq!(bench.tells(key()), [format!("agent {AGENT} [] encryption key registered")]);
-    assert!(bench.tells(key()).is_empty());
+    assert_eq!(harness.tells(key()), [format!("agent {AGENT} [] encryption key registered")]);
+    assert!(harness.tells(key()).is_empty());
     let fact = Fact::workload(&AGENT.parse().expect("an id"));
     let digest = Bytes::copy_from_slice(fact.digest().as_bytes());
     let revoke = || {
@@ -170,13 +170,13 @@ fn changes_of_an_agent_are_in_the_feed() {
             ..RevokeAgent::default()
         })
     };
-    assert_eq!(bench.tells(revoke()), [format!("agent {AGENT} [alice] revoked")]);
-    assert!(bench.tells(revoke()).is_empty());
+    assert_eq!(harness.tells(revoke()), [format!("agent {AGENT} [alice] revoked")]);
+    assert!(harness.tells(revoke()).is_empty());
 }
 
 #[test]
 fn revocations_and_lifts_are_in_the_feed() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let fact = Fact::signing_key("https://idp.example", "k");
     let revoke = Command::Revoke(Revoke {
         fact: Some(fact_row(&fact)),
@@ -185,16 +185,16 @@ fn revocations_and_lifts_are_in_the_feed() {
         blocks: true,
         ..Revoke::default()
     });
-    assert_eq!(bench.tells(revoke), ["revocation k [https://idp.example] stolen"]);
-    let id = bench.rows.0.keys().find(|(table, _)| table == BLOCK).map(|(_, key)| Bytes::from(key.clone()));
+    assert_eq!(harness.tells(revoke), ["revocation k [https://idp.example] stolen"]);
+    let id = harness.rows.0.keys().find(|(table, _)| table == BLOCK).map(|(_, key)| Bytes::from(key.clone()));
     let lift = || Command::LiftBlock(LiftBlock { id: id.clone().expect("a block") });
-    assert_eq!(bench.tells(lift()), ["revocation k [https://idp.example] block lifted"]);
-    assert!(bench.tells(lift()).is_empty());
+    assert_eq!(harness.tells(lift()), ["revocation k [https://idp.example] block lifted"]);
+    assert!(harness.tells(lift()).is_empty());
 }
 
 #[test]
 fn signal_of_an_old_log_has_an_event_without_subject() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let signal = AcceptSignal {
         jti: Bytes::from_static(&[1; 16]),
         issuer: "https://idp.example".to_owned(),
@@ -202,103 +202,103 @@ fn signal_of_an_old_log_has_an_event_without_subject() {
         content: Bytes::from_static(&[7; 16]),
         ..AcceptSignal::default()
     };
-    let events = bench.tells(Command::AcceptSignal(signal));
+    let events = harness.tells(Command::AcceptSignal(signal));
     assert_eq!(events, ["signal  [https://idp.example] 0 effects"]);
 }
 
 #[test]
 fn ids_increase_within_and_across_entries() {
-    let mut bench = Bench::default();
-    bench.apply(START, vec![policy("a"), policy("b")]);
-    bench.apply(START, vec![policy("c")]);
-    let ids: Vec<EventId> = bench.told_from(EventId::default()).into_iter().map(|event| event.id).collect();
+    let mut harness = StateHarness::default();
+    harness.apply(START, vec![policy("a"), policy("b")]);
+    harness.apply(START, vec![policy("c")]);
+    let ids: Vec<EventId> = harness.told_from(EventId::default()).into_iter().map(|event| event.id).collect();
     let id = |index, number| EventId { index, number };
     assert_eq!(ids, [id(1, 0), id(1, 1), id(2, 0)]);
-    assert_eq!(*bench.machine.feed_end().borrow(), id(2, 1));
-    let from: Vec<EventId> = bench.told_from(id(1, 1)).into_iter().map(|event| event.id).collect();
+    assert_eq!(*harness.machine.feed_end().borrow(), id(2, 1));
+    let from: Vec<EventId> = harness.told_from(id(1, 1)).into_iter().map(|event| event.id).collect();
     assert_eq!(from, [id(1, 1), id(2, 0)], "from the requested id on");
 }
 
 #[test]
 fn feed_end_changes_only_with_a_new_event() {
-    let mut bench = Bench::default();
-    let end = bench.machine.feed_end();
-    bench.one(START, policy("a"));
+    let mut harness = StateHarness::default();
+    let end = harness.machine.feed_end();
+    harness.one(START, policy("a"));
     assert!(end.has_changed().expect("open"));
-    let end = bench.machine.feed_end();
-    bench.one(START, policy("a"));
+    let end = harness.machine.feed_end();
+    harness.one(START, policy("a"));
     assert!(!end.has_changed().expect("open"));
 }
 
 #[test]
 fn long_text_is_truncated() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let long = "x".repeat(limits::FEED_TEXT_BYTES_MAX);
-    bench.apply(START, vec![policy(&long), policy(&format!("{long}y"))]);
-    let events = bench.told_from(EventId::default());
+    harness.apply(START, vec![policy(&long), policy(&format!("{long}y"))]);
+    let events = harness.told_from(EventId::default());
     assert_eq!((events[0].subject.as_str(), events[1].subject.as_str()), (long.as_str(), long.as_str()));
 }
 
 /// A feed of constructed rows, one in each entry from 1 on.
-fn filled(events: u64) -> Bench {
-    let mut bench = Bench::default();
+fn filled(events: u64) -> StateHarness {
+    let mut harness = StateHarness::default();
     let row =
         FeedRow { kind: "tool".to_owned(), result: "ok".to_owned(), ..FeedRow::default() }.encode_to_vec();
     for index in 1..=events {
-        bench.rows.0.insert((FEED.to_owned(), EventId { index, number: 0 }.key().to_vec()), row.clone());
+        harness.rows.0.insert((FEED.to_owned(), EventId { index, number: 0 }.key().to_vec()), row.clone());
     }
     let end = EventId { index: events, number: 1 };
     let rows = crate::state::testing::Rows::default();
     let mut tables = Tables::new(&rows);
     Span { end, events, ..Span::default() }.put(&mut tables, SPAN);
     let span = tables.row(META, SPAN).expect("reads").expect("there");
-    bench.rows.0.insert((META.to_owned(), SPAN.to_vec()), span);
-    bench.skip_to(events);
-    bench
+    harness.rows.0.insert((META.to_owned(), SPAN.to_vec()), span);
+    harness.skip_to(events);
+    harness
 }
 
 #[test]
 fn oldest_events_are_dropped_in_one_range() {
     let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
     let full = limits::FEED_EVENTS_MAX + at_once;
-    let mut bench = filled(full - 2);
-    bench.one(START, policy("a"));
-    assert_eq!((bench.span().begin, bench.span().events), (EventId::default(), full - 1));
-    bench.one(START, policy("b"));
+    let mut harness = filled(full - 2);
+    harness.one(START, policy("a"));
+    assert_eq!((harness.span().begin, harness.span().events), (EventId::default(), full - 1));
+    harness.one(START, policy("b"));
     let first = EventId { index: at_once + 1, number: 0 };
-    assert_eq!((bench.span().begin, bench.span().events), (first, limits::FEED_EVENTS_MAX));
-    let events = bench.told_from(EventId::default());
+    assert_eq!((harness.span().begin, harness.span().events), (first, limits::FEED_EVENTS_MAX));
+    let events = harness.told_from(EventId::default());
     assert_eq!((events.len() as u64, events[0].id), (limits::FEED_EVENTS_MAX, first));
-    bench.one(START, policy("c"));
-    assert_eq!(bench.span().begin, first, "not with each new event");
+    harness.one(START, policy("c"));
+    assert_eq!(harness.span().begin, first, "not with each new event");
 }
 
 #[test]
 fn entry_drops_repeatedly_but_none_of_its_own_events() {
     let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
-    let mut bench = filled(limits::FEED_EVENTS_MAX + at_once - 1);
+    let mut harness = filled(limits::FEED_EVENTS_MAX + at_once - 1);
     let many = 2 * at_once + 10;
-    bench.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());
-    assert_eq!(bench.span().events, limits::FEED_EVENTS_MAX + 9);
-    assert_eq!(bench.span().begin, EventId { index: 3 * at_once + 1, number: 0 });
-    let events = bench.told_from(EventId::default());
-    assert_eq!(events.len() as u64, bench.span().events);
+    harness.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());
+    assert_eq!(harness.span().events, limits::FEED_EVENTS_MAX + 9);
+    assert_eq!(harness.span().begin, EventId { index: 3 * at_once + 1, number: 0 });
+    let events = harness.told_from(EventId::default());
+    assert_eq!(events.len() as u64, harness.span().events);
     assert_eq!(events.iter().filter(|event| event.kind == "cluster").count() as u64, many);
 }
 
 #[test]
 fn corrupt_row_is_an_error() {
-    let mut bench = Bench::default();
-    bench.one(START, policy("a"));
-    let sound = bench.rows.0.clone();
+    let mut harness = StateHarness::default();
+    harness.one(START, policy("a"));
+    let sound = harness.rows.0.clone();
     // A key that is not an id, and a row that is not a message.
     for (key, row) in [(vec![0; 13], vec![]), (vec![0; 12], vec![0xff])] {
-        bench.rows.0.clone_from(&sound);
-        bench.rows.0.insert((FEED.to_owned(), key), row);
-        assert!(read(&bench.rows, EventId::default(), &mut |_| true).is_err());
+        harness.rows.0.clone_from(&sound);
+        harness.rows.0.insert((FEED.to_owned(), key), row);
+        assert!(read(&harness.rows, EventId::default(), &mut |_| true).is_err());
     }
     assert_eq!(
-        bench.one(START, policy("b")),
+        harness.one(START, policy("b")),
         Reply::Done { changed: true },
         "a corrupt row that is not read has no effect"
     );

@@ -13,7 +13,7 @@ use crate::state::command::{
 };
 use crate::state::resources::revocations::fact_row;
 use crate::state::tables::META;
-use crate::state::testing::{Bench, ISS, Rows, about, batch, create_stream, delete_stream, signal};
+use crate::state::testing::{ISS, Rows, StateHarness, about, batch, create_stream, delete_stream, signal};
 use crate::token::lineage::Fact;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -22,12 +22,12 @@ const AGENT: &str = "wimse://a.example/agent/mcp/1";
 const DONE: Reply = Reply::Done { changed: true };
 const AGAIN: Reply = Reply::Done { changed: false };
 
-impl Bench {
+impl StateHarness {
     /// A harness with one stream.
     pub fn with_stream() -> Self {
-        let mut bench = Self::default();
-        assert!(matches!(bench.one(START, create_stream("s", "alice")), Reply::Stream(_)));
-        bench
+        let mut harness = Self::default();
+        assert!(matches!(harness.one(START, create_stream("s", "alice")), Reply::Stream(_)));
+        harness
     }
 
     /// Outbox events from `from` on.
@@ -77,23 +77,23 @@ fn weight() -> u64 {
 
 #[test]
 fn event_is_appended_in_the_entry_of_its_applied_cause() {
-    let mut bench = Bench::with_stream();
-    assert_eq!(bench.one(START, signal("1", &["a", "b"])), DONE);
-    assert_eq!(bench.waiting(), ["a", "b"]);
-    assert_eq!(bench.one(START, signal("1", &["c"])), AGAIN);
-    assert_eq!(bench.apply(START, vec![signal("2", &["d"]), signal("2", &["e"])]), [DONE, AGAIN]);
+    let mut harness = StateHarness::with_stream();
+    assert_eq!(harness.one(START, signal("1", &["a", "b"])), DONE);
+    assert_eq!(harness.waiting(), ["a", "b"]);
+    assert_eq!(harness.one(START, signal("1", &["c"])), AGAIN);
+    assert_eq!(harness.apply(START, vec![signal("2", &["d"]), signal("2", &["e"])]), [DONE, AGAIN]);
     let Command::AcceptSignal(beyond) = signal("3", &["f"]) else { panic!("a signal") };
     let beyond = Command::AcceptSignal(AcceptSignal { quota: 1, ..beyond });
-    assert_eq!(bench.one(START, beyond), Reply::Refused(Refusal::RevocationQuota));
-    assert_eq!(bench.waiting(), ["a", "b", "d"]);
-    let waiting = bench.waiting_from(EventId::default());
+    assert_eq!(harness.one(START, beyond), Reply::Refused(Refusal::RevocationQuota));
+    assert_eq!(harness.waiting(), ["a", "b", "d"]);
+    let waiting = harness.waiting_from(EventId::default());
     assert!(waiting.iter().all(|waiting| (waiting.at, waiting.passed) == (START, START)));
     assert!(waiting.iter().all(|waiting| waiting.stream_id.is_none()));
 }
 
 #[test]
 fn event_of_a_revocation_is_appended_once() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let revoke = |kind: &str, must_be_agent: bool| {
         let fact = match kind {
             "agent" => Fact::workload(&AGENT.parse().expect("an id")),
@@ -102,13 +102,13 @@ fn event_of_a_revocation_is_appended_once() {
         let (fact, event) = (Some(fact_row(&fact)), Some(about(kind)));
         Command::Revoke(Revoke { fact, event, must_be_agent, ..Revoke::default() })
     };
-    assert_eq!(bench.one(START, revoke("agent", true)), Reply::Refused(Refusal::UnknownAgent));
-    assert!(bench.waiting().is_empty());
-    assert!(matches!(bench.one(START, revoke("alice", false)), Reply::Revoked(_)));
-    assert_eq!(bench.waiting(), ["alice"]);
+    assert_eq!(harness.one(START, revoke("agent", true)), Reply::Refused(Refusal::UnknownAgent));
+    assert!(harness.waiting().is_empty());
+    assert!(matches!(harness.one(START, revoke("alice", false)), Reply::Revoked(_)));
+    assert_eq!(harness.waiting(), ["alice"]);
 
     let agent = Agent { agent_id: AGENT.to_owned(), ..Agent::default() };
-    bench.one(START, Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "carol".to_owned() }));
+    harness.one(START, Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "carol".to_owned() }));
     let delete = |caller: &str| {
         Command::RevokeAgent(RevokeAgent {
             agent_id: AGENT.to_owned(),
@@ -118,48 +118,49 @@ fn event_of_a_revocation_is_appended_once() {
             event: Some(about(AGENT)),
         })
     };
-    assert_eq!(bench.one(START, delete("mallory")), Reply::Refused(Refusal::NotTheOwner));
-    assert_eq!(bench.one(START, delete("carol")), DONE);
-    assert_eq!(bench.one(START, delete("carol")), AGAIN);
-    assert_eq!(bench.waiting(), ["alice", AGENT]);
+    assert_eq!(harness.one(START, delete("mallory")), Reply::Refused(Refusal::NotTheOwner));
+    assert_eq!(harness.one(START, delete("carol")), DONE);
+    assert_eq!(harness.one(START, delete("carol")), AGAIN);
+    assert_eq!(harness.waiting(), ["alice", AGENT]);
 }
 
 #[test]
 fn event_without_streams_is_in_the_feed_only() {
-    let mut bench = Bench::default();
-    bench.one(START, signal("1", &["a"]));
-    assert!(bench.waiting().is_empty());
-    let in_feed = |bench: &Bench| bench.feed_kinds().iter().filter(|kind| *kind == "caep").count();
-    assert_eq!(in_feed(&bench), 1);
+    let mut harness = StateHarness::default();
+    harness.one(START, signal("1", &["a"]));
+    assert!(harness.waiting().is_empty());
+    let in_feed = |harness: &StateHarness| harness.feed_kinds().iter().filter(|kind| *kind == "caep").count();
+    assert_eq!(in_feed(&harness), 1);
     // Nor is it appended for a stream that a later command of the same entry creates.
-    bench.apply(START, vec![signal("2", &["b"]), create_stream("s", "alice"), signal("3", &["c"])]);
-    assert_eq!((bench.waiting(), in_feed(&bench)), (vec!["c".to_owned()], 3));
-    bench.apply(START, vec![delete_stream("s"), signal("4", &["d"])]);
-    assert_eq!((bench.waiting(), in_feed(&bench)), (vec!["c".to_owned()], 4));
+    harness.apply(START, vec![signal("2", &["b"]), create_stream("s", "alice"), signal("3", &["c"])]);
+    assert_eq!((harness.waiting(), in_feed(&harness)), (vec!["c".to_owned()], 3));
+    harness.apply(START, vec![delete_stream("s"), signal("4", &["d"])]);
+    assert_eq!((harness.waiting(), in_feed(&harness)), (vec!["c".to_owned()], 4));
 }
 
 #[test]
 fn outbox_ids_increase_and_equal_those_of_the_feed() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     // The feed event of the signal itself has the first id.
-    bench.apply(START, vec![signal("1", &["a", "b"]), signal("2", &["c"])]);
-    bench.apply(START, vec![signal("3", &["d"])]);
-    let ids: Vec<EventId> = bench.waiting_from(EventId::default()).iter().map(|waiting| waiting.id).collect();
+    harness.apply(START, vec![signal("1", &["a", "b"]), signal("2", &["c"])]);
+    harness.apply(START, vec![signal("3", &["d"])]);
+    let ids: Vec<EventId> =
+        harness.waiting_from(EventId::default()).iter().map(|waiting| waiting.id).collect();
     assert_eq!(ids, [id(2, 1), id(2, 2), id(2, 4), id(3, 1)]);
-    assert_eq!(*bench.machine.outbox_end().borrow(), id(3, 2));
-    let caep: Vec<EventId> = bench.feed_ids_of("caep");
+    assert_eq!(*harness.machine.outbox_end().borrow(), id(3, 2));
+    let caep: Vec<EventId> = harness.feed_ids_of("caep");
     assert_eq!(caep, ids);
-    let from: Vec<EventId> = bench.waiting_from(id(2, 2)).iter().map(|waiting| waiting.id).collect();
+    let from: Vec<EventId> = harness.waiting_from(id(2, 2)).iter().map(|waiting| waiting.id).collect();
     assert_eq!(from, ids[1..]);
 }
 
 #[test]
 fn same_log_yields_the_same_rows_and_index() {
-    let log = |bench: &mut Bench| {
-        bench.apply(START, vec![create_stream("s", "alice"), signal("1", &["a", "b"])]);
-        bench.apply(START.plus(SECOND), vec![signal("2", &["c"]), create_stream("t", "bob")]);
+    let log = |harness: &mut StateHarness| {
+        harness.apply(START, vec![create_stream("s", "alice"), signal("1", &["a", "b"])]);
+        harness.apply(START.plus(SECOND), vec![signal("2", &["c"]), create_stream("t", "bob")]);
     };
-    let (mut one, mut other) = (Bench::default(), Bench::default());
+    let (mut one, mut other) = (StateHarness::default(), StateHarness::default());
     log(&mut one);
     log(&mut other);
     assert_eq!(one.rows.0, other.rows.0);
@@ -174,111 +175,115 @@ fn same_log_yields_the_same_rows_and_index() {
 
 #[test]
 fn outbox_end_changes_only_with_a_new_event() {
-    let mut bench = Bench::with_stream();
-    let end = bench.machine.outbox_end();
-    bench.one(START, Command::PutPolicy(PutPolicy { digest: "p".to_owned(), ..PutPolicy::default() }));
+    let mut harness = StateHarness::with_stream();
+    let end = harness.machine.outbox_end();
+    harness.one(START, Command::PutPolicy(PutPolicy { digest: "p".to_owned(), ..PutPolicy::default() }));
     assert!(!end.has_changed().expect("open"));
-    bench.one(START, signal("1", &["a"]));
+    harness.one(START, signal("1", &["a"]));
     assert!(end.has_changed().expect("open"));
 }
 
 #[test]
 fn events_are_dropped_after_their_retention() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
     let kept = START.plus(limits::EVENTS_KEPT);
-    bench.one(kept, signal("2", &["b"]));
-    assert_eq!(bench.waiting(), ["a", "b"]);
+    harness.one(kept, signal("2", &["b"]));
+    assert_eq!(harness.waiting(), ["a", "b"]);
     let over = kept.plus(Duration::from_millis(1));
-    bench.one(over, signal("3", &["c"]));
-    assert_eq!(bench.waiting(), ["b", "c"]);
-    assert_eq!((bench.outbox().begin, bench.outbox().events), (id(2, 2), 2));
-    assert_eq!(bench.outbox().bytes, 2 * weight());
+    harness.one(over, signal("3", &["c"]));
+    assert_eq!(harness.waiting(), ["b", "c"]);
+    assert_eq!((harness.outbox().begin, harness.outbox().events), (id(2, 2), 2));
+    assert_eq!(harness.outbox().bytes, 2 * weight());
 }
 
 #[test]
 fn wall_clock_does_not_change_the_retention_of_events() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
     // Log time leaps by a week, elapsed time does not advance.
     let ahead = START.plus(Duration::from_secs(7 * 24 * 3600));
     let stamp = Stamp { time: ahead, latest: ahead, passed: START };
-    bench.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
-    assert_eq!(bench.waiting(), ["a", "b"]);
+    harness.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
+    assert_eq!(harness.waiting(), ["a", "b"]);
     // Elapsed time advances, log time does not.
     let passed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
     let stamp = Stamp { time: START, latest: START, passed };
-    bench.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
-    assert_eq!(bench.waiting(), ["c"]);
+    harness.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
+    assert_eq!(harness.waiting(), ["c"]);
 }
 
 #[test]
 fn dropped_events_are_bounded_per_event() {
     let at_once = limits::OUTBOX_DROPPED_AT_ONCE;
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let many: Vec<String> = (0..3 * at_once).map(|number| format!("{number:02}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    bench.one(START, signal("1", &many));
+    harness.one(START, signal("1", &many));
     let over = START.plus(limits::EVENTS_KEPT).plus(SECOND);
-    bench.one(over, signal("2", &["x"]));
-    assert_eq!(bench.waiting().len(), 2 * at_once + 1);
-    bench.one(over, signal("3", &["y", "z"]));
-    assert_eq!(bench.waiting(), ["x", "y", "z"], "also twice in one entry");
-    assert_eq!(bench.outbox().events, 3);
+    harness.one(over, signal("2", &["x"]));
+    assert_eq!(harness.waiting().len(), 2 * at_once + 1);
+    harness.one(over, signal("3", &["y", "z"]));
+    assert_eq!(harness.waiting(), ["x", "y", "z"], "also twice in one entry");
+    assert_eq!(harness.outbox().events, 3);
 }
 
 #[test]
 fn old_events_are_dropped_without_streams_too() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
-    bench.one(START, delete_stream("s"));
-    bench.one(START.plus(limits::EVENTS_KEPT).plus(SECOND), signal("2", &["b"]));
-    assert!(bench.waiting().is_empty());
-    assert_eq!((bench.outbox().events, bench.outbox().bytes), (0, 0));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
+    harness.one(START, delete_stream("s"));
+    harness.one(START.plus(limits::EVENTS_KEPT).plus(SECOND), signal("2", &["b"]));
+    assert!(harness.waiting().is_empty());
+    assert_eq!((harness.outbox().events, harness.outbox().bytes), (0, 0));
 }
 
 #[test]
 fn oldest_events_over_the_size_limit_are_dropped() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     for (jti, subject) in [("1", "a"), ("2", "b"), ("3", "c")] {
-        bench.one(START, signal(jti, &[subject]));
+        harness.one(START, signal(jti, &[subject]));
     }
-    assert_eq!(bench.outbox().bytes, 3 * weight());
-    bench.set_bytes(limits::OUTBOX_BYTES_MAX - weight());
-    bench.one(START, signal("4", &["d"]));
-    assert_eq!((bench.waiting().len(), bench.outbox().bytes), (4, limits::OUTBOX_BYTES_MAX), "at the limit");
-    bench.one(START, signal("5", &["e"]));
-    assert_eq!(bench.waiting(), ["b", "c", "d", "e"], "as few as possible");
-    assert_eq!(bench.outbox().bytes, limits::OUTBOX_BYTES_MAX);
+    assert_eq!(harness.outbox().bytes, 3 * weight());
+    harness.set_bytes(limits::OUTBOX_BYTES_MAX - weight());
+    harness.one(START, signal("4", &["d"]));
+    assert_eq!(
+        (harness.waiting().len(), harness.outbox().bytes),
+        (4, limits::OUTBOX_BYTES_MAX),
+        "at the limit"
+    );
+    harness.one(START, signal("5", &["e"]));
+    assert_eq!(harness.waiting(), ["b", "c", "d", "e"], "as few as possible");
+    assert_eq!(harness.outbox().bytes, limits::OUTBOX_BYTES_MAX);
 }
 
 #[test]
 fn large_event_drops_as_many_bytes_as_it_adds() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let many: Vec<String> = (0..200).map(|number| format!("{number:03}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    bench.one(START, signal("1", &many));
-    bench.set_bytes(limits::OUTBOX_BYTES_MAX);
+    harness.one(START, signal("1", &many));
+    harness.set_bytes(limits::OUTBOX_BYTES_MAX);
     let large = "x".repeat(limits::EVENT_SAID_BYTES_MAX);
-    bench.one(START, signal("2", &[&large]));
-    assert!(bench.outbox().bytes <= limits::OUTBOX_BYTES_MAX, "{}", bench.outbox().bytes);
-    assert!(bench.waiting().len() > 100, "no more is dropped than necessary: {}", bench.waiting().len());
-    assert_eq!(bench.waiting().last(), Some(&large));
+    harness.one(START, signal("2", &[&large]));
+    assert!(harness.outbox().bytes <= limits::OUTBOX_BYTES_MAX, "{}", harness.outbox().bytes);
+    assert!(harness.waiting().len() > 100, "no more is dropped than necessary: {}", harness.waiting().len());
+    assert_eq!(harness.waiting().last(), Some(&large));
 }
 
 #[test]
 fn entry_drops_none_of_its_own_events() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
-    bench.set_bytes(2 * limits::OUTBOX_BYTES_MAX);
-    bench.one(START, signal("2", &["b", "c", "d"]));
-    assert_eq!(bench.waiting(), ["b", "c", "d"]);
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
+    harness.set_bytes(2 * limits::OUTBOX_BYTES_MAX);
+    harness.one(START, signal("2", &["b", "c", "d"]));
+    assert_eq!(harness.waiting(), ["b", "c", "d"]);
 }
 
 #[test]
 fn flood_of_tools_displaces_no_event() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
     let tool = |number: u64| {
         let tool =
             Tool { tool_id: format!("t{number}"), protocols: vec!["mcp".to_owned()], ..Tool::default() };
@@ -286,17 +291,17 @@ fn flood_of_tools_displaces_no_event() {
     };
     let flood = limits::FEED_EVENTS_MAX + 2 * limits::FEED_DROPPED_AT_ONCE as u64;
     for from in (0..flood).step_by(512) {
-        bench.apply(START, (from..from + 512).map(tool).collect());
+        harness.apply(START, (from..from + 512).map(tool).collect());
     }
-    assert!(!bench.feed_kinds().iter().any(|kind| kind == "caep"), "the feed has tools only");
-    assert_eq!(bench.waiting(), ["a"]);
+    assert!(!harness.feed_kinds().iter().any(|kind| kind == "caep"), "the feed has tools only");
+    assert_eq!(harness.waiting(), ["a"]);
 }
 
 #[test]
 fn corrupt_event_is_an_error() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a"]));
-    let sound = bench.rows.0.clone();
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a"]));
+    let sound = harness.rows.0.clone();
     let row =
         |event: Option<command::SecurityEvent>| OutboxRow { event, ..OutboxRow::default() }.encode_to_vec();
     let no_object = command::SecurityEvent { claims: "[]".to_owned(), ..about("a") };
@@ -306,20 +311,20 @@ fn corrupt_event_is_an_error() {
         (id(2, 0).key().to_vec(), row(Some(no_object))),
         (vec![0; 13], row(Some(about("a")))),
     ] {
-        bench.rows.0.clone_from(&sound);
-        bench.rows.0.insert((OUTBOX.to_owned(), key), row);
-        assert!(read(&bench.rows, EventId::default(), &mut |_| true).is_err());
+        harness.rows.0.clone_from(&sound);
+        harness.rows.0.insert((OUTBOX.to_owned(), key), row);
+        assert!(read(&harness.rows, EventId::default(), &mut |_| true).is_err());
     }
-    bench.rows.0.clone_from(&sound);
-    bench.rows.0.insert((META.to_owned(), SPAN.to_vec()), vec![0; 39]);
-    assert!(read(&bench.rows, EventId::default(), &mut |_| true).is_err());
+    harness.rows.0.clone_from(&sound);
+    harness.rows.0.insert((META.to_owned(), SPAN.to_vec()), vec![0; 39]);
+    assert!(read(&harness.rows, EventId::default(), &mut |_| true).is_err());
     let restarted = Replicated::default();
-    assert!(restarted.rebuild(&bench.rows).is_err());
+    assert!(restarted.rebuild(&harness.rows).is_err());
 }
 
 #[test]
 fn event_without_an_object_is_corrupt() {
-    let bench = Bench::with_stream();
+    let harness = StateHarness::with_stream();
     for broken in [
         command::SecurityEvent { sub_id: "\"a\"".to_owned(), ..about("a") },
         command::SecurityEvent { claims: String::new(), ..about("a") },
@@ -327,9 +332,9 @@ fn event_without_an_object_is_corrupt() {
         let Command::AcceptSignal(signal) = signal("1", &[]) else { panic!("a signal") };
         let signal = AcceptSignal { events: vec![broken], ..signal };
         let batch = batch(Stamp::default(), vec![encode(Command::AcceptSignal(signal))]);
-        assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err());
+        assert!(harness.machine.apply(&harness.rows, &batch, 2).is_err());
     }
     // The same command with a valid event is applied.
     let batch = batch(Stamp::default(), vec![encode(signal("1", &["a"]))]);
-    assert!(bench.machine.apply(&bench.rows, &batch, 2).is_ok());
+    assert!(harness.machine.apply(&harness.rows, &batch, 2).is_ok());
 }

@@ -273,7 +273,7 @@ impl State {
         after: Option<EventId>,
         limit: usize,
     ) -> Result<(Vec<DeadLetter>, Option<EventId>), Corrupt> {
-        dead_letters(self.core().view(), stream_id, after, limit)
+        dead_letters(self.cluster().view(), stream_id, after, limit)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::cluster::{Machine as _, Stamp};
 use crate::state::command::{self, AdvanceStream, SetStreamStatus, encode, encode_once};
 use crate::state::resources::events::{EventId, STREAM_UPDATED};
 use crate::state::tables::{DEAD_LETTER, OWNED, STREAM_CURSOR};
-use crate::state::testing::{Bench, batch, create_stream, delete_stream, signal};
+use crate::state::testing::{StateHarness, batch, create_stream, delete_stream, signal};
 use crate::state::{Replicated, Told};
 
 mod changes;
@@ -69,7 +69,7 @@ fn stands(reply: Reply) -> Stream {
     }
 }
 
-impl Bench {
+impl StateHarness {
     fn stream(&self) -> Arc<Stream> {
         Arc::clone(&self.machine.index().streams["s"])
     }
@@ -98,9 +98,9 @@ impl Bench {
 
 #[test]
 fn new_stream_is_enabled_and_begins_at_its_entry() {
-    let mut bench = Bench::default();
-    bench.apply(START, vec![create_stream("t", "bob"), create_stream("s", "alice")]);
-    let stream = bench.stream();
+    let mut harness = StateHarness::default();
+    harness.apply(START, vec![create_stream("t", "bob"), create_stream("s", "alice")]);
+    let stream = harness.stream();
     assert_eq!(
         (stream.status, stream.reason.clone(), stream.owes_update),
         (StreamStatus::Enabled, None, false)
@@ -108,57 +108,57 @@ fn new_stream_is_enabled_and_begins_at_its_entry() {
     assert_eq!((stream.created_at, stream.updated_at, stream.revision), (START, START, 1));
     assert_eq!((stream.config.owner.as_str(), stream.config.endpoint_url.clone()), ("alice", None));
     let next = EventId { index: 1, number: 1 };
-    assert_eq!(*bench.cursor(), StreamCursor { next, version: 1, ..StreamCursor::default() });
-    refused(&bench.one(START, create_stream("s", "mallory")), Refusal::StreamChanged);
-    bench.restarts_the_same();
+    assert_eq!(*harness.cursor(), StreamCursor { next, version: 1, ..StreamCursor::default() });
+    refused(&harness.one(START, create_stream("s", "mallory")), Refusal::StreamChanged);
+    harness.restarts_the_same();
 }
 
 #[test]
 fn retry_returns_the_stream_of_the_first_request() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let once = |stream_id: &str| {
         let digest = bytes::Bytes::from_static(&[7; 16]);
         let idempotency =
             command::Idempotency { key: digest.clone(), request: digest.clone(), owner: digest };
         encode_once(create_stream(stream_id, "alice"), Some(idempotency))
     };
-    let first = bench.told(START, vec![once("s")]).remove(0);
-    let rows = bench.rows.without_events();
-    let again = bench.told(START, vec![once("another")]).remove(0);
+    let first = harness.told(START, vec![once("s")]).remove(0);
+    let rows = harness.rows.without_events();
+    let again = harness.told(START, vec![once("another")]).remove(0);
     assert_eq!(again, Told::repeated(first.outcome));
-    assert_eq!(bench.rows.without_events(), rows, "no other is created");
-    let kept = bench.rows.0.iter().find(|((table, _), _)| table == crate::state::tables::IDEMPOTENCY);
+    assert_eq!(harness.rows.without_events(), rows, "no other is created");
+    let kept = harness.rows.0.iter().find(|((table, _), _)| table == crate::state::tables::IDEMPOTENCY);
     let stores_request = |row: &Vec<u8>| row.windows(9).any(|part| part == b"receiver.");
     assert!(kept.is_some_and(|(_, row)| !stores_request(row)), "the configuration is not stored twice");
 }
 
 #[test]
 fn streams_over_the_limits_are_refused() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let name = |number: u64| format!("s{number}");
     for number in 0..limits::STREAMS_PER_CALLER_MAX {
-        stands(bench.one(START, create_stream(&name(number), "alice")));
+        stands(harness.one(START, create_stream(&name(number), "alice")));
     }
-    refused(&bench.one(START, create_stream("more", "alice")), Refusal::TooManyStreams);
-    bench.one(START, delete_stream("s0"));
-    stands(bench.one(START, create_stream("more", "alice")));
-    refused(&bench.one(START, create_stream("again", "alice")), Refusal::TooManyStreams);
+    refused(&harness.one(START, create_stream("more", "alice")), Refusal::TooManyStreams);
+    harness.one(START, delete_stream("s0"));
+    stands(harness.one(START, create_stream("more", "alice")));
+    refused(&harness.one(START, create_stream("again", "alice")), Refusal::TooManyStreams);
     let mut others = 0;
-    while bench.machine.index().streams.len() < usize::try_from(limits::STREAMS_MAX).expect("fits") {
+    while harness.machine.index().streams.len() < usize::try_from(limits::STREAMS_MAX).expect("fits") {
         let owner = format!("caller {}", others / limits::STREAMS_PER_CALLER_MAX);
-        stands(bench.one(START, create_stream(&format!("o{others}"), &owner)));
+        stands(harness.one(START, create_stream(&format!("o{others}"), &owner)));
         others += 1;
     }
-    refused(&bench.one(START, create_stream("last", "another")), Refusal::TooManyStreams);
-    assert_eq!(bench.one(START, delete_stream("more")), DONE);
-    stands(bench.one(START, create_stream("last", "another")));
+    refused(&harness.one(START, create_stream("last", "another")), Refusal::TooManyStreams);
+    assert_eq!(harness.one(START, delete_stream("more")), DONE);
+    stands(harness.one(START, create_stream("last", "another")));
 }
 
 #[test]
 fn deletion_removes_the_rows_of_that_stream_only() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     // One id is a prefix of the other.
-    bench.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
+    harness.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
     for stream_id in ["s", "s0"] {
         let id = Some(EventId { index: 1, number: 0 }.into());
         let letter = command::DeadLetter { id, ..command::DeadLetter::default() };
@@ -169,23 +169,23 @@ fn deletion_removes_the_rows_of_that_stream_only() {
             dead_letters: vec![letter],
             filter: None,
         };
-        assert_eq!(bench.one(START, Command::AdvanceStream(command)), DONE);
+        assert_eq!(harness.one(START, Command::AdvanceStream(command)), DONE);
     }
-    assert_eq!(bench.one(START, delete_stream("s")), DONE);
+    assert_eq!(harness.one(START, delete_stream("s")), DONE);
     for table in [STREAM, STREAM_CURSOR, DEAD_LETTER, OWNED] {
-        assert_eq!(bench.rows.0.keys().filter(|(of, _)| of == table).count(), 1, "{table}");
+        assert_eq!(harness.rows.0.keys().filter(|(of, _)| of == table).count(), 1, "{table}");
     }
-    let index = bench.machine.index().clone();
+    let index = harness.machine.index().clone();
     assert_eq!((index.streams.len(), index.stream_cursors.len()), (1, 1));
-    bench.restarts_the_same();
+    harness.restarts_the_same();
 }
 
 #[test]
 fn commands_for_an_unknown_stream_are_refused() {
-    let mut bench = Bench::default();
-    bench.one(START, create_stream("t", "alice"));
+    let mut harness = StateHarness::default();
+    harness.one(START, create_stream("t", "alice"));
     let advance = AdvanceStream { stream_id: "s".to_owned(), ..AdvanceStream::default() };
-    let rows = bench.rows.0.clone();
+    let rows = harness.rows.0.clone();
     for command in [
         update(1, |_| {}),
         receiver_sets(StreamStatus::Disabled, ""),
@@ -196,38 +196,38 @@ fn commands_for_an_unknown_stream_are_refused() {
         delete_stream("s"),
         Command::AdvanceStream(advance),
     ] {
-        refused(&bench.one(START, command), Refusal::UnknownStream);
+        refused(&harness.one(START, command), Refusal::UnknownStream);
     }
-    assert_eq!(bench.rows.0, rows);
+    assert_eq!(harness.rows.0, rows);
 }
 
 #[test]
 fn update_requires_the_revision_and_keeps_the_owner() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let url = "https://receiver.example/push";
     let later = START.plus(SECOND);
-    let stream = stands(bench.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
+    let stream = stands(harness.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
     assert_eq!((stream.config.endpoint_url.as_deref(), stream.config.owner.as_str()), (Some(url), "alice"));
     assert_eq!((stream.revision, stream.created_at, stream.updated_at), (2, START, later));
-    assert_eq!(*bench.stream(), stream);
-    refused(&bench.one(later, update(1, |_| {})), Refusal::StreamChanged);
-    refused(&bench.one(later, update(3, |_| {})), Refusal::StreamChanged);
-    let rows = bench.rows.without_events();
-    let again = stands(bench.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
+    assert_eq!(*harness.stream(), stream);
+    refused(&harness.one(later, update(1, |_| {})), Refusal::StreamChanged);
+    refused(&harness.one(later, update(3, |_| {})), Refusal::StreamChanged);
+    let rows = harness.rows.without_events();
+    let again = stands(harness.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
     assert_eq!(
-        (again, bench.rows.without_events()),
+        (again, harness.rows.without_events()),
         (stream, rows),
         "an equal configuration changes nothing"
     );
-    bench.restarts_the_same();
+    harness.restarts_the_same();
 }
 
 #[test]
 fn status_changes_keep_the_revision() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, we_pause("too slow"));
-    bench.one(START, subject(&email("a@b.example"), true));
-    let stream = stands(bench.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, we_pause("too slow"));
+    harness.one(START, subject(&email("a@b.example"), true));
+    let stream = stands(harness.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
     assert_eq!((stream.status, stream.reason.as_deref()), (StreamStatus::Paused, Some("too slow")));
     assert_eq!((stream.owes_update, stream.removed_subjects.len()), (true, 1));
 }
@@ -235,199 +235,199 @@ fn status_changes_keep_the_revision() {
 #[test]
 fn receiver_sets_any_status_without_an_event() {
     use StreamStatus::{Disabled, Enabled, Paused};
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     for status in [Paused, Disabled, Paused, Enabled, Disabled, Enabled, Paused, Enabled] {
-        let stream = stands(bench.one(START.plus(SECOND), receiver_sets(status, "because")));
+        let stream = stands(harness.one(START.plus(SECOND), receiver_sets(status, "because")));
         assert_eq!((stream.status, stream.reason.as_deref()), (status, Some("because")));
-        assert_eq!(*bench.stream(), stream);
+        assert_eq!(*harness.stream(), stream);
     }
-    assert!(bench.waiting_for_it().is_empty());
-    assert_eq!(bench.stream().updated_at, START.plus(SECOND));
-    let events = bench.feed_ids_of("stream").len();
-    stands(bench.one(START, receiver_sets(Enabled, "because")));
-    assert_eq!(bench.feed_ids_of("stream").len(), events, "no event without a change");
+    assert!(harness.waiting_for_it().is_empty());
+    assert_eq!(harness.stream().updated_at, START.plus(SECOND));
+    let events = harness.feed_ids_of("stream").len();
+    stands(harness.one(START, receiver_sets(Enabled, "because")));
+    assert_eq!(harness.feed_ids_of("stream").len(), events, "no event without a change");
 }
 
 #[test]
 fn paused_stream_retains_and_disabled_stream_skips_events() {
     use StreamStatus::{Disabled, Enabled, Paused};
-    let mut bench = Bench::with_stream();
-    let held = bench.cursor().next;
-    bench.one(START, receiver_sets(Paused, ""));
-    bench.one(START, signal("1", &["a"]));
-    bench.one(START, receiver_sets(Enabled, ""));
-    assert_eq!(bench.cursor().next, held);
+    let mut harness = StateHarness::with_stream();
+    let held = harness.cursor().next;
+    harness.one(START, receiver_sets(Paused, ""));
+    harness.one(START, signal("1", &["a"]));
+    harness.one(START, receiver_sets(Enabled, ""));
+    assert_eq!(harness.cursor().next, held);
     for (jti, status) in [("2", Enabled), ("3", Paused)] {
-        bench.one(START, receiver_sets(Disabled, ""));
-        bench.one(START, signal(jti, &["missed"]));
-        let version = bench.cursor().version;
+        harness.one(START, receiver_sets(Disabled, ""));
+        harness.one(START, signal(jti, &["missed"]));
+        let version = harness.cursor().version;
         // Events before it in the entry are skipped too, events after it are delivered.
         let (before, behind) = (format!("{jti} before"), format!("{jti} behind"));
         let entry = vec![signal(&before, &["missed"]), receiver_sets(status, ""), signal(&behind, &["got"])];
-        bench.apply(START, entry);
-        let got = bench.waiting_from(bench.cursor().next);
+        harness.apply(START, entry);
+        let got = harness.waiting_from(harness.cursor().next);
         assert_eq!(got.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["got"]);
-        assert_eq!(bench.cursor().version, version + 1, "a concurrent delivery starts over");
+        assert_eq!(harness.cursor().version, version + 1, "a concurrent delivery starts over");
     }
-    bench.restarts_the_same();
+    harness.restarts_the_same();
 }
 
 #[test]
 fn disabling_clears_the_done_events() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, signal("1", &["a", "b"]));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, signal("1", &["a", "b"]));
     let done = vec![EventId { index: 2, number: 2 }.into()];
     let cursor = Some(command::StreamCursorRow { done, delivered: 1, ..command::StreamCursorRow::default() });
     let advance = AdvanceStream { stream_id: "s".to_owned(), version: 1, cursor, ..AdvanceStream::default() };
-    assert_eq!(bench.one(START, Command::AdvanceStream(advance)), DONE);
-    assert_eq!(bench.cursor().done.len(), 1);
-    bench.apply(
+    assert_eq!(harness.one(START, Command::AdvanceStream(advance)), DONE);
+    assert_eq!(harness.cursor().done.len(), 1);
+    harness.apply(
         START,
         vec![receiver_sets(StreamStatus::Disabled, ""), receiver_sets(StreamStatus::Enabled, "")],
     );
-    assert_eq!((bench.cursor().done.len(), bench.cursor().delivered), (0, 1));
+    assert_eq!((harness.cursor().done.len(), harness.cursor().delivered), (0, 1));
 }
 
 #[test]
 fn transmitter_pauses_only_an_enabled_stream() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
-        bench.one(START, receiver_sets(status, "mine"));
-        let rows = bench.rows.0.clone();
-        refused(&bench.one(START, we_pause("too slow")), Refusal::StreamNotEnabled);
-        assert_eq!(bench.rows.without_events(), crate::state::testing::Rows(rows).without_events());
+        harness.one(START, receiver_sets(status, "mine"));
+        let rows = harness.rows.0.clone();
+        refused(&harness.one(START, we_pause("too slow")), Refusal::StreamNotEnabled);
+        assert_eq!(harness.rows.without_events(), crate::state::testing::Rows(rows).without_events());
     }
-    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    assert_eq!(stands(bench.one(START, we_pause("too slow"))).reason.as_deref(), Some("too slow"));
-    refused(&bench.one(START, we_pause("still too slow")), Refusal::StreamNotEnabled);
+    harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    assert_eq!(stands(harness.one(START, we_pause("too slow"))).reason.as_deref(), Some("too slow"));
+    refused(&harness.one(START, we_pause("still too slow")), Refusal::StreamNotEnabled);
 }
 
 #[test]
 fn pause_by_transmitter_sends_one_update_when_enabled() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, we_pause("too slow"));
-    assert!(bench.stream().owes_update && bench.waiting_for_it().is_empty());
-    let stream = stands(bench.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, we_pause("too slow"));
+    assert!(harness.stream().owes_update && harness.waiting_for_it().is_empty());
+    let stream = stands(harness.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
     assert_eq!((stream.owes_update, stream.reason.as_deref()), (false, Some("fixed")));
     let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(bench.waiting_for_it(), std::slice::from_ref(&event));
+    assert_eq!(harness.waiting_for_it(), std::slice::from_ref(&event));
     assert!(
-        bench.waiting_from(bench.cursor().next).iter().any(|event| event.stream_id.is_some()),
+        harness.waiting_from(harness.cursor().next).iter().any(|event| event.stream_id.is_some()),
         "it is after the cursor"
     );
     for status in [StreamStatus::Paused, StreamStatus::Enabled] {
-        bench.one(START, receiver_sets(status, ""));
+        harness.one(START, receiver_sets(status, ""));
     }
-    assert_eq!(bench.waiting_for_it(), [event], "sent once");
-    bench.restarts_the_same();
+    assert_eq!(harness.waiting_for_it(), [event], "sent once");
+    harness.restarts_the_same();
 }
 
 #[test]
 fn update_is_owed_until_the_stream_is_enabled() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, we_pause("too slow"));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, we_pause("too slow"));
     for status in [StreamStatus::Disabled, StreamStatus::Paused, StreamStatus::Disabled] {
-        let stream = stands(bench.one(START, receiver_sets(status, "mine")));
+        let stream = stands(harness.one(START, receiver_sets(status, "mine")));
         assert!(stream.owes_update && stream.reason.as_deref() == Some("mine"));
     }
-    assert!(bench.waiting_for_it().is_empty());
-    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    assert!(harness.waiting_for_it().is_empty());
+    harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
     let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(bench.waiting_for_it(), [event]);
+    assert_eq!(harness.waiting_for_it(), [event]);
     // It skipped earlier events, so this is the first one.
-    let first = bench.waiting_from(bench.cursor().next).remove(0);
+    let first = harness.waiting_from(harness.cursor().next).remove(0);
     assert_eq!(first.event.event_type, STREAM_UPDATED);
 }
 
 #[test]
 fn verification_event_is_for_its_stream_with_its_state() {
-    let mut bench = Bench::with_stream();
-    bench.one(START, create_stream("t", "bob"));
-    stands(bench.one(START, verify("VGhpcw==")));
-    stands(bench.one(START.plus(limits::VERIFICATION_INTERVAL_MIN), verify("")));
+    let mut harness = StateHarness::with_stream();
+    harness.one(START, create_stream("t", "bob"));
+    stands(harness.one(START, verify("VGhpcw==")));
+    stands(harness.one(START.plus(limits::VERIFICATION_INTERVAL_MIN), verify("")));
     let of = |claims: Value| (VERIFICATION.to_owned(), claims);
-    assert_eq!(bench.waiting_for_it(), [of(json!({"state": "VGhpcw=="})), of(json!({}))]);
+    assert_eq!(harness.waiting_for_it(), [of(json!({"state": "VGhpcw=="})), of(json!({}))]);
 }
 
 #[test]
 fn only_an_enabled_stream_can_be_verified() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
-        bench.one(START, receiver_sets(status, ""));
-        refused(&bench.one(START, verify("")), Refusal::StreamNotEnabled);
+        harness.one(START, receiver_sets(status, ""));
+        refused(&harness.one(START, verify("")), Refusal::StreamNotEnabled);
     }
-    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    stands(bench.one(START, verify("")));
+    harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    stands(harness.one(START, verify("")));
 }
 
 #[test]
 fn stream_is_verified_once_per_minute_of_elapsed_time() {
-    let mut bench = Bench::with_stream();
-    let replies = bench.apply(START, vec![verify(""), verify("")]);
+    let mut harness = StateHarness::with_stream();
+    let replies = harness.apply(START, vec![verify(""), verify("")]);
     refused(&replies[1], Refusal::VerifiedTooOften);
-    assert_eq!(bench.waiting_for_it().len(), 1, "also within one entry");
+    assert_eq!(harness.waiting_for_it().len(), 1, "also within one entry");
     let (almost, minute) = (Duration::from_millis(59_999), limits::VERIFICATION_INTERVAL_MIN);
-    refused(&bench.one(START.plus(almost), verify("")), Refusal::VerifiedTooOften);
-    stands(bench.one(START.plus(minute), verify("")));
+    refused(&harness.one(START.plus(almost), verify("")), Refusal::VerifiedTooOften);
+    stands(harness.one(START.plus(minute), verify("")));
     // A wall clock set ahead does not advance elapsed time, and one set back does not stop it.
     let at =
         |time: Timestamp, elapsed| Stamp { time, latest: time, passed: START.plus(minute).plus(elapsed) };
     let ahead = START.plus(Duration::from_secs(86_400));
-    let reply = bench.stamped_as(at(ahead, SECOND), vec![encode(verify(""))]).remove(0);
+    let reply = harness.stamped_as(at(ahead, SECOND), vec![encode(verify(""))]).remove(0);
     refused(&reply.outcome, Refusal::VerifiedTooOften);
-    let reply = bench.stamped_as(at(START.minus(minute), minute), vec![encode(verify(""))]).remove(0);
+    let reply = harness.stamped_as(at(START.minus(minute), minute), vec![encode(verify(""))]).remove(0);
     stands(reply.outcome);
     // A change of status does not reset the interval.
-    bench.one(START, receiver_sets(StreamStatus::Paused, ""));
-    bench.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    refused(&bench.one(START, verify("")), Refusal::VerifiedTooOften);
+    harness.one(START, receiver_sets(StreamStatus::Paused, ""));
+    harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
+    refused(&harness.one(START, verify("")), Refusal::VerifiedTooOften);
 }
 
 #[test]
 fn subject_is_excluded_once_and_added_again() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let (a, b) = (email("a@b.example"), email("b@b.example"));
     for sub_id in [&a, &b, &a] {
-        stands(bench.one(START, subject(sub_id, true)));
+        stands(harness.one(START, subject(sub_id, true)));
     }
     let read = |sub_id: &Value| SubjectId::read(sub_id, "sub_id").expect("a subject");
-    assert_eq!(bench.stream().removed_subjects, [read(&a), read(&b)]);
+    assert_eq!(harness.stream().removed_subjects, [read(&a), read(&b)]);
     for sub_id in [&a, &a, &email("c@b.example")] {
-        stands(bench.one(START, subject(sub_id, false)));
+        stands(harness.one(START, subject(sub_id, false)));
     }
-    assert_eq!(bench.stream().removed_subjects, [read(&b)]);
-    bench.restarts_the_same();
+    assert_eq!(harness.stream().removed_subjects, [read(&b)]);
+    harness.restarts_the_same();
 }
 
 #[test]
 fn excluded_subjects_are_limited() {
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     for number in 0..limits::STREAM_SUBJECTS_MAX {
-        stands(bench.one(START, subject(&email(&format!("{number}@b.example")), true)));
+        stands(harness.one(START, subject(&email(&format!("{number}@b.example")), true)));
     }
-    refused(&bench.one(START, subject(&email("more@b.example"), true)), Refusal::TooManySubjects);
-    stands(bench.one(START, subject(&email("0@b.example"), true)));
-    stands(bench.one(START, subject(&email("0@b.example"), false)));
-    stands(bench.one(START, subject(&email("more@b.example"), true)));
+    refused(&harness.one(START, subject(&email("more@b.example"), true)), Refusal::TooManySubjects);
+    stands(harness.one(START, subject(&email("0@b.example"), true)));
+    stands(harness.one(START, subject(&email("0@b.example"), false)));
+    stands(harness.one(START, subject(&email("more@b.example"), true)));
 
-    let mut bench = Bench::with_stream();
+    let mut harness = StateHarness::with_stream();
     let long = |letter: &str, bytes: usize| {
         let empty = json!({"format": "iss_sub", "iss": letter, "sub": ""}).to_string().len();
         json!({"format": "iss_sub", "iss": letter, "sub": "s".repeat(bytes - empty)})
     };
     let quarter = limits::STREAM_SUBJECTS_BYTES_MAX / 8;
     for letter in ["a", "b", "c", "d", "e", "f", "g"] {
-        stands(bench.one(START, subject(&long(letter, quarter), true)));
+        stands(harness.one(START, subject(&long(letter, quarter), true)));
     }
-    refused(&bench.one(START, subject(&long("h", quarter + 1), true)), Refusal::TooManySubjects);
-    stands(bench.one(START, subject(&long("h", quarter), true)));
+    refused(&harness.one(START, subject(&long("h", quarter + 1), true)), Refusal::TooManySubjects);
+    stands(harness.one(START, subject(&long("h", quarter), true)));
 }
 
 #[test]
 fn invalid_row_or_command_is_corrupt() {
-    let bench = Bench::with_stream();
+    let harness = StateHarness::with_stream();
     for (table, key) in [(STREAM, "s"), (STREAM_CURSOR, "s")] {
-        let mut rows = crate::state::testing::Rows(bench.rows.0.clone());
+        let mut rows = crate::state::testing::Rows(harness.rows.0.clone());
         rows.0.insert((table.to_owned(), key.as_bytes().to_vec()), vec![0xff]);
         assert!(Replicated::default().rebuild(&rows).is_err(), "{table}");
     }
@@ -456,7 +456,7 @@ fn invalid_row_or_command_is_corrupt() {
         }),
     ] {
         let batch = batch(Stamp::default(), vec![encode(command.clone())]);
-        assert!(bench.machine.apply(&bench.rows, &batch, 2).is_err(), "{command:?}");
+        assert!(harness.machine.apply(&harness.rows, &batch, 2).is_err(), "{command:?}");
     }
 }
 
@@ -472,13 +472,13 @@ fn rows_of_streams_do_not_depend_on_batching() {
             delete_stream("t"),
         ]
     };
-    let (mut together, mut apart) = (Bench::default(), Bench::default());
+    let (mut together, mut apart) = (StateHarness::default(), StateHarness::default());
     let replies = together.apply(START, commands());
     let one_by_one: Vec<Reply> = commands().into_iter().map(|command| apart.one(START, command)).collect();
     assert_eq!(replies, one_by_one);
     // A cursor begins at an event id, which depends on the batching.
-    let rows = |bench: &Bench| {
-        let mut rows = bench.rows.without_events();
+    let rows = |harness: &StateHarness| {
+        let mut rows = harness.rows.without_events();
         rows.retain(|(table, _), _| table != STREAM_CURSOR);
         rows
     };

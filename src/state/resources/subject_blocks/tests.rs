@@ -7,7 +7,7 @@ use crate::cluster::Machine as _;
 use crate::state::Replicated;
 use crate::state::command::{self, AcceptSignal};
 use crate::state::resources::revocations::fact_row;
-use crate::state::testing::Bench;
+use crate::state::testing::StateHarness;
 use crate::token::lineage::Fact as Named;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -52,8 +52,8 @@ fn unblock(id: BlockId) -> Command {
     Command::LiftBlock(LiftBlock { id: Bytes::copy_from_slice(&id.0) })
 }
 
-fn all(bench: &Bench) -> Vec<Blocked> {
-    let (blocked, next) = list(&bench.rows, None, 1000).expect("list");
+fn all(harness: &StateHarness) -> Vec<Blocked> {
+    let (blocked, next) = list(&harness.rows, None, 1000).expect("list");
     assert_eq!(next, None);
     blocked
 }
@@ -62,28 +62,28 @@ fn refuses(machine: &Replicated, fact: &Named, iat: Timestamp) -> bool {
     machine.revocations().covers(None, &[fact.digest()], None, iat)
 }
 
-fn idle(bench: &mut Bench, at: Timestamp) {
-    bench.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
+fn idle(harness: &mut StateHarness, at: Timestamp) {
+    harness.one(at, Command::AllowRevocations(command::AllowRevocations::default()));
 }
 
 /// Attack: the key of an issuer is stolen and revoked; the thief postdates its tokens by a day, and presents them when the
 /// revocation is deleted.
 #[test]
 fn blocked_key_is_refused_for_any_iat_and_after_retention() {
-    let mut bench = Bench::default();
-    bench.one(START, gone("k"));
-    assert!(refuses(&bench.machine, &stolen("k"), START));
-    assert!(refuses(&bench.machine, &stolen("k"), LATER));
-    assert!(!refuses(&bench.machine, &stolen("other"), LATER));
+    let mut harness = StateHarness::default();
+    harness.one(START, gone("k"));
+    assert!(refuses(&harness.machine, &stolen("k"), START));
+    assert!(refuses(&harness.machine, &stolen("k"), LATER));
+    assert!(!refuses(&harness.machine, &stolen("other"), LATER));
     let forgotten = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
-    idle(&mut bench, forgotten);
-    assert_eq!(bench.machine.revocations().watermarks(), 0);
+    idle(&mut harness, forgotten);
+    assert_eq!(harness.machine.revocations().watermarks(), 0);
     let restarted = Replicated::default();
-    restarted.rebuild(&bench.rows).expect("rebuilds");
-    for machine in [&bench.machine, &restarted] {
+    restarted.rebuild(&harness.rows).expect("rebuilds");
+    for machine in [&harness.machine, &restarted] {
         assert!(refuses(machine, &stolen("k"), START) && refuses(machine, &stolen("k"), LATER));
     }
-    let [blocked] = &all(&bench)[..] else { panic!("one") };
+    let [blocked] = &all(&harness)[..] else { panic!("one") };
     let said = (blocked.fact.kind.as_str(), blocked.fact.issuer.as_str(), blocked.fact.value.as_str());
     assert_eq!(said, ("key", IDP, "k"));
     assert_eq!((blocked.by.as_str(), blocked.reason.as_str(), blocked.at), ("alice", "stolen", START));
@@ -91,57 +91,59 @@ fn blocked_key_is_refused_for_any_iat_and_after_retention() {
 
 #[test]
 fn lifted_block_leaves_the_watermark_and_can_be_renewed() {
-    let mut bench = Bench::default();
-    bench.one(START, gone("k"));
-    let id = all(&bench)[0].id;
-    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
-    assert!(refuses(&bench.machine, &stolen("k"), START) && !refuses(&bench.machine, &stolen("k"), LATER));
-    assert!(all(&bench).is_empty());
-    assert_eq!(bench.one(START, unblock(id)), Reply::Refused(Refusal::UnknownBlock));
+    let mut harness = StateHarness::default();
+    harness.one(START, gone("k"));
+    let id = all(&harness)[0].id;
+    assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(
+        refuses(&harness.machine, &stolen("k"), START) && !refuses(&harness.machine, &stolen("k"), LATER)
+    );
+    assert!(all(&harness).is_empty());
+    assert_eq!(harness.one(START, unblock(id)), Reply::Refused(Refusal::UnknownBlock));
     // With equal times, the later entry counts.
-    bench.one(START, gone("k"));
-    assert!(refuses(&bench.machine, &stolen("k"), LATER));
-    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
-    assert!(!refuses(&bench.machine, &stolen("k"), LATER));
-    idle(&mut bench, START.plus(limits::REVOCATION_RETENTION).plus(SECOND));
-    assert!(bench.rows.0.keys().all(|(table, _)| table != BLOCK));
+    harness.one(START, gone("k"));
+    assert!(refuses(&harness.machine, &stolen("k"), LATER));
+    assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(!refuses(&harness.machine, &stolen("k"), LATER));
+    idle(&mut harness, START.plus(limits::REVOCATION_RETENTION).plus(SECOND));
+    assert!(harness.rows.0.keys().all(|(table, _)| table != BLOCK));
     for key in [Bytes::new(), Bytes::from_static(&[7; 32]), Bytes::from_static(&[7; 40])] {
-        let lifted = bench.one(LATER, Command::LiftBlock(LiftBlock { id: key }));
+        let lifted = harness.one(LATER, Command::LiftBlock(LiftBlock { id: key }));
         assert_eq!(lifted, Reply::Refused(Refusal::UnknownBlock));
     }
 }
 
 #[test]
 fn only_a_later_event_blocks_again_after_a_lift() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let alice = Named::subject(IDP, "alice");
     // The issuer's clock is ahead: the lift counts as later nevertheless.
     let ahead = START.plus(SECOND);
-    bench.one(START, disabled("alice", ahead));
-    let id = all(&bench)[0].id;
-    assert_eq!(all(&bench)[0].by, IDP);
-    assert_eq!(bench.one(START, unblock(id)), Reply::Done { changed: true });
-    assert!(!refuses(&bench.machine, &alice, LATER));
-    bench.one(START, disabled("alice", START));
-    assert!(!refuses(&bench.machine, &alice, LATER), "an event of before");
-    bench.one(START, disabled("alice", ahead.plus(SECOND)));
-    assert!(refuses(&bench.machine, &alice, LATER));
+    harness.one(START, disabled("alice", ahead));
+    let id = all(&harness)[0].id;
+    assert_eq!(all(&harness)[0].by, IDP);
+    assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
+    assert!(!refuses(&harness.machine, &alice, LATER));
+    harness.one(START, disabled("alice", START));
+    assert!(!refuses(&harness.machine, &alice, LATER), "an event of before");
+    harness.one(START, disabled("alice", ahead.plus(SECOND)));
+    assert!(refuses(&harness.machine, &alice, LATER));
 }
 
 #[test]
 fn list_has_every_block_once_in_order() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     for kid in ["a", "b", "c", "d", "e"] {
-        bench.one(START, gone(kid));
+        harness.one(START, gone(kid));
     }
-    let lifted = all(&bench)[2].id;
-    bench.one(START, unblock(lifted));
-    let expected: Vec<_> = all(&bench).into_iter().map(|blocked| blocked.id).collect();
+    let lifted = all(&harness)[2].id;
+    harness.one(START, unblock(lifted));
+    let expected: Vec<_> = all(&harness).into_iter().map(|blocked| blocked.id).collect();
     assert!(expected.len() == 4 && !expected.contains(&lifted) && expected.is_sorted_by_key(|id| id.0));
     for limit in [1, 2, 3, 4] {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let (some, next) = list(&bench.rows, after, limit).expect("list");
+            let (some, next) = list(&harness.rows, after, limit).expect("list");
             found.extend(some.into_iter().map(|blocked| blocked.id));
             after = next;
             if after.is_none() {
@@ -160,30 +162,30 @@ fn list_has_every_block_once_in_order() {
 
 #[test]
 fn page_scans_a_bounded_number_of_rows() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let most = limits::BLOCK_ROWS_SEEN_AT_ONCE;
     let lifted = BlockRow { lifted_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
     for number in 0..most {
         let mut key = vec![0; 32];
         key[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        bench.rows.0.insert((BLOCK.to_owned(), key), lifted.clone());
+        harness.rows.0.insert((BLOCK.to_owned(), key), lifted.clone());
     }
-    assert_eq!(list(&bench.rows, None, 10).expect("list"), (Vec::new(), None));
+    assert_eq!(list(&harness.rows, None, 10).expect("list"), (Vec::new(), None));
     let blocked = BlockRow { blocked_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
-    bench.rows.0.insert((BLOCK.to_owned(), vec![255; 32]), blocked);
-    let (none, next) = list(&bench.rows, None, 10).expect("list");
+    harness.rows.0.insert((BLOCK.to_owned(), vec![255; 32]), blocked);
+    let (none, next) = list(&harness.rows, None, 10).expect("list");
     assert!(none.is_empty() && next.is_some());
-    let (one, end) = list(&bench.rows, next, 10).expect("list");
+    let (one, end) = list(&harness.rows, next, 10).expect("list");
     assert_eq!((one.len(), end), (1, None));
 }
 
 #[test]
 fn blocks_over_the_limit_are_refused_for_operators_too() {
-    let mut bench = Bench::default();
+    let mut harness = StateHarness::default();
     let most = limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
-    bench.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
-    assert_eq!(bench.one(START, gone("k")), Reply::Refused(Refusal::TooManyRevocations));
-    assert_eq!(bench.machine.revocations().watermarks(), 0);
-    bench.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), (most - 1).to_be_bytes().to_vec());
-    assert!(matches!(bench.one(START, gone("k")), Reply::Revoked(_)));
+    harness.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
+    assert_eq!(harness.one(START, gone("k")), Reply::Refused(Refusal::TooManyRevocations));
+    assert_eq!(harness.machine.revocations().watermarks(), 0);
+    harness.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), (most - 1).to_be_bytes().to_vec());
+    assert!(matches!(harness.one(START, gone("k")), Reply::Revoked(_)));
 }
