@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::state::{self, CallerFacts, SigningKeyFacts, SigningKeyState, State};
+use crate::state::{self, CallerFacts, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
@@ -172,14 +172,14 @@ impl Keyring {
     }
 
     fn live(&self, algorithm: SigningAlgorithm) -> usize {
-        self.own(algorithm).filter(SigningKeyFacts::is_live).count()
+        self.own(algorithm).filter(SigningKeyRecord::is_live).count()
     }
 
     /// Deletes private halves that never sign again: retired, tainted, or unknown to the log because of a crash
     /// before publication.
     fn destroy_unused(&self, unpublished: &[StoredKey]) -> Result<(), Error> {
         let own = SigningAlgorithm::ALL.into_iter().flat_map(|algorithm| self.own(algorithm));
-        let live = own.filter(SigningKeyFacts::is_live).map(|key| key.kid);
+        let live = own.filter(SigningKeyRecord::is_live).map(|key| key.kid);
         let live: Vec<String> = live.chain(unpublished.iter().map(|key| key.kid().to_owned())).collect();
         let unused: Vec<String> =
             self.private.load().keys().filter(|kid| !live.contains(kid)).cloned().collect();
@@ -200,7 +200,7 @@ impl Keyring {
     }
 
     /// This node's keys for `algorithm` with a private half, oldest first.
-    fn own(&self, algorithm: SigningAlgorithm) -> impl Iterator<Item = SigningKeyFacts> + use<> {
+    fn own(&self, algorithm: SigningAlgorithm) -> impl Iterator<Item = SigningKeyRecord> + use<> {
         let private = self.private.load_full();
         let mut own: Vec<_> = self
             .state
@@ -410,7 +410,7 @@ mod tests {
 
     impl Keyring {
         fn live_kids(&self, algorithm: SigningAlgorithm) -> Vec<String> {
-            self.own(algorithm).filter(SigningKeyFacts::is_live).map(|key| key.kid).collect()
+            self.own(algorithm).filter(SigningKeyRecord::is_live).map(|key| key.kid).collect()
         }
     }
 

@@ -18,7 +18,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
 use crate::revocation::{DryRun, Members, Revocations};
-use crate::state::{Current, FactText, Revoked, stated};
+use crate::state::{Current, Revoked, RevokedFact, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
 
@@ -231,7 +231,7 @@ fn made_of(
     request: &revocation::Request,
     made: &revocation::Made,
 ) -> RevocationMade {
-    let FactText { kind, issuer, value } = text_of(revocations, request.fact());
+    let RevokedFact { kind, issuer, value } = text_of(revocations, request.fact());
     RevocationMade {
         id: request.fact().digest().to_string(),
         kind,
@@ -247,7 +247,7 @@ fn made_of(
 }
 
 fn said(uri: &Uri, revocations: &Revocations, fact: &Fact, found: DryRun) -> Result<Response, Error> {
-    let FactText { kind, issuer, value } = text_of(revocations, fact);
+    let RevokedFact { kind, issuer, value } = text_of(revocations, fact);
     let answer = RevocationDryRun {
         dry_run: true,
         id: fact.digest().to_string(),
@@ -267,13 +267,13 @@ fn said(uri: &Uri, revocations: &Revocations, fact: &Fact, found: DryRun) -> Res
     paging::answer(uri, &answer, found.next.as_deref())
 }
 
-fn text_of(revocations: &Revocations, fact: &Fact) -> FactText {
-    let text = FactText {
+fn text_of(revocations: &Revocations, fact: &Fact) -> RevokedFact {
+    let text = RevokedFact {
         kind: fact.kind().to_owned(),
         issuer: fact.issuer().to_owned(),
         value: fact.value().to_owned(),
     };
-    FactText { kind: revocations.kind(&text).to_owned(), ..text }
+    RevokedFact { kind: revocations.kind(&text).to_owned(), ..text }
 }
 
 /// What is revoked, by operators and by signals.

@@ -12,7 +12,7 @@ use super::error::{self, Error};
 use super::{App, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
-use crate::state::{Current, SigningKeyFacts};
+use crate::state::{Current, SigningKeyRecord};
 use crate::token::signing_key::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.
@@ -74,7 +74,7 @@ pub async fn list(
     Json(keys)
 }
 
-fn describe(key: &SigningKeyFacts, now: Timestamp, signing: &[Option<String>]) -> SigningKey {
+fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) -> SigningKey {
     SigningKey {
         kid: key.kid.clone(),
         node_id: key.node_id,

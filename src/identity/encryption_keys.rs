@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{self, AgentStanding, CallerFacts, Current, EncryptionKeyFacts, Idempotency, Registrar};
+use crate::state::{self, AgentStatus, CallerFacts, Current, EncryptionKeyRecord, Idempotency, Registrar};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::foreign::Credential;
 
@@ -103,7 +103,7 @@ impl Identity {
         let registering = state.register_encryption_key(&workload_id, is_agent, key, &registrar, idempotency);
         let (is_new, facts) = registering.await?;
         let jwk = read(&facts)?;
-        let EncryptionKeyFacts { kid, registered_at, .. } = facts;
+        let EncryptionKeyRecord { kid, registered_at, .. } = facts;
         Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
     }
 
@@ -154,7 +154,7 @@ impl Identity {
         if is_agent {
             let agent = self.state.agent(workload_id.as_str())?.ok_or(Error::NoAgent)?;
             let now = self.state.not_before_log(self.clock.now());
-            if self.state.agent_standing(&fresh, &agent, now)? != AgentStanding::Active {
+            if self.state.agent_status(&fresh, &agent, now)? != AgentStatus::Active {
                 return Err(Error::NoAgent);
             }
         }
@@ -168,6 +168,6 @@ impl Identity {
     }
 }
 
-fn read(facts: &EncryptionKeyFacts) -> Result<Map<String, Value>, json::Error> {
+fn read(facts: &EncryptionKeyRecord) -> Result<Map<String, Value>, json::Error> {
     json::read(facts.jwk.as_bytes())
 }

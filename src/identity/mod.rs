@@ -27,8 +27,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStanding, CallerFacts, Current, Fresh, Idempotency, IssuedAgent, Metadata,
-    SecurityEvent, State, stated,
+    self, Agent, AgentStatus, CallerFacts, Current, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent,
+    State, stated,
 };
 use crate::telemetry::Metrics;
 use crate::token::foreign::Credential;
@@ -250,7 +250,7 @@ impl Identity {
 
     fn shown(&self, fresh: &Fresh, agent: IssuedAgent) -> Result<Shown, Error> {
         let now = self.state.not_before_log(self.clock.now());
-        let standing = self.state.agent_standing(fresh, &agent, now)?;
+        let standing = self.state.agent_status(fresh, &agent, now)?;
         Ok(Shown { agent, standing })
     }
 
@@ -293,10 +293,10 @@ impl Identity {
     /// An active agent; one whose record is gone has expired.
     async fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = known(&self.state, agent_id).await?.ok_or(Error::Ended)?;
-        match self.state.agent_standing(fresh, &issued, now)? {
-            AgentStanding::Active => Ok(issued),
-            AgentStanding::Revoked => Err(Error::Revoked),
-            AgentStanding::Ended => Err(Error::Ended),
+        match self.state.agent_status(fresh, &issued, now)? {
+            AgentStatus::Active => Ok(issued),
+            AgentStatus::Revoked => Err(Error::Revoked),
+            AgentStatus::Ended => Err(Error::Ended),
         }
     }
 

@@ -5,7 +5,7 @@ use super::{Caller, Error, Request};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::state::{AgentStanding, Fresh, IssuedAgent, State};
+use crate::state::{AgentStatus, Fresh, IssuedAgent, State};
 
 /// The parent named in a request. Checks, in this order:
 ///
@@ -25,10 +25,10 @@ pub(super) async fn of(
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
     let parent = super::known(state, id).await?.filter(|parent| caller.may_see(parent));
     let parent = parent.ok_or(Error::ParentUnknown)?;
-    match state.agent_standing(fresh, &parent, now)? {
-        AgentStanding::Active => Ok(Some(parent)),
-        AgentStanding::Revoked => Err(Error::ParentRevoked),
-        AgentStanding::Ended => Err(Error::ParentEnded),
+    match state.agent_status(fresh, &parent, now)? {
+        AgentStatus::Active => Ok(Some(parent)),
+        AgentStatus::Revoked => Err(Error::ParentRevoked),
+        AgentStatus::Ended => Err(Error::ParentEnded),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Error, hits, is_workload, wrong_cursor};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{AgentStanding, Fresh, IssuedAgent, Made, State, Stream, ToolQuery};
+use crate::state::{AgentStatus, Fresh, IssuedAgent, Made, State, Stream, ToolQuery};
 use crate::token::lineage::{Fact, is_same_name};
 
 /// What would be hit, or a page of it.
@@ -140,7 +140,7 @@ impl Look<'_> {
         };
         let mut agents = 0_u64;
         let is_hit = |agent: &IssuedAgent| {
-            Ok(state.agent_standing(&self.fresh, agent, self.now)? == AgentStanding::Active)
+            Ok(state.agent_status(&self.fresh, agent, self.now)? == AgentStatus::Active)
         };
         each_agent(state, fact, after, is_hit, |agent| {
             agents = agents.saturating_add(1);

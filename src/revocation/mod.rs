@@ -18,8 +18,8 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, Blocked, CallerFacts, Current, FactText, Idempotency, IssuedAgent, Revoked, SecurityEvent,
-    State, Target,
+    self, BlockId, Blocked, CallerFacts, Current, Idempotency, IssuedAgent, Revoked, RevokedFact,
+    SecurityEvent, State, Target,
 };
 use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -206,7 +206,7 @@ impl Revocations {
     /// What a revocation is of, in one word: `agent` for a workload that has the form of one, else as it is
     /// remembered.
     #[must_use]
-    pub fn kind<'f>(&self, fact: &'f FactText) -> &'f str {
+    pub fn kind<'f>(&self, fact: &'f RevokedFact) -> &'f str {
         let id = if fact.kind == SUBJECT && fact.issuer.is_empty() { fact.value.parse().ok() } else { None };
         match id {
             Some(id) if WorkloadId::is_agent_of(&id, &self.trust_domain) => "agent",

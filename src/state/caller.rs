@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::command::{self, Command, Reply, Told};
+use super::command::{self, Command, Replied, Reply};
 use super::machine::idempotency::digest;
 use super::resources::revocation_index::RevocationIndex;
 use super::resources::{revocations, subject_blocks};
@@ -178,7 +178,7 @@ impl OnBehalf<'_> {
         self,
         command: Command,
         idempotency: Option<Idempotency>,
-    ) -> Result<Told<Reply>, Error> {
+    ) -> Result<Replied<Reply>, Error> {
         read_reply(&self.state.cluster.propose(self.encode(command, idempotency)).await?)
     }
 
@@ -188,7 +188,7 @@ impl OnBehalf<'_> {
         self,
         command: Command,
         idempotency: Option<Idempotency>,
-    ) -> Result<Told<Reply>, Error> {
+    ) -> Result<Replied<Reply>, Error> {
         let outcome = self.state.cluster.propose(self.encode(command, idempotency)).await?;
         let reply = read_reply(&outcome)?;
         self.state.cluster.barrier(outcome.index).await?;
@@ -361,11 +361,11 @@ mod tests {
         let lift = || Command::LiftBlock(LiftBlock { id: lift_id() });
         let lift_by = |caller| encode_for(lift(), Some(key.clone()), caller);
         harness.encoded(NOW, vec![revoke(true)]);
-        let refused = harness.told(NOW, vec![lift_by(certificate().to_row())]);
-        assert_eq!(refused, [Told::first(REFUSED)], "nothing is stored under the key");
-        assert_eq!(harness.told(NOW, vec![lift_by(None)]), [Told::first(DONE)]);
-        assert_eq!(harness.told(NOW, vec![lift_by(certificate().to_row())]), [Told::repeated(DONE)]);
+        let refused = harness.replied(NOW, vec![lift_by(certificate().to_row())]);
+        assert_eq!(refused, [Replied::first(REFUSED)], "nothing is stored under the key");
+        assert_eq!(harness.replied(NOW, vec![lift_by(None)]), [Replied::first(DONE)]);
+        assert_eq!(harness.replied(NOW, vec![lift_by(certificate().to_row())]), [Replied::repeated(DONE)]);
         harness.encoded(NOW, vec![revoke(true)]);
-        assert_eq!(harness.told(NOW, vec![lift_by(certificate().to_row())]), [Told::first(REFUSED)]);
+        assert_eq!(harness.replied(NOW, vec![lift_by(certificate().to_row())]), [Replied::first(REFUSED)]);
     }
 }

@@ -100,14 +100,14 @@ pub enum Reply {
 
 /// Outcome of a command, as it is returned to the proposer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told<T> {
+pub struct Replied<T> {
     /// The outcome.
     pub outcome: T,
     /// Whether it is the outcome of an earlier command with the same `Idempotency-Key`; then this one changed nothing.
     pub is_repeated: bool,
 }
 
-impl<T> Told<T> {
+impl<T> Replied<T> {
     /// Outcome of this command.
     pub const fn first(outcome: T) -> Self {
         Self { outcome, is_repeated: false }
@@ -253,7 +253,7 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
 
 /// Encodes a reply.
 #[must_use]
-pub fn encode_reply(reply: Told<Reply>) -> Bytes {
+pub fn encode_reply(reply: Replied<Reply>) -> Bytes {
     let body = match reply.outcome {
         Reply::Done { changed } => proto::reply::Body::Done(proto::Done { changed }),
         Reply::Refused(reason) => proto::reply::Body::Refused(proto::Refused { reason: i32::from(reason) }),
@@ -269,7 +269,7 @@ pub fn encode_reply(reply: Told<Reply>) -> Bytes {
 
 /// Decodes a reply; `None` if this version does not know it.
 #[must_use]
-pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
+pub fn decode_reply(bytes: &[u8]) -> Option<Replied<Reply>> {
     let reply = proto::Reply::decode(bytes).ok()?;
     let outcome = match reply.body? {
         proto::reply::Body::Done(done) => Reply::Done { changed: done.changed },
@@ -281,7 +281,7 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Told<Reply>> {
         proto::reply::Body::StreamWritten(written) => Reply::Stream(written),
         proto::reply::Body::Minted(token) => Reply::Minted(token),
     };
-    Some(Told { outcome, is_repeated: reply.repeated })
+    Some(Replied { outcome, is_repeated: reply.repeated })
 }
 
 #[cfg(test)]
@@ -451,7 +451,7 @@ mod tests {
             Reply::Done { changed: false },
             Reply::Refused(Refusal::NonceSpent),
         ] {
-            for reply in [Told::first(reply.clone()), Told::repeated(reply.clone())] {
+            for reply in [Replied::first(reply.clone()), Replied::repeated(reply.clone())] {
                 assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
             }
         }
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(refusals.map(i32::from), [22, 23, 24, 25, 26, 27]);
         let refusals = refusals.into_iter().map(Reply::Refused);
         for reply in refusals.chain([Reply::Stream(StreamWritten { row: Some(row) })]) {
-            let reply = Told::first(reply);
+            let reply = Replied::first(reply);
             assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
         }
     }

@@ -17,25 +17,25 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use caller::{CallerFacts, OnBehalf};
-pub use command::{Agent, Metadata, MintedToken, PolicySource, Told, stated};
+pub use command::{Agent, Metadata, MintedToken, PolicySource, Replied, stated};
 pub use machine::idempotency::{Idempotency, owner};
 pub use machine::{Index, Replicated};
-pub use resources::agents::{AgentStanding, IssuedAgent};
+pub use resources::agents::{AgentStatus, IssuedAgent};
 pub use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
-pub use resources::encryption_keys::{EncryptionKeyFacts, Registrar};
+pub use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
 pub use resources::events::{
-    EventId, NoEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
+    EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
 pub use resources::feed::FeedEvent;
 pub use resources::outbox::OutboxEvent;
 pub use resources::revocation_index::RevocationIndex;
-pub use resources::revocations::{FactText, Made, Revocation, Revoked, Target};
+pub use resources::revocations::{AppliedRevocation, OperatorRevocation, Revoked, RevokedFact, Target};
 pub use resources::signals::{Effect, Signal};
-pub use resources::signing_keys::{SigningKeyFacts, SigningKeyState};
+pub use resources::signing_keys::{SigningKeyRecord, SigningKeyState};
 pub use resources::streams::{
-    Added, DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus, UnknownStatus,
+    Added, DeadLetter, InvalidStreamStatus, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus,
 };
-pub use resources::subject_blocks::{BlockId, Blocked};
+pub use resources::subject_blocks::{BlockId, SubjectBlock};
 pub use resources::tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
@@ -418,9 +418,9 @@ impl OnBehalf<'_> {
 }
 
 /// The reply of the log. A refusal is an error.
-fn read_reply(outcome: &cluster::Outcome) -> Result<Told<Reply>, Error> {
+fn read_reply(outcome: &cluster::Outcome) -> Result<Replied<Reply>, Error> {
     match command::decode_reply(&outcome.reply) {
-        Some(Told { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
+        Some(Replied { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
         Some(reply) => Ok(reply),
         None => Err(Error::Undecodable),
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::command::{
-    AcceptSignal, Command, CreateStream, DeleteStream, Reply, SecurityEvent, Stream, Told, decode_reply,
+    AcceptSignal, Command, CreateStream, DeleteStream, Replied, Reply, SecurityEvent, Stream, decode_reply,
     encode, encode_batch_without_ids,
 };
 use super::resources::events::SESSION_REVOKED;
@@ -213,17 +213,17 @@ impl StateHarness {
 
     /// As [`Self::apply`], with encoded commands.
     pub fn encoded(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Reply> {
-        self.told(at, commands).into_iter().map(|told| told.outcome).collect()
+        self.replied(at, commands).into_iter().map(|replied| replied.outcome).collect()
     }
 
     /// As [`Self::encoded`]; returns also whether each outcome is that of an earlier command.
-    pub fn told(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
+    pub fn replied(&mut self, at: Timestamp, commands: Vec<Bytes>) -> Vec<Replied<Reply>> {
         let stamp = self.stamp(at);
         self.stamped_as(stamp, commands)
     }
 
     /// Applies commands with their ids as one entry.
-    pub fn submitted(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Told<Reply>> {
+    pub fn submitted(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Replied<Reply>> {
         let stamp = self.stamp(at);
         self.entry(&Replicated::batch(stamp, submissions))
     }
@@ -234,13 +234,13 @@ impl StateHarness {
         Stamp { time: at, latest: at, passed: self.passed }
     }
 
-    /// As [`Self::told`], with independent times.
-    pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Told<Reply>> {
+    /// As [`Self::replied`], with independent times.
+    pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Replied<Reply>> {
         self.entry(&batch(stamp, commands))
     }
 
     /// Applies an encoded batch.
-    pub fn entry(&mut self, batch: &[u8]) -> Vec<Told<Reply>> {
+    pub fn entry(&mut self, batch: &[u8]) -> Vec<Replied<Reply>> {
         self.entries += 1;
         let applied = self.machine.apply(&self.rows, batch, self.entries).expect("applies");
         self.rows.write(applied.writes.clone());

@@ -20,17 +20,17 @@ use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Origin};
 use crate::limits;
 use crate::state::command;
-use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Reply, Told};
+use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Replied, Reply};
 use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, decode};
 
 /// Proposers of the commands of one entry.
-pub struct Once {
+pub struct Dedup {
     passed: Timestamp,
-    origins: BTreeMap<Origin, Heard>,
+    origins: BTreeMap<Origin, Proposer>,
 }
 
 /// A proposer with a command in the entry.
-struct Heard {
+struct Proposer {
     row: OriginRow,
     /// Before the entry, no reply had this sequence or a larger one.
     next_before: u64,
@@ -38,7 +38,7 @@ struct Heard {
     replies: BTreeMap<u64, Bytes>,
 }
 
-impl Once {
+impl Dedup {
     /// Begins an entry at this elapsed time. A batch of version 1 leaves the tables unchanged.
     pub fn begin(tables: &mut Tables<'_>, passed: Timestamp, batch: &Batch) -> Result<Self, Corrupt> {
         if batch.commands.iter().any(|command| command.id.is_some()) {
@@ -83,7 +83,7 @@ impl Once {
     /// Ends an entry: writes the replies that may be requested again, and deletes those below the low watermarks.
     pub fn end(self, tables: &mut Tables<'_>) {
         let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
-        for (origin, Heard { mut row, next_before, replies }) in self.origins {
+        for (origin, Proposer { mut row, next_before, replies }) in self.origins {
             let origin = origin.as_bytes();
             for (sequence, reply) in replies.range(row.low_watermark..) {
                 tables.put(REPLY, &reply_key(origin, *sequence), reply.to_vec());
@@ -95,7 +95,7 @@ impl Once {
     }
 
     /// `None` if the proposer is new and the limit of proposers is reached.
-    fn heard(&mut self, tables: &mut Tables<'_>, origin: Origin) -> Result<Option<&mut Heard>, Corrupt> {
+    fn heard(&mut self, tables: &mut Tables<'_>, origin: Origin) -> Result<Option<&mut Proposer>, Corrupt> {
         let vacant = match self.origins.entry(origin) {
             Entry::Occupied(heard) => return Ok(Some(heard.into_mut())),
             Entry::Vacant(vacant) => vacant,
@@ -115,12 +115,12 @@ impl Once {
             OriginRow { low_watermark: 1, next: 1, forgotten_to: 1, used_at_millis: 0 }
         };
         let next_before = row.next;
-        Ok(Some(vacant.insert(Heard { row, next_before, replies: BTreeMap::new() })))
+        Ok(Some(vacant.insert(Proposer { row, next_before, replies: BTreeMap::new() })))
     }
 }
 
 fn refused(refusal: Refusal) -> Bytes {
-    command::encode_reply(Told::first(Reply::Refused(refusal)))
+    command::encode_reply(Replied::first(Reply::Refused(refusal)))
 }
 
 fn is_unused(row: &OriginRow, passed: Timestamp) -> bool {

@@ -14,10 +14,10 @@ use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::state::command;
 use crate::state::command::{
-    Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Reply, Stream, StreamRow,
-    StreamWritten, Told, ToolRow, ToolWritten,
+    Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Replied, Reply, Stream, StreamRow,
+    StreamWritten, ToolRow, ToolWritten,
 };
-use crate::state::tables::ttl_buckets::{Bucketed, Most};
+use crate::state::tables::ttl_buckets::{QuotaLimits, TtlBuckets};
 use crate::state::tables::{IDEMPOTENCY, Tables, decode};
 
 /// An `Idempotency-Key` and the request that came with it, as digests.
@@ -46,14 +46,14 @@ impl From<Idempotency> for command::Idempotency {
 }
 
 /// Keys, by the digest of (caller, key).
-pub const KEYS: Bucketed = Bucketed {
+pub const KEYS: TtlBuckets = TtlBuckets {
     table: IDEMPOTENCY,
     oldest: b"oldest_idempotency_bucket",
     retention: limits::IDEMPOTENCY_RETENTION,
     bucket: Duration::from_secs(6 * 3600),
 };
-const KEYS_MOST: Most =
-    Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
+const KEYS_MOST: QuotaLimits =
+    QuotaLimits { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
 
 /// The stored outcome of an earlier request, completed with the content of `command`, or a refusal if the key was used
 /// with another request. `None` if the key is new. Of an agent only its id is returned.
@@ -62,15 +62,15 @@ pub fn outcome(
     now: Timestamp,
     idempotency: &command::Idempotency,
     command: &Command,
-) -> Result<Option<Told<Reply>>, Corrupt> {
+) -> Result<Option<Replied<Reply>>, Corrupt> {
     let Some(row) = KEYS.find(tables, now, &digest(&idempotency.key)?)? else { return Ok(None) };
     let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
     if row.request != idempotency.request {
-        return Ok(Some(Told::first(Reply::Refused(Refusal::IdempotencyKeyReused))));
+        return Ok(Some(Replied::first(Reply::Refused(Refusal::IdempotencyKeyReused))));
     }
     let reply = command::decode_reply(&row.reply);
     let reply = reply.ok_or_else(|| Corrupt::row("a remembered outcome cannot be decoded"))?;
-    Ok(Some(Told::repeated(with_content(reply.outcome, command))))
+    Ok(Some(Replied::repeated(with_content(reply.outcome, command))))
 }
 
 /// Whether the outcome of a new key can be stored. Checked before the command is carried out: an outcome that could not
@@ -91,7 +91,7 @@ pub fn remember(
     reply: &Reply,
 ) -> Result<(), Corrupt> {
     let Some(reply) = without_content(reply) else { return Ok(()) };
-    let reply = command::encode_reply(Told::first(reply));
+    let reply = command::encode_reply(Replied::first(reply));
     let row = IdempotencyRow { request: idempotency.request.clone(), reply };
     let (owner, key) = (digest(&idempotency.owner)?, digest(&idempotency.key)?);
     KEYS.remember_of(tables, now, &owner, &key, row.encode_to_vec())

@@ -14,36 +14,36 @@ use tokio::sync::watch;
 
 use super::caller;
 use super::command::{
-    self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Reply, SigningKeyRow,
-    Submitted, Told,
+    self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Replied, Reply,
+    SigningKeyRow, Submitted,
 };
 use super::resources::events::{EventId, Span};
-use super::resources::feed::Note;
+use super::resources::feed::NewFeedEvent;
 use super::resources::revocation_index::RevocationIndex;
-use super::resources::signing_keys::SigningKeyFacts;
+use super::resources::signing_keys::SigningKeyRecord;
 use super::resources::streams::{Stream, StreamCursor};
 use super::resources::{
     agents, audit_blocks, encryption_keys, feed, nonces, outbox, policies, revocations, signals,
     signing_keys, streams, subject_blocks, tools,
 };
-use super::tables::row_cache::Resident;
+use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
-    DROPPED_BY_AGE, DROPPED_BY_BYTES, FEED, INCARNATION, META, Moment, OUTBOX, PASSED, POLICY,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, INCARNATION, META, OUTBOX, PASSED, POLICY,
     POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR,
     TIME, TOOL, TOOLS, Tables,
 };
 use crate::clock::Timestamp;
 use crate::cluster::{Applied, Corrupt, LogTimes, Machine, Stamp, StateHash, Submission, View, Write};
 use crate::id::Incarnation;
-use dedup::Once;
+use dedup::Dedup;
 
 /// The state machine with the rows in memory.
 #[derive(Debug, Default)]
 pub struct Replicated {
     index: ArcSwap<Index>,
     revocations: RevocationIndex,
-    resident: Resident,
+    resident: RowCache,
     policy: watch::Sender<String>,
     streams: watch::Sender<u64>,
     outbox_end: watch::Sender<EventId>,
@@ -59,12 +59,12 @@ pub struct Index {
     pub incarnation: Option<Incarnation>,
     /// Log time.
     pub time: Timestamp,
-    /// Elapsed time ([`tables::Moment::passed`]).
+    /// Elapsed time ([`tables::EntryTime::passed`]).
     pub passed: Timestamp,
     /// The digest of the current policy; empty if there is none.
     pub policy: String,
     /// Signing keys by `kid`. Shared: most entries change none.
-    pub signing_keys: Arc<BTreeMap<String, SigningKeyFacts>>,
+    pub signing_keys: Arc<BTreeMap<String, SigningKeyRecord>>,
     /// Policy changes by number, oldest first.
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
     /// Number of tools.
@@ -114,7 +114,7 @@ impl Replicated {
 
     /// Large rows in memory, as of the last entry applied.
     #[must_use]
-    pub fn resident(&self) -> &Resident {
+    pub fn resident(&self) -> &RowCache {
         &self.resident
     }
 
@@ -184,10 +184,10 @@ impl Machine for Replicated {
     fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt> {
         let batch = command::decode_batch(batch)?;
         let mut tables = Tables::of_entry(view, index);
-        let moment = tables.advance(&batch.stamp)?;
+        let time = tables.advance(&batch.stamp)?;
         let mut applied = Applied::default();
-        revocations::forget_ended(&mut tables, moment, facts_of(&batch))?;
-        let mut once = Once::begin(&mut tables, moment.passed, &batch)?;
+        revocations::forget_ended(&mut tables, time, facts_of(&batch))?;
+        let mut once = Dedup::begin(&mut tables, time.passed, &batch)?;
         let here = self.index.load().incarnation;
         for Submitted { id, command, idempotency, caller } in batch.commands {
             let known = match &id {
@@ -202,13 +202,13 @@ impl Machine for Replicated {
                 None => false,
                 Some(caller) => caller::is_refused(&tables, &self.revocations, here, caller)?,
             };
-            let told = if is_refused {
-                Told::first(Reply::Refused(Refusal::CallerRefused))
+            let replied = if is_refused {
+                Replied::first(Reply::Refused(Refusal::CallerRefused))
             } else {
                 let hash = &mut applied.expected_hash;
-                carry_out(&mut tables, moment, index, command, idempotency.as_ref(), hash)?
+                carry_out(&mut tables, time, index, command, idempotency.as_ref(), hash)?
             };
-            let reply = command::encode_reply(told);
+            let reply = command::encode_reply(replied);
             if let Some(id) = &id {
                 once.remember(id, &reply);
             }
@@ -285,7 +285,7 @@ impl Index {
             (META, DROPPED_BY_AGE) => self.audit_dropped_by_age = read_number(row)?,
             (META, DROPPED_BY_BYTES) => self.audit_dropped_by_bytes = read_number(row)?,
             (SIGNING_KEY, kid) => {
-                let facts = SigningKeyFacts::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
+                let facts = SigningKeyRecord::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
                 Arc::make_mut(&mut self.signing_keys).insert(facts.kid.clone(), facts);
             }
             (POLICY_HISTORY, number) => {
@@ -327,30 +327,30 @@ impl Index {
 /// Outcome of a command: that of an earlier request with the same `Idempotency-Key`, or that of carrying it out.
 fn carry_out(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     command: Command,
     idempotency: Option<&Idempotency>,
     expected_hash: &mut Option<(u64, StateHash)>,
-) -> Result<Told<Reply>, Corrupt> {
-    let now = moment.now;
+) -> Result<Replied<Reply>, Corrupt> {
+    let now = time.now;
     if let Some(idempotency) = idempotency
-        && let Some(known) = idempotency::outcome(tables, moment.passed, idempotency, &command)?
+        && let Some(known) = idempotency::outcome(tables, time.passed, idempotency, &command)?
     {
         return Ok(known);
     }
     if let Some(idempotency) = idempotency
-        && !idempotency::has_room(tables, moment.passed, idempotency)?
+        && !idempotency::has_room(tables, time.passed, idempotency)?
     {
-        return Ok(Told::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+        return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
     }
     let reply = match command {
-        Command::Bootstrap(command) => bootstrap(tables, moment, &command)?,
-        Command::RecordExchange(command) => nonces::record_exchange(tables, moment.passed, command)?,
-        Command::SpendToken(command) => nonces::spend_token(tables, moment.passed, &command)?,
-        Command::PublishSigningKey(command) => signing_keys::publish(tables, moment, &command)?,
-        Command::RetireSigningKey(command) => signing_keys::retire(tables, moment, &command.kid)?,
-        Command::TaintSigningKey(command) => signing_keys::taint(tables, moment, index, &command)?,
+        Command::Bootstrap(command) => bootstrap(tables, time, &command)?,
+        Command::RecordExchange(command) => nonces::record_exchange(tables, time.passed, command)?,
+        Command::SpendToken(command) => nonces::spend_token(tables, time.passed, &command)?,
+        Command::PublishSigningKey(command) => signing_keys::publish(tables, time, &command)?,
+        Command::RetireSigningKey(command) => signing_keys::retire(tables, time, &command.kid)?,
+        Command::TaintSigningKey(command) => signing_keys::taint(tables, time, index, &command)?,
         Command::PutPolicy(command) => policies::put(tables, now, &command)?,
         Command::CheckStateHash(command) => {
             let hash = command.hash.as_ref().try_into();
@@ -361,26 +361,26 @@ fn carry_out(
         Command::PutTool(command) => tools::put(tables, now, command)?,
         Command::DeregisterTool(command) => tools::deregister(tables, now, &command)?,
         Command::IssueAgent(command) => agents::issue(tables, now, index, command)?,
-        Command::RevokeAgent(command) => agents::revoke(tables, moment, index, command)?,
-        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, moment, command)?,
+        Command::RevokeAgent(command) => agents::revoke(tables, time, index, command)?,
+        Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, time, command)?,
         Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
-        Command::AppendAuditBlock(command) => audit_blocks::append(tables, moment, command)?,
-        Command::AcceptSignal(command) => signals::accept(tables, moment, index, command)?,
-        Command::Revoke(command) => revocations::by_operator(tables, moment, index, command)?,
+        Command::AppendAuditBlock(command) => audit_blocks::append(tables, time, command)?,
+        Command::AcceptSignal(command) => signals::accept(tables, time, index, command)?,
+        Command::Revoke(command) => revocations::by_operator(tables, time, index, command)?,
         Command::AllowRevocations(command) => signals::allow(tables, &command)?,
-        Command::LiftBlock(command) => subject_blocks::lift(tables, moment, &command.id)?,
+        Command::LiftBlock(command) => subject_blocks::lift(tables, time, &command.id)?,
         Command::CreateStream(command) => streams::create(tables, now, command)?,
         Command::UpdateStream(command) => streams::update(tables, now, command)?,
-        Command::SetStreamStatus(command) => streams::set_status(tables, moment, command)?,
+        Command::SetStreamStatus(command) => streams::set_status(tables, time, command)?,
         Command::ChangeStreamSubject(command) => streams::change_subject(tables, now, command)?,
-        Command::VerifyStream(command) => streams::verify(tables, moment, command)?,
+        Command::VerifyStream(command) => streams::verify(tables, time, command)?,
         Command::DeleteStream(command) => streams::delete(tables, now, &command)?,
         Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
     };
     if let Some(idempotency) = idempotency {
-        idempotency::remember(tables, moment.passed, idempotency, &reply)?;
+        idempotency::remember(tables, time.passed, idempotency, &reply)?;
     }
-    Ok(Told::first(reply))
+    Ok(Replied::first(reply))
 }
 
 fn take_revocation(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
@@ -389,7 +389,7 @@ fn take_revocation(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Res
 }
 
 fn take_block(revocations: &RevocationIndex, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
-    let (fact, by, is_blocked) = subject_blocks::standing(key, row)?;
+    let (fact, by, is_blocked) = subject_blocks::status(key, row)?;
     revocations.set_block(fact, by, is_blocked);
     Ok(())
 }
@@ -430,7 +430,7 @@ fn read_number(row: &[u8]) -> Result<u64, Corrupt> {
     row.try_into().map(u64::from_be_bytes).map_err(|_| Corrupt::row("a count is not a number"))
 }
 
-fn bootstrap(tables: &mut Tables<'_>, moment: Moment, command: &Bootstrap) -> Result<Reply, Corrupt> {
+fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> Result<Reply, Corrupt> {
     if tables.row(META, INCARNATION)?.is_some() {
         return Ok(Reply::Refused(Refusal::AlreadyBootstrapped));
     }
@@ -439,10 +439,15 @@ fn bootstrap(tables: &mut Tables<'_>, moment: Moment, command: &Bootstrap) -> Re
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     if command.is_timed {
-        tables.put(META, BOOTSTRAPPED_AT, moment.passed.millis().to_be_bytes().to_vec());
+        tables.put(META, BOOTSTRAPPED_AT, time.passed.millis().to_be_bytes().to_vec());
     }
-    let note = Note { kind: "cluster", subject: &cluster_id, detail: "bootstrapped", ..Note::default() };
-    feed::note(tables, moment.now, note)?;
+    let note = NewFeedEvent {
+        kind: "cluster",
+        subject: &cluster_id,
+        detail: "bootstrapped",
+        ..NewFeedEvent::default()
+    };
+    feed::append(tables, time.now, note)?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::events::SecurityEvent;
-use super::revocations::{Made, Note};
+use super::revocations::{AppliedRevocation, RevocationDetails};
 use super::{encryption_keys, feed, outbox, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
@@ -16,9 +16,9 @@ use crate::limits;
 use crate::state::command::{
     Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent,
 };
-use crate::state::tables::quotas::Owned;
+use crate::state::tables::quotas::Quota;
 use crate::state::tables::{
-    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, META, Moment, Tables, decode, eight_bytes,
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, META, Tables, decode, eight_bytes,
 };
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
@@ -57,7 +57,7 @@ impl IssuedAgent {
 
 /// Status of an agent at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentStanding {
+pub enum AgentStatus {
     /// Neither revoked nor expired.
     Active,
     /// It, one of its ancestors or one of their issuers is revoked, for good.
@@ -66,7 +66,7 @@ pub enum AgentStanding {
     Ended,
 }
 
-impl AgentStanding {
+impl AgentStatus {
     /// The word that the API and the command line show.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -121,7 +121,7 @@ pub fn issue(
     }
     forget_ended(tables, now)?;
     let agents = tables.number(AGENTS)?;
-    let of_caller = Owned::Agents.of(tables, &command.issued_by)?;
+    let of_caller = Quota::Agents.of(tables, &command.issued_by)?;
     if agents >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyAgents));
     }
@@ -135,11 +135,11 @@ pub fn issue(
         ..AgentRow::default()
     };
     tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
-    Owned::Agents.add(tables, &row.issued_by)?;
+    Quota::Agents.add(tables, &row.issued_by)?;
     tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
     tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
     tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
-    feed::note(tables, now, feed::Note::of_agent(&id, &row.issued_by, "issued"))?;
+    feed::append(tables, now, feed::NewFeedEvent::of_agent(&id, &row.issued_by, "issued"))?;
     Ok(Reply::Agent(AgentIssued { row: Some(row) }))
 }
 
@@ -147,7 +147,7 @@ pub fn issue(
 /// at its quota gains capacity by revoking; its descendants stay revoked without the row.
 pub fn revoke(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     command: RevokeAgent,
 ) -> Result<Reply, Corrupt> {
@@ -166,10 +166,11 @@ pub fn revoke(
         issuer: String::new(),
         value: command.agent_id,
     };
-    let note = Note { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
-    revocations::revoke(tables, moment, index, &command.digest, note)?;
+    let note =
+        RevocationDetails { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
+    revocations::revoke(tables, time, index, &command.digest, note)?;
     if let Some(event) = command.event {
-        outbox::append(tables, moment, event)?;
+        outbox::append(tables, time, event)?;
     }
     Ok(Reply::Done { changed: true })
 }
@@ -185,7 +186,7 @@ pub fn note_revoked(
     by: &str,
 ) -> Result<(), Corrupt> {
     let workload = canonical_name(workload);
-    if Owned::Agents.of(tables, &workload)? > 0 {
+    if Quota::Agents.of(tables, &workload)? > 0 {
         tables.put(AGENT_ISSUER_REVOKED, workload.as_bytes(), index.to_be_bytes().to_vec());
     }
     let agent_id = workload.as_ref();
@@ -197,7 +198,7 @@ pub fn note_revoked(
     let (revoked_at_millis, revoked_by) = (now.millis(), by.to_owned());
     let row = AgentRow { revoked_at_millis, revoked_by, revoked_index: index, ..row };
     tables.put(AGENT, agent_id.as_bytes(), row.encode_to_vec());
-    feed::note(tables, now, feed::Note::of_agent(agent_id, by, "revoked"))
+    feed::append(tables, now, feed::NewFeedEvent::of_agent(agent_id, by, "revoked"))
 }
 
 /// The row of an agent of any status.
@@ -212,28 +213,28 @@ pub fn acting(
     agent_id: &str,
 ) -> Result<Result<AgentRow, Refusal>, Corrupt> {
     let Some(row) = find(tables, agent_id)? else { return Ok(Err(Refusal::UnknownAgent)) };
-    Ok(match standing(tables, now, &row.clone().try_into()?)? {
-        AgentStanding::Active => Ok(row),
-        AgentStanding::Revoked => Err(Refusal::AgentRevoked),
-        AgentStanding::Ended => Err(Refusal::AgentEnded),
+    Ok(match status(tables, now, &row.clone().try_into()?)? {
+        AgentStatus::Active => Ok(row),
+        AgentStatus::Revoked => Err(Refusal::AgentRevoked),
+        AgentStatus::Ended => Err(Refusal::AgentEnded),
     })
 }
 
-fn standing(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<AgentStanding, Corrupt> {
+fn status(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<AgentStatus, Corrupt> {
     for ancestor in &agent.agent.ancestors {
         // No ancestor expires before its descendants: a missing row means that it was revoked.
         match find(tables, ancestor)? {
             Some(ancestor) if ancestor.revoked_at_millis == 0 => {}
-            None if now >= agent.ends_at => return Ok(AgentStanding::Ended),
-            Some(_) | None => return Ok(AgentStanding::Revoked),
+            None if now >= agent.ends_at => return Ok(AgentStatus::Ended),
+            Some(_) | None => return Ok(AgentStatus::Revoked),
         }
     }
     Ok(if agent.revoked_at.is_some() || is_issuer_revoked(tables, agent)? {
-        AgentStanding::Revoked
+        AgentStatus::Revoked
     } else if now >= agent.ends_at {
-        AgentStanding::Ended
+        AgentStatus::Ended
     } else {
-        AgentStanding::Active
+        AgentStatus::Active
     })
 }
 
@@ -259,7 +260,7 @@ fn was_active(
     tables: &Tables<'_>,
     agent: &IssuedAgent,
     workload: &str,
-    made: &Made,
+    made: &AppliedRevocation,
 ) -> Result<bool, Corrupt> {
     if agent.issued_index > made.index || agent.ends_at <= made.at {
         return Ok(false);
@@ -315,8 +316,8 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> 
         tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
         tables.delete(AGENT, id.as_bytes());
         tables.delete(AGENT_END, key);
-        Owned::Agents.remove(tables, &row.issued_by)?;
-        let is_last = Owned::Agents.of(tables, &row.issued_by)? == 0;
+        Quota::Agents.remove(tables, &row.issued_by)?;
+        let is_last = Quota::Agents.of(tables, &row.issued_by)? == 0;
         let issuer = canonical_name(&row.issued_by);
         if is_last && tables.row(AGENT_ISSUER_REVOKED, issuer.as_bytes())?.is_some() {
             tables.delete(AGENT_ISSUER_REVOKED, issuer.as_bytes());
@@ -391,13 +392,13 @@ impl State {
     }
 
     /// Status of an agent at `now`, which is not before log time.
-    pub fn agent_standing(
+    pub fn agent_status(
         &self,
         _fresh: &Fresh,
         agent: &IssuedAgent,
         now: Timestamp,
-    ) -> Result<AgentStanding, Corrupt> {
-        standing(&Tables::new(self.cluster.view()), now, agent)
+    ) -> Result<AgentStatus, Corrupt> {
+        status(&Tables::new(self.cluster.view()), now, agent)
     }
 
     /// Whether an agent was active until a revocation of `workload`, as far as the rows tell: an agent that was revoked
@@ -406,7 +407,7 @@ impl State {
         &self,
         agent: &IssuedAgent,
         workload: &str,
-        made: &Made,
+        made: &AppliedRevocation,
     ) -> Result<bool, Corrupt> {
         was_active(&Tables::new(self.cluster.view()), agent, workload, made)
     }
@@ -558,10 +559,10 @@ mod tests {
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: caller.to_owned() })
     }
 
-    fn stands(harness: &StateHarness, name: &str) -> AgentStanding {
+    fn stands(harness: &StateHarness, name: &str) -> AgentStatus {
         let tables = Tables::new(&harness.rows);
         let row = find(&tables, &id(name)).expect("readable").expect("there");
-        standing(&tables, START, &row.try_into().expect("an agent")).expect("readable")
+        status(&tables, START, &row.try_into().expect("an agent")).expect("readable")
     }
 
     #[test]
@@ -591,10 +592,10 @@ mod tests {
         // Under its other name.
         harness.one(START, without("wimse://a.example/one"));
         for name in ["root", "child", "grandchild", "again"] {
-            assert_eq!(stands(&harness, name), AgentStanding::Revoked, "{name}");
+            assert_eq!(stands(&harness, name), AgentStatus::Revoked, "{name}");
         }
         for name in ["apart", "alike", "nobodys"] {
-            assert_eq!(stands(&harness, name), AgentStanding::Active, "{name}");
+            assert_eq!(stands(&harness, name), AgentStatus::Active, "{name}");
         }
         let refusal = refused(&harness.one(START, new_by("late", Some("grandchild"), other)));
         assert_eq!(refusal, Some(Refusal::AgentRevoked));
@@ -602,13 +603,13 @@ mod tests {
         harness.one(START, new_by("late", Some("fresh"), one));
         assert_eq!(
             (stands(&harness, "fresh"), stands(&harness, "late")),
-            (AgentStanding::Active, AgentStanding::Active)
+            (AgentStatus::Active, AgentStatus::Active)
         );
         // The revocation is deleted before its agents are, and they stay revoked.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         harness.one(later, new_by("other", None, other));
-        assert_eq!((rows(&harness, REVOCATION), stands(&harness, "root")), (0, AgentStanding::Revoked));
-        assert_eq!(stands(&harness, "late"), AgentStanding::Active);
+        assert_eq!((rows(&harness, REVOCATION), stands(&harness, "root")), (0, AgentStatus::Revoked));
+        assert_eq!(stands(&harness, "late"), AgentStatus::Active);
     }
 
     #[test]
@@ -618,7 +619,7 @@ mod tests {
         harness.one(START, without(caller));
         assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 0);
         harness.apply(START, vec![new_by("same", None, caller), without(caller)]);
-        assert_eq!(stands(&harness, "same"), AgentStanding::Revoked);
+        assert_eq!(stands(&harness, "same"), AgentStatus::Revoked);
         harness.one(START, new_by("after", None, caller));
         let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
         assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 1);
@@ -674,7 +675,7 @@ mod tests {
         };
         harness.encoded(START, vec![once("first")]);
         // Each request draws another id.
-        let reply = harness.told(START, vec![once("second")]).remove(0);
+        let reply = harness.replied(START, vec![once("second")]).remove(0);
         assert!(reply.is_repeated);
         let agent = Agent { agent_id: id("first"), ..Agent::default() };
         let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
@@ -755,8 +756,8 @@ mod tests {
         assert_eq!(refused(&harness.one(last, new("c", Some("child")))), Some(Refusal::AgentRevoked));
         let child = harness.rows.0[&(AGENT.to_owned(), id("child").into_bytes())].clone();
         let child = AgentRow::decode(child.as_slice()).expect("row").try_into().expect("an agent");
-        let standing = standing(&Tables::new(&harness.rows), last, &child).expect("rows");
-        assert_eq!(standing, AgentStanding::Revoked, "as reads see the child");
+        let status = status(&Tables::new(&harness.rows), last, &child).expect("rows");
+        assert_eq!(status, AgentStatus::Revoked, "as reads see the child");
         // A revocation near its end does not extend its life.
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
         harness.one(end.minus(SECOND), gone("other", "alice", false));
@@ -767,7 +768,7 @@ mod tests {
     fn agents_per_caller_are_limited() {
         let mut harness = StateHarness::default();
         harness.one(START, new("a", None));
-        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        let row = (OWNED.to_owned(), Quota::Agents.key("alice"));
         assert_eq!(harness.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
         harness.rows.0.insert(row.clone(), (limits::AGENTS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
         issued(harness.one(START, new("b", None)));
@@ -789,7 +790,7 @@ mod tests {
         let agent = Agent { agent_id: id("bobs"), ..Agent::default() };
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
         harness.one(START, Command::IssueAgent(bobs));
-        let row = (OWNED.to_owned(), Owned::Agents.key("alice"));
+        let row = (OWNED.to_owned(), Quota::Agents.key("alice"));
         harness.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
         let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
         assert_eq!(refused(&harness.one(later, new("a", None))), Some(Refusal::TooManyAgents));

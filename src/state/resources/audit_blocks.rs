@@ -15,8 +15,8 @@ use crate::state::command::{
 };
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::{
-    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, META, Moment, Tables,
-    decode,
+    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, META,
+    Tables, decode,
 };
 use crate::state::{Error, State};
 
@@ -130,7 +130,7 @@ impl State {
 }
 
 /// Appends a block, and drops some of the oldest if they exceed the limits.
-pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
+pub fn append(tables: &mut Tables<'_>, time: EntryTime, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
     let node = command.node_id.to_be_bytes();
     let last = match tables.row(AUDIT_NODE, &node)? {
         Some(row) => decode::<AuditNodeRow>(AUDIT_NODE, &row)?,
@@ -154,14 +154,14 @@ pub fn append(tables: &mut Tables<'_>, moment: Moment, command: AppendAuditBlock
     tables.put(AUDIT_NODE, &node, last.encode_to_vec());
     let row = AuditBlockRow {
         block: Some(command),
-        appended_at_millis: moment.now.millis(),
-        appended_passed_millis: moment.passed.millis(),
+        appended_at_millis: time.now.millis(),
+        appended_passed_millis: time.passed.millis(),
     };
     let bytes = bytes_of(&row);
     put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
     put_number(tables, NEWEST, number);
     tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
-    drop_oldest(tables, moment.passed, number, bytes)?;
+    drop_oldest(tables, time.passed, number, bytes)?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -565,8 +565,8 @@ mod tests {
         let mut half = block(1, 1, &[7]);
         half.heads[0].tool = Bytes::from_static(&[7; 8]);
         for command in [no_hash, half] {
-            let moment = Moment { now: START, latest: START, passed: START };
-            assert!(append(&mut Tables::new(&rows), moment, command).is_err());
+            let time = EntryTime { now: START, latest: START, passed: START };
+            assert!(append(&mut Tables::new(&rows), time, command).is_err());
         }
     }
 }

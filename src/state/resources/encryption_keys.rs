@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::agents;
-use super::feed::{self, Note};
+use super::feed::{self, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
@@ -18,41 +18,41 @@ use crate::state::command::{
 };
 use crate::state::machine::idempotency::digest;
 use crate::state::tables;
-use crate::state::tables::quotas::Owned;
-use crate::state::tables::{ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, Moment, Tables};
+use crate::state::tables::quotas::Quota;
+use crate::state::tables::{ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, EntryTime, Tables};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
 /// Registers a key of an active agent, or of a subject that is not an agent. If the key exists already, `alg` and
 /// registrar are replaced by those of this registration.
 pub fn register(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     command: RegisterEncryptionKey,
 ) -> Result<Reply, Corrupt> {
     let subject = &command.workload_id;
     if command.is_agent
-        && let Err(refusal) = agents::acting(tables, moment.now, subject)?
+        && let Err(refusal) = agents::acting(tables, time.now, subject)?
     {
         return Ok(Reply::Refused(refusal));
     }
-    forget_ended(tables, moment)?;
+    forget_ended(tables, time)?;
     let known = of(tables, subject)?;
     let same = known.iter().find(|row| row.kid == command.kid);
     let is_first = known.is_empty() && !command.is_agent;
     let trust_domain = trust_domain(subject)?;
     let is_full = same.is_none() && known.len() >= limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX
-        || is_first && Owned::KeySubjects.of(tables, &trust_domain)? >= limits::ENCRYPTION_KEY_SUBJECTS_MAX;
+        || is_first && Quota::KeySubjects.of(tables, &trust_domain)? >= limits::ENCRYPTION_KEY_SUBJECTS_MAX;
     if is_full {
         return Ok(Reply::Refused(Refusal::TooManyEncryptionKeys));
     }
     if is_first {
-        Owned::KeySubjects.add(tables, &trust_domain)?;
+        Quota::KeySubjects.add(tables, &trust_domain)?;
     }
-    let ends_at = moment.passed.plus(limits::ENCRYPTION_KEY_LIFETIME);
+    let ends_at = time.passed.plus(limits::ENCRYPTION_KEY_LIFETIME);
     let row = EncryptionKeyRow {
         kid: command.kid,
         jwk: command.jwk,
-        registered_at_millis: same.map_or(moment.now.millis(), |row| row.registered_at_millis),
+        registered_at_millis: same.map_or(time.now.millis(), |row| row.registered_at_millis),
         registrar: command.registrar,
         ends_at_millis: if command.is_agent { 0 } else { ends_at.millis() },
     };
@@ -62,7 +62,7 @@ pub fn register(
     put_row(tables, subject, &row)?;
     let created = same.is_none();
     if created {
-        feed::note(tables, moment.now, Note::of_agent(subject, "", "encryption key registered"))?;
+        feed::append(tables, time.now, NewFeedEvent::of_agent(subject, "", "encryption key registered"))?;
     }
     Ok(Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }))
 }
@@ -77,7 +77,7 @@ pub fn remove(
         return Ok(Reply::Refused(Refusal::UnknownEncryptionKey));
     };
     delete(tables, subject, &row)?;
-    feed::note(tables, now, Note::of_agent(subject, &command.caller, "encryption key removed"))?;
+    feed::append(tables, now, NewFeedEvent::of_agent(subject, &command.caller, "encryption key removed"))?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -114,11 +114,11 @@ pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
 }
 
 /// Removes a few expired keys, but more than one entry adds.
-fn forget_ended(tables: &mut Tables<'_>, moment: Moment) -> Result<(), Corrupt> {
+fn forget_ended(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrupt> {
     let mut ended = Vec::new();
     tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
         let Some((at, name)) = key.split_first_chunk::<8>() else { return false };
-        let is_due = i64::from_be_bytes(*at) <= moment.passed.millis();
+        let is_due = i64::from_be_bytes(*at) <= time.passed.millis();
         if is_due && !tables.is_deleted(ENCRYPTION_KEY_END, key) {
             ended.push(name.to_vec());
         }
@@ -149,7 +149,7 @@ fn find(tables: &Tables<'_>, subject: &str, kid: &[u8]) -> Result<Option<Encrypt
 fn delete(tables: &mut Tables<'_>, subject: &str, row: &EncryptionKeyRow) -> Result<(), Corrupt> {
     delete_row(tables, subject, row)?;
     if row.ends_at_millis != 0 && of(tables, subject)?.is_empty() {
-        Owned::KeySubjects.remove(tables, &trust_domain(subject)?)?;
+        Quota::KeySubjects.remove(tables, &trust_domain(subject)?)?;
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ fn trust_domain(subject: &str) -> Result<String, Corrupt> {
 
 /// An encryption key of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncryptionKeyFacts {
+pub struct EncryptionKeyRecord {
     /// RFC 7638 thumbprint.
     pub kid: String,
     /// A public JWK as JSON.
@@ -257,7 +257,7 @@ impl TryFrom<RegistrarRow> for Registrar {
     }
 }
 
-impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
+impl TryFrom<EncryptionKeyRow> for EncryptionKeyRecord {
     type Error = Corrupt;
 
     fn try_from(row: EncryptionKeyRow) -> Result<Self, Corrupt> {
@@ -269,7 +269,7 @@ impl TryFrom<EncryptionKeyRow> for EncryptionKeyFacts {
 
 impl State {
     /// The unexpired keys of a subject, regardless of the status of an agent, in the order of their `kid`s.
-    pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyFacts>, Corrupt> {
+    pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyRecord>, Corrupt> {
         let tables = Tables::new(self.cluster().view());
         let now = self.index().passed.millis();
         let alive = of(&tables, subject)?
@@ -292,7 +292,7 @@ impl OnBehalf<'_> {
         (kid, jwk): (String, String),
         registrar: &Registrar,
         idempotency: Option<Idempotency>,
-    ) -> Result<(bool, EncryptionKeyFacts), Error> {
+    ) -> Result<(bool, EncryptionKeyRecord), Error> {
         let (workload_id, registrar) = (subject.to_string(), Some(registrar.into()));
         let command = RegisterEncryptionKey { workload_id, kid, jwk, registrar, is_agent };
         let command = Command::RegisterEncryptionKey(command);
@@ -398,7 +398,7 @@ mod tests {
                 is_agent: true,
             };
             let mut tables = Tables::new(self);
-            let reply = register(&mut tables, moment(now), command).expect("applies");
+            let reply = register(&mut tables, time(now), command).expect("applies");
             let writes = tables.into_writes();
             self.write(writes);
             reply
@@ -409,8 +409,8 @@ mod tests {
         }
     }
 
-    fn moment(at: Timestamp) -> Moment {
-        Moment { now: at, latest: at, passed: at }
+    fn time(at: Timestamp) -> EntryTime {
+        EntryTime { now: at, latest: at, passed: at }
     }
 
     fn registered(created: bool, jwk: &str, at: Timestamp) -> Reply {
@@ -469,7 +469,7 @@ mod tests {
                 is_agent: true,
                 ..RegisterEncryptionKey::default()
             };
-            register(&mut tables, moment(NOW), command).expect("applies")
+            register(&mut tables, time(NOW), command).expect("applies")
         });
         assert_eq!(replies.last(), Some(Reply::Refused(Refusal::TooManyEncryptionKeys)));
     }
@@ -568,7 +568,7 @@ mod tests {
         }
 
         fn subjects(&self) -> u64 {
-            Owned::KeySubjects.of(&Tables::new(&self.rows), "a.example").expect("a count")
+            Quota::KeySubjects.of(&Tables::new(&self.rows), "a.example").expect("a count")
         }
     }
 
@@ -663,7 +663,7 @@ mod tests {
         let mut harness = StateHarness::default();
         harness.one(NOW, key_of(WORKLOAD, "a", 1, &[]));
         let count = limits::ENCRYPTION_KEY_SUBJECTS_MAX - 1;
-        let key = (OWNED.to_owned(), Owned::KeySubjects.key("a.example"));
+        let key = (OWNED.to_owned(), Quota::KeySubjects.key("a.example"));
         harness.rows.0.insert(key, count.to_be_bytes().to_vec());
         let full = Reply::Refused(Refusal::TooManyEncryptionKeys);
         assert_ne!(harness.one(NOW, key_of(&format!("{WORKLOAD}-2"), "a", 1, &[])), full);

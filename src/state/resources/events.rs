@@ -73,19 +73,19 @@ impl fmt::Display for EventId {
 /// The text is not two numbers as [`EventId`] displays them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be two numbers with a hyphen between them")]
-pub struct NoEventId;
+pub struct InvalidEventId;
 
 impl FromStr for EventId {
-    type Err = NoEventId;
+    type Err = InvalidEventId;
 
-    fn from_str(text: &str) -> Result<Self, NoEventId> {
-        let (index, number) = text.split_once('-').ok_or(NoEventId)?;
+    fn from_str(text: &str) -> Result<Self, InvalidEventId> {
+        let (index, number) = text.split_once('-').ok_or(InvalidEventId)?;
         let id = Self {
-            index: index.parse().map_err(|_| NoEventId)?,
-            number: number.parse().map_err(|_| NoEventId)?,
+            index: index.parse().map_err(|_| InvalidEventId)?,
+            number: number.parse().map_err(|_| InvalidEventId)?,
         };
         // Exactly one spelling: no sign and no leading zeros.
-        if id.to_string() == text { Ok(id) } else { Err(NoEventId) }
+        if id.to_string() == text { Ok(id) } else { Err(InvalidEventId) }
     }
 }
 

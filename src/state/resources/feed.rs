@@ -36,39 +36,44 @@ pub struct FeedEvent {
 
 /// An event to be appended to the feed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Note<'n> {
-    pub kind: &'n str,
-    pub subject: &'n str,
+pub struct NewFeedEvent<'e> {
+    pub kind: &'e str,
+    pub subject: &'e str,
     /// Related object; empty if there is none.
-    pub target: &'n str,
+    pub target: &'e str,
     /// Details; empty if there are none.
-    pub detail: &'n str,
+    pub detail: &'e str,
 }
 
-impl<'n> Note<'n> {
+impl<'e> NewFeedEvent<'e> {
     /// An event about an agent: the caller, and what it did.
     #[must_use]
-    pub fn of_agent(agent_id: &'n str, by: &'n str, what: &'n str) -> Self {
+    pub fn of_agent(agent_id: &'e str, by: &'e str, what: &'e str) -> Self {
         Self { kind: "agent", subject: agent_id, target: by, detail: what }
     }
 }
 
 /// Appends an event under a new id.
-pub fn note(tables: &mut Tables<'_>, now: Timestamp, note: Note<'_>) -> Result<(), Corrupt> {
+pub fn append(tables: &mut Tables<'_>, now: Timestamp, event: NewFeedEvent<'_>) -> Result<(), Corrupt> {
     let id = tables.take_event();
-    put(tables, now, id, note)
+    append_with_id(tables, now, id, event)
 }
 
 /// Appends an event under an id that this entry has allocated.
-pub fn put(tables: &mut Tables<'_>, now: Timestamp, id: EventId, note: Note<'_>) -> Result<(), Corrupt> {
+pub fn append_with_id(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    id: EventId,
+    event: NewFeedEvent<'_>,
+) -> Result<(), Corrupt> {
     let text = |text: &str| cut(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
     let row = FeedRow {
-        kind: note.kind.to_owned(),
+        kind: event.kind.to_owned(),
         at_millis: now.millis(),
-        subject: text(note.subject),
-        target: text(note.target),
+        subject: text(event.subject),
+        target: text(event.target),
         result: "ok".to_owned(),
-        detail: text(note.detail),
+        detail: text(event.detail),
     };
     let mut span = Span::of(tables, SPAN)?;
     tables.put(FEED, &id.key(), row.encode_to_vec());

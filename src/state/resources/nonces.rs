@@ -13,19 +13,20 @@ use crate::state::command::{
     Command, IdempotencyRow, MintedToken, RecordExchange, Refusal, Reply, SpendToken,
 };
 use crate::state::machine::idempotency::{KEYS, digest};
-use crate::state::tables::ttl_buckets::{Bucketed, Most};
+use crate::state::tables::ttl_buckets::{QuotaLimits, TtlBuckets};
 use crate::state::tables::{IDEMPOTENCY, NONCE, SPENT_TOKEN, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
-const NONCES: Bucketed = Bucketed {
+const NONCES: TtlBuckets = TtlBuckets {
     table: NONCE,
     oldest: b"oldest_nonce_bucket",
     retention: limits::NONCE_RETENTION,
     bucket: Duration::from_secs(6 * 3600),
 };
-const NONCES_MOST: Most = Most { per_owner: limits::NONCES_PER_CALLER_MAX, total: limits::NONCES_MAX };
+const NONCES_MOST: QuotaLimits =
+    QuotaLimits { per_owner: limits::NONCES_PER_CALLER_MAX, total: limits::NONCES_MAX };
 
-const TOKENS: Bucketed = Bucketed {
+const TOKENS: TtlBuckets = TtlBuckets {
     table: SPENT_TOKEN,
     oldest: b"oldest_spent_token_bucket",
     retention: limits::SPENT_TOKEN_RETENTION,
@@ -35,8 +36,8 @@ const _: () = assert!(
     limits::SPENT_TOKEN_RETENTION.as_secs()
         == limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs() + 300
 );
-const TOKENS_MOST: Most =
-    Most { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
+const TOKENS_MOST: QuotaLimits =
+    QuotaLimits { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
 
 /// Records the token of an exchange, and uses up the nonce, if any. A retry of the same request under the same
 /// `Idempotency-Key` does not get here: it receives the recorded token.
@@ -189,7 +190,7 @@ mod tests {
         }
 
         /// Sets the count of `owner`, or the total, of this bucket.
-        fn put_count(&mut self, bucketed: &Bucketed, at: Timestamp, owner: Option<u8>, count: u64) {
+        fn put_count(&mut self, bucketed: &TtlBuckets, at: Timestamp, owner: Option<u8>, count: u64) {
             let owner = owner.map(|owner| Digest128::from_bytes([owner; 16]));
             let key = bucketed.count_key_at(at, owner);
             self.rows.0.insert((bucketed.table.to_owned(), key), count.to_be_bytes().to_vec());
@@ -300,19 +301,21 @@ mod tests {
     /// Nothing limited the rows that one caller, or all, caused the cluster to store for a day.
     #[test]
     fn rows_per_caller_and_in_total_are_limited() {
-        let bring = |at: Timestamp, of: &Bucketed, harness: &mut StateHarness, owner: u8, number: u8| match of
-            .table
-        {
-            NONCE => harness.one(at, exchange(owner, number, "a")),
-            SPENT_TOKEN => harness.one(at, used(owner, number)),
-            _ => {
-                let (key, request, owner) = (sixteen(number), sixteen(5), sixteen(owner));
-                let idempotency = Idempotency { key, request, owner };
-                harness.brought(at, (exchange(1, 0, "a"), Some(idempotency)))
+        let bring = |at: Timestamp, of: &TtlBuckets, harness: &mut StateHarness, owner: u8, number: u8| {
+            match of.table {
+                NONCE => harness.one(at, exchange(owner, number, "a")),
+                SPENT_TOKEN => harness.one(at, used(owner, number)),
+                _ => {
+                    let (key, request, owner) = (sixteen(number), sixteen(5), sixteen(owner));
+                    let idempotency = Idempotency { key, request, owner };
+                    harness.brought(at, (exchange(1, 0, "a"), Some(idempotency)))
+                }
             }
         };
-        let keys_most =
-            Most { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
+        let keys_most = QuotaLimits {
+            per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX,
+            total: limits::IDEMPOTENCY_KEYS_MAX,
+        };
         for (of, most, refusal) in [
             (&NONCES, &NONCES_MOST, Refusal::TooManyNonces),
             (&TOKENS, &TOKENS_MOST, Refusal::TooManySpentTokens),

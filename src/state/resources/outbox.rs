@@ -8,14 +8,14 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::events::{self, EventId, SecurityEvent, Span};
-use super::feed::{self, Note};
+use super::feed::{self, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
 use crate::state::State;
 use crate::state::command;
 use crate::state::command::{OutboxRow, stated};
-use crate::state::tables::{Moment, OUTBOX, STREAMS, Tables, decode};
+use crate::state::tables::{EntryTime, OUTBOX, STREAMS, Tables, decode};
 
 /// Row of the meta table: the [`Span`] of the outbox.
 pub const SPAN: &[u8] = b"outbox";
@@ -51,33 +51,42 @@ impl OutboxEvent {
 }
 
 /// Appends an event for all streams, if there are any, and to the live feed.
-pub fn append(tables: &mut Tables<'_>, moment: Moment, event: command::SecurityEvent) -> Result<(), Corrupt> {
-    append_for(tables, moment, event, "")
+pub fn append(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    event: command::SecurityEvent,
+) -> Result<(), Corrupt> {
+    append_for(tables, time, event, "")
 }
 
 /// Appends an event for one stream.
 pub fn append_for(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     event: command::SecurityEvent,
     stream_id: &str,
 ) -> Result<(), Corrupt> {
     let id = tables.take_event();
     let read = SecurityEvent::try_from(event.clone())?;
     let subject = read.subject();
-    let note = Note { kind: "caep", subject: &subject, target: &event.event_type, ..Note::default() };
-    feed::put(tables, moment.now, id, note)?;
+    let note = NewFeedEvent {
+        kind: "caep",
+        subject: &subject,
+        target: &event.event_type,
+        ..NewFeedEvent::default()
+    };
+    feed::append_with_id(tables, time.now, id, note)?;
     let has_streams = tables.number(STREAMS)? > 0;
     let row = OutboxRow {
         event: Some(event),
-        at_millis: moment.now.millis(),
-        passed_millis: moment.passed.millis(),
+        at_millis: time.now.millis(),
+        passed_millis: time.passed.millis(),
         stream_id: stream_id.to_owned(),
     };
     let bytes = if has_streams { bytes_of(&row) } else { 0 };
     let mut span = Span::of(tables, SPAN)?;
     let before = span;
-    drop_oldest(tables, moment, &mut span, bytes)?;
+    drop_oldest(tables, time, &mut span, bytes)?;
     if has_streams {
         span.end = id.next();
         span.events = span.events.saturating_add(1);
@@ -96,7 +105,7 @@ fn bytes_of(row: &OutboxRow) -> u64 {
 
 /// Drops events after their retention, and frees at least `bytes` if the limit requires it, otherwise the table would keep
 /// growing. Drops no event of this entry.
-fn drop_oldest(tables: &mut Tables<'_>, moment: Moment, span: &mut Span, bytes: u64) -> Result<(), Corrupt> {
+fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes: u64) -> Result<(), Corrupt> {
     let (mut dropped, mut freed, mut outcome) = (Vec::new(), 0_u64, Ok(()));
     tables.earlier_rows(OUTBOX, &span.begin.key(), &mut |key, row| {
         if dropped.len() >= limits::OUTBOX_DROPPED_AT_ONCE && freed >= bytes {
@@ -105,7 +114,7 @@ fn drop_oldest(tables: &mut Tables<'_>, moment: Moment, span: &mut Span, bytes: 
         match decode::<OutboxRow>(OUTBOX, row) {
             Ok(row) => {
                 let left = span.bytes.saturating_sub(freed);
-                let is_old = events::is_over(Timestamp::from_millis(row.passed_millis), moment.passed);
+                let is_old = events::is_over(Timestamp::from_millis(row.passed_millis), time.passed);
                 let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
                 if is_dropped {
                     freed = freed.saturating_add(bytes_of(&row));

@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::feed::{self, Note};
+use super::feed::{self, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -38,7 +38,7 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
     tables.put(POLICY_HISTORY, &number.to_be_bytes(), change.encode_to_vec());
     forget_the_oldest(tables)?;
     let (subject, target) = (command.digest.as_str(), command.applied_by.as_str());
-    feed::note(tables, now, Note { kind: "cluster", subject, target, detail: "policy applied" })?;
+    feed::append(tables, now, NewFeedEvent { kind: "cluster", subject, target, detail: "policy applied" })?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -17,7 +17,7 @@ use crate::limits;
 use crate::state::command;
 use crate::state::command::{Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::{META, Moment, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
+use crate::state::tables::{EntryTime, META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
@@ -36,7 +36,7 @@ pub struct Revoked {
     /// Earliest end of its retention.
     pub ends_at: Timestamp,
     /// The revoked fact; `None` if only the digest was known.
-    pub fact: Option<FactText>,
+    pub fact: Option<RevokedFact>,
     /// Reason, as its author states it; may be empty.
     pub reason: String,
     /// Issuer of the signal, or caller; empty for an anonymous caller.
@@ -45,7 +45,7 @@ pub struct Revoked {
 
 /// The value under a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FactText {
+pub struct RevokedFact {
     /// `subject`, `email`, `client`, `token` or `key`.
     pub kind: String,
     /// Issuer of the fact; empty for a workload identifier.
@@ -56,7 +56,7 @@ pub struct FactText {
 
 /// A revocation by an operator.
 #[derive(Clone, Debug)]
-pub struct Revocation<'r> {
+pub struct OperatorRevocation<'r> {
     /// The fact.
     pub fact: &'r Fact,
     /// Further effects.
@@ -84,7 +84,7 @@ pub enum Target {
 
 /// Outcome of an operator's revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct AppliedRevocation {
     /// Log index of its entry.
     pub index: u64,
     /// Log time of its entry.
@@ -98,7 +98,7 @@ impl Revoked {
         let id = digest(key)?;
         let row = decode::<RevocationRow>(REVOCATION, row)?;
         let at = Timestamp::from_millis(row.at_millis);
-        let text = |fact: FactRow| FactText { kind: fact.kind, issuer: fact.issuer, value: fact.value };
+        let text = |fact: FactRow| RevokedFact { kind: fact.kind, issuer: fact.issuer, value: fact.value };
         Ok(Self {
             id,
             index: row.index,
@@ -137,7 +137,7 @@ pub fn fact_row(fact: &Fact) -> FactRow {
 
 /// Details of a revocation.
 #[derive(Default)]
-pub struct Note {
+pub struct RevocationDetails {
     /// The revoked fact.
     pub fact: Option<FactRow>,
     /// Reason.
@@ -151,14 +151,14 @@ pub struct Note {
 /// Revokes everything that derives from the fact with this digest and was issued before this entry.
 pub fn revoke(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     fact_digest: &[u8],
-    note: Note,
+    note: RevocationDetails,
 ) -> Result<(), Corrupt> {
     let digest = digest(fact_digest)?;
     if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::note_revoked(tables, moment.now, index, &fact.value, &note.by)?;
+        agents::note_revoked(tables, time.now, index, &fact.value, &note.by)?;
     }
     let known = tables.row(REVOCATION, digest.as_bytes())?;
     let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
@@ -177,7 +177,7 @@ pub fn revoke(
     // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
     // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
-    let (at_millis, kept_until_millis) = (moment.latest.millis().max(covered), kept_until(moment).millis());
+    let (at_millis, kept_until_millis) = (time.latest.millis().max(covered), kept_until(time).millis());
     let row = match (note.fact, known) {
         // A revocation without details keeps those of an earlier one.
         (None, Some(known)) => {
@@ -201,8 +201,8 @@ pub fn revoke(
 
 /// End of the retention of a revocation or lift at this time, in elapsed time.
 #[must_use]
-pub fn kept_until(moment: Moment) -> Timestamp {
-    moment.passed.plus(limits::REVOCATION_RETENTION)
+pub fn kept_until(time: EntryTime) -> Timestamp {
+    time.passed.plus(limits::REVOCATION_RETENTION)
 }
 
 /// Key of [`REVOCATION_END`]: end of the retention, and the key of a revocation or of a block.
@@ -214,7 +214,7 @@ pub fn end(kept_until_millis: i64, key: &[u8]) -> Vec<u8> {
 /// Revokes a fact as an operator, who has some capacity beyond the limit.
 pub fn by_operator(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     command: command::Revoke,
 ) -> Result<Reply, Corrupt> {
@@ -233,37 +233,38 @@ pub fn by_operator(
     }
     if command.taints {
         let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
-        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, moment, index, &taint)? {
+        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, time, index, &taint)? {
             return Ok(refused);
         }
     }
     if command.blocks {
-        subject_blocks::put_by_operator(tables, moment, fact.clone(), &command.reason, &command.caller)?;
+        subject_blocks::put_by_operator(tables, time, fact.clone(), &command.reason, &command.caller)?;
     }
     let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
     let digest = fact.digest.clone();
-    let event = feed::Note {
+    let event = feed::NewFeedEvent {
         kind: "revocation",
         subject: &fact.value,
         target: &fact.issuer,
         detail: &command.reason,
     };
-    feed::note(tables, moment.now, event)?;
-    let note = Note { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
-    revoke(tables, moment, index, &digest, note)?;
+    feed::append(tables, time.now, event)?;
+    let note =
+        RevocationDetails { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
+    revoke(tables, time, index, &digest, note)?;
     if let Some(event) = command.event {
-        outbox::append(tables, moment, event)?;
+        outbox::append(tables, time, event)?;
     }
-    Ok(Reply::Revoked(command::Revoked { index, at_millis: moment.now.millis(), issuer_revoked_before }))
+    Ok(Reply::Revoked(command::Revoked { index, at_millis: time.now.millis(), issuer_revoked_before }))
 }
 
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
-pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Result<(), Corrupt> {
+pub fn forget_ended(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> Result<(), Corrupt> {
     let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
     let mut ended = Vec::new();
     let from = tables.row(META, FORGOTTEN_UP_TO)?.unwrap_or_default();
     tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
-        let is_due = at_of(key).is_some_and(|at| at < moment.passed);
+        let is_due = at_of(key).is_some_and(|at| at < time.passed);
         if is_due {
             ended.push(key.to_vec());
         }
@@ -274,21 +275,21 @@ pub fn forget_ended(tables: &mut Tables<'_>, moment: Moment, facts: usize) -> Re
     for key in &ended {
         tables.delete(REVOCATION_END, key);
         match key.get(8..).unwrap_or_default() {
-            revocation if revocation.len() == 16 => forget_if_ended(tables, moment, revocation)?,
-            block => subject_blocks::forget_if_ended(tables, moment, block)?,
+            revocation if revocation.len() == 16 => forget_if_ended(tables, time, revocation)?,
+            block => subject_blocks::forget_if_ended(tables, time, block)?,
         }
     }
     Ok(())
 }
 
 /// Deletes a revocation after its retention, unless a later one has extended it.
-fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
+fn forget_if_ended(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
     let row = decode::<RevocationRow>(REVOCATION, &row)?;
-    if row.kept_until_millis < moment.passed.millis() {
+    if row.kept_until_millis < time.passed.millis() {
         let (digest, below, _) = watermark_of(key, &row)?;
         if !encryption_keys::remove_registered_with(tables, &digest, below)? {
-            let kept_until_millis = moment.passed.millis();
+            let kept_until_millis = time.passed.millis();
             tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
             tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
             return Ok(());
@@ -393,8 +394,8 @@ impl OnBehalf<'_> {
         self,
         revocation: Revocation<'_>,
         idempotency: Option<Idempotency>,
-    ) -> Result<Made, Error> {
-        let Revocation { fact, target, blocks, reason, caller, event } = revocation;
+    ) -> Result<AppliedRevocation, Error> {
+        let OperatorRevocation { fact, target, blocks, reason, caller, event } = revocation;
         let command = command::Revoke {
             fact: Some(fact_row(fact)),
             reason,
@@ -405,7 +406,7 @@ impl OnBehalf<'_> {
             event: event.map(Into::into),
         };
         match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
-            Reply::Revoked(made) => Ok(Made {
+            Reply::Revoked(made) => Ok(AppliedRevocation {
                 index: made.index,
                 at: Timestamp::from_millis(made.at_millis),
                 issuer_revoked_before: made.issuer_revoked_before,
@@ -550,7 +551,7 @@ mod tests {
         assert_eq!(ids.len(), 3);
         let alice = first.into_iter().chain(rest).find(|revoked| revoked.id == fact("alice").digest());
         let alice = alice.expect("listed");
-        let text = FactText {
+        let text = RevokedFact {
             kind: "subject".to_owned(),
             issuer: "https://a.example".to_owned(),
             value: "alice".to_owned(),
@@ -626,11 +627,11 @@ mod tests {
         let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
         let key = Idempotency { key, request, owner };
         let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
-        let first = harness.told(START, gone()).remove(0);
+        let first = harness.replied(START, gone()).remove(0);
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut harness, later);
         assert!(harness.revoked().is_empty());
-        let again = harness.told(later, gone()).remove(0);
+        let again = harness.replied(later, gone()).remove(0);
         assert!(again.is_repeated && !first.is_repeated);
         assert_eq!(again.outcome, first.outcome);
         assert!(matches!(first.outcome, Reply::Revoked(command::Revoked { index: 1, .. })));

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::events::SecurityEvent;
-use super::revocations::{self, Note, fact_row};
+use super::revocations::{self, RevocationDetails, fact_row};
 use super::{feed, outbox, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -21,15 +21,15 @@ use crate::state::command::{
     AcceptSignal, AllowRevocations, Command, EffectKind, Refusal, Reply, RevocationQuotaRow,
 };
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::ttl_buckets::Bucketed;
+use crate::state::tables::ttl_buckets::TtlBuckets;
 use crate::state::tables::{
-    BLOCK, Moment, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode,
+    BLOCK, EntryTime, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode,
 };
 use crate::state::{Error, OnBehalf, State};
 use crate::token::lineage::Fact;
 
 /// Accepted tokens, by the digest of (iss, jti).
-const SIGNALS: Bucketed = Bucketed {
+const SIGNALS: TtlBuckets = TtlBuckets {
     table: SIGNAL,
     oldest: b"oldest_signal_bucket",
     retention: limits::SIGNAL_RETENTION,
@@ -124,53 +124,57 @@ impl Effect {
 /// duplicate changes nothing; another token with the same `jti` is refused.
 pub fn accept(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     command: AcceptSignal,
 ) -> Result<Reply, Corrupt> {
     let (jti, content) = (digest(&command.jti)?, digest(&command.content)?);
-    if let Some(known) = SIGNALS.find(tables, moment.passed, &jti)? {
+    if let Some(known) = SIGNALS.find(tables, time.passed, &jti)? {
         let is_same = read_row(&known)?.0 == content;
         return Ok(if is_same { Reply::Done { changed: false } } else { Reply::Refused(Refusal::JtiReused) });
     }
     if !has_room(tables, &command)? {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
-    if !take_of_quota(tables, moment, &command)? {
+    if !take_of_quota(tables, time, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
     let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
-    SIGNALS.remember(tables, moment.passed, &jti, row)?;
+    SIGNALS.remember(tables, time.passed, &jti, row)?;
     // The issuer knew of it at that time by its own clock: what it issued until then is covered.
-    let latest = moment.latest.max(Timestamp::from_millis(command.issued_at_millis));
-    let covering = Moment { latest, ..moment };
+    let latest = time.latest.max(Timestamp::from_millis(command.issued_at_millis));
+    let covering = EntryTime { latest, ..time };
     for effect in &command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
         take_effect(tables, covering, index, effect, note)?;
     }
-    tell(tables, moment, command)?;
+    tell(tables, time, command)?;
     Ok(Reply::Done { changed: true })
 }
 
 /// Appends the relayed events to the outbox, and all of it to the live feed.
-fn tell(tables: &mut Tables<'_>, moment: Moment, command: AcceptSignal) -> Result<(), Corrupt> {
+fn tell(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> Result<(), Corrupt> {
     let detail = match command.effects.len() {
         1 => "1 effect".to_owned(),
         effects => format!("{effects} effects"),
     };
-    let note =
-        feed::Note { kind: "signal", subject: &command.subject, target: &command.issuer, detail: &detail };
-    feed::note(tables, moment.now, note)?;
+    let note = feed::NewFeedEvent {
+        kind: "signal",
+        subject: &command.subject,
+        target: &command.issuer,
+        detail: &detail,
+    };
+    feed::append(tables, time.now, note)?;
     if !command.effects.is_empty() {
-        let note = feed::Note { kind: "revocation", detail: &command.reason, ..note };
-        feed::note(tables, moment.now, note)?;
+        let note = feed::NewFeedEvent { kind: "revocation", detail: &command.reason, ..note };
+        feed::append(tables, time.now, note)?;
     }
-    command.events.into_iter().try_for_each(|event| outbox::append(tables, moment, event))
+    command.events.into_iter().try_for_each(|event| outbox::append(tables, time, event))
 }
 
 fn take_effect(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     effect: &command::Effect,
     (issuer, reason): (&str, &str),
@@ -182,12 +186,12 @@ fn take_effect(
         EffectKind::Lift => {}
         EffectKind::Watermark | EffectKind::Block => {
             let (reason, by) = (reason.to_owned(), issuer.to_owned());
-            let note = Note { fact: Some(fact.clone()), reason, by, of_signal: true };
-            revocations::revoke(tables, moment, index, &fact.digest, note)?;
+            let note = RevocationDetails { fact: Some(fact.clone()), reason, by, of_signal: true };
+            revocations::revoke(tables, time, index, &fact.digest, note)?;
         }
     }
     if kind != EffectKind::Watermark {
-        subject_blocks::put(tables, moment, effect, fact, issuer, reason)?;
+        subject_blocks::put(tables, time, effect, fact, issuer, reason)?;
     }
     Ok(())
 }
@@ -225,10 +229,10 @@ fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt
 /// Whether the effects of a signal are within its issuer's quota: first that of this minute, then the extra quota of an
 /// operator. A signal without effects counts as one; the first of a minute always passes, however large, because it would
 /// never pass otherwise.
-fn take_of_quota(tables: &mut Tables<'_>, moment: Moment, command: &AcceptSignal) -> Result<bool, Corrupt> {
+fn take_of_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let Ok(mut facts) = u32::try_from(command.effects.len().max(1)) else { return Ok(false) };
     let mut row = quota_of(tables, &command.issuer)?;
-    let minute = moment.passed.secs().div_euclid(60);
+    let minute = time.passed.secs().div_euclid(60);
     if row.minute != minute {
         row = RevocationQuotaRow { minute, used: 0, ..row };
     }

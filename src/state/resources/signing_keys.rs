@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use super::revocations::Note;
+use super::revocations::RevocationDetails;
 use super::{feed, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{PublishSigningKey, Refusal, Reply, SigningKeyRow, TaintSigningKey};
 use crate::state::machine::idempotency;
-use crate::state::tables::{BOOTSTRAPPED_AT, META, Moment, REVOCATION, SIGNING_KEY, Tables, eight_bytes};
+use crate::state::tables::{BOOTSTRAPPED_AT, EntryTime, META, REVOCATION, SIGNING_KEY, Tables, eight_bytes};
 use crate::token::signing_key::SigningAlgorithm;
 
 /// A published signing key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SigningKeyFacts {
+pub struct SigningKeyRecord {
     /// RFC 7638 thumbprint.
     pub kid: String,
     /// Node that has the private half.
@@ -81,7 +81,7 @@ const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
     Duration::from_secs(longest.as_secs() + limits::LEEWAY.as_secs())
 }
 
-impl SigningKeyFacts {
+impl SigningKeyRecord {
     /// State at `passed`, in elapsed time.
     #[must_use]
     pub fn state(&self, passed: Timestamp) -> SigningKeyState {
@@ -161,7 +161,7 @@ impl SigningKeyFacts {
 }
 
 fn tell(tables: &mut Tables<'_>, now: Timestamp, kid: &str, what: &str) -> Result<(), Corrupt> {
-    feed::note(tables, now, feed::Note { kind: "key", subject: kid, target: "", detail: what })
+    feed::append(tables, now, feed::NewFeedEvent { kind: "key", subject: kid, target: "", detail: what })
 }
 
 /// Algorithm in the log: ES256 is the empty text, so that logs and rows from before there was another one keep their
@@ -193,10 +193,10 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
 /// longer than the cluster is young.
 pub fn publish(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     command: &PublishSigningKey,
 ) -> Result<Reply, Corrupt> {
-    let Moment { now, passed, .. } = moment;
+    let EntryTime { now, passed, .. } = time;
     let known = all(tables)?;
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });
@@ -213,7 +213,7 @@ pub fn publish(
     for key in alike.into_iter().filter(|key| key.forgettable(passed)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
-    let facts = SigningKeyFacts {
+    let facts = SigningKeyRecord {
         kid: command.kid.clone(),
         node_id: command.node_id,
         jwk: command.jwk.clone(),
@@ -239,7 +239,7 @@ fn is_young(tables: &Tables<'_>, passed: Timestamp) -> Result<bool, Corrupt> {
 }
 
 /// Retires a key, if its node has another active one of its algorithm.
-pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Reply, Corrupt> {
+pub fn retire(tables: &mut Tables<'_>, time: EntryTime, kid: &str) -> Result<Reply, Corrupt> {
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
@@ -250,15 +250,15 @@ pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Repl
     let successor = known.iter().any(|other| {
         other.kid != kid
             && (other.node_id, other.algorithm) == (key.node_id, key.algorithm)
-            && other.state(moment.passed) == SigningKeyState::Active
+            && other.state(time.passed) == SigningKeyState::Active
     });
     if !successor {
         return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
     }
-    let (retired_at, ended_passed) = (Some(moment.now), Some(moment.passed));
-    let retired = SigningKeyFacts { retired_at, ended_passed, ..key.clone() };
+    let (retired_at, ended_passed) = (Some(time.now), Some(time.passed));
+    let retired = SigningKeyRecord { retired_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
-    tell(tables, moment.now, kid, "retired")?;
+    tell(tables, time.now, kid, "retired")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -266,7 +266,7 @@ pub fn retire(tables: &mut Tables<'_>, moment: Moment, kid: &str) -> Result<Repl
 /// derives from one, whichever key signed it.
 pub fn taint(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     index: u64,
     command: &TaintSigningKey,
 ) -> Result<Reply, Corrupt> {
@@ -287,20 +287,20 @@ pub fn taint(
         return Ok(Reply::Done { changed: false });
     }
     if key.tainted_at.is_none() {
-        tell(tables, moment.now, &command.kid, "tainted")?;
+        tell(tables, time.now, &command.kid, "tainted")?;
     }
-    let (tainted_at, ended_passed) = (Some(moment.now), Some(moment.passed));
-    let tainted = SigningKeyFacts { tainted_at, ended_passed, ..key.clone() };
+    let (tainted_at, ended_passed) = (Some(time.now), Some(time.passed));
+    let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     if let Some(digest) = digest {
-        revocations::revoke(tables, moment, index, digest.as_bytes(), Note::default())?;
+        revocations::revoke(tables, time, index, digest.as_bytes(), RevocationDetails::default())?;
     }
     Ok(Reply::Done { changed: true })
 }
 
-fn all(tables: &Tables<'_>) -> Result<Vec<SigningKeyFacts>, Corrupt> {
+fn all(tables: &Tables<'_>) -> Result<Vec<SigningKeyRecord>, Corrupt> {
     let rows = tables.messages::<SigningKeyRow>(SIGNING_KEY)?;
-    rows.into_iter().map(|(kid, row)| SigningKeyFacts::from_row(&kid, row)).collect()
+    rows.into_iter().map(|(kid, row)| SigningKeyRecord::from_row(&kid, row)).collect()
 }
 
 #[cfg(test)]
@@ -309,8 +309,8 @@ mod tests {
 
     const ENDED: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    fn retired(algorithm: SigningAlgorithm) -> SigningKeyFacts {
-        SigningKeyFacts {
+    fn retired(algorithm: SigningAlgorithm) -> SigningKeyRecord {
+        SigningKeyRecord {
             kid: "k".to_owned(),
             node_id: 1,
             jwk: "{}".to_owned(),
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn tainted_key_is_deleted_after_the_time_of_a_token_key() {
         for algorithm in SigningAlgorithm::ALL {
-            let facts = SigningKeyFacts { tainted_at: Some(ENDED), ..retired(algorithm) };
+            let facts = SigningKeyRecord { tainted_at: Some(ENDED), ..retired(algorithm) };
             let forgotten = ENDED.plus(Duration::from_secs(3_600 + 5));
             assert!(!facts.verifies(ENDED) && facts.forgettable(forgotten));
             assert!(!facts.forgettable(forgotten.minus(Duration::from_millis(1))));

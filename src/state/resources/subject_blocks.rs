@@ -12,7 +12,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed;
-use super::revocations::{FactText, end, kept_until};
+use super::revocations::{RevokedFact, end, kept_until};
 use super::signals::{self, Kept};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -20,7 +20,7 @@ use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::state::command::{BlockRow, Command, Effect, EffectKind, Fact, LiftBlock, Refusal, Reply};
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::{BLOCK, BLOCKS, META, Moment, REVOCATION_END, Tables, decode};
+use crate::state::tables::{BLOCK, BLOCKS, EntryTime, META, REVOCATION_END, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage;
 
@@ -40,25 +40,25 @@ impl fmt::Display for BlockId {
 }
 
 impl FromStr for BlockId {
-    type Err = Malformed;
+    type Err = InvalidBlockId;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
-        bytes.try_into().map(Self).map_err(|_| Malformed)
+    fn from_str(text: &str) -> Result<Self, InvalidBlockId> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidBlockId)?;
+        bytes.try_into().map(Self).map_err(|_| InvalidBlockId)
     }
 }
 
 /// The text is not base64url of 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be the base64url of 32 bytes")]
-pub struct Malformed;
+pub struct InvalidBlockId;
 
 /// A block that is not lifted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct SubjectBlock {
     pub id: BlockId,
     /// The blocked fact.
-    pub fact: FactText,
+    pub fact: RevokedFact,
     /// Issuer of the signal, or the operator; empty for an anonymous caller.
     pub by: String,
     /// Family of events.
@@ -69,13 +69,13 @@ pub struct Blocked {
     pub reason: String,
 }
 
-impl Blocked {
+impl SubjectBlock {
     fn read(key: &[u8], row: BlockRow) -> Result<Self, Corrupt> {
         let id = key.try_into().map_err(|_| Corrupt::row("the key of a block is not 32 bytes"))?;
         let Fact { kind, issuer, value, .. } = row.fact.unwrap_or_default();
         Ok(Self {
             id: BlockId(id),
-            fact: FactText { kind, issuer, value },
+            fact: RevokedFact { kind, issuer, value },
             by: if row.issuer.is_empty() { row.by } else { row.issuer },
             family: row.family,
             at: Timestamp::from_millis(row.blocked_at_millis.unwrap_or_default()),
@@ -92,7 +92,7 @@ pub fn count(tables: &Tables<'_>) -> Result<u64, Corrupt> {
 /// Blocks a fact, or lifts its block.
 pub fn put(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     effect: &Effect,
     fact: Fact,
     issuer: &str,
@@ -121,7 +121,7 @@ pub fn put(
         issuer: issuer.to_owned(),
         family: effect.family.clone(),
         reason: reason.to_owned(),
-        kept_until_millis: kept_until(moment).millis(),
+        kept_until_millis: kept_until(time).millis(),
         by: String::new(),
     };
     tables.put(BLOCK, &key, row.encode_to_vec());
@@ -134,7 +134,7 @@ pub fn put(
 /// Blocks a fact as an operator, from log time on, or from the time of a lift if that is later.
 pub fn put_by_operator(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     fact: Fact,
     reason: &str,
     by: &str,
@@ -146,9 +146,9 @@ pub fn put_by_operator(
         kind: EffectKind::Block.into(),
         fact: None,
         family: OPERATOR_FAMILY.to_owned(),
-        happened_at_millis: moment.now.millis().max(lifted_at.unwrap_or(i64::MIN)),
+        happened_at_millis: time.now.millis().max(lifted_at.unwrap_or(i64::MIN)),
     };
-    put(tables, moment, &effect, fact, OPERATOR, reason)?;
+    put(tables, time, &effect, fact, OPERATOR, reason)?;
     if let Some(row) = tables.row(BLOCK, &key)? {
         let row = BlockRow { by: by.to_owned(), ..decode::<BlockRow>(BLOCK, &row)? };
         tables.put(BLOCK, &key, row.encode_to_vec());
@@ -157,19 +157,23 @@ pub fn put_by_operator(
 }
 
 /// Lifts a block as an operator, also one of an issuer. The issuer may block again by a later event.
-pub fn lift(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<Reply, Corrupt> {
+pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Reply, Corrupt> {
     let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
-    let kept_until_millis = kept_until(moment).millis();
-    let lifted_at_millis = Some(after.max(moment.now.millis()));
+    let kept_until_millis = kept_until(time).millis();
+    let lifted_at_millis = Some(after.max(time.now.millis()));
     let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
     let fact = row.fact.unwrap_or_default();
-    let note =
-        feed::Note { kind: "revocation", subject: &fact.value, target: &fact.issuer, detail: "block lifted" };
-    feed::note(tables, moment.now, note)?;
+    let note = feed::NewFeedEvent {
+        kind: "revocation",
+        subject: &fact.value,
+        target: &fact.issuer,
+        detail: "block lifted",
+    };
+    feed::append(tables, time.now, note)?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -181,10 +185,10 @@ pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
 }
 
 /// Deletes a lifted row after its retention.
-pub fn forget_if_ended(tables: &mut Tables<'_>, moment: Moment, key: &[u8]) -> Result<(), Corrupt> {
+pub fn forget_if_ended(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
     let row = decode::<BlockRow>(BLOCK, &row)?;
-    if !is_blocked(&row) && row.kept_until_millis < moment.passed.millis() {
+    if !is_blocked(&row) && row.kept_until_millis < time.passed.millis() {
         tables.delete(BLOCK, key);
         let blocks = count(tables)?.saturating_sub(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
@@ -205,7 +209,7 @@ fn is_blocked(row: &BlockRow) -> bool {
 }
 
 /// Fields of a row of [`BLOCK`] for the index in memory: fact, blocker, and whether it is blocked.
-pub fn standing(key: &[u8], row: &[u8]) -> Result<(Digest128, Digest128, bool), Corrupt> {
+pub fn status(key: &[u8], row: &[u8]) -> Result<(Digest128, Digest128, bool), Corrupt> {
     let (fact, by) = key.split_at_checked(16).ok_or_else(|| Corrupt::row("the key of a block is short"))?;
     let row = decode::<BlockRow>(BLOCK, row)?;
     Ok((digest(fact)?, digest(by)?, is_blocked(&row)))
@@ -215,7 +219,7 @@ fn list(
     view: &dyn View,
     after: Option<BlockId>,
     limit: usize,
-) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+) -> Result<(Vec<SubjectBlock>, Option<BlockId>), Corrupt> {
     // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
     let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
@@ -227,7 +231,7 @@ fn list(
         seen += 1;
         let read = decode::<BlockRow>(BLOCK, row).and_then(|row| {
             let is_blocked = is_blocked(&row);
-            Ok((is_blocked, Blocked::read(key, row)?))
+            Ok((is_blocked, SubjectBlock::read(key, row)?))
         });
         match read {
             Ok((is_blocked, read)) => {
@@ -248,7 +252,7 @@ impl State {
         &self,
         after: Option<BlockId>,
         limit: usize,
-    ) -> Result<(Vec<Blocked>, Option<BlockId>), Corrupt> {
+    ) -> Result<(Vec<SubjectBlock>, Option<BlockId>), Corrupt> {
         list(self.cluster.view(), after, limit)
     }
 

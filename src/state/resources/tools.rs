@@ -5,14 +5,14 @@
 
 use prost::Message as _;
 
-use super::feed::{self, Note};
+use super::feed::{self, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
 use crate::state::command::{
-    Command, DeregisterTool, How, PutTool, Refusal, Reply, Told, Tool, ToolRow, ToolVersion, ToolWritten,
+    Command, DeregisterTool, How, PutTool, Refusal, Replied, Reply, Tool, ToolRow, ToolVersion, ToolWritten,
 };
-use crate::state::tables::quotas::Owned;
+use crate::state::tables::quotas::Quota;
 use crate::state::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
@@ -76,21 +76,21 @@ pub fn deregister(
     let tools = tables.number(TOOLS)?.checked_sub(1);
     let tools = tools.ok_or_else(|| Corrupt::row("the number of tools is negative"))?;
     tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
-    Owned::Tools.remove(tables, &there.registered_by)?;
+    Quota::Tools.remove(tables, &there.registered_by)?;
     tell(tables, now, &there, "deregistered")?;
     Ok(Reply::Done { changed: true })
 }
 
 fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String) -> Result<Reply, Corrupt> {
     let tools = tables.number(TOOLS)?;
-    let of_caller = Owned::Tools.of(tables, &caller)?;
+    let of_caller = Quota::Tools.of(tables, &caller)?;
     if tools >= limits::TOOLS_MAX || of_caller >= limits::TOOLS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyTools));
     }
     let registration = tables.number(LAST_REGISTRATION)? + 1;
     tables.put(META, LAST_REGISTRATION, registration.to_be_bytes().to_vec());
     tables.put(META, TOOLS, (tools + 1).to_be_bytes().to_vec());
-    Owned::Tools.add(tables, &caller)?;
+    Quota::Tools.add(tables, &caller)?;
     let row = ToolRow {
         tool: Some(tool),
         version: Some(ToolVersion { registration, revision: 1 }),
@@ -124,7 +124,7 @@ fn replace(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, there: ToolRow) 
 fn tell(tables: &mut Tables<'_>, now: Timestamp, row: &ToolRow, what: &str) -> Result<(), Corrupt> {
     let Some(tool) = &row.tool else { return Ok(()) };
     let target = tool.resource_uri.as_deref().unwrap_or_default();
-    feed::note(tables, now, Note { kind: "tool", subject: &tool.tool_id, target, detail: what })
+    feed::append(tables, now, NewFeedEvent { kind: "tool", subject: &tool.tool_id, target, detail: what })
 }
 
 fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {
@@ -257,7 +257,7 @@ impl State {
 
     /// Number of tools of a caller.
     pub fn tools_of(&self, caller: &str) -> Result<u64, Error> {
-        Ok(Owned::Tools.of(&Tables::new(self.cluster.view()), caller)?)
+        Ok(Quota::Tools.of(&Tables::new(self.cluster.view()), caller)?)
     }
 
     /// A page of the registry.
@@ -276,10 +276,10 @@ impl OnBehalf<'_> {
         self,
         command: PutTool,
         idempotency: Option<Idempotency>,
-    ) -> Result<Told<ToolWritten>, Error> {
+    ) -> Result<Replied<ToolWritten>, Error> {
         let reply = self.propose_once(Command::PutTool(command), idempotency).await?;
         match reply.outcome {
-            Reply::Tool(outcome) => Ok(Told { outcome, is_repeated: reply.is_repeated }),
+            Reply::Tool(outcome) => Ok(Replied { outcome, is_repeated: reply.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -293,10 +293,10 @@ impl OnBehalf<'_> {
         self,
         command: DeregisterTool,
         idempotency: Option<Idempotency>,
-    ) -> Result<Told<()>, Error> {
+    ) -> Result<Replied<()>, Error> {
         let reply = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
         match reply.outcome {
-            Reply::Done { .. } => Ok(Told { outcome: (), is_repeated: reply.is_repeated }),
+            Reply::Done { .. } => Ok(Replied { outcome: (), is_repeated: reply.is_repeated }),
             _ => Err(Error::Undecodable),
         }
     }
@@ -631,7 +631,7 @@ mod tests {
         let mut harness = StateHarness::default();
         harness.put_tool(new("first", "one"));
         harness.put_tool(put("first", "two"));
-        let row = (OWNED.to_owned(), Owned::Tools.key("alice"));
+        let row = (OWNED.to_owned(), Quota::Tools.key("alice"));
         assert_eq!(harness.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
         harness.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
         assert_eq!(stands(harness.put_tool(new("last", "one"))).0, How::Registered);
@@ -699,13 +699,13 @@ mod tests {
             let rows = harness.rows.0.iter().filter(|((table, key), _)| table == IDEMPOTENCY && is_key(key));
             rows.map(|(_, row)| row.len()).collect()
         };
-        let first = harness.told(START, vec![once(1, "one")]).remove(0);
+        let first = harness.replied(START, vec![once(1, "one")]).remove(0);
         assert_eq!(stands(harness.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
         let sizes = remembered(&harness);
         assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
         harness.deregister(gone("t"));
         // The tool of a repeated outcome comes from the retry itself, regardless of the registry.
-        assert_eq!(harness.told(START, vec![once(1, "one")]), [Told::repeated(first.outcome)]);
+        assert_eq!(harness.replied(START, vec![once(1, "one")]), [Replied::repeated(first.outcome)]);
     }
 
     #[test]
@@ -717,10 +717,10 @@ mod tests {
             let idempotency = command::Idempotency { key, request, owner };
             command::encode_once(Command::PutTool(put("t", name)), Some(idempotency))
         };
-        let first = harness.told(START, vec![once("one", 7)]).remove(0);
+        let first = harness.replied(START, vec![once("one", 7)]).remove(0);
         harness.put_tool(put("t", "two"));
         let rows = harness.rows.0.clone();
-        let retried = harness.told(START, vec![once("one", 7)]).remove(0);
+        let retried = harness.replied(START, vec![once("one", 7)]).remove(0);
         // It is marked as repeated, so that metrics and audit count it once.
         assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
         assert_eq!(first.outcome, retried.outcome);

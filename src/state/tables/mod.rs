@@ -135,7 +135,7 @@ pub const INCARNATION: &[u8] = b"incarnation";
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
-/// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`Moment::passed`]).
+/// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`EntryTime::passed`]).
 pub const PASSED: &[u8] = b"passed";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
@@ -160,7 +160,7 @@ pub const ORIGINS_SWEPT: &[u8] = b"origins_swept";
 
 /// Times of an entry, equal on all nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct EntryTime {
     /// Log time; rows expire by it.
     pub now: Timestamp,
     /// Upper bound of the nodes' wall clocks and of the `iat` of a signal's SET: a watermark at it covers what other
@@ -355,7 +355,7 @@ impl<'v> Tables<'v> {
     }
 
     /// Advances the times by the stamp of an entry.
-    pub fn advance(&mut self, stamp: &Stamp) -> Result<Moment, Corrupt> {
+    pub fn advance(&mut self, stamp: &Stamp) -> Result<EntryTime, Corrupt> {
         let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
         let now = timestamp(millis);
         self.put(META, TIME, millis.to_be_bytes().to_vec());
@@ -366,10 +366,10 @@ impl<'v> Tables<'v> {
         let passed = known.max(stamp.passed);
         let millis = u64::try_from(passed.millis()).unwrap_or(0);
         self.put(META, PASSED, millis.to_be_bytes().to_vec());
-        Ok(Moment { now, latest: now.max(stamp.latest), passed })
+        Ok(EntryTime { now, latest: now.max(stamp.latest), passed })
     }
 
-    /// Elapsed time of the last entry ([`Moment::passed`]).
+    /// Elapsed time of the last entry ([`EntryTime::passed`]).
     pub fn passed(&self) -> Result<Timestamp, Corrupt> {
         Ok(timestamp(self.number(PASSED)?))
     }

@@ -44,9 +44,9 @@ impl Packing {
 
 /// Immutable packed rows: reads do not block writes.
 #[derive(Clone)]
-pub struct Leaf(Arc<[u8]>);
+pub struct PackedRows(Arc<[u8]>);
 
-impl Leaf {
+impl PackedRows {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -64,7 +64,7 @@ impl Leaf {
         let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| damaged())?;
         let rows = match packing {
             Packing::Plain => Cow::Borrowed(packed),
-            Packing::Compressed => Cow::Owned(decompressed(packed, length).map_err(|_| damaged())?),
+            Packing::Compressed => Cow::Quota(decompressed(packed, length).map_err(|_| damaged())?),
         };
         if rows.len() == length { Ok(rows) } else { Err(damaged()) }
     }
@@ -89,7 +89,7 @@ pub struct Packer {
 
 impl Packer {
     /// Packs `rows`, which [`frame`] has written.
-    pub fn pack(&mut self, packing: Packing, rows: &[u8]) -> Result<Leaf, Corrupt> {
+    pub fn pack(&mut self, packing: Packing, rows: &[u8]) -> Result<PackedRows, Corrupt> {
         let unpacked = |error: &dyn std::fmt::Display| {
             Corrupt::row(format_args!("pack {} bytes of rows in memory: {error}", rows.len()))
         };
@@ -115,7 +115,7 @@ impl Packer {
         leaf.extend_from_slice(compressed);
         let checksum = crc32c::crc32c(&leaf[4..]);
         leaf[..4].copy_from_slice(&checksum.to_be_bytes());
-        Ok(Leaf(leaf.into()))
+        Ok(PackedRows(leaf.into()))
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     const PACKINGS: [Packing; 2] = [Packing::Plain, Packing::Compressed];
 
-    impl Leaf {
+    impl PackedRows {
         /// Packed rows with a valid checksum and arbitrary content.
         fn sealed(length: u32, packed: &[u8]) -> Self {
             let rest = [&length.to_be_bytes()[..], packed].concat();
@@ -262,7 +262,7 @@ mod tests {
             let _ = parts(&bytes, 8);
             for packing in PACKINGS {
                 // A small length, because it is allocated.
-                let _ = Leaf::sealed(length % 4096, &bytes).unpack(packing).map(|rows| rows.len());
+                let _ = PackedRows::sealed(length % 4096, &bytes).unpack(packing).map(|rows| rows.len());
             }
         }
     }
@@ -279,7 +279,7 @@ mod tests {
             }
             for length in 0..leaf.bytes() {
                 assert!(
-                    Leaf(leaf.0[..length].into()).unpack(packing).is_err(),
+                    PackedRows(leaf.0[..length].into()).unpack(packing).is_err(),
                     "{packing:?}, {length} bytes"
                 );
             }
@@ -293,9 +293,9 @@ mod tests {
         Compressor::new(1).expect("made").compress_to_buffer(&bytes, &mut packed).expect("compresses");
         for (packing, packed) in [(Packing::Plain, &bytes), (Packing::Compressed, &packed)] {
             let length = u32::try_from(bytes.len()).expect("short");
-            assert!(Leaf::sealed(length, packed).unpack(packing).is_ok());
+            assert!(PackedRows::sealed(length, packed).unpack(packing).is_ok());
             for wrong in [0, length - 1, length + 1, length + 1000] {
-                assert!(Leaf::sealed(wrong, packed).unpack(packing).is_err(), "{packing:?}, {wrong}");
+                assert!(PackedRows::sealed(wrong, packed).unpack(packing).is_err(), "{packing:?}, {wrong}");
             }
         }
     }

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use super::packed_rows;
-use super::packed_rows::{Leaf, Packer, Packing};
+use super::packed_rows::{PackedRows, Packer, Packing};
 use crate::cluster::Corrupt;
 
 /// Overhead of a span beside its key and its rows: its slot in a B-tree node, which is half to two thirds full, and the
@@ -30,7 +30,7 @@ pub enum Found {
 #[derive(Clone)]
 enum Span {
     /// All of its rows, at least one.
-    Here(Leaf),
+    Here(PackedRows),
     /// Evicted: only the database has the rows.
     Elsewhere,
 }
@@ -43,7 +43,7 @@ struct Spans {
 }
 
 /// A table, or as much of it as fits. One thread writes, any number reads.
-pub struct Leaves {
+pub struct PackedTable {
     packing: Packing,
     bytes_max: usize,
     spans: RwLock<Spans>,
@@ -51,20 +51,20 @@ pub struct Leaves {
 }
 
 /// A span at the time of a read.
-pub struct Reading {
+pub struct RangeRead {
     packing: Packing,
     span: Option<Span>,
     /// First key of the next span; `None` if there was none.
     pub end: Option<Box<[u8]>>,
 }
 
-impl fmt::Debug for Leaves {
+impl fmt::Debug for PackedTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leaves").field("bytes", &self.bytes()).finish_non_exhaustive()
+        f.debug_struct("PackedTable").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
 }
 
-impl Leaves {
+impl PackedTable {
     /// An empty table of up to `bytes_max` bytes of memory.
     #[must_use]
     pub fn new(packing: Packing, bytes_max: usize) -> Self {
@@ -95,10 +95,10 @@ impl Leaves {
 
     /// The span of `key`.
     #[must_use]
-    pub fn reading(&self, key: &[u8]) -> Reading {
+    pub fn reading(&self, key: &[u8]) -> RangeRead {
         let spans = self.read();
         let span = spans.covering(key).map(|(_, span)| span.clone());
-        Reading { packing: self.packing, span, end: spans.behind(key).map(|(first, _)| first.into()) }
+        RangeRead { packing: self.packing, span, end: spans.behind(key).map(|(first, _)| first.into()) }
     }
 
     pub fn put(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
@@ -174,7 +174,7 @@ impl Leaves {
     }
 }
 
-impl Reading {
+impl RangeRead {
     /// Visits the rows from `from` on, in order, until `visit` returns false. Returns the last result of `visit`, or true;
     /// `None` if the span is evicted.
     pub fn visit(
@@ -214,7 +214,7 @@ impl Filling {
         if self.is_full {
             return Ok(());
         }
-        // Leaves capacity for later writes.
+        // PackedTable capacity for later writes.
         let full = self.packing.full() / 4 * 3;
         if !self.rows.is_empty() && self.rows.len() + key.len() + row.len() > full {
             self.pack()?;
@@ -391,7 +391,7 @@ mod tests {
         vec(step, 0..150)
     }
 
-    fn filled(like: &Leaves, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> Filling {
+    fn filled(like: &PackedTable, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> Filling {
         let mut filling = like.filling();
         for (key, row) in model {
             filling.push(key, row).expect("packs");
@@ -399,7 +399,7 @@ mod tests {
         filling
     }
 
-    impl Leaves {
+    impl PackedTable {
         /// The rows in memory, and whether they are complete.
         fn rows(&self) -> (BTreeMap<Vec<u8>, Vec<u8>>, bool) {
             let (mut rows, mut is_all) = (BTreeMap::<Vec<u8>, Vec<u8>>::new(), true);
@@ -430,7 +430,7 @@ mod tests {
             bytes_max in prop_oneof![Just(200usize), Just(8_000), Just(40_000), Just(usize::MAX / 2)],
             packing in prop_oneof![Just(Packing::Plain), Just(Packing::Compressed)],
         ) {
-            let leaves = Leaves::new(packing, bytes_max);
+            let leaves = PackedTable::new(packing, bytes_max);
             let mut model = BTreeMap::new();
             for step in steps {
                 match step {
@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn rows_over_the_capacity_are_evicted_and_never_absent() {
         for is_filled_in_order in [true, false] {
-            let leaves = Leaves::new(Packing::Compressed, 64 * 1024);
+            let leaves = PackedTable::new(Packing::Compressed, 64 * 1024);
             let model: BTreeMap<Vec<u8>, Vec<u8>> =
                 (0..400u64).map(|number| (noise(number, 16), noise(number, 600))).collect();
             if is_filled_in_order {
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn row_over_the_capacity_is_evicted_and_others_stay() {
-        let leaves = Leaves::new(Packing::Plain, 16 * 1024);
+        let leaves = PackedTable::new(Packing::Plain, 16 * 1024);
         (0..100u8).for_each(|key| leaves.put(&[key], &[key; 40]).expect("puts"));
         leaves.put(&[50, 1], &noise(1, 16 * 1024)).expect("puts");
         assert_eq!(leaves.get(&[50, 1]).expect("reads"), Found::Elsewhere);
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn removed_rows_use_no_memory() {
-        let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
+        let leaves = PackedTable::new(Packing::Compressed, usize::MAX / 2);
         let keys: Vec<Vec<u8>> = (0..500u64).map(|number| noise(number, 9)).collect();
         for key in &keys {
             leaves.put(key, &key.repeat(30)).expect("puts");
@@ -515,7 +515,7 @@ mod tests {
 
     #[test]
     fn corrupt_rows_fail_reads_and_writes() {
-        let leaves = Leaves::new(Packing::Compressed, usize::MAX / 2);
+        let leaves = PackedTable::new(Packing::Compressed, usize::MAX / 2);
         leaves.put(b"a", &b"row".repeat(99)).expect("puts");
         let mut spans = leaves.spans.write().expect("lock");
         for span in spans.by_first.values_mut() {

@@ -8,7 +8,7 @@ use crate::token::lineage::canonical_name;
 
 /// Kind of the counted rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owned {
+pub enum Quota {
     /// Tools that the caller registered.
     Tools,
     /// Agents that the caller issued.
@@ -19,7 +19,7 @@ pub enum Owned {
     KeySubjects,
 }
 
-impl Owned {
+impl Quota {
     /// The count of `caller`; anonymous callers, with an empty name, share one.
     pub fn of(self, tables: &Tables<'_>, caller: &str) -> Result<u64, Corrupt> {
         let row = tables.row(OWNED, &self.key(caller))?;

@@ -4,30 +4,30 @@
 //! Callers write these rows, so the bound is in bytes, not in rows. Rows that do not fit are read from the database.
 
 use super::packed_rows::Packing;
-use super::packed_table::{Found, Leaves};
+use super::packed_table::{Found, PackedTable};
 use super::{AUDIT_HEAD, TOOL};
 use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
 
 /// Tables in memory, as far as they fit.
 #[derive(Debug)]
-pub struct Resident {
-    tools: Leaves,
-    audit_heads: Leaves,
+pub struct RowCache {
+    tools: PackedTable,
+    audit_heads: PackedTable,
 }
 
-impl Default for Resident {
+impl Default for RowCache {
     fn default() -> Self {
         Self {
-            tools: Leaves::new(Packing::Compressed, limits::TOOLS_IN_MEMORY_BYTES),
+            tools: PackedTable::new(Packing::Compressed, limits::TOOLS_IN_MEMORY_BYTES),
             // Hashes have nothing in common.
-            audit_heads: Leaves::new(Packing::Plain, limits::AUDIT_HEADS_IN_MEMORY_BYTES),
+            audit_heads: PackedTable::new(Packing::Plain, limits::AUDIT_HEADS_IN_MEMORY_BYTES),
         }
     }
 }
 
-impl Resident {
-    fn leaves(&self, table: &str) -> Option<&Leaves> {
+impl RowCache {
+    fn leaves(&self, table: &str) -> Option<&PackedTable> {
         match table {
             TOOL => Some(&self.tools),
             AUDIT_HEAD => Some(&self.audit_heads),
@@ -70,18 +70,18 @@ impl Resident {
 
     /// A view that reads from memory where possible, and otherwise from `below`.
     #[must_use]
-    pub fn over<'r>(&'r self, below: &'r dyn View) -> Over<'r> {
-        Over { resident: self, below }
+    pub fn over<'r>(&'r self, below: &'r dyn View) -> CachedView<'r> {
+        CachedView { resident: self, below }
     }
 }
 
-/// View of [`Resident::over`].
-pub struct Over<'r> {
-    resident: &'r Resident,
+/// View of [`RowCache::over`].
+pub struct CachedView<'r> {
+    resident: &'r RowCache,
     below: &'r dyn View,
 }
 
-impl View for Over<'_> {
+impl View for CachedView<'_> {
     fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
         let found = self.resident.leaves(table).map_or(Ok(Found::Elsewhere), |leaves| leaves.get(key))?;
         match found {
@@ -139,11 +139,11 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    impl Resident {
+    impl RowCache {
         fn of_bytes(bytes: usize) -> Self {
             Self {
-                tools: Leaves::new(Packing::Compressed, bytes),
-                audit_heads: Leaves::new(Packing::Plain, bytes),
+                tools: PackedTable::new(Packing::Compressed, bytes),
+                audit_heads: PackedTable::new(Packing::Plain, bytes),
             }
         }
     }
@@ -245,7 +245,7 @@ mod tests {
             absent in vec(ids(), 9),
         ) {
             let mut harness = StateHarness::default();
-            let small = Resident::of_bytes(2000);
+            let small = RowCache::of_bytes(2000);
             for step in steps {
                 match step {
                     Step::Apply(batch) => {
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn deleted_range_is_read_from_the_database() {
-        let resident = Resident::default();
+        let resident = RowCache::default();
         resident.project(&Write::Put { table: TOOL, key: vec![1], value: vec![1] }).expect("projects");
         let range = Write::DeleteRange { table: TOOL, from: vec![0], to: vec![9] };
         resident.project(&range).expect("projects");
@@ -330,6 +330,6 @@ mod tests {
                 if goes_on { Err(Corrupt::row("the last row is damaged")) } else { Ok(()) }
             }
         }
-        assert!(Resident::of_bytes(1000).rebuild(&Damaged).is_err());
+        assert!(RowCache::of_bytes(1000).rebuild(&Damaged).is_err());
     }
 }

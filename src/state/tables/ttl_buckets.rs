@@ -17,7 +17,7 @@ const COUNT: &[u8] = b"#";
 const ALL: Digest128 = Digest128::from_bytes([0; 16]);
 
 /// A table of rows by digest in TTL buckets.
-pub struct Bucketed {
+pub struct TtlBuckets {
     pub table: &'static str,
     /// Row of the meta table: the oldest bucket that may have rows.
     pub oldest: &'static [u8],
@@ -28,14 +28,14 @@ pub struct Bucketed {
 }
 
 /// Maximum number of rows.
-pub struct Most {
+pub struct QuotaLimits {
     /// Per owner.
     pub per_owner: u64,
     /// In total.
     pub total: u64,
 }
 
-impl Bucketed {
+impl TtlBuckets {
     /// The row of `digest`, from any bucket.
     pub fn find(
         &self,
@@ -74,7 +74,7 @@ impl Bucketed {
         tables: &Tables<'_>,
         now: Timestamp,
         owner: &Digest128,
-        most: &Most,
+        most: &QuotaLimits,
     ) -> Result<bool, Corrupt> {
         Ok(self.count(tables, now, owner)? < most.per_owner && self.count(tables, now, &ALL)? < most.total)
     }
@@ -117,7 +117,7 @@ impl Bucketed {
 }
 
 #[cfg(test)]
-impl Bucketed {
+impl TtlBuckets {
     /// The key of the counter of `owner`, or of the total, in the bucket of this time.
     pub fn count_key_at(&self, at: Timestamp, owner: Option<Digest128>) -> Vec<u8> {
         count_key(self.bucket_of(at), &owner.unwrap_or(ALL))

@@ -56,7 +56,7 @@ fn after(secs: u64) -> Timestamp {
 
 impl StateHarness {
     fn submit(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Reply> {
-        self.submitted(at, submissions).into_iter().map(|told| told.outcome).collect()
+        self.submitted(at, submissions).into_iter().map(|replied| replied.outcome).collect()
     }
 
     fn keys_of(&self, table: &str) -> Vec<&[u8]> {
@@ -243,8 +243,8 @@ fn wall_clock_set_ahead_deletes_no_reply() {
     harness.submit(START, vec![own(1, 1, 1)]);
     let ahead = after(24 * 3600);
     let stamp = Stamp { time: ahead, latest: ahead, passed: after(1) };
-    let told = harness.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
-    assert_eq!(told[0].outcome, DONE);
+    let replied = harness.entry(&Replicated::batch(stamp, vec![own(1, 1, 1)]));
+    assert_eq!(replied[0].outcome, DONE);
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn batch_of_version_1_is_applied_without_deduplication() {
     let tables: Vec<_> = tables.collect();
     assert_eq!(tables, [META, META, NONCE, NONCE, NONCE, NONCE]);
     let replies = harness.entry(&batch);
-    assert_eq!(replies, [Told::first(DONE), Told::first(SPENT), Told::first(DONE)]);
+    assert_eq!(replies, [Replied::first(DONE), Replied::first(SPENT), Replied::first(DONE)]);
 }
 
 /// A step of a proposer, or the end of an entry.
@@ -408,7 +408,7 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
     }
     let mut spent = BTreeSet::new();
     let mut origins: BTreeMap<Origin, Known> = BTreeMap::new();
-    let mut told = Vec::new();
+    let mut replied = Vec::new();
     for (_, at, submission) in submissions {
         let new = || Known { low_watermark: 1, at: *at, replies: BTreeMap::new() };
         let known = origins.entry(submission.origin).or_insert_with(new);
@@ -418,7 +418,7 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
         }
         known.at = *at;
         known.low_watermark = known.low_watermark.max(submission.low_watermark);
-        told.push(if submission.sequence < known.low_watermark {
+        replied.push(if submission.sequence < known.low_watermark {
             GIVEN_UP
         } else {
             let is_first = || if spent.insert(submission.command.clone()) { DONE } else { SPENT };
@@ -430,7 +430,7 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
             known.replies.range(known.low_watermark..).map(|(sequence, _)| (origin, *sequence)).collect();
         kept
     });
-    (told, kept.collect())
+    (replied, kept.collect())
 }
 
 proptest! {
@@ -442,13 +442,13 @@ proptest! {
         let submissions = submissions(&steps);
         let (expected, kept) = promised(&submissions);
         let mut harness = StateHarness::default();
-        let mut told = Vec::new();
+        let mut replied = Vec::new();
         for entry in submissions.chunk_by(|a, b| a.0 == b.0 && !is_each_an_entry) {
             let commands = entry.iter().map(|(_, _, submission)| submission.clone()).collect();
-            told.extend(harness.submit(entry[0].1, commands));
+            replied.extend(harness.submit(entry[0].1, commands));
         }
-        prop_assert_eq!(&told, &expected);
-        let spent = submissions.iter().zip(&told).filter(|(_, told)| **told == DONE);
+        prop_assert_eq!(&replied, &expected);
+        let spent = submissions.iter().zip(&replied).filter(|(_, replied)| **replied == DONE);
         let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
         prop_assert_eq!(harness.nonces(), spent.len());
         // The rows of an idle proposer are deleted a little later.

@@ -38,7 +38,7 @@ fn id_has_exactly_one_spelling() {
         " 120-7",
         "1-4294967296",
     ] {
-        assert_eq!(text.parse::<EventId>(), Err(NoEventId), "{text}");
+        assert_eq!(text.parse::<EventId>(), Err(InvalidEventId), "{text}");
     }
 }
 

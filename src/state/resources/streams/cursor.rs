@@ -182,7 +182,7 @@ fn put_dead_letters(
     let prefix = key_of(stream_id);
     let mut kept = match known {
         Some(kept) => kept,
-        // Once for a stream with dead letters of an older version.
+        // Dedup for a stream with dead letters of an older version.
         None => Kept {
             count: tables.keys_under(DEAD_LETTER, &prefix, &[], usize::MAX)?.len() as u64,
             first: EventId::default(),

@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 
 pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
 pub use self::filter::{Added, change_subject};
-pub use self::status::{StreamStatus, UnknownStatus, set_status};
+pub use self::status::{InvalidStreamStatus, StreamStatus, set_status};
 
 use super::events::{SecurityEvent, VERIFICATION};
-use super::feed::{self, Note};
+use super::feed::{self, NewFeedEvent};
 use super::outbox;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -28,8 +28,8 @@ use crate::state::command::{
     ChangeStreamSubject, Command, CreateStream, DeleteStream, Refusal, Reply, StreamRow, StreamWritten,
     UpdateStream, VerifyStream, stated,
 };
-use crate::state::tables::quotas::Owned;
-use crate::state::tables::{META, Moment, STREAM, STREAMS, Tables, decode};
+use crate::state::tables::quotas::Quota;
+use crate::state::tables::{EntryTime, META, STREAM, STREAMS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::subject_id::{self, SubjectId};
 
@@ -162,7 +162,11 @@ fn put(tables: &mut Tables<'_>, now: Timestamp, row: StreamRow, detail: &str) ->
     let row = StreamRow { updated_at_millis: now.millis(), changes, ..row };
     let stream_id = row.stream.as_ref().map(|stream| stream.stream_id.clone()).unwrap_or_default();
     tables.put(STREAM, stream_id.as_bytes(), row.encode_to_vec());
-    feed::note(tables, now, Note { kind: "stream", subject: &stream_id, detail, ..Note::default() })?;
+    feed::append(
+        tables,
+        now,
+        NewFeedEvent { kind: "stream", subject: &stream_id, detail, ..NewFeedEvent::default() },
+    )?;
     Ok(written(row))
 }
 
@@ -177,12 +181,12 @@ pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) ->
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
     let streams = tables.number(STREAMS)?;
-    let of_owner = Owned::Streams.of(tables, &stream.owner)?;
+    let of_owner = Quota::Streams.of(tables, &stream.owner)?;
     if streams >= limits::STREAMS_MAX || of_owner >= limits::STREAMS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyStreams));
     }
     tables.put(META, STREAMS, streams.saturating_add(1).to_be_bytes().to_vec());
-    Owned::Streams.add(tables, &stream.owner)?;
+    Quota::Streams.add(tables, &stream.owner)?;
     StreamCursor::new(tables.next_event()).put(tables, &stream.stream_id);
     let row = StreamRow {
         stream: Some(stream),
@@ -215,7 +219,7 @@ pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) ->
 }
 
 /// Appends a verification event, unless the last one was too recent.
-pub fn verify(tables: &mut Tables<'_>, moment: Moment, command: VerifyStream) -> Result<Reply, Corrupt> {
+pub fn verify(tables: &mut Tables<'_>, time: EntryTime, command: VerifyStream) -> Result<Reply, Corrupt> {
     let Some(row) = find(tables, &command.stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
     };
@@ -223,17 +227,17 @@ pub fn verify(tables: &mut Tables<'_>, moment: Moment, command: VerifyStream) ->
         return Ok(Reply::Refused(Refusal::StreamNotEnabled));
     }
     let verified_at = Timestamp::from_millis(row.verified_at_millis);
-    if row.verified_at_millis != 0 && moment.passed < verified_at.plus(limits::VERIFICATION_INTERVAL_MIN) {
+    if row.verified_at_millis != 0 && time.passed < verified_at.plus(limits::VERIFICATION_INTERVAL_MIN) {
         return Ok(Reply::Refused(Refusal::VerifiedTooOften));
     }
-    let row = StreamRow { verified_at_millis: moment.passed.millis(), ..row };
+    let row = StreamRow { verified_at_millis: time.passed.millis(), ..row };
     tables.put(STREAM, command.stream_id.as_bytes(), row.encode_to_vec());
     let mut claims = Map::new();
     if !command.state.is_empty() {
         claims.insert("state".to_owned(), command.state.into());
     }
     let event = SecurityEvent::of_stream(VERIFICATION, &command.stream_id, claims);
-    outbox::append_for(tables, moment, event.into(), &command.stream_id)?;
+    outbox::append_for(tables, time, event.into(), &command.stream_id)?;
     Ok(written(row))
 }
 
@@ -248,9 +252,10 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
     cursor::forget(tables, stream_id);
     let streams = tables.number(STREAMS)?.saturating_sub(1);
     tables.put(META, STREAMS, streams.to_be_bytes().to_vec());
-    Owned::Streams.remove(tables, &owner)?;
-    let note = Note { kind: "stream", subject: stream_id, detail: "deleted", ..Note::default() };
-    feed::note(tables, now, note)?;
+    Quota::Streams.remove(tables, &owner)?;
+    let note =
+        NewFeedEvent { kind: "stream", subject: stream_id, detail: "deleted", ..NewFeedEvent::default() };
+    feed::append(tables, now, note)?;
     Ok(Reply::Done { changed: true })
 }
 

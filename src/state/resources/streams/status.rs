@@ -11,7 +11,7 @@ use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow};
 use crate::state::resources::events::{STREAM_UPDATED, SecurityEvent, cut};
 use crate::state::resources::outbox;
-use crate::state::tables::{Moment, Tables};
+use crate::state::tables::{EntryTime, Tables};
 use crate::state::{Error, OnBehalf, State};
 
 /// Status of a stream (SSF 1.0, stream status).
@@ -60,14 +60,14 @@ impl From<StreamStatus> for command::StreamStatus {
 /// The text is not a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be enabled, paused or disabled")]
-pub struct UnknownStatus;
+pub struct InvalidStreamStatus;
 
 impl FromStr for StreamStatus {
-    type Err = UnknownStatus;
+    type Err = InvalidStreamStatus;
 
-    fn from_str(text: &str) -> Result<Self, UnknownStatus> {
+    fn from_str(text: &str) -> Result<Self, InvalidStreamStatus> {
         let all = [Self::Enabled, Self::Paused, Self::Disabled];
-        all.into_iter().find(|status| status.as_str() == text).ok_or(UnknownStatus)
+        all.into_iter().find(|status| status.as_str() == text).ok_or(InvalidStreamStatus)
     }
 }
 
@@ -76,7 +76,7 @@ impl FromStr for StreamStatus {
 /// does one that the receiver had paused already when the transmitter had a reason of its own.
 pub fn set_status(
     tables: &mut Tables<'_>,
-    moment: Moment,
+    time: EntryTime,
     command: SetStreamStatus,
 ) -> Result<Reply, Corrupt> {
     let Some(row) = find(tables, &command.stream_id)? else {
@@ -107,9 +107,9 @@ pub fn set_status(
     if status == StreamStatus::Enabled && row.owes_update {
         let reason = std::mem::take(&mut row.owed_reason);
         row.owes_update = false;
-        outbox::append_for(tables, moment, updated(&command.stream_id, reason), &command.stream_id)?;
+        outbox::append_for(tables, time, updated(&command.stream_id, reason), &command.stream_id)?;
     }
-    put(tables, moment.now, row, status.as_str())
+    put(tables, time.now, row, status.as_str())
 }
 
 /// The `stream-updated` event of SSF 1.0: the present status, and the transmitter's reason for the change.

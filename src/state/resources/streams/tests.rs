@@ -10,7 +10,7 @@ use crate::state::command::{self, AdvanceStream, SetStreamStatus, encode, encode
 use crate::state::resources::events::{EventId, STREAM_UPDATED};
 use crate::state::tables::{DEAD_LETTER, OWNED, STREAM_CURSOR};
 use crate::state::testing::{StateHarness, batch, create_stream, delete_stream, signal};
-use crate::state::{Replicated, Told};
+use crate::state::{Replicated, Replied};
 
 mod changes;
 
@@ -122,10 +122,10 @@ fn retry_returns_the_stream_of_the_first_request() {
             command::Idempotency { key: digest.clone(), request: digest.clone(), owner: digest };
         encode_once(create_stream(stream_id, "alice"), Some(idempotency))
     };
-    let first = harness.told(START, vec![once("s")]).remove(0);
+    let first = harness.replied(START, vec![once("s")]).remove(0);
     let rows = harness.rows.without_events();
-    let again = harness.told(START, vec![once("another")]).remove(0);
-    assert_eq!(again, Told::repeated(first.outcome));
+    let again = harness.replied(START, vec![once("another")]).remove(0);
+    assert_eq!(again, Replied::repeated(first.outcome));
     assert_eq!(harness.rows.without_events(), rows, "no other is created");
     let kept = harness.rows.0.iter().find(|((table, _), _)| table == crate::state::tables::IDEMPOTENCY);
     let stores_request = |row: &Vec<u8>| row.windows(9).any(|part| part == b"receiver.");
@@ -493,6 +493,6 @@ fn status_is_one_of_three_words() {
         assert_eq!(StreamStatus::read(command::StreamStatus::from(status).into()).expect("known"), status);
     }
     for word in ["", "Enabled", "enabled ", "stopped"] {
-        assert_eq!(word.parse::<StreamStatus>(), Err(UnknownStatus));
+        assert_eq!(word.parse::<StreamStatus>(), Err(InvalidStreamStatus));
     }
 }

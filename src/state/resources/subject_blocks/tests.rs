@@ -52,7 +52,7 @@ fn unblock(id: BlockId) -> Command {
     Command::LiftBlock(LiftBlock { id: Bytes::copy_from_slice(&id.0) })
 }
 
-fn all(harness: &StateHarness) -> Vec<Blocked> {
+fn all(harness: &StateHarness) -> Vec<SubjectBlock> {
     let (blocked, next) = list(&harness.rows, None, 1000).expect("list");
     assert_eq!(next, None);
     blocked
@@ -156,7 +156,7 @@ fn list_has_every_block_once_in_order() {
         assert_eq!(id.to_string().parse(), Ok(id));
     }
     for text in ["", "a", "AAAA", "!"] {
-        assert_eq!(text.parse::<BlockId>(), Err(Malformed));
+        assert_eq!(text.parse::<BlockId>(), Err(InvalidBlockId));
     }
 }
 
