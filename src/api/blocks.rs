@@ -16,7 +16,7 @@ use super::text;
 use super::{idempotency, paging};
 use crate::revocation;
 use crate::revocation::Revocations;
-use crate::state::{Blocked, Current, stated};
+use crate::state::{Current, SubjectBlock, stated};
 
 /// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]
@@ -68,8 +68,8 @@ pub async fn list(
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }
 
-fn row_of(revocations: &Revocations, blocked: Blocked) -> Block {
-    let Blocked { id, fact, by, family, at, reason } = blocked;
+fn row_of(revocations: &Revocations, blocked: SubjectBlock) -> Block {
+    let SubjectBlock { id, fact, by, family, at, reason } = blocked;
     Block {
         id: id.to_string(),
         kind: revocations.kind(&fact).to_owned(),

@@ -166,7 +166,7 @@ impl Receiver {
         let now = self.state.cluster_time();
         let set = sent.check(&rules(issuer, now))?;
         // A repetition is acknowledged whatever authority and policy have become since the first.
-        if self.state.knows_signal(&iss, &jti, &content).await.map_err(|error| self.refusal(error))? {
+        if self.state.has_signal(&iss, &jti, &content).await.map_err(|error| self.refusal(error))? {
             return Ok(duplicate(iss, jti));
         }
         if relay::is_loop(&set, &self.own_issuer) {

@@ -8,7 +8,7 @@ use super::{Error, hits, is_workload, wrong_cursor};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{AgentStatus, Fresh, IssuedAgent, Made, State, Stream, ToolQuery};
+use crate::state::{AgentStatus, AppliedRevocation, Fresh, IssuedAgent, State, Stream, ToolQuery};
 use crate::token::lineage::{Fact, is_same_name};
 
 /// What would be hit, or a page of it.
@@ -71,9 +71,9 @@ impl DryRun {
 }
 
 /// How many agents a revocation hit: those that derive from the fact and were in force until it was made.
-pub(super) async fn count(state: &State, fact: &Fact, made: &Made) -> Result<u64, Error> {
+pub(super) async fn count(state: &State, fact: &Fact, made: &AppliedRevocation) -> Result<u64, Error> {
     let mut agents = 0_u64;
-    let was_hit = |agent: &IssuedAgent| state.agent_was_active(agent, fact.value(), made);
+    let was_hit = |agent: &IssuedAgent| state.was_agent_active(agent, fact.value(), made);
     each_agent(state, fact, None, was_hit, |_| {
         agents = agents.saturating_add(1);
         true

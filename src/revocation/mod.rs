@@ -18,8 +18,8 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, Blocked, CallerFacts, Current, Idempotency, IssuedAgent, Revoked, RevokedFact,
-    SecurityEvent, State, Target,
+    self, BlockId, CallerFacts, Current, Idempotency, IssuedAgent, Revoked, RevokedFact, SecurityEvent,
+    State, SubjectBlock, Target,
 };
 use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -80,7 +80,7 @@ pub struct Revocations {
 #[derive(Clone, Debug)]
 pub struct Made {
     /// What the log says of it.
-    pub made: state::Made,
+    pub made: state::AppliedRevocation,
     /// Whether it blocks as well.
     pub blocks: bool,
     /// How many agents it hit; `None` where that cannot be known, or took too long to count.
@@ -130,7 +130,7 @@ impl Revocations {
             return Err(Error::Invalid { field: "block", rule });
         }
         let event = SecurityEvent::revoked(fact, "admin", &reason, self.clock.now());
-        let revocation = state::Revocation { fact, target, blocks, reason, caller, event };
+        let revocation = state::OperatorRevocation { fact, target, blocks, reason, caller, event };
         let state = self.state.on_behalf_of(facts);
         let made = state.revoke(revocation, idempotency).await.map_err(not_there)?;
         if target == Target::OwnKey {
@@ -170,7 +170,7 @@ impl Revocations {
         _current: &Current,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<(Vec<Blocked>, Option<BlockId>), Error> {
+    ) -> Result<(Vec<SubjectBlock>, Option<BlockId>), Error> {
         let after: Option<BlockId> = after.map(str::parse).transpose().map_err(|_| wrong_cursor())?;
         Ok(self.state.blocks(after, limit)?)
     }
@@ -300,7 +300,7 @@ impl Revocations {
     }
 
     /// A revocation never waits for a place to count, nor long for the count.
-    async fn count(&self, fact: &Fact, made: &state::Made) -> Result<Option<u64>, Error> {
+    async fn count(&self, fact: &Fact, made: &state::AppliedRevocation) -> Result<Option<u64>, Error> {
         match self.scans.try_acquire() {
             Ok(_place) if self.knows_agents_of(fact) => {
                 in_time(dry_run::count(&self.state, fact, made)).await.transpose()

@@ -249,7 +249,7 @@ impl State {
     ///
     /// # Errors
     /// [`cluster::Error::Unacknowledged`] after the timeout.
-    pub async fn acknowledged(&self) -> Result<(), Error> {
+    pub async fn barrier(&self) -> Result<(), Error> {
         Ok(self.cluster.barrier(self.cluster.applied()).await?)
     }
 

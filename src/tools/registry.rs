@@ -10,7 +10,7 @@ use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, Current, State, Told, ToolPage, ToolQuery};
+use crate::state::{self, Current, Replied, State, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Route set of a request, which determines the visible tools.
@@ -153,7 +153,7 @@ impl Registry {
         let asked = if replaces { Action::Replace } else { Action::Register };
         let open = self.begin(asked, &tool_id, caller)?;
         match self.state.on_behalf_of(&caller.facts).put_tool(command, caller.idempotency).await {
-            Ok(Told { outcome: written, is_repeated }) => {
+            Ok(Replied { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
                     How::Registered => (Outcome::Registered, Action::Register),
                     How::Replaced => (Outcome::Replaced, Action::Replace),
@@ -164,7 +164,7 @@ impl Registry {
                 // The earlier entry may have allowed other calls. An unchanged one may be the retry of a replacement
                 // whose acknowledgement failed.
                 if replaces && outcome != Outcome::Registered {
-                    self.state.acknowledged().await?;
+                    self.state.barrier().await?;
                 }
                 Ok(Written { outcome, row })
             }
@@ -193,10 +193,10 @@ impl Registry {
         };
         let open = self.begin(Action::Deregister, &tool_id, caller)?;
         match self.state.on_behalf_of(&caller.facts).deregister_tool(command, caller.idempotency).await {
-            Ok(Told { is_repeated, .. }) => {
-                let told = Told { outcome: Outcome::Deregistered, is_repeated };
+            Ok(Replied { is_repeated, .. }) => {
+                let told = Replied { outcome: Outcome::Deregistered, is_repeated };
                 self.done(open, told, Action::Deregister).await?;
-                Ok(self.state.acknowledged().await?)
+                Ok(self.state.barrier().await?)
             }
             Err(error) => {
                 let is_gone = matches!(error, state::Error::UnknownTool);
@@ -241,7 +241,7 @@ impl Registry {
         Ok(begun?)
     }
 
-    async fn done(&self, open: Open, told: Told<Outcome>, action: Action) -> Result<(), Error> {
+    async fn done(&self, open: Open, told: Replied<Outcome>, action: Action) -> Result<(), Error> {
         let outcome = format!("the tool was {}", told.outcome);
         let (result, outcome) = match told {
             // The original write has its own entry; a second one like it would record a change that did not happen.
@@ -249,8 +249,8 @@ impl Registry {
                 let notes = "duplicate of an earlier request; nothing changed";
                 ("repeated", format!("{notes} ({outcome})"))
             }
-            Told { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
-            Told { .. } => ("done", outcome),
+            Replied { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
+            Replied { .. } => ("done", outcome),
         };
         self.metrics.tool_write(action.as_str(), result);
         let recorded = open.record(|draft| {

@@ -26,7 +26,7 @@ use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
     passed: Timestamp,
-    origins: BTreeMap<Origin, Proposer>,
+    proposers: BTreeMap<Origin, Proposer>,
 }
 
 /// A proposer with a command in the entry.
@@ -44,15 +44,15 @@ impl Dedup {
         if batch.commands.iter().any(|command| command.id.is_some()) {
             sweep(tables, passed)?;
         }
-        Ok(Self { passed, origins: BTreeMap::new() })
+        Ok(Self { passed, proposers: BTreeMap::new() })
     }
 
     /// The reply to a duplicate or to a command that must not be applied; `None` if it is to be applied now.
-    pub fn known(&mut self, tables: &mut Tables<'_>, id: &CommandId) -> Result<Option<Bytes>, Corrupt> {
-        let Some(heard) = self.heard(tables, id.origin)? else {
+    pub fn reply_to(&mut self, tables: &mut Tables<'_>, id: &CommandId) -> Result<Option<Bytes>, Corrupt> {
+        let Some(proposer) = self.proposer(tables, id.origin)? else {
             return Ok(Some(refused(Refusal::TooManySubmissions)));
         };
-        let row = &mut heard.row;
+        let row = &mut proposer.row;
         row.low_watermark = row.low_watermark.max(id.low_watermark);
         // The largest sequence is refused: `next` after it would overflow.
         if id.sequence < row.low_watermark || id.sequence == u64::MAX {
@@ -61,11 +61,11 @@ impl Dedup {
         if id.sequence - row.low_watermark >= limits::SUBMISSIONS_AHEAD_MAX {
             return Ok(Some(refused(Refusal::TooManySubmissions)));
         }
-        if let Some(reply) = heard.replies.get(&id.sequence) {
+        if let Some(reply) = proposer.replies.get(&id.sequence) {
             return Ok(Some(reply.clone()));
         }
         // Commands mostly arrive in order, and then no row is read.
-        if id.sequence >= heard.next_before {
+        if id.sequence >= proposer.next_before {
             return Ok(None);
         }
         let reply = tables.row(REPLY, &reply_key(id.origin.as_bytes(), id.sequence))?;
@@ -73,45 +73,49 @@ impl Dedup {
     }
 
     /// Records the reply to a command that was just applied, or refused.
-    pub fn remember(&mut self, id: &CommandId, reply: &Bytes) {
-        if let Some(heard) = self.origins.get_mut(&id.origin) {
-            heard.row.next = heard.row.next.max(id.sequence + 1);
-            heard.replies.insert(id.sequence, reply.clone());
+    pub fn record(&mut self, id: &CommandId, reply: &Bytes) {
+        if let Some(proposer) = self.proposers.get_mut(&id.origin) {
+            proposer.row.next = proposer.row.next.max(id.sequence + 1);
+            proposer.replies.insert(id.sequence, reply.clone());
         }
     }
 
     /// Ends an entry: writes the replies that may be requested again, and deletes those below the low watermarks.
     pub fn end(self, tables: &mut Tables<'_>) {
         let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
-        for (origin, Proposer { mut row, next_before, replies }) in self.origins {
+        for (origin, Proposer { mut row, next_before, replies }) in self.proposers {
             let origin = origin.as_bytes();
             for (sequence, reply) in replies.range(row.low_watermark..) {
                 tables.put(REPLY, &reply_key(origin, *sequence), reply.to_vec());
             }
-            left -= forget(tables, origin, &mut row, next_before, left);
+            left -= delete_replies(tables, origin, &mut row, next_before, left);
             row.used_at_millis = self.passed.millis();
             tables.put(ORIGIN, origin, row.encode_to_vec());
         }
     }
 
     /// `None` if the proposer is new and the limit of proposers is reached.
-    fn heard(&mut self, tables: &mut Tables<'_>, origin: Origin) -> Result<Option<&mut Proposer>, Corrupt> {
-        let vacant = match self.origins.entry(origin) {
-            Entry::Occupied(heard) => return Ok(Some(heard.into_mut())),
+    fn proposer(
+        &mut self,
+        tables: &mut Tables<'_>,
+        origin: Origin,
+    ) -> Result<Option<&mut Proposer>, Corrupt> {
+        let vacant = match self.proposers.entry(origin) {
+            Entry::Occupied(proposer) => return Ok(Some(proposer.into_mut())),
             Entry::Vacant(vacant) => vacant,
         };
         let row = if let Some(row) = tables.row(ORIGIN, origin.as_bytes())? {
             let mut row: OriginRow = decode(ORIGIN, &row)?;
-            if is_unused(&row, self.passed) {
+            if is_idle(&row, self.passed) {
                 give_up(&mut row);
             }
             row
         } else {
-            let origins = tables.number(ORIGINS)?;
-            if origins >= limits::ORIGINS_MAX {
+            let proposers = tables.number(ORIGINS)?;
+            if proposers >= limits::ORIGINS_MAX {
                 return Ok(None);
             }
-            tables.put(META, ORIGINS, (origins + 1).to_be_bytes().to_vec());
+            tables.put(META, ORIGINS, (proposers + 1).to_be_bytes().to_vec());
             OriginRow { low_watermark: 1, next: 1, forgotten_to: 1, used_at_millis: 0 }
         };
         let next_before = row.next;
@@ -123,7 +127,7 @@ fn refused(refusal: Refusal) -> Bytes {
     command::encode_reply(Replied::first(Reply::Refused(refusal)))
 }
 
-fn is_unused(row: &OriginRow, passed: Timestamp) -> bool {
+fn is_idle(row: &OriginRow, passed: Timestamp) -> bool {
     passed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::ORIGIN_KEPT
 }
 
@@ -134,7 +138,7 @@ fn give_up(row: &mut OriginRow) {
 
 /// Deletes up to `most` of the replies below the low watermark, one by one, oldest first: a range deletion would slow
 /// down every later lookup. There are no rows from `next` on. Returns the number of deleted replies.
-fn forget(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64, most: u64) -> u64 {
+fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64, most: u64) -> u64 {
     let (from, end) = (row.forgotten_to, row.low_watermark.min(next));
     let until = end.min(from.saturating_add(most));
     for sequence in from..until {
@@ -155,13 +159,13 @@ fn sweep(tables: &mut Tables<'_>, passed: Timestamp) -> Result<(), Corrupt> {
     let mut is_done = true;
     let mut without_replies = Vec::new();
     for (origin, mut row) in tables.messages::<OriginRow>(ORIGIN)? {
-        if !is_unused(&row, passed) {
+        if !is_idle(&row, passed) {
             continue;
         }
         if row.forgotten_to < row.next && left > 0 {
             give_up(&mut row);
             let next = row.next;
-            left -= forget(tables, &origin, &mut row, next, left);
+            left -= delete_replies(tables, &origin, &mut row, next, left);
             tables.put(ORIGIN, &origin, row.encode_to_vec());
         }
         if row.forgotten_to < row.next {

@@ -52,7 +52,7 @@ pub const KEYS: TtlBuckets = TtlBuckets {
     retention: limits::IDEMPOTENCY_RETENTION,
     bucket: Duration::from_secs(6 * 3600),
 };
-const KEYS_MOST: QuotaLimits =
+const KEYS_LIMITS: QuotaLimits =
     QuotaLimits { per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX, total: limits::IDEMPOTENCY_KEYS_MAX };
 
 /// The stored outcome of an earlier request, completed with the content of `command`, or a refusal if the key was used
@@ -75,16 +75,16 @@ pub fn outcome(
 
 /// Whether the outcome of a new key can be stored. Checked before the command is carried out: an outcome that could not
 /// be repeated must not come about.
-pub fn has_room(
+pub fn has_capacity(
     tables: &Tables<'_>,
     now: Timestamp,
     idempotency: &command::Idempotency,
 ) -> Result<bool, Corrupt> {
-    KEYS.has_room(tables, now, &digest(&idempotency.owner)?, &KEYS_MOST)
+    KEYS.has_capacity(tables, now, &digest(&idempotency.owner)?, &KEYS_LIMITS)
 }
 
 /// Stores the outcome of a request if it changed something.
-pub fn remember(
+pub fn store(
     tables: &mut Tables<'_>,
     now: Timestamp,
     idempotency: &command::Idempotency,
@@ -94,7 +94,7 @@ pub fn remember(
     let reply = command::encode_reply(Replied::first(reply));
     let row = IdempotencyRow { request: idempotency.request.clone(), reply };
     let (owner, key) = (digest(&idempotency.owner)?, digest(&idempotency.key)?);
-    KEYS.remember_of(tables, now, &owner, &key, row.encode_to_vec())
+    KEYS.insert_owned(tables, now, &owner, &key, row.encode_to_vec())
 }
 
 /// The part of an outcome that is stored; `None` for one that is not stored.

@@ -164,7 +164,7 @@ impl Replicated {
 impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
     // Audit blocks take up to [`crate::limits::AUDIT_BYTES_MAX`], and a node must start within seconds. Revocations,
-    // tools and audit heads are read once, by `rebuild`.
+    // tools and audit heads are read dedup, by `rebuild`.
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
@@ -186,13 +186,13 @@ impl Machine for Replicated {
         let mut tables = Tables::of_entry(view, index);
         let time = tables.advance(&batch.stamp)?;
         let mut applied = Applied::default();
-        revocations::forget_ended(&mut tables, time, facts_of(&batch))?;
-        let mut once = Dedup::begin(&mut tables, time.passed, &batch)?;
+        revocations::delete_expired(&mut tables, time, facts_of(&batch))?;
+        let mut dedup = Dedup::begin(&mut tables, time.passed, &batch)?;
         let here = self.index.load().incarnation;
         for Submitted { id, command, idempotency, caller } in batch.commands {
             let known = match &id {
                 None => None,
-                Some(id) => once.known(&mut tables, id)?,
+                Some(id) => dedup.reply_to(&mut tables, id)?,
             };
             if let Some(reply) = known {
                 applied.replies.push(reply);
@@ -210,11 +210,11 @@ impl Machine for Replicated {
             };
             let reply = command::encode_reply(replied);
             if let Some(id) = &id {
-                once.remember(id, &reply);
+                dedup.record(id, &reply);
             }
             applied.replies.push(reply);
         }
-        once.end(&mut tables);
+        dedup.end(&mut tables);
         applied.writes = tables.into_writes();
         Ok(applied)
     }
@@ -340,7 +340,7 @@ fn carry_out(
         return Ok(known);
     }
     if let Some(idempotency) = idempotency
-        && !idempotency::has_room(tables, time.passed, idempotency)?
+        && !idempotency::has_capacity(tables, time.passed, idempotency)?
     {
         return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
     }
@@ -378,7 +378,7 @@ fn carry_out(
         Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
     };
     if let Some(idempotency) = idempotency {
-        idempotency::remember(tables, time.passed, idempotency, &reply)?;
+        idempotency::store(tables, time.passed, idempotency, &reply)?;
     }
     Ok(Replied::first(reply))
 }
@@ -668,7 +668,7 @@ mod tests {
     }
 
     /// One term was led by a node whose clock was 100 days ahead: new keys would have become active in 200 days, and
-    /// old ones would have been removed at once.
+    /// old ones would have been removed at dedup.
     #[test]
     fn leap_of_log_time_ages_no_key() {
         let mut harness = bootstrapped(START, true);

@@ -110,7 +110,7 @@ pub fn issue(
     let mut ends_at = now.plus(limits::AGENT_LIFETIME_MAX);
     let mut ancestors_issued_by = Vec::new();
     if let Some(parent) = &agent.on_behalf_of {
-        let row = match acting(tables, now, parent)? {
+        let row = match find_active(tables, now, parent)? {
             Ok(row) => row,
             Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
@@ -119,7 +119,7 @@ pub fn issue(
         let others = issuers(&row).filter(|issuer| *issuer != command.issued_by);
         ancestors_issued_by = others.map(str::to_owned).collect();
     }
-    forget_ended(tables, now)?;
+    delete_expired(tables, now)?;
     let agents = tables.number(AGENTS)?;
     let of_caller = Quota::Agents.of(tables, &command.issued_by)?;
     if agents >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
@@ -178,7 +178,7 @@ pub fn revoke(
 /// Records the revocation of a workload for agents. If the workload is an agent, that is for good: none of its tokens can
 /// be renewed. If it has issued agents, those are revoked for as long as their rows exist, which is longer than the
 /// revocation; agents that it issues later are not.
-pub fn note_revoked(
+pub fn record_revocation(
     tables: &mut Tables<'_>,
     now: Timestamp,
     index: u64,
@@ -207,7 +207,7 @@ pub fn find(tables: &Tables<'_>, agent_id: &str) -> Result<Option<AgentRow>, Cor
 }
 
 /// The row of an active agent, or the reason why it is not active.
-pub fn acting(
+pub fn find_active(
     tables: &Tables<'_>,
     now: Timestamp,
     agent_id: &str,
@@ -295,7 +295,7 @@ fn ancestors(row: &AgentRow) -> &[String] {
 }
 
 /// Deletes a few agents that expired, or were revoked, long ago.
-fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
+fn delete_expired(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
     // Rows that this entry has written have not expired.
     let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
     let mut ended = Vec::new();
@@ -312,7 +312,7 @@ fn forget_ended(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> 
     for (key, id) in &ended {
         let id = std::str::from_utf8(id).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
         let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an expired agent has no row"))?;
-        encryption_keys::forget(tables, id)?;
+        encryption_keys::remove_all(tables, id)?;
         tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
         tables.delete(AGENT, id.as_bytes());
         tables.delete(AGENT_END, key);
@@ -403,7 +403,7 @@ impl State {
 
     /// Whether an agent was active until a revocation of `workload`, as far as the rows tell: an agent that was revoked
     /// or had expired before, or was issued after, was not affected.
-    pub fn agent_was_active(
+    pub fn was_agent_active(
         &self,
         agent: &IssuedAgent,
         workload: &str,

@@ -31,11 +31,11 @@ pub fn register(
 ) -> Result<Reply, Corrupt> {
     let subject = &command.workload_id;
     if command.is_agent
-        && let Err(refusal) = agents::acting(tables, time.now, subject)?
+        && let Err(refusal) = agents::find_active(tables, time.now, subject)?
     {
         return Ok(Reply::Refused(refusal));
     }
-    forget_ended(tables, time)?;
+    delete_expired(tables, time)?;
     let known = of(tables, subject)?;
     let same = known.iter().find(|row| row.kid == command.kid);
     let is_first = known.is_empty() && !command.is_agent;
@@ -105,7 +105,7 @@ pub fn remove_registered_with(
 }
 
 /// Removes the keys of an agent whose row is deleted.
-pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
+pub fn delete(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
     // One by one: most agents have none, and a range deletion slows down reads of all other keys.
     for row in of(tables, agent_id)? {
         delete(tables, agent_id, &row)?;
@@ -114,7 +114,7 @@ pub fn forget(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
 }
 
 /// Removes a few expired keys, but more than one entry adds.
-fn forget_ended(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrupt> {
+fn delete_expired(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrupt> {
     let mut ended = Vec::new();
     tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
         let Some((at, name)) = key.split_first_chunk::<8>() else { return false };
@@ -519,7 +519,7 @@ mod tests {
             rows.register(NOW, agent_id, "\u{7f}", "a");
         }
         let mut tables = Tables::new(&rows);
-        forget(&mut tables, AGENT_ID).expect("forgets");
+        remove_all(&mut tables, AGENT_ID).expect("forgets");
         let writes = tables.into_writes();
         rows.write(writes);
         assert_eq!(rows.keys(), 2 * others.len());

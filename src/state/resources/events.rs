@@ -251,13 +251,13 @@ pub fn object(text: &str) -> Result<Map<String, Value>, Corrupt> {
 
 /// Truncates a text to at most `bytes_max` bytes.
 #[must_use]
-pub fn cut(text: &str, bytes_max: usize) -> &str {
+pub fn truncate(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
 /// Whether the retention of an event of this elapsed time has ended.
 #[must_use]
-pub fn is_over(passed_then: Timestamp, passed: Timestamp) -> bool {
+pub fn is_expired(passed_then: Timestamp, passed: Timestamp) -> bool {
     passed_then.plus(limits::EVENTS_KEPT) < passed
 }
 

@@ -5,7 +5,7 @@
 use prost::Message as _;
 use tokio::sync::watch;
 
-use super::events::{self, EventId, Span, cut};
+use super::events::{self, EventId, Span, truncate};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
@@ -48,8 +48,8 @@ pub struct NewFeedEvent<'e> {
 impl<'e> NewFeedEvent<'e> {
     /// An event about an agent: the caller, and what it did.
     #[must_use]
-    pub fn of_agent(agent_id: &'e str, by: &'e str, what: &'e str) -> Self {
-        Self { kind: "agent", subject: agent_id, target: by, detail: what }
+    pub fn of_agent(agent_id: &'e str, by: &'e str, detail: &'e str) -> Self {
+        Self { kind: "agent", subject: agent_id, target: by, detail }
     }
 }
 
@@ -66,7 +66,7 @@ pub fn append_with_id(
     id: EventId,
     event: NewFeedEvent<'_>,
 ) -> Result<(), Corrupt> {
-    let text = |text: &str| cut(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
+    let text = |text: &str| truncate(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
     let row = FeedRow {
         kind: event.kind.to_owned(),
         at_millis: now.millis(),

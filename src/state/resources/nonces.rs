@@ -23,7 +23,7 @@ const NONCES: TtlBuckets = TtlBuckets {
     retention: limits::NONCE_RETENTION,
     bucket: Duration::from_secs(6 * 3600),
 };
-const NONCES_MOST: QuotaLimits =
+const NONCES_LIMITS: QuotaLimits =
     QuotaLimits { per_owner: limits::NONCES_PER_CALLER_MAX, total: limits::NONCES_MAX };
 
 const TOKENS: TtlBuckets = TtlBuckets {
@@ -36,7 +36,7 @@ const _: () = assert!(
     limits::SPENT_TOKEN_RETENTION.as_secs()
         == limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs() + 300
 );
-const TOKENS_MOST: QuotaLimits =
+const TOKENS_LIMITS: QuotaLimits =
     QuotaLimits { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
 
 /// Records the token of an exchange, and uses up the nonce, if any. A retry of the same request under the same
@@ -52,10 +52,10 @@ pub fn record_exchange(
         if NONCES.find(tables, now, &nonce)?.is_some() {
             return Ok(Reply::Refused(Refusal::NonceSpent));
         }
-        if !NONCES.has_room(tables, now, &owner, &NONCES_MOST)? {
+        if !NONCES.has_capacity(tables, now, &owner, &NONCES_LIMITS)? {
             return Ok(Reply::Refused(Refusal::TooManyNonces));
         }
-        NONCES.remember_of(tables, now, &owner, &nonce, Vec::new())?;
+        NONCES.insert_owned(tables, now, &owner, &nonce, Vec::new())?;
     }
     Ok(Reply::Minted(token))
 }
@@ -66,10 +66,10 @@ pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken
     if TOKENS.find(tables, now, &token)?.is_some() {
         return Ok(Reply::Refused(Refusal::TokenSpent));
     }
-    if !TOKENS.has_room(tables, now, &owner, &TOKENS_MOST)? {
+    if !TOKENS.has_capacity(tables, now, &owner, &TOKENS_LIMITS)? {
         return Ok(Reply::Refused(Refusal::TooManySpentTokens));
     }
-    TOKENS.remember_of(tables, now, &owner, &token, Vec::new())?;
+    TOKENS.insert_owned(tables, now, &owner, &token, Vec::new())?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -312,14 +312,14 @@ mod tests {
                 }
             }
         };
-        let keys_most = QuotaLimits {
+        let key_limits = QuotaLimits {
             per_owner: limits::IDEMPOTENCY_KEYS_PER_CALLER_MAX,
             total: limits::IDEMPOTENCY_KEYS_MAX,
         };
         for (of, most, refusal) in [
-            (&NONCES, &NONCES_MOST, Refusal::TooManyNonces),
-            (&TOKENS, &TOKENS_MOST, Refusal::TooManySpentTokens),
-            (&KEYS, &keys_most, Refusal::TooManyIdempotencyKeys),
+            (&NONCES, &NONCES_LIMITS, Refusal::TooManyNonces),
+            (&TOKENS, &TOKENS_LIMITS, Refusal::TooManySpentTokens),
+            (&KEYS, &key_limits, Refusal::TooManyIdempotencyKeys),
         ] {
             let mut harness = StateHarness::default();
             bring(START, of, &mut harness, 1, 1);

@@ -114,7 +114,7 @@ fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes:
         match decode::<OutboxRow>(OUTBOX, row) {
             Ok(row) => {
                 let left = span.bytes.saturating_sub(freed);
-                let is_old = events::is_over(Timestamp::from_millis(row.passed_millis), time.passed);
+                let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.passed);
                 let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
                 if is_dropped {
                     freed = freed.saturating_add(bytes_of(&row));

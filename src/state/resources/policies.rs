@@ -36,13 +36,13 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
         applied_by: command.applied_by.clone(),
     };
     tables.put(POLICY_HISTORY, &number.to_be_bytes(), change.encode_to_vec());
-    forget_the_oldest(tables)?;
+    delete_oldest(tables)?;
     let (subject, target) = (command.digest.as_str(), command.applied_by.as_str());
     feed::append(tables, now, NewFeedEvent { kind: "cluster", subject, target, detail: "policy applied" })?;
     Ok(Reply::Done { changed: true })
 }
 
-fn forget_the_oldest(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
+fn delete_oldest(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
     let history = tables.messages::<PolicyHistoryRow>(POLICY_HISTORY)?;
     let Some(surplus) = history.len().checked_sub(limits::POLICY_HISTORY_MAX) else { return Ok(()) };
     let (forgotten, kept) = history.split_at(surplus);

@@ -117,7 +117,7 @@ impl RevocationIndex {
     }
 
     /// Removes a revocation.
-    pub fn forget(&self, digest: &Digest128) {
+    pub fn delete(&self, digest: &Digest128) {
         self.write(digest).watermarks.remove(digest);
     }
 

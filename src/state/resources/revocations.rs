@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::events::SecurityEvent;
 use super::revocation_index::RevocationIndex;
-use super::signals::{self, Kept};
+use super::signals::{self, QuotaKind};
 use super::{agents, encryption_keys, feed, outbox, signing_keys, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Fresh, View};
@@ -22,7 +22,7 @@ use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
 /// Row of the meta table: key of [`REVOCATION_END`] below which no row is left.
-const FORGOTTEN_UP_TO: &[u8] = b"revocations_forgotten_up_to";
+const DELETED_UP_TO: &[u8] = b"revocations_forgotten_up_to";
 
 /// A stored revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub fn revoke(
 ) -> Result<(), Corrupt> {
     let digest = digest(fact_digest)?;
     if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::note_revoked(tables, time.now, index, &fact.value, &note.by)?;
+        agents::record_revocation(tables, time.now, index, &fact.value, &note.by)?;
     }
     let known = tables.row(REVOCATION, digest.as_bytes())?;
     let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
@@ -169,15 +169,15 @@ pub fn revoke(
         tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
     }
     if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
-        signals::count(tables, &known.by, Kept::Revocation, false)?;
+        signals::count(tables, &known.by, QuotaKind::Revocation, false)?;
     }
     if note.of_signal {
-        signals::count(tables, &note.by, Kept::Revocation, true)?;
+        signals::count(tables, &note.by, QuotaKind::Revocation, true)?;
     }
     // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
     // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
-    let (at_millis, kept_until_millis) = (time.latest.millis().max(covered), kept_until(time).millis());
+    let (at_millis, kept_until_millis) = (time.latest.millis().max(covered), retained_until(time).millis());
     let row = match (note.fact, known) {
         // A revocation without details keeps those of an earlier one.
         (None, Some(known)) => {
@@ -201,7 +201,7 @@ pub fn revoke(
 
 /// End of the retention of a revocation or lift at this time, in elapsed time.
 #[must_use]
-pub fn kept_until(time: EntryTime) -> Timestamp {
+pub fn retained_until(time: EntryTime) -> Timestamp {
     time.passed.plus(limits::REVOCATION_RETENTION)
 }
 
@@ -259,10 +259,10 @@ pub fn by_operator(
 }
 
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
-pub fn forget_ended(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> Result<(), Corrupt> {
+pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> Result<(), Corrupt> {
     let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
     let mut ended = Vec::new();
-    let from = tables.row(META, FORGOTTEN_UP_TO)?.unwrap_or_default();
+    let from = tables.row(META, DELETED_UP_TO)?.unwrap_or_default();
     tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
         let is_due = at_of(key).is_some_and(|at| at < time.passed);
         if is_due {
@@ -271,19 +271,19 @@ pub fn forget_ended(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> R
         is_due && ended.len() < most
     })?;
     let Some(last) = ended.last() else { return Ok(()) };
-    tables.put(META, FORGOTTEN_UP_TO, last.clone());
+    tables.put(META, DELETED_UP_TO, last.clone());
     for key in &ended {
         tables.delete(REVOCATION_END, key);
         match key.get(8..).unwrap_or_default() {
-            revocation if revocation.len() == 16 => forget_if_ended(tables, time, revocation)?,
-            block => subject_blocks::forget_if_ended(tables, time, block)?,
+            revocation if revocation.len() == 16 => delete_if_expired(tables, time, revocation)?,
+            block => subject_blocks::delete_if_expired(tables, time, block)?,
         }
     }
     Ok(())
 }
 
 /// Deletes a revocation after its retention, unless a later one has extended it.
-fn forget_if_ended(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
+fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
     let row = decode::<RevocationRow>(REVOCATION, &row)?;
     if row.kept_until_millis < time.passed.millis() {
@@ -298,7 +298,7 @@ fn forget_if_ended(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Resu
         let revocations = tables.number(REVOCATIONS)?.saturating_sub(1);
         tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
         if row.of_signal {
-            signals::count(tables, &row.by, Kept::Revocation, false)?;
+            signals::count(tables, &row.by, QuotaKind::Revocation, false)?;
         }
     }
     Ok(())

@@ -133,27 +133,27 @@ pub fn accept(
         let is_same = read_row(&known)?.0 == content;
         return Ok(if is_same { Reply::Done { changed: false } } else { Reply::Refused(Refusal::JtiReused) });
     }
-    if !has_room(tables, &command)? {
+    if !has_capacity(tables, &command)? {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
-    if !take_of_quota(tables, time, &command)? {
+    if !use_quota(tables, time, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
     let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
-    SIGNALS.remember(tables, time.passed, &jti, row)?;
+    SIGNALS.insert(tables, time.passed, &jti, row)?;
     // The issuer knew of it at that time by its own clock: what it issued until then is covered.
     let latest = time.latest.max(Timestamp::from_millis(command.issued_at_millis));
     let covering = EntryTime { latest, ..time };
     for effect in &command.effects {
         let note = (command.issuer.as_str(), command.reason.as_str());
-        take_effect(tables, covering, index, effect, note)?;
+        apply_effect(tables, covering, index, effect, note)?;
     }
-    tell(tables, time, command)?;
+    publish(tables, time, command)?;
     Ok(Reply::Done { changed: true })
 }
 
 /// Appends the relayed events to the outbox, and all of it to the live feed.
-fn tell(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> Result<(), Corrupt> {
+fn publish(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> Result<(), Corrupt> {
     let detail = match command.effects.len() {
         1 => "1 effect".to_owned(),
         effects => format!("{effects} effects"),
@@ -172,7 +172,7 @@ fn tell(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> Resu
     command.events.into_iter().try_for_each(|event| outbox::append(tables, time, event))
 }
 
-fn take_effect(
+fn apply_effect(
     tables: &mut Tables<'_>,
     time: EntryTime,
     index: u64,
@@ -197,7 +197,7 @@ fn take_effect(
 }
 
 /// Whether the rows that a signal adds fit into the limits of the cluster and of the issuer.
-fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt> {
+fn has_capacity(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let (mut revocations, mut blocks) = (BTreeSet::new(), BTreeSet::new());
     for effect in &command.effects {
         let Some(fact) = &effect.fact else { continue };
@@ -229,7 +229,7 @@ fn has_room(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Corrupt
 /// Whether the effects of a signal are within its issuer's quota: first that of this minute, then the extra quota of an
 /// operator. A signal without effects counts as one; the first of a minute always passes, however large, because it would
 /// never pass otherwise.
-fn take_of_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSignal) -> Result<bool, Corrupt> {
+fn use_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let Ok(mut facts) = u32::try_from(command.effects.len().max(1)) else { return Ok(false) };
     let mut row = quota_of(tables, &command.issuer)?;
     let minute = time.passed.secs().div_euclid(60);
@@ -248,7 +248,7 @@ fn take_of_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSigna
 
 /// Kind of row that counts for an issuer.
 #[derive(Clone, Copy, Debug)]
-pub enum Kept {
+pub enum QuotaKind {
     /// Revocations.
     Revocation,
     /// Blocks.
@@ -256,11 +256,11 @@ pub enum Kept {
 }
 
 /// Increments or decrements a count of an issuer's rows.
-pub fn count(tables: &mut Tables<'_>, issuer: &str, kept: Kept, is_more: bool) -> Result<(), Corrupt> {
+pub fn count(tables: &mut Tables<'_>, issuer: &str, kind: QuotaKind, is_more: bool) -> Result<(), Corrupt> {
     let mut row = quota_of(tables, issuer)?;
-    let number = match kept {
-        Kept::Revocation => &mut row.revocations,
-        Kept::Block => &mut row.blocks,
+    let number = match kind {
+        QuotaKind::Revocation => &mut row.revocations,
+        QuotaKind::Block => &mut row.blocks,
     };
     *number = if is_more { number.saturating_add(1) } else { number.saturating_sub(1) };
     tables.put(REVOCATION_QUOTA, issuer.as_bytes(), row.encode_to_vec());
@@ -304,7 +304,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::JtiReused`] if another token has this `jti`; [`Error::Damaged`].
-    pub async fn knows_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
+    pub async fn has_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
         let found = find(&Tables::new(self.cluster.view()), &key_of(issuer, jti))?;
         let Some((known, index)) = found else { return Ok(false) };
         if known != *content {
@@ -312,7 +312,7 @@ impl State {
         }
         // A row can be read shortly before the index in memory includes its effects.
         self.cluster.until_applied(index).await;
-        self.acknowledged().await?;
+        self.barrier().await?;
         Ok(true)
     }
 }

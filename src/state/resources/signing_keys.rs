@@ -117,7 +117,7 @@ impl SigningKeyRecord {
         self.retired_at.is_none() && self.tainted_at.is_none()
     }
 
-    fn forgettable(&self, passed: Timestamp) -> bool {
+    fn is_deletable(&self, passed: Timestamp) -> bool {
         // A tainted key is in no JWK Set; it is listed for a while, an event key no longer than a token key.
         let shown_as = if self.tainted_at.is_some() { SigningAlgorithm::Es256 } else { self.algorithm };
         self.has_outlived(shown_as, passed)
@@ -160,8 +160,13 @@ impl SigningKeyRecord {
     }
 }
 
-fn tell(tables: &mut Tables<'_>, now: Timestamp, kid: &str, what: &str) -> Result<(), Corrupt> {
-    feed::append(tables, now, feed::NewFeedEvent { kind: "key", subject: kid, target: "", detail: what })
+fn append_feed_event(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    kid: &str,
+    detail: &str,
+) -> Result<(), Corrupt> {
+    feed::append(tables, now, feed::NewFeedEvent { kind: "key", subject: kid, target: "", detail })
 }
 
 /// Algorithm in the log: ES256 is the empty text, so that logs and rows from before there was another one keep their
@@ -201,7 +206,7 @@ pub fn publish(
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });
     }
-    if known.iter().filter(|key| !key.forgettable(passed)).count() >= limits::SIGNING_KEYS_MAX {
+    if known.iter().filter(|key| !key.is_deletable(passed)).count() >= limits::SIGNING_KEYS_MAX {
         return Ok(Reply::Refused(Refusal::TooManySigningKeys));
     }
     let algorithm = read_algorithm(&command.algorithm)?;
@@ -210,7 +215,7 @@ pub fn publish(
     let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
     let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, passed)?);
     // Only keys of the same algorithm: if the last one is deleted, the next does not count as the first.
-    for key in alike.into_iter().filter(|key| key.forgettable(passed)) {
+    for key in alike.into_iter().filter(|key| key.is_deletable(passed)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
     let facts = SigningKeyRecord {
@@ -226,7 +231,7 @@ pub fn publish(
         ended_passed: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
-    tell(tables, now, &facts.kid, "published")?;
+    append_feed_event(tables, now, &facts.kid, "published")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -258,7 +263,7 @@ pub fn retire(tables: &mut Tables<'_>, time: EntryTime, kid: &str) -> Result<Rep
     let (retired_at, ended_passed) = (Some(time.now), Some(time.passed));
     let retired = SigningKeyRecord { retired_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
-    tell(tables, time.now, kid, "retired")?;
+    append_feed_event(tables, time.now, kid, "retired")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -287,7 +292,7 @@ pub fn taint(
         return Ok(Reply::Done { changed: false });
     }
     if key.tainted_at.is_none() {
-        tell(tables, time.now, &command.kid, "tainted")?;
+        append_feed_event(tables, time.now, &command.kid, "tainted")?;
     }
     let (tainted_at, ended_passed) = (Some(time.now), Some(time.passed));
     let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
@@ -337,7 +342,7 @@ mod tests {
                 (SigningKeyState::Retired, SigningKeyState::Dead)
             );
             assert_eq!((facts.verifies(last), facts.verifies(dead)), (true, false));
-            assert_eq!((facts.forgettable(last), facts.forgettable(dead)), (false, true));
+            assert_eq!((facts.is_deletable(last), facts.is_deletable(dead)), (false, true));
         }
     }
 
@@ -347,8 +352,8 @@ mod tests {
         for algorithm in SigningAlgorithm::ALL {
             let facts = SigningKeyRecord { tainted_at: Some(ENDED), ..retired(algorithm) };
             let forgotten = ENDED.plus(Duration::from_secs(3_600 + 5));
-            assert!(!facts.verifies(ENDED) && facts.forgettable(forgotten));
-            assert!(!facts.forgettable(forgotten.minus(Duration::from_millis(1))));
+            assert!(!facts.verifies(ENDED) && facts.is_deletable(forgotten));
+            assert!(!facts.is_deletable(forgotten.minus(Duration::from_millis(1))));
         }
     }
 }

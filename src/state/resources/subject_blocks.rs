@@ -12,8 +12,8 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed;
-use super::revocations::{RevokedFact, end, kept_until};
-use super::signals::{self, Kept};
+use super::revocations::{RevokedFact, end, retained_until};
+use super::signals::{self, QuotaKind};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -106,7 +106,7 @@ pub fn put(
     } else {
         let blocks = count(tables)?.saturating_add(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
-        signals::count(tables, issuer, Kept::Block, true)?;
+        signals::count(tables, issuer, QuotaKind::Block, true)?;
         BlockRow::default()
     };
     let at = Some(effect.happened_at_millis);
@@ -121,7 +121,7 @@ pub fn put(
         issuer: issuer.to_owned(),
         family: effect.family.clone(),
         reason: reason.to_owned(),
-        kept_until_millis: kept_until(time).millis(),
+        kept_until_millis: retained_until(time).millis(),
         by: String::new(),
     };
     tables.put(BLOCK, &key, row.encode_to_vec());
@@ -161,7 +161,7 @@ pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Repl
     let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
-    let kept_until_millis = kept_until(time).millis();
+    let kept_until_millis = retained_until(time).millis();
     let lifted_at_millis = Some(after.max(time.now.millis()));
     let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
@@ -185,14 +185,14 @@ pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
 }
 
 /// Deletes a lifted row after its retention.
-pub fn forget_if_ended(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
+pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
     let row = decode::<BlockRow>(BLOCK, &row)?;
     if !is_blocked(&row) && row.kept_until_millis < time.passed.millis() {
         tables.delete(BLOCK, key);
         let blocks = count(tables)?.saturating_sub(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
-        signals::count(tables, &row.issuer, Kept::Block, false)?;
+        signals::count(tables, &row.issuer, QuotaKind::Block, false)?;
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ pub fn deregister(
     let tools = tools.ok_or_else(|| Corrupt::row("the number of tools is negative"))?;
     tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
     Quota::Tools.remove(tables, &there.registered_by)?;
-    tell(tables, now, &there, "deregistered")?;
+    append_feed_event(tables, now, &there, "deregistered")?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -99,7 +99,7 @@ fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String)
         updated_at_millis: now.millis(),
     };
     put_row(tables, &row);
-    tell(tables, now, &row, "registered")?;
+    append_feed_event(tables, now, &row, "registered")?;
     Ok(written(How::Registered, row))
 }
 
@@ -117,14 +117,19 @@ fn replace(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, there: ToolRow) 
         ..there
     };
     put_row(tables, &row);
-    tell(tables, now, &row, "replaced")?;
+    append_feed_event(tables, now, &row, "replaced")?;
     Ok(written(How::Replaced, row))
 }
 
-fn tell(tables: &mut Tables<'_>, now: Timestamp, row: &ToolRow, what: &str) -> Result<(), Corrupt> {
+fn append_feed_event(
+    tables: &mut Tables<'_>,
+    now: Timestamp,
+    row: &ToolRow,
+    detail: &str,
+) -> Result<(), Corrupt> {
     let Some(tool) = &row.tool else { return Ok(()) };
     let target = tool.resource_uri.as_deref().unwrap_or_default();
-    feed::append(tables, now, NewFeedEvent { kind: "tool", subject: &tool.tool_id, target, detail: what })
+    feed::append(tables, now, NewFeedEvent { kind: "tool", subject: &tool.tool_id, target, detail })
 }
 
 fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {

@@ -142,7 +142,7 @@ impl PackedTable {
     }
 
     /// Evicts everything.
-    pub fn forget(&self) {
+    pub fn delete(&self) {
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
         *spans = Spans::default();
         spans.give_up(Box::default(), self.bytes_max);

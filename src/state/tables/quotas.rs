@@ -46,12 +46,12 @@ impl Quota {
     /// Key of the row of `caller`, by its canonical name.
     #[must_use]
     pub fn key(self, caller: &str) -> Vec<u8> {
-        let what: &[u8] = match self {
+        let kind: &[u8] = match self {
             Self::Tools => b"tools",
             Self::Agents => b"agents",
             Self::Streams => b"streams",
             Self::KeySubjects => b"key_subjects",
         };
-        [what, &[0], canonical_name(caller).as_bytes()].concat()
+        [kind, &[0], canonical_name(caller).as_bytes()].concat()
     }
 }

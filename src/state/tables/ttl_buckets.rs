@@ -43,7 +43,7 @@ impl TtlBuckets {
         now: Timestamp,
         digest: &Digest128,
     ) -> Result<Option<Vec<u8>>, Corrupt> {
-        for bucket in (self.first_kept(now)..=self.bucket_of(now)).rev() {
+        for bucket in (self.first_retained(now)..=self.bucket_of(now)).rev() {
             if let Some(row) = tables.row(self.table, &key(bucket, digest))? {
                 return Ok(Some(row));
             }
@@ -52,35 +52,36 @@ impl TtlBuckets {
     }
 
     /// Stores `row` under `digest`, and deletes expired buckets.
-    pub fn remember(
+    pub fn insert(
         &self,
         tables: &mut Tables<'_>,
         now: Timestamp,
         digest: &Digest128,
         row: Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let (oldest, kept) = (tables.number(self.oldest)?, self.first_kept(now));
-        if oldest < kept {
-            tables.delete_range(self.table, oldest.to_be_bytes().to_vec(), kept.to_be_bytes().to_vec());
-            tables.put(super::META, self.oldest, kept.to_be_bytes().to_vec());
+        let (oldest, retained) = (tables.number(self.oldest)?, self.first_retained(now));
+        if oldest < retained {
+            tables.delete_range(self.table, oldest.to_be_bytes().to_vec(), retained.to_be_bytes().to_vec());
+            tables.put(super::META, self.oldest, retained.to_be_bytes().to_vec());
         }
         tables.put(self.table, &key(self.bucket_of(now), digest), row);
         Ok(())
     }
 
     /// Whether one more row of `owner` fits into the limits.
-    pub fn has_room(
+    pub fn has_capacity(
         &self,
         tables: &Tables<'_>,
         now: Timestamp,
         owner: &Digest128,
-        most: &QuotaLimits,
+        limits: &QuotaLimits,
     ) -> Result<bool, Corrupt> {
-        Ok(self.count(tables, now, owner)? < most.per_owner && self.count(tables, now, &ALL)? < most.total)
+        Ok(self.count(tables, now, owner)? < limits.per_owner
+            && self.count(tables, now, &ALL)? < limits.total)
     }
 
-    /// As [`Self::remember`], counted as a row of `owner`.
-    pub fn remember_of(
+    /// As [`Self::insert`], counted as a row of `owner`.
+    pub fn insert_owned(
         &self,
         tables: &mut Tables<'_>,
         now: Timestamp,
@@ -88,7 +89,7 @@ impl TtlBuckets {
         digest: &Digest128,
         row: Vec<u8>,
     ) -> Result<(), Corrupt> {
-        self.remember(tables, now, digest, row)?;
+        self.insert(tables, now, digest, row)?;
         let bucket = self.bucket_of(now);
         for owner in [owner, &ALL] {
             let count = self.count_in(tables, bucket, owner)?.saturating_add(1);
@@ -98,7 +99,7 @@ impl TtlBuckets {
     }
 
     fn count(&self, tables: &Tables<'_>, now: Timestamp, owner: &Digest128) -> Result<u64, Corrupt> {
-        let buckets = self.first_kept(now)..=self.bucket_of(now);
+        let buckets = self.first_retained(now)..=self.bucket_of(now);
         buckets.map(|bucket| self.count_in(tables, bucket, owner)).sum()
     }
 
@@ -107,7 +108,7 @@ impl TtlBuckets {
         row.map_or(Ok(0), |row| eight_bytes(self.table.as_bytes(), row))
     }
 
-    fn first_kept(&self, now: Timestamp) -> u64 {
+    fn first_retained(&self, now: Timestamp) -> u64 {
         self.bucket_of(now.minus(self.retention))
     }
 

@@ -105,5 +105,8 @@ fn span_round_trips_and_another_row_is_corrupt() {
 
 #[test]
 fn text_is_truncated_between_characters() {
-    assert_eq!((cut("abc", 3), cut("abc", 2), cut("a\u{e4}", 2), cut("", 2)), ("abc", "ab", "a", ""));
+    assert_eq!(
+        (truncate("abc", 3), truncate("abc", 2), truncate("a\u{e4}", 2), truncate("", 2)),
+        ("abc", "ab", "a", "")
+    );
 }

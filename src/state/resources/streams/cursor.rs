@@ -34,12 +34,12 @@ pub struct StreamCursor {
     /// Number of events that the receiver rejected permanently, stored or not. Counted by the log.
     pub dead_letters: u64,
     /// Stored dead letters; `None` until they are counted.
-    pub kept: Option<Kept>,
+    pub kept: Option<DeadLetterRange>,
 }
 
 /// Bounds of the stored dead letters of a stream, so that dropped ones are not scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct DeadLetterRange {
     count: u64,
     /// No stored dead letter is before it.
     first: EventId,
@@ -108,9 +108,10 @@ impl From<StreamCursorRow> for StreamCursor {
             delivered: row.delivered,
             dropped: row.dropped,
             dead_letters: row.dead_letters,
-            kept: row
-                .kept
-                .map(|kept| Kept { count: kept.count, first: kept.first.unwrap_or_default().into() }),
+            kept: row.kept.map(|kept| DeadLetterRange {
+                count: kept.count,
+                first: kept.first.unwrap_or_default().into(),
+            }),
         }
     }
 }
@@ -173,9 +174,9 @@ pub fn advance(tables: &mut Tables<'_>, now: Timestamp, command: AdvanceStream) 
 fn put_dead_letters(
     tables: &mut Tables<'_>,
     now: Timestamp,
-    (stream_id, known): (&str, Option<Kept>),
+    (stream_id, known): (&str, Option<DeadLetterRange>),
     dead: Vec<command::DeadLetter>,
-) -> Result<Option<Kept>, Corrupt> {
+) -> Result<Option<DeadLetterRange>, Corrupt> {
     if dead.is_empty() {
         return Ok(known);
     }
@@ -183,7 +184,7 @@ fn put_dead_letters(
     let mut kept = match known {
         Some(kept) => kept,
         // Dedup for a stream with dead letters of an older version.
-        None => Kept {
+        None => DeadLetterRange {
             count: tables.keys_under(DEAD_LETTER, &prefix, &[], usize::MAX)?.len() as u64,
             first: EventId::default(),
         },
@@ -222,7 +223,7 @@ fn kept_subject(sub_id: String) -> String {
 }
 
 /// Deletes the cursor of a stream, with its dead letters.
-pub(super) fn forget(tables: &mut Tables<'_>, stream_id: &str) {
+pub(super) fn delete(tables: &mut Tables<'_>, stream_id: &str) {
     tables.delete(STREAM_CURSOR, stream_id.as_bytes());
     // The smallest key after all with this prefix, whose last byte is zero.
     let behind = [stream_id.as_bytes(), &[1]].concat();

@@ -249,7 +249,7 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
     };
     let owner = row.stream.map(|stream| stream.owner).unwrap_or_default();
     tables.delete(STREAM, stream_id.as_bytes());
-    cursor::forget(tables, stream_id);
+    cursor::delete(tables, stream_id);
     let streams = tables.number(STREAMS)?.saturating_sub(1);
     tables.put(META, STREAMS, streams.to_be_bytes().to_vec());
     Quota::Streams.remove(tables, &owner)?;

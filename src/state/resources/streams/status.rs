@@ -9,7 +9,7 @@ use super::{Stream, find, put, written};
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow};
-use crate::state::resources::events::{STREAM_UPDATED, SecurityEvent, cut};
+use crate::state::resources::events::{STREAM_UPDATED, SecurityEvent, truncate};
 use crate::state::resources::outbox;
 use crate::state::tables::{EntryTime, Tables};
 use crate::state::{Error, OnBehalf, State};
@@ -133,7 +133,7 @@ impl State {
         let command = SetStreamStatus {
             stream_id: stream.config.stream_id.clone(),
             status: command::StreamStatus::from(StreamStatus::Paused).into(),
-            reason: cut(reason, limits::STREAM_REASON_BYTES_MAX).to_owned(),
+            reason: truncate(reason, limits::STREAM_REASON_BYTES_MAX).to_owned(),
             by_transmitter: true,
             changes: Some(stream.changes),
         };

@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::outbound::client;
-use crate::state::{CallerFacts, Revocation, Target};
+use crate::state::{CallerFacts, OperatorRevocation, Target};
 use crate::token::lineage::Fact;
 use crate::token::signing_key::SigningAlgorithm;
 use crate::transmitter::push::attempt::{Delivery, Outcome};
@@ -85,7 +85,7 @@ async fn nothing_is_sent_for_an_owner_who_is_blocked_while_a_push_waits() {
     let mut bench = Bench::still().await;
     let (outcome, arrived) = waits(&mut bench, async |bench, _| {
         let fact = Fact::client(ISSUER, "");
-        let revocation = Revocation {
+        let revocation = OperatorRevocation {
             fact: &fact,
             target: Target::Fact,
             blocks: true,

@@ -243,11 +243,11 @@ fn uncounted_dead_letters_of_an_old_row_are_counted_once() {
     harness.one(START, advance(2, to(id(1, 0)), many(most + 1, 2)));
     let (kept, _) = harness.letters(None, usize::MAX);
     assert_eq!((kept.len() as u64, kept.first()), (most, Some(&id(3, 0))));
-    assert_eq!(harness.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+    assert_eq!(harness.place().kept, Some(DeadLetterRange { count: most, first: id(2, 1) }));
     // The value in a command is ignored.
-    let proposed = StreamCursor { kept: Some(Kept { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
+    let proposed = StreamCursor { kept: Some(DeadLetterRange { count: 0, first: id(9, 9) }), ..to(id(1, 0)) };
     harness.one(START, advance(3, proposed, Vec::new()));
-    assert_eq!(harness.place().kept, Some(Kept { count: most, first: id(2, 1) }));
+    assert_eq!(harness.place().kept, Some(DeadLetterRange { count: most, first: id(2, 1) }));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn invalid_dead_letter_is_corrupt() {
 #[test]
 fn cursor_round_trips_through_its_row() {
     let done = [id(3, 1), id(4, 0)].into();
-    let kept = Some(Kept { count: 2, first: id(1, 7) });
+    let kept = Some(DeadLetterRange { count: 2, first: id(1, 7) });
     let cursor =
         StreamCursor { next: id(2, 1), done, version: 3, delivered: 4, dropped: 5, dead_letters: 6, kept };
     let row = StreamCursorRow::from(cursor.clone()).encode_to_vec();
