@@ -43,7 +43,7 @@ use dedup::Dedup;
 pub struct Replicated {
     index: ArcSwap<Index>,
     revocations: RevocationIndex,
-    resident: RowCache,
+    row_cache: RowCache,
     policy: watch::Sender<String>,
     streams: watch::Sender<u64>,
     outbox_end: watch::Sender<EventId>,
@@ -114,8 +114,8 @@ impl Replicated {
 
     /// Large rows in memory, as of the last entry applied.
     #[must_use]
-    pub fn resident(&self) -> &RowCache {
-        &self.resident
+    pub fn row_cache(&self) -> &RowCache {
+        &self.row_cache
     }
 
     /// Watches the digest of the current policy.
@@ -223,7 +223,7 @@ impl Machine for Replicated {
         let mut index = Index::clone(&self.index.load());
         let mut ends = Ends::default();
         for write in writes {
-            self.resident.project(write)?;
+            self.row_cache.project(write)?;
             match write {
                 Write::Put { table: REVOCATION, key, value } => {
                     take_revocation(&self.revocations, key, value)?;
@@ -262,7 +262,7 @@ impl Machine for Replicated {
             outbox: Some(Span::at(view, outbox::SPAN)?.end),
             feed: Some(Span::at(view, feed::SPAN)?.end),
         };
-        self.resident.rebuild(view)?;
+        self.row_cache.rebuild(view)?;
         self.revocations.replace(revocations);
         self.replace_index(index, ends);
         Ok(())

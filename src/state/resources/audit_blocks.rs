@@ -109,7 +109,7 @@ impl State {
 
     /// Hash of the last entry about a tool in the blocks of this node.
     pub fn audit_head(&self, tool: &Digest128) -> Result<Option<AuditHash>, Corrupt> {
-        let view = self.cluster.machine().resident().over(self.cluster.view());
+        let view = self.cluster.machine().row_cache().over(self.cluster.view());
         let row = view.get(AUDIT_HEAD, &of_node(tool.as_bytes(), self.cluster.node_id()))?;
         row.map(|row| hash(&row)).transpose()
     }

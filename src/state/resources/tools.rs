@@ -195,7 +195,7 @@ const SEEN_FOR_EACH: usize = 2;
 fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     // The smallest key after `after`.
     let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
-    let mut page = Filling { page: ToolPage::default(), last: None, bytes: 0, query };
+    let mut page = PageBuilder { page: ToolPage::default(), last: None, bytes: 0, query };
     let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
     let mut seen = 0;
     let mut rest = None;
@@ -227,14 +227,14 @@ fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
 }
 
 /// A page while it is filled.
-struct Filling<'q> {
+struct PageBuilder<'q> {
     page: ToolPage,
     last: Option<String>,
     bytes: usize,
     query: ToolQuery<'q>,
 }
 
-impl Filling<'_> {
+impl PageBuilder<'_> {
     /// Adds a row; returns whether another may follow.
     fn take(&mut self, row: &[u8]) -> Result<bool, Corrupt> {
         let read = decode::<ToolRow>(TOOL, row)?;
@@ -257,7 +257,7 @@ impl Filling<'_> {
 impl State {
     /// A registered tool.
     pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
-        Ok(tool(&self.cluster.machine().resident().over(self.cluster.view()), tool_id)?)
+        Ok(tool(&self.cluster.machine().row_cache().over(self.cluster.view()), tool_id)?)
     }
 
     /// Number of tools of a caller.
@@ -267,7 +267,7 @@ impl State {
 
     /// A page of the registry.
     pub fn tools(&self, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
-        Ok(page(&self.cluster.machine().resident().over(self.cluster.view()), query)?)
+        Ok(page(&self.cluster.machine().row_cache().over(self.cluster.view()), query)?)
     }
 }
 
@@ -387,7 +387,7 @@ mod tests {
         }
 
         fn ids(&self, query: ToolQuery<'_>) -> (Vec<String>, Option<String>) {
-            let page = page(&self.machine.resident().over(&self.rows), query).expect("page");
+            let page = page(&self.machine.row_cache().over(&self.rows), query).expect("page");
             let ids = page.rows.into_iter().map(|row| row.tool.expect("a tool").tool_id);
             (ids.collect(), page.next)
         }

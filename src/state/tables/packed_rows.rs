@@ -55,18 +55,18 @@ impl PackedRows {
 
     /// The rows, for [`rows`].
     pub fn unpack(&self, packing: Packing) -> Result<Cow<'_, [u8]>, Corrupt> {
-        let damaged = || Corrupt::row("rows in memory are corrupt");
-        let (checksum, rest) = self.0.split_first_chunk().ok_or_else(damaged)?;
+        let corrupt = || Corrupt::row("rows in memory are corrupt");
+        let (checksum, rest) = self.0.split_first_chunk().ok_or_else(corrupt)?;
         if u32::from_be_bytes(*checksum) != crc32c::crc32c(rest) {
-            return Err(damaged());
+            return Err(corrupt());
         }
-        let (length, packed) = rest.split_first_chunk().ok_or_else(damaged)?;
-        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| damaged())?;
+        let (length, packed) = rest.split_first_chunk().ok_or_else(corrupt)?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| corrupt())?;
         let rows = match packing {
             Packing::Plain => Cow::Borrowed(packed),
-            Packing::Compressed => Cow::Quota(decompressed(packed, length).map_err(|_| damaged())?),
+            Packing::Compressed => Cow::Owned(decompressed(packed, length).map_err(|_| corrupt())?),
         };
-        if rows.len() == length { Ok(rows) } else { Err(damaged()) }
+        if rows.len() == length { Ok(rows) } else { Err(corrupt()) }
     }
 }
 
@@ -109,13 +109,13 @@ impl Packer {
                 &self.scratch
             }
         };
-        let mut leaf = Vec::with_capacity(HEADER_BYTES + compressed.len());
-        leaf.extend_from_slice(&[0; 4]);
-        leaf.extend_from_slice(&length.to_be_bytes());
-        leaf.extend_from_slice(compressed);
-        let checksum = crc32c::crc32c(&leaf[4..]);
-        leaf[..4].copy_from_slice(&checksum.to_be_bytes());
-        Ok(PackedRows(leaf.into()))
+        let mut packed = Vec::with_capacity(HEADER_BYTES + compressed.len());
+        packed.extend_from_slice(&[0; 4]);
+        packed.extend_from_slice(&length.to_be_bytes());
+        packed.extend_from_slice(compressed);
+        let checksum = crc32c::crc32c(&packed[4..]);
+        packed[..4].copy_from_slice(&checksum.to_be_bytes());
+        Ok(PackedRows(packed.into()))
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
         }
 
         /// A copy with one flipped bit.
-        pub fn damaged(&self, bit: usize) -> Self {
+        pub fn corrupt(&self, bit: usize) -> Self {
             let mut bytes = self.0.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
             Self(bytes.into())
@@ -229,8 +229,8 @@ mod tests {
         ) {
             let bytes = framed(&table);
             for packing in PACKINGS {
-                let leaf = Packer::default().pack(packing, &bytes).expect("packs");
-                let unpacked = leaf.unpack(packing).expect("unpacks");
+                let packed = Packer::default().pack(packing, &bytes).expect("packs");
+                let unpacked = packed.unpack(packing).expect("unpacks");
                 let read: Result<Vec<_>, _> = rows(&unpacked).collect();
                 let read: Vec<_> = read.expect("rows");
                 prop_assert!(read.iter().copied().eq(table.iter().map(|(key, row)| (&key[..], &row[..]))));
@@ -272,14 +272,14 @@ mod tests {
         let bytes =
             framed([(&b"key".to_vec(), &b"a row".repeat(9)), (&b"key two".to_vec(), &b"a row".repeat(8))]);
         for packing in PACKINGS {
-            let leaf = Packer::default().pack(packing, &bytes).expect("packs");
-            assert!(leaf.unpack(packing).is_ok());
-            for bit in 0..leaf.bytes() * 8 {
-                assert!(leaf.damaged(bit).unpack(packing).is_err(), "{packing:?}, bit {bit}");
+            let packed = Packer::default().pack(packing, &bytes).expect("packs");
+            assert!(packed.unpack(packing).is_ok());
+            for bit in 0..packed.bytes() * 8 {
+                assert!(packed.corrupt(bit).unpack(packing).is_err(), "{packing:?}, bit {bit}");
             }
-            for length in 0..leaf.bytes() {
+            for length in 0..packed.bytes() {
                 assert!(
-                    PackedRows(leaf.0[..length].into()).unpack(packing).is_err(),
+                    PackedRows(packed.0[..length].into()).unpack(packing).is_err(),
                     "{packing:?}, {length} bytes"
                 );
             }
@@ -311,7 +311,7 @@ mod tests {
             })
             .collect();
         let bytes = framed(table.iter().map(|(key, row)| (key, row)));
-        let leaf = Packer::default().pack(Packing::Compressed, &bytes).expect("packs");
-        assert!(leaf.bytes() * 5 < bytes.len(), "{} of {}", leaf.bytes(), bytes.len());
+        let packed = Packer::default().pack(Packing::Compressed, &bytes).expect("packs");
+        assert!(packed.bytes() * 5 < bytes.len(), "{} of {}", packed.bytes(), bytes.len());
     }
 }

@@ -20,19 +20,19 @@ const SHARED_BYTES: usize = 16;
 
 /// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Lookup {
     /// The row, or `None` if there is none.
-    Here(Option<Vec<u8>>),
+    Cached(Option<Vec<u8>>),
     /// The span is evicted.
-    Elsewhere,
+    Evicted,
 }
 
 #[derive(Clone)]
 enum Span {
     /// All of its rows, at least one.
-    Here(PackedRows),
+    Cached(PackedRows),
     /// Evicted: only the database has the rows.
-    Elsewhere,
+    Evicted,
 }
 
 /// Spans by their first key. There is no row before the first span.
@@ -77,20 +77,20 @@ impl PackedTable {
         self.read().bytes
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Found, Corrupt> {
+    pub fn get(&self, key: &[u8]) -> Result<Lookup, Corrupt> {
         let span = self.read().covering(key).map(|(_, span)| span.clone());
-        let leaf = match span {
-            Some(Span::Here(leaf)) => leaf,
-            Some(Span::Elsewhere) => return Ok(Found::Elsewhere),
-            None => return Ok(Found::Here(None)),
+        let packed = match span {
+            Some(Span::Cached(packed)) => packed,
+            Some(Span::Evicted) => return Ok(Lookup::Evicted),
+            None => return Ok(Lookup::Cached(None)),
         };
-        for row in packed_rows::rows(&leaf.unpack(self.packing)?) {
+        for row in packed_rows::rows(&packed.unpack(self.packing)?) {
             let (there, row) = row?;
             if there >= key {
-                return Ok(Found::Here((there == key).then(|| row.to_vec())));
+                return Ok(Lookup::Cached((there == key).then(|| row.to_vec())));
             }
         }
-        Ok(Found::Here(None))
+        Ok(Lookup::Cached(None))
     }
 
     /// The span of `key`.
@@ -98,7 +98,7 @@ impl PackedTable {
     pub fn reading(&self, key: &[u8]) -> RangeRead {
         let spans = self.read();
         let span = spans.covering(key).map(|(_, span)| span.clone());
-        RangeRead { packing: self.packing, span, end: spans.behind(key).map(|(first, _)| first.into()) }
+        RangeRead { packing: self.packing, span, end: spans.after(key).map(|(first, _)| first.into()) }
     }
 
     pub fn put(&self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
@@ -115,28 +115,28 @@ impl PackedTable {
         let covering =
             self.read().covering(key).map(|(first, span)| (Box::<[u8]>::from(first), span.clone()));
         let (first, rows) = match &covering {
-            Some((_, Span::Elsewhere)) => return Ok(()),
-            Some((first, Span::Here(leaf))) => {
-                (first.clone(), changed(&leaf.unpack(self.packing)?, key, row)?)
+            Some((_, Span::Evicted)) => return Ok(()),
+            Some((first, Span::Cached(packed))) => {
+                (first.clone(), changed(&packed.unpack(self.packing)?, key, row)?)
             }
             None => (Box::default(), changed(&[], key, row)?),
         };
-        let mut fresh = Vec::new();
+        let mut new = Vec::new();
         for part in packed_rows::parts(&rows, self.packing.full())? {
-            let begins = if fresh.is_empty() { first.clone() } else { first_key(part)? };
-            fresh.push((begins, Span::Here(packer.pack(self.packing, part)?)));
+            let begins = if new.is_empty() { first.clone() } else { first_key(part)? };
+            new.push((begins, Span::Cached(packer.pack(self.packing, part)?)));
         }
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
         spans.remove(&first);
-        let bytes: usize = fresh.iter().map(|(first, span)| bytes_of(first, span)).sum();
-        if fresh.is_empty() {
+        let bytes: usize = new.iter().map(|(first, span)| bytes_of(first, span)).sum();
+        if new.is_empty() {
             spans.join(&first);
         } else if spans.bytes + bytes <= self.bytes_max {
-            for (first, span) in fresh {
+            for (first, span) in new {
                 spans.insert(first, span);
             }
         } else {
-            spans.give_up(first, self.bytes_max);
+            spans.evict(first, self.bytes_max);
         }
         Ok(())
     }
@@ -145,20 +145,20 @@ impl PackedTable {
     pub fn delete(&self) {
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
         *spans = Spans::default();
-        spans.give_up(Box::default(), self.bytes_max);
+        spans.evict(Box::default(), self.bytes_max);
     }
 
     /// Replaces the content.
-    pub fn replace(&self, mut filling: Filling) -> Result<(), Corrupt> {
-        filling.pack()?;
-        *self.spans.write().unwrap_or_else(PoisonError::into_inner) = filling.spans;
+    pub fn replace(&self, mut builder: TableBuilder) -> Result<(), Corrupt> {
+        builder.pack()?;
+        *self.spans.write().unwrap_or_else(PoisonError::into_inner) = builder.spans;
         Ok(())
     }
 
     /// A builder for a table of the same kind, fed in key order.
     #[must_use]
-    pub fn filling(&self) -> Filling {
-        Filling {
+    pub fn builder(&self) -> TableBuilder {
+        TableBuilder {
             packing: self.packing,
             bytes_max: self.bytes_max,
             spans: Spans::default(),
@@ -182,12 +182,12 @@ impl RangeRead {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Option<bool>, Corrupt> {
-        let leaf = match &self.span {
-            Some(Span::Here(leaf)) => leaf,
-            Some(Span::Elsewhere) => return Ok(None),
+        let packed = match &self.span {
+            Some(Span::Cached(packed)) => packed,
+            Some(Span::Evicted) => return Ok(None),
             None => return Ok(Some(true)),
         };
-        for row in packed_rows::rows(&leaf.unpack(self.packing)?) {
+        for row in packed_rows::rows(&packed.unpack(self.packing)?) {
             let (key, row) = row?;
             if key >= from && !visit(key, row) {
                 return Ok(Some(false));
@@ -198,7 +198,7 @@ impl RangeRead {
 }
 
 /// A table that is built in key order.
-pub struct Filling {
+pub struct TableBuilder {
     packing: Packing,
     bytes_max: usize,
     spans: Spans,
@@ -208,7 +208,7 @@ pub struct Filling {
     is_full: bool,
 }
 
-impl Filling {
+impl TableBuilder {
     /// Appends a row after all others. Rows that do not fit are evicted.
     pub fn push(&mut self, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
         if self.is_full {
@@ -229,12 +229,12 @@ impl Filling {
             return Ok(());
         }
         let first = std::mem::take(&mut self.first);
-        let span = Span::Here(self.packer.pack(self.packing, &self.rows)?);
+        let span = Span::Cached(self.packer.pack(self.packing, &self.rows)?);
         self.rows.clear();
         if self.spans.bytes + bytes_of(&first, &span) <= self.bytes_max {
             self.spans.insert(first, span);
         } else {
-            self.spans.give_up(first, self.bytes_max);
+            self.spans.evict(first, self.bytes_max);
             self.is_full = true;
         }
         Ok(())
@@ -248,7 +248,7 @@ impl Spans {
         Some((first, span))
     }
 
-    fn behind(&self, key: &[u8]) -> Option<(&[u8], &Span)> {
+    fn after(&self, key: &[u8]) -> Option<(&[u8], &Span)> {
         let (first, span) =
             self.by_first.range::<[u8], _>((Bound::Excluded(key), Bound::Unbounded)).next()?;
         Some((first, span))
@@ -268,8 +268,8 @@ impl Spans {
 
     /// Joins two evicted spans that are adjacent at `key`.
     fn join(&mut self, key: &[u8]) {
-        if matches!(self.covering(key), Some((_, Span::Elsewhere)))
-            && let Some((next, Span::Elsewhere)) = self.behind(key)
+        if matches!(self.covering(key), Some((_, Span::Evicted)))
+            && let Some((next, Span::Evicted)) = self.after(key)
         {
             let next = Box::<[u8]>::from(next);
             self.remove(&next);
@@ -278,15 +278,15 @@ impl Spans {
 
     /// Evicts the span that begins with `first`, joined with adjacent evicted ones; evicts further spans if even that does
     /// not fit.
-    fn give_up(&mut self, first: Box<[u8]>, bytes_max: usize) {
+    fn evict(&mut self, first: Box<[u8]>, bytes_max: usize) {
         let first = match self.covering(&first) {
-            Some((before, Span::Elsewhere)) => before.into(),
+            Some((before, Span::Evicted)) => before.into(),
             _ => first,
         };
         self.remove(&first);
-        self.insert(first.clone(), Span::Elsewhere);
-        while let Some((next, span)) = self.behind(&first)
-            && (matches!(span, Span::Elsewhere) || self.bytes > bytes_max)
+        self.insert(first.clone(), Span::Evicted);
+        while let Some((next, span)) = self.after(&first)
+            && (matches!(span, Span::Evicted) || self.bytes > bytes_max)
         {
             let next = Box::<[u8]>::from(next);
             self.remove(&next);
@@ -295,10 +295,10 @@ impl Spans {
             self.remove(&first);
             if let Some((before, _)) = self.covering(&first) {
                 let before = before.into();
-                return self.give_up(before, bytes_max);
+                return self.evict(before, bytes_max);
             }
             // Even without capacity, the rows must not be reported absent.
-            self.insert(first, Span::Elsewhere);
+            self.insert(first, Span::Evicted);
         }
     }
 }
@@ -320,13 +320,13 @@ fn changed(rows: &[u8], key: &[u8], row: Option<&[u8]>) -> Result<Vec<u8>, Corru
             None => break,
         }
     }
-    let mut fresh = Vec::with_capacity(rows.len() + key.len() + row.map_or(0, <[u8]>::len) + 20);
-    fresh.extend_from_slice(&rows[..begin]);
+    let mut new = Vec::with_capacity(rows.len() + key.len() + row.map_or(0, <[u8]>::len) + 20);
+    new.extend_from_slice(&rows[..begin]);
     if let Some(row) = row {
-        packed_rows::frame(&mut fresh, key, row);
+        packed_rows::frame(&mut new, key, row);
     }
-    fresh.extend_from_slice(&rows[end..]);
-    Ok(fresh)
+    new.extend_from_slice(&rows[end..]);
+    Ok(new)
 }
 
 fn first_key(rows: &[u8]) -> Result<Box<[u8]>, Corrupt> {
@@ -338,11 +338,11 @@ fn first_key(rows: &[u8]) -> Result<Box<[u8]>, Corrupt> {
 
 /// Memory used by a span, in bytes.
 fn bytes_of(first: &[u8], span: &Span) -> usize {
-    let leaf = match span {
-        Span::Here(leaf) => allocated(leaf.bytes() + SHARED_BYTES),
-        Span::Elsewhere => 0,
+    let packed = match span {
+        Span::Cached(packed) => allocated(packed.bytes() + SHARED_BYTES),
+        Span::Evicted => 0,
     };
-    SPAN_BYTES + allocated(first.len()) + leaf
+    SPAN_BYTES + allocated(first.len()) + packed
 }
 
 /// Size class of an allocation: jemalloc has four between powers of two.
@@ -391,12 +391,12 @@ mod tests {
         vec(step, 0..150)
     }
 
-    fn filled(like: &PackedTable, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> Filling {
-        let mut filling = like.filling();
+    fn filled(like: &PackedTable, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> TableBuilder {
+        let mut builder = like.builder();
         for (key, row) in model {
-            filling.push(key, row).expect("packs");
+            builder.push(key, row).expect("packs");
         }
-        filling
+        builder
     }
 
     impl PackedTable {
@@ -430,35 +430,35 @@ mod tests {
             bytes_max in prop_oneof![Just(200usize), Just(8_000), Just(40_000), Just(usize::MAX / 2)],
             packing in prop_oneof![Just(Packing::Plain), Just(Packing::Compressed)],
         ) {
-            let leaves = PackedTable::new(packing, bytes_max);
+            let table = PackedTable::new(packing, bytes_max);
             let mut model = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Put(key, row) => {
-                        leaves.put(&key, &row).expect("puts");
+                        table.put(&key, &row).expect("puts");
                         model.insert(key, row);
                     }
                     Step::Remove(key) => {
-                        leaves.remove(&key).expect("removes");
+                        table.remove(&key).expect("removes");
                         model.remove(&key);
                     }
-                    Step::Rebuild => leaves.replace(filled(&leaves, &model)).expect("fills"),
+                    Step::Rebuild => table.replace(filled(&table, &model)).expect("fills"),
                 }
-                let (rows, is_all) = leaves.rows();
+                let (rows, is_all) = table.rows();
                 prop_assert!(is_all || bytes_max < usize::MAX / 2);
                 let is_right = rows.iter().all(|(key, row)| model.get(key) == Some(row));
                 prop_assert!(is_right && (!is_all || rows.len() == model.len()));
                 for letter in 0..40 {
                     for key in [vec![letter], vec![b'i', letter], vec![b'i', b'd', letter]] {
-                        let found = leaves.get(&key).expect("reads");
-                        prop_assert!(found == Found::Here(model.get(&key).cloned()) || (found == Found::Elsewhere && !is_all));
-                        prop_assert!(found == Found::Elsewhere || rows.get(&key) == model.get(&key));
+                        let found = table.get(&key).expect("reads");
+                        prop_assert!(found == Lookup::Cached(model.get(&key).cloned()) || (found == Lookup::Evicted && !is_all));
+                        prop_assert!(found == Lookup::Evicted || rows.get(&key) == model.get(&key));
                     }
                 }
-                let spans = leaves.read();
+                let spans = table.read();
                 let bytes: usize = spans.by_first.iter().map(|(first, span)| bytes_of(first, span)).sum();
                 prop_assert!(spans.bytes == bytes && bytes <= bytes_max, "{} {}", spans.bytes, bytes);
-                let are_apart = |pair: &[&Span]| !matches!(pair, [Span::Elsewhere, Span::Elsewhere]);
+                let are_apart = |pair: &[&Span]| !matches!(pair, [Span::Evicted, Span::Evicted]);
                 prop_assert!(spans.by_first.values().collect::<Vec<_>>().windows(2).all(are_apart));
             }
         }
@@ -467,68 +467,68 @@ mod tests {
     #[test]
     fn rows_over_the_capacity_are_evicted_and_never_absent() {
         for is_filled_in_order in [true, false] {
-            let leaves = PackedTable::new(Packing::Compressed, 64 * 1024);
+            let table = PackedTable::new(Packing::Compressed, 64 * 1024);
             let model: BTreeMap<Vec<u8>, Vec<u8>> =
                 (0..400u64).map(|number| (noise(number, 16), noise(number, 600))).collect();
             if is_filled_in_order {
-                leaves.replace(filled(&leaves, &model)).expect("fills");
+                table.replace(filled(&table, &model)).expect("fills");
             } else {
-                model.iter().rev().for_each(|(key, row)| leaves.put(key, row).expect("puts"));
+                model.iter().rev().for_each(|(key, row)| table.put(key, row).expect("puts"));
             }
-            let found: Vec<Found> = model.keys().map(|key| leaves.get(key).expect("reads")).collect();
-            let here = found.iter().filter(|found| **found != Found::Elsewhere).count();
+            let found: Vec<Lookup> = model.keys().map(|key| table.get(key).expect("reads")).collect();
+            let here = found.iter().filter(|found| **found != Lookup::Evicted).count();
             assert!((50..110).contains(&here), "{here}");
             for ((_, row), found) in model.iter().zip(found) {
-                assert!(found == Found::Elsewhere || found == Found::Here(Some(row.clone())));
+                assert!(found == Lookup::Evicted || found == Lookup::Cached(Some(row.clone())));
             }
-            assert!(leaves.bytes() <= 64 * 1024 && leaves.bytes() > 48 * 1024, "{}", leaves.bytes());
+            assert!(table.bytes() <= 64 * 1024 && table.bytes() > 48 * 1024, "{}", table.bytes());
         }
     }
 
     #[test]
     fn row_over_the_capacity_is_evicted_and_others_stay() {
-        let leaves = PackedTable::new(Packing::Plain, 16 * 1024);
-        (0..100u8).for_each(|key| leaves.put(&[key], &[key; 40]).expect("puts"));
-        leaves.put(&[50, 1], &noise(1, 16 * 1024)).expect("puts");
-        assert_eq!(leaves.get(&[50, 1]).expect("reads"), Found::Elsewhere);
+        let table = PackedTable::new(Packing::Plain, 16 * 1024);
+        (0..100u8).for_each(|key| table.put(&[key], &[key; 40]).expect("puts"));
+        table.put(&[50, 1], &noise(1, 16 * 1024)).expect("puts");
+        assert_eq!(table.get(&[50, 1]).expect("reads"), Lookup::Evicted);
         for far in [0, 99] {
-            assert_eq!(leaves.get(&[far]).expect("reads"), Found::Here(Some(vec![far; 40])));
+            assert_eq!(table.get(&[far]).expect("reads"), Lookup::Cached(Some(vec![far; 40])));
         }
     }
 
     #[test]
     fn removed_rows_use_no_memory() {
-        let leaves = PackedTable::new(Packing::Compressed, usize::MAX / 2);
+        let table = PackedTable::new(Packing::Compressed, usize::MAX / 2);
         let keys: Vec<Vec<u8>> = (0..500u64).map(|number| noise(number, 9)).collect();
         for key in &keys {
-            leaves.put(key, &key.repeat(30)).expect("puts");
+            table.put(key, &key.repeat(30)).expect("puts");
         }
-        assert!(leaves.spans() > 10 && leaves.bytes() > 10_000);
+        assert!(table.spans() > 10 && table.bytes() > 10_000);
         for key in &keys {
-            leaves.remove(key).expect("removes");
+            table.remove(key).expect("removes");
         }
-        assert_eq!((leaves.spans(), leaves.bytes()), (0, 0));
-        assert_eq!(leaves.get(&keys[0]).expect("reads"), Found::Here(None));
-        leaves.put(&keys[0], b"again").expect("puts");
-        assert_eq!(leaves.get(&keys[0]).expect("reads"), Found::Here(Some(b"again".to_vec())));
+        assert_eq!((table.spans(), table.bytes()), (0, 0));
+        assert_eq!(table.get(&keys[0]).expect("reads"), Lookup::Cached(None));
+        table.put(&keys[0], b"again").expect("puts");
+        assert_eq!(table.get(&keys[0]).expect("reads"), Lookup::Cached(Some(b"again".to_vec())));
     }
 
     #[test]
     fn corrupt_rows_fail_reads_and_writes() {
-        let leaves = PackedTable::new(Packing::Compressed, usize::MAX / 2);
-        leaves.put(b"a", &b"row".repeat(99)).expect("puts");
-        let mut spans = leaves.spans.write().expect("lock");
+        let table = PackedTable::new(Packing::Compressed, usize::MAX / 2);
+        table.put(b"a", &b"row".repeat(99)).expect("puts");
+        let mut spans = table.spans.write().expect("lock");
         for span in spans.by_first.values_mut() {
-            if let Span::Here(leaf) = span {
-                *leaf = leaf.damaged(100);
+            if let Span::Cached(packed) = span {
+                *packed = packed.corrupt(100);
             }
         }
         drop(spans);
-        assert!(leaves.get(b"a").is_err() && leaves.get(b"b").is_err());
-        assert!(leaves.reading(b"").visit(b"", &mut |_, _| true).is_err());
-        assert!(leaves.put(b"b", b"row").is_err() && leaves.remove(b"a").is_err());
-        leaves.forget();
-        assert_eq!(leaves.get(b"a").expect("reads"), Found::Elsewhere);
+        assert!(table.get(b"a").is_err() && table.get(b"b").is_err());
+        assert!(table.reading(b"").visit(b"", &mut |_, _| true).is_err());
+        assert!(table.put(b"b", b"row").is_err() && table.remove(b"a").is_err());
+        table.forget();
+        assert_eq!(table.get(b"a").expect("reads"), Lookup::Evicted);
     }
 
     #[test]

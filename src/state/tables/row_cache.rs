@@ -4,7 +4,7 @@
 //! Callers write these rows, so the bound is in bytes, not in rows. Rows that do not fit are read from the database.
 
 use super::packed_rows::Packing;
-use super::packed_table::{Found, PackedTable};
+use super::packed_table::{Lookup, PackedTable};
 use super::{AUDIT_HEAD, TOOL};
 use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
@@ -27,7 +27,7 @@ impl Default for RowCache {
 }
 
 impl RowCache {
-    fn leaves(&self, table: &str) -> Option<&PackedTable> {
+    fn packed(&self, table: &str) -> Option<&PackedTable> {
         match table {
             TOOL => Some(&self.tools),
             AUDIT_HEAD => Some(&self.audit_heads),
@@ -39,12 +39,12 @@ impl RowCache {
     pub fn project(&self, write: &Write) -> Result<(), Corrupt> {
         match write {
             Write::Put { table, key, value } => {
-                self.leaves(table).map_or(Ok(()), |leaves| leaves.put(key, value))
+                self.packed(table).map_or(Ok(()), |packed| packed.put(key, value))
             }
-            Write::Delete { table, key } => self.leaves(table).map_or(Ok(()), |leaves| leaves.remove(key)),
+            Write::Delete { table, key } => self.packed(table).map_or(Ok(()), |packed| packed.remove(key)),
             Write::DeleteRange { table, .. } => {
-                if let Some(leaves) = self.leaves(table) {
-                    leaves.forget();
+                if let Some(packed) = self.packed(table) {
+                    packed.forget();
                 }
                 Ok(())
             }
@@ -53,17 +53,17 @@ impl RowCache {
 
     /// Rebuilds the tables. Every row is read, also of spans that do not fit.
     pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
-        for (table, leaves) in [(TOOL, &self.tools), (AUDIT_HEAD, &self.audit_heads)] {
+        for (table, packed) in [(TOOL, &self.tools), (AUDIT_HEAD, &self.audit_heads)] {
             // The old and the new table do not both fit.
-            leaves.forget();
-            let mut filling = leaves.filling();
+            packed.forget();
+            let mut builder = packed.builder();
             let mut outcome = Ok(());
             view.scan(table, &[], &mut |key, row| {
-                outcome = filling.push(key, row);
+                outcome = builder.push(key, row);
                 outcome.is_ok()
             })?;
             outcome?;
-            leaves.replace(filling)?;
+            packed.replace(builder)?;
         }
         Ok(())
     }
@@ -71,22 +71,22 @@ impl RowCache {
     /// A view that reads from memory where possible, and otherwise from `below`.
     #[must_use]
     pub fn over<'r>(&'r self, below: &'r dyn View) -> CachedView<'r> {
-        CachedView { resident: self, below }
+        CachedView { cache: self, below }
     }
 }
 
 /// View of [`RowCache::over`].
 pub struct CachedView<'r> {
-    resident: &'r RowCache,
+    cache: &'r RowCache,
     below: &'r dyn View,
 }
 
 impl View for CachedView<'_> {
     fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-        let found = self.resident.leaves(table).map_or(Ok(Found::Elsewhere), |leaves| leaves.get(key))?;
+        let found = self.cache.packed(table).map_or(Ok(Lookup::Evicted), |packed| packed.get(key))?;
         match found {
-            Found::Here(row) => Ok(row),
-            Found::Elsewhere => self.below.get(table, key),
+            Lookup::Cached(row) => Ok(row),
+            Lookup::Evicted => self.below.get(table, key),
         }
     }
 
@@ -96,26 +96,26 @@ impl View for CachedView<'_> {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Corrupt> {
-        let Some(leaves) = self.resident.leaves(table) else { return self.below.scan(table, from, visit) };
+        let Some(packed) = self.cache.packed(table) else { return self.below.scan(table, from, visit) };
         let mut from = Box::<[u8]>::from(from);
         loop {
-            let reading = leaves.reading(&from);
+            let reading = packed.reading(&from);
             let end = reading.end.as_deref();
-            let goes_on = if let Some(goes_on) = reading.visit(&from, visit)? {
-                goes_on
+            let continues = if let Some(continues) = reading.visit(&from, visit)? {
+                continues
             } else {
-                let mut goes_on = true;
+                let mut continues = true;
                 self.below.scan(table, &from, &mut |key, row| {
                     if end.is_some_and(|end| key >= end) {
                         return false;
                     }
-                    goes_on = visit(key, row);
-                    goes_on
+                    continues = visit(key, row);
+                    continues
                 })?;
-                goes_on
+                continues
             };
             match reading.end {
-                Some(end) if goes_on => from = end,
+                Some(end) if continues => from = end,
                 _ => return Ok(()),
             }
         }
@@ -149,11 +149,11 @@ mod tests {
     }
 
     /// A database that fails on any read.
-    struct Unasked;
+    struct FailingView;
 
-    impl View for Unasked {
+    impl View for FailingView {
         fn get(&self, table: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-            Err(Corrupt::row(format_args!("{table} was asked for")))
+            Err(Corrupt::row(format_args!("{table} was read")))
         }
 
         fn scan(
@@ -162,7 +162,7 @@ mod tests {
             _: &[u8],
             _: &mut dyn FnMut(&[u8], &[u8]) -> bool,
         ) -> Result<(), Corrupt> {
-            Err(Corrupt::row(format_args!("{table} was asked for")))
+            Err(Corrupt::row(format_args!("{table} was read")))
         }
     }
 
@@ -272,8 +272,8 @@ mod tests {
                     }
                 }
                 let all = scanned(&harness.rows, TOOL, b"", usize::MAX);
-                prop_assert_eq!(&scanned(&harness.machine.resident().over(&Unasked), TOOL, b"", usize::MAX), &all);
-                for view in [harness.machine.resident().over(&harness.rows), small.over(&harness.rows)] {
+                prop_assert_eq!(&scanned(&harness.machine.cache().over(&FailingView), TOOL, b"", usize::MAX), &all);
+                for view in [harness.machine.cache().over(&harness.rows), small.over(&harness.rows)] {
                     prop_assert_eq!(&scanned(&view, TOOL, b"", usize::MAX), &all);
                     for (key, row) in &all {
                         prop_assert_eq!(view.get(TOOL, key).expect("reads"), Some(row.clone()));
@@ -296,7 +296,7 @@ mod tests {
         harness.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
         let head = Write::Put { table: AUDIT_HEAD, key: vec![1; 24], value: vec![2; 32] };
         harness.machine.project(&[head], 2).expect("projects");
-        let view = harness.machine.resident().over(&Unasked);
+        let view = harness.machine.cache().over(&FailingView);
         assert!(view.get(TOOL, b"b").expect("reads").is_some());
         assert_eq!(view.get(TOOL, b"a").expect("reads"), None);
         assert_eq!(view.get(AUDIT_HEAD, &[1; 24]).expect("reads"), Some(vec![2; 32]));
@@ -306,17 +306,17 @@ mod tests {
 
     #[test]
     fn deleted_range_is_read_from_the_database() {
-        let resident = RowCache::default();
-        resident.project(&Write::Put { table: TOOL, key: vec![1], value: vec![1] }).expect("projects");
+        let cache = RowCache::default();
+        cache.project(&Write::Put { table: TOOL, key: vec![1], value: vec![1] }).expect("projects");
         let range = Write::DeleteRange { table: TOOL, from: vec![0], to: vec![9] };
-        resident.project(&range).expect("projects");
-        assert_eq!(resident.over(&Rows::default()).get(TOOL, &[1]).expect("reads"), None);
+        cache.project(&range).expect("projects");
+        assert_eq!(cache.over(&Rows::default()).get(TOOL, &[1]).expect("reads"), None);
     }
 
     #[test]
     fn rebuild_finds_corrupt_rows_beyond_the_capacity() {
-        struct Damaged;
-        impl View for Damaged {
+        struct CorruptView;
+        impl View for CorruptView {
             fn get(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
                 Ok(None)
             }
@@ -326,10 +326,10 @@ mod tests {
                 _: &[u8],
                 visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
             ) -> Result<(), Corrupt> {
-                let goes_on = (0..200u8).all(|key| visit(&[key], &[key; 500]));
-                if goes_on { Err(Corrupt::row("the last row is damaged")) } else { Ok(()) }
+                let continues = (0..200u8).all(|key| visit(&[key], &[key; 500]));
+                if continues { Err(Corrupt::row("the last row is corrupt")) } else { Ok(()) }
             }
         }
-        assert!(RowCache::of_bytes(1000).rebuild(&Damaged).is_err());
+        assert!(RowCache::of_bytes(1000).rebuild(&CorruptView).is_err());
     }
 }
