@@ -78,7 +78,7 @@ pub struct ActivePolicy {
     active: watch::Sender<String>,
     state: State,
     workers: Workers,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     metrics: Metrics,
 }
 
@@ -87,8 +87,8 @@ impl ActivePolicy {
     #[must_use]
     pub fn new(state: State, workers: Workers, metrics: Metrics) -> Self {
         let compiled = Arc::new(ArcSwapOption::empty());
-        let places = Arc::new(Semaphore::new(limits::POLICY_LOADS_MAX));
-        Self { compiled, active: watch::Sender::new(String::new()), state, workers, places, metrics }
+        let permits = Arc::new(Semaphore::new(limits::POLICY_LOADS_MAX));
+        Self { compiled, active: watch::Sender::new(String::new()), state, workers, permits, metrics }
     }
 
     /// Slot of the compiled bundle.
@@ -105,7 +105,7 @@ impl ActivePolicy {
 
     async fn load(&self, sources: Vec<Source>) -> Result<Bundle, LoadError> {
         // The semaphore is never closed: it lives as long as `self`.
-        let _permit = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
+        let _permit = self.permits.acquire().await.map_err(|_| LoadError::Stopped)?;
         (self.workers.load)(sources).await
     }
 
@@ -114,10 +114,10 @@ impl ActivePolicy {
     ///
     /// # Errors
     /// [`Error::LoaderFailed`].
-    pub async fn explain(&self, point: Point, question: Value) -> Result<Option<Explanation>, Error> {
+    pub async fn explain(&self, point: Point, input: Value) -> Result<Option<Explanation>, Error> {
         let Some(policy) = self.current() else { return Ok(None) };
-        let _permit = self.places.acquire().await.map_err(|_| LoadError::Stopped)?;
-        let explanation = (self.workers.explain)(policy, point, question).await;
+        let _permit = self.permits.acquire().await.map_err(|_| LoadError::Stopped)?;
+        let explanation = (self.workers.explain)(policy, point, input).await;
         explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
     }
 
@@ -157,7 +157,7 @@ impl ActivePolicy {
         loop {
             changes.mark_unchanged();
             self.activate_current().await;
-            let ended = if self.is_behind() {
+            let ended = if self.is_outdated() {
                 // A child that timed out on a busy machine may succeed next time.
                 tokio::time::timeout(limits::POLICY_RETRY_PAUSE, changes.changed()).await.unwrap_or(Ok(()))
             } else {
@@ -171,13 +171,13 @@ impl ActivePolicy {
 
     /// Whether this node decides by another bundle than the cluster's current one.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
+    pub fn is_outdated(&self) -> bool {
         *self.active.borrow() != self.state.index().policy
     }
 
     /// Compiles the current bundle unless this node decides by it already.
     pub async fn activate_current(&self) {
-        if self.is_behind() {
+        if self.is_outdated() {
             let digest = self.state.index().policy.clone();
             self.activate(digest).await;
         }

@@ -33,7 +33,7 @@ pub struct Contents {
     /// The records that can be read, in order.
     pub records: Vec<Bytes>,
     /// Number of bytes that belong to no valid record. A torn tail is not counted: its request was not answered.
-    pub damaged_bytes: usize,
+    pub corrupt_bytes: usize,
     /// The size of the file.
     pub bytes: u64,
 }
@@ -124,7 +124,7 @@ impl Directory {
 
 impl Contents {
     fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.damaged_bytes == 0
+        self.records.is_empty() && self.corrupt_bytes == 0
     }
 }
 
@@ -149,7 +149,7 @@ struct Segment {
 impl Writer {
     /// Appends to a new segment after `last`.
     #[must_use]
-    pub fn behind(directory: Directory, last: u64) -> Self {
+    pub fn after(directory: Directory, last: u64) -> Self {
         Self { directory, number: last.saturating_add(1), open: None }
     }
 
@@ -176,11 +176,11 @@ impl Writer {
             self.open.insert(Segment { file, bytes: 0, is_torn: false })
         };
         // Without this, the records would follow a part of a failed append.
-        segment.mend()?;
+        segment.truncate_torn_tail()?;
         if let Err(error) = segment.file.write_all(framed) {
             segment.is_torn = true;
             // If this fails too, the next append tries again.
-            drop(segment.mend());
+            drop(segment.truncate_torn_tail());
             return Err(error);
         }
         segment.bytes += framed.len() as u64;
@@ -193,7 +193,7 @@ impl Writer {
     /// The segment ends with a part of a record, and truncating that failed.
     pub fn seal(&mut self) -> io::Result<u64> {
         if let Some(segment) = &mut self.open {
-            segment.mend()?;
+            segment.truncate_torn_tail()?;
             if segment.bytes > 0 {
                 self.open = None;
                 self.number = self.number.saturating_add(1);
@@ -204,7 +204,7 @@ impl Writer {
 }
 
 impl Segment {
-    fn mend(&mut self) -> io::Result<()> {
+    fn truncate_torn_tail(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.file.set_len(self.bytes)?;
             self.is_torn = false;
@@ -215,12 +215,12 @@ impl Segment {
 
 enum Read {
     Record(Bytes),
-    CutShort,
-    Damaged,
+    TornTail,
+    Corrupt,
 }
 
 fn parse(file: &Bytes) -> Contents {
-    let mut contents = Contents { records: Vec::new(), damaged_bytes: 0, bytes: file.len() as u64 };
+    let mut contents = Contents { records: Vec::new(), corrupt_bytes: 0, bytes: file.len() as u64 };
     let mut rest = file.clone();
     // A power failure may leave zeros where the file had grown already.
     let zeros = file.iter().rev().take_while(|byte| **byte == 0).count();
@@ -230,12 +230,12 @@ fn parse(file: &Bytes) -> Contents {
                 rest = rest.slice(HEADER_BYTES + record.len()..);
                 contents.records.push(record);
             }
-            Read::CutShort => break,
-            Read::Damaged if rest.len() <= zeros => break,
+            Read::TornTail => break,
+            Read::Corrupt if rest.len() <= zeros => break,
             // Reading resumes after a damaged record at the next byte where a valid record begins.
-            Read::Damaged => {
+            Read::Corrupt => {
                 rest = rest.slice(1..);
-                contents.damaged_bytes += 1;
+                contents.corrupt_bytes += 1;
             }
         }
     }
@@ -243,19 +243,19 @@ fn parse(file: &Bytes) -> Contents {
 }
 
 fn record(bytes: &Bytes) -> Read {
-    let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Read::CutShort };
+    let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Read::TornTail };
     let (length, sums) = header.split_at(4);
     let (length_sum, payload_sum) = sums.split_at(4);
     if crc32c::crc32c(length).to_be_bytes() != length_sum {
-        return Read::Damaged;
+        return Read::Corrupt;
     }
     let bytes_stated = length.iter().fold(0, |value, byte| value << 8 | usize::from(*byte));
     match rest.get(..bytes_stated) {
-        None => Read::CutShort,
+        None => Read::TornTail,
         Some(payload) if crc32c::crc32c(payload).to_be_bytes() == payload_sum => {
             Read::Record(bytes.slice_ref(payload))
         }
-        Some(_) => Read::Damaged,
+        Some(_) => Read::Corrupt,
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
     fn records_are_read_in_the_order_of_their_appends() {
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
-        let mut writer = Writer::behind(directory.clone(), last);
+        let mut writer = Writer::after(directory.clone(), last);
         assert_eq!(writer.seal().expect("seal"), 0, "nothing to close");
         writer.append(&framed(&["a", "", "bc"])).expect("append");
         writer.append(&framed(&["d"])).expect("append");
@@ -316,10 +316,10 @@ mod tests {
         let before_last = framed(&["first", "second"]).len();
         for end in before_last..whole.len() {
             let contents = parsed(&whole[..end]);
-            assert_eq!((texts(&contents).len(), contents.damaged_bytes), (2, 0), "cut at {end}");
+            assert_eq!((texts(&contents).len(), contents.corrupt_bytes), (2, 0), "cut at {end}");
             let zeros = [&whole[..before_last], &vec![0; end - before_last][..]].concat();
             assert_eq!(
-                (texts(&parsed(&zeros)).len(), parsed(&zeros).damaged_bytes),
+                (texts(&parsed(&zeros)).len(), parsed(&zeros).corrupt_bytes),
                 (2, 0),
                 "zeros to {end}"
             );
@@ -335,7 +335,7 @@ mod tests {
                 let mut flipped = whole.clone();
                 flipped[at] ^= 1 << bit;
                 let contents = parsed(&flipped);
-                assert!(contents.damaged_bytes > 0, "byte {at} bit {bit} went unnoticed");
+                assert!(contents.corrupt_bytes > 0, "byte {at} bit {bit} went unnoticed");
                 let read = texts(&contents);
                 assert_eq!(read.len(), 2, "byte {at} bit {bit}: {read:?}");
                 assert!(read.iter().all(|record| records.contains(&record.as_str())), "{read:?}");
@@ -348,14 +348,14 @@ mod tests {
         // Counting the zeros anew from each byte would take hours.
         let bytes = [&vec![0; 4 * 1024 * 1024][..], &framed(&["last"])].concat();
         let contents = parsed(&bytes);
-        assert_eq!((texts(&contents), contents.damaged_bytes), (vec!["last".into()], 4 * 1024 * 1024));
+        assert_eq!((texts(&contents), contents.corrupt_bytes), (vec!["last".into()], 4 * 1024 * 1024));
     }
 
     #[test]
     fn unreadable_segment_is_renamed_and_retained() {
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
-        let mut writer = Writer::behind(directory.clone(), last);
+        let mut writer = Writer::after(directory.clone(), last);
         writer.append(&framed(&["a"])).expect("append");
         for _ in 0..2 {
             directory.set_aside(1).expect("set aside");
@@ -393,7 +393,7 @@ mod tests {
         use nix::sys::signal::{SigSet, Signal};
         let (_outer, path) = directory();
         let (directory, last) = open(&path, 0);
-        let mut writer = Writer::behind(directory.clone(), last);
+        let mut writer = Writer::after(directory.clone(), last);
         let first = framed(&["first"]);
         writer.append(&first).expect("append");
         // The system writes up to the limit and refuses the rest, as on a full disk. SIGXFSZ would end the process if
@@ -411,6 +411,6 @@ mod tests {
         writer.append(&framed(&["fourth"])).expect("append");
         writer.seal().expect("seal");
         let contents = directory.read(1).expect("read");
-        assert_eq!((texts(&contents), contents.damaged_bytes), (vec!["first".into(), "fourth".into()], 0));
+        assert_eq!((texts(&contents), contents.corrupt_bytes), (vec!["first".into(), "fourth".into()], 0));
     }
 }

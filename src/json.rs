@@ -21,7 +21,7 @@ pub enum Error {
     Syntax(String),
     /// A field is missing, has a wrong type, or is unknown where unknown fields are refused.
     #[error("{path}: {rule}")]
-    Member {
+    Field {
         /// Path of the field, for example `execution_scope.htm`; `body` for the document itself.
         path: String,
         /// The rule that it breaks.
@@ -50,18 +50,18 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     match parse(bytes)? {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Error::Member { path: "body".to_owned(), rule: "must be an object".to_owned() }),
+        _ => Err(Error::Field { path: "body".to_owned(), rule: "must be an object".to_owned() }),
     }
 }
 
-/// Fills `T` from a value that [`parse`] returned; an error is an [`Error::Member`].
+/// Fills `T` from a value that [`parse`] returned; an error is an [`Error::Field`].
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        Error::Member {
+        Error::Field {
             path: match path.as_str() {
                 "." => "body".to_owned(),
-                long if long.len() > NAME_SHOWN_BYTES_MAX => "a field".to_owned(),
+                long if long.len() > NAME_BYTES_MAX => "a field".to_owned(),
                 _ => path,
             },
             rule: without_value(&error.inner().to_string()),
@@ -76,9 +76,7 @@ fn without_value(rule: &str) -> String {
     let begins = |with: &[&str]| with.iter().any(|words| rule.starts_with(words));
     match rule.rsplit_once(", expected ") {
         Some((_, expected)) if begins(&repeats_a_value) => format!("must be {expected}"),
-        Some((_, expected))
-            if begins(&names_a_field) && rule.len() - expected.len() > NAME_SHOWN_BYTES_MAX =>
-        {
+        Some((_, expected)) if begins(&names_a_field) && rule.len() - expected.len() > NAME_BYTES_MAX => {
             format!("unknown field, expected {expected}")
         }
         _ => rule.to_owned(),
@@ -86,7 +84,7 @@ fn without_value(rule: &str) -> String {
 }
 
 /// Maximum length of a field name in an error; a longer one may be a misplaced token.
-const NAME_SHOWN_BYTES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 64;
 
 /// The canonical text of a value (JSON Canonicalization Scheme, RFC 8785): equal for documents with the same fields,
 /// regardless of their order and escapes. As RFC 8785 §3.2.2.3 requires, every number is an IEEE 754 double:
@@ -227,7 +225,7 @@ impl<'de> Visitor<'de> for Strict {
         while let Some(name) = access.next_key::<String>()? {
             let value = access.next_value_seed(self.inner()?)?;
             if fields.contains_key(&name) {
-                return Err(A::Error::custom(if name.len() > NAME_SHOWN_BYTES_MAX {
+                return Err(A::Error::custom(if name.len() > NAME_BYTES_MAX {
                     "duplicate field".to_owned()
                 } else {
                     format!("duplicate field {name:?}")
@@ -353,7 +351,7 @@ mod tests {
             execution_scope: Inner,
         }
         let error = read::<Outer>(br#"{"execution_scope":{"htm":1}}"#).expect_err("htm is a number");
-        assert!(matches!(&error, Error::Member { path, .. } if path == "execution_scope.htm"), "{error}");
+        assert!(matches!(&error, Error::Field { path, .. } if path == "execution_scope.htm"), "{error}");
     }
 
     #[test]

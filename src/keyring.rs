@@ -77,12 +77,12 @@ pub enum Error {
 
 /// Generates a key for security event tokens outside the threads that serve requests: finding two primes takes a
 /// tenth of a second, sometimes many.
-pub type MakeSetKey = Arc<
+pub type GenerateSetKey = Arc<
     dyn Fn() -> Pin<Box<dyn Future<Output = Result<SetSigningKey, signing_key::Error>> + Send>> + Send + Sync,
 >;
 
 /// Keys per algorithm: one that signs, and its successor.
-const KEYS_OF_EACH: usize = 2;
+const KEYS_PER_ALGORITHM: usize = 2;
 
 /// The keys of this node. Cheap to clone. Their states are determined by elapsed time.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ pub struct Keyring {
     public: Cache<String, Arc<VerifyingKey>>,
     state: State,
     /// `None` on a node that does not transmit.
-    make_set_key: Option<MakeSetKey>,
+    generate_set_key: Option<GenerateSetKey>,
     /// Keys of this process that the log may not know yet, whatever the result of publishing them. The lock makes
     /// [`Keyring::ensure`] run once at a time: two runs would both find the same key missing.
     unpublished: Arc<Mutex<Vec<StoredKey>>>,
@@ -100,30 +100,34 @@ pub struct Keyring {
 
 impl Keyring {
     /// Reads the private halves in `directory`, which is created if it is missing. Keys for security event tokens are
-    /// generated with `make_set_key`; a node without it does not transmit. The keys of an earlier life as transmitter
+    /// generated with `generate_set_key`; a node without it does not transmit. The keys of an earlier life as transmitter
     /// stay published until they are retired or tainted.
     ///
     /// # Errors
     /// A file is not a key, or other users have access to it.
-    pub fn open(directory: &Path, state: State, make_set_key: Option<MakeSetKey>) -> Result<Self, Error> {
+    pub fn open(
+        directory: &Path,
+        state: State,
+        generate_set_key: Option<GenerateSetKey>,
+    ) -> Result<Self, Error> {
         let private = read_directory(directory)?;
         Ok(Self {
             directory: directory.into(),
             private: Arc::new(ArcSwap::from_pointee(private)),
             public: Cache::new(limits::SIGNING_KEYS_MAX as u64),
             state,
-            make_set_key,
+            generate_set_key,
             unpublished: Arc::default(),
         })
     }
 
     /// Runs [`Keyring::ensure`] until the node stops: a request that retires or taints a key may be cancelled before
     /// the successor is published, or publishing may fail.
-    pub async fn keep(self) {
-        self.keep_by(tokio::time::interval(limits::SIGNING_KEYS_LOOK_INTERVAL)).await;
+    pub async fn run(self) {
+        self.run_with(tokio::time::interval(limits::SIGNING_KEYS_LOOK_INTERVAL)).await;
     }
 
-    async fn keep_by(self, mut ticks: Interval) {
+    async fn run_with(self, mut ticks: Interval) {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each change of a key is in the feed; `ensure` runs only if the keys did change.
         let mut feed_end = self.state.feed_end();
@@ -139,7 +143,7 @@ impl Keyring {
             let keys = Arc::clone(&self.state.index().signing_keys);
             if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &keys)) {
                 seen = Some(keys);
-                self.ensure_later().await;
+                self.replace_keys().await;
             }
         }
     }
@@ -152,22 +156,22 @@ impl Keyring {
             // A key may have been published after its request was cancelled.
             unpublished.retain(|key| !self.state.index().signing_keys.contains_key(key.kid()));
             self.destroy_unused(&unpublished)?;
-            let Some(lacking) = self.lacking() else { return Ok(()) };
-            let made = unpublished.iter().find(|key| key.algorithm() == lacking).cloned();
-            let key = match made {
+            let Some(missing) = self.missing() else { return Ok(()) };
+            let generated = unpublished.iter().find(|key| key.algorithm() == missing).cloned();
+            let key = match generated {
                 Some(key) => key,
-                None => self.make(lacking, &mut unpublished).await?,
+                None => self.generate(missing, &mut unpublished).await?,
             };
             let (kid, jwk) = (key.kid().to_owned(), key.public_jwk().to_string());
-            self.state.publish_signing_key(kid, jwk, lacking).await?;
+            self.state.publish_signing_key(kid, jwk, missing).await?;
         }
     }
 
     /// The algorithm of a key that this node needs and does not have.
-    fn lacking(&self) -> Option<SigningAlgorithm> {
+    fn missing(&self) -> Option<SigningAlgorithm> {
         SigningAlgorithm::ALL.into_iter().find(|&algorithm| {
-            let is_needed = algorithm == SigningAlgorithm::Es256 || self.make_set_key.is_some();
-            is_needed && self.live(algorithm) < KEYS_OF_EACH
+            let is_needed = algorithm == SigningAlgorithm::Es256 || self.generate_set_key.is_some();
+            is_needed && self.live(algorithm) < KEYS_PER_ALGORITHM
         })
     }
 
@@ -215,57 +219,57 @@ impl Keyring {
         own.into_iter()
     }
 
-    /// The key that signs tokens at `passed`: the oldest active one.
-    pub fn signing_key(&self, passed: Timestamp) -> Result<Arc<SigningKey>, Error> {
-        match self.signs(SigningAlgorithm::Es256, passed) {
+    /// The key that signs tokens at `elapsed`: the oldest active one.
+    pub fn signing_key(&self, elapsed: Timestamp) -> Result<Arc<SigningKey>, Error> {
+        match self.active_key(SigningAlgorithm::Es256, elapsed) {
             Some(StoredKey::Tokens(key)) => Ok(key),
             _ => Err(Error::NoUsableKey(SigningAlgorithm::Es256)),
         }
     }
 
-    /// The key that signs security event tokens at `passed`: the oldest active one. [`Error::NoUsableKey`] also if this
+    /// The key that signs security event tokens at `elapsed`: the oldest active one. [`Error::NoUsableKey`] also if this
     /// node does not transmit and never did.
-    pub fn set_signing_key(&self, passed: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
-        match self.signs(SigningAlgorithm::Rs256, passed) {
+    pub fn set_signing_key(&self, elapsed: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
+        match self.active_key(SigningAlgorithm::Rs256, elapsed) {
             Some(StoredKey::Sets(key)) => Ok(key),
             _ => Err(Error::NoUsableKey(SigningAlgorithm::Rs256)),
         }
     }
 
-    /// The `kid` of the key that signs by `algorithm` at `passed`.
+    /// The `kid` of the key that signs by `algorithm` at `elapsed`.
     #[must_use]
-    pub fn signing_kid(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> Option<String> {
-        self.signs(algorithm, passed).map(|key| key.kid().to_owned())
+    pub fn signing_kid(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> Option<String> {
+        self.active_key(algorithm, elapsed).map(|key| key.kid().to_owned())
     }
 
-    fn signs(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> Option<StoredKey> {
+    fn active_key(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> Option<StoredKey> {
         let private = self.private.load();
-        let facts = self.own(algorithm).find(|key| key.state(passed) == SigningKeyState::Active)?;
-        private.get(&facts.kid).cloned()
+        let record = self.own(algorithm).find(|key| key.state(elapsed) == SigningKeyState::Active)?;
+        private.get(&record.kid).cloned()
     }
 
-    /// The key of any node of this cluster with this `kid`, if its signatures are accepted at `passed`. A key for
+    /// The key of any node of this cluster with this `kid`, if its signatures are accepted at `elapsed`. A key for
     /// security event tokens verifies no token: nothing that it signed is a credential.
     #[must_use]
-    pub fn verifying_key(&self, kid: &str, passed: Timestamp) -> Option<Arc<VerifyingKey>> {
+    pub fn verifying_key(&self, kid: &str, elapsed: Timestamp) -> Option<Arc<VerifyingKey>> {
         let index = self.state.index();
-        let facts = index.signing_keys.get(kid).filter(|key| key.verifies(passed))?;
-        if facts.algorithm != SigningAlgorithm::Es256 {
+        let record = index.signing_keys.get(kid).filter(|key| key.verifies(elapsed))?;
+        if record.algorithm != SigningAlgorithm::Es256 {
             return None;
         }
         if let Some(key) = self.public.get(kid) {
             return Some(key);
         }
-        let jwk: Value = crate::json::parse(facts.jwk.as_bytes()).ok()?;
+        let jwk: Value = crate::json::parse(record.jwk.as_bytes()).ok()?;
         let key = Arc::new(VerifyingKey::from_jwk(&jwk).ok()?);
         self.public.insert(kid.to_owned(), Arc::clone(&key));
         Some(key)
     }
 
-    /// The JWK Set of all nodes at `passed` (RFC 7517 §5).
+    /// The JWK Set of all nodes at `elapsed` (RFC 7517 §5).
     #[must_use]
-    pub fn jwks(&self, passed: Timestamp) -> Value {
-        jwks(&self.state, passed)
+    pub fn jwks(&self, elapsed: Timestamp) -> Value {
+        jwks(&self.state, elapsed)
     }
 
     /// Retires the key that signs by `algorithm` in favour of its successor, and publishes the next one. Returns the
@@ -277,7 +281,7 @@ impl Keyring {
     pub async fn rotate(
         &self,
         algorithm: SigningAlgorithm,
-        passed: Timestamp,
+        elapsed: Timestamp,
         caller: &CallerFacts,
     ) -> Result<String, Error> {
         // Completes an earlier rotation first if that failed after its entry.
@@ -285,13 +289,13 @@ impl Keyring {
         if self.live(algorithm) == 0 {
             return Err(Error::DoesNotTransmit(algorithm));
         }
-        let retired = self.signing_kid(algorithm, passed).ok_or(Error::NoUsableKey(algorithm))?;
+        let retired = self.signing_kid(algorithm, elapsed).ok_or(Error::NoUsableKey(algorithm))?;
         // `apply` checks the same, but cannot know which private halves this node has lost.
-        if self.own(algorithm).filter(|key| key.state(passed) == SigningKeyState::Active).count() < 2 {
+        if self.own(algorithm).filter(|key| key.state(elapsed) == SigningKeyState::Active).count() < 2 {
             return Err(state::Error::NoAgedSuccessor.into());
         }
         self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await?;
-        self.ensure_later().await;
+        self.replace_keys().await;
         Ok(retired)
     }
 
@@ -302,20 +306,20 @@ impl Keyring {
     pub async fn taint(&self, kid: &str, iss: &str, caller: &CallerFacts) -> Result<(), Error> {
         let state = self.state.on_behalf_of(caller);
         state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
-        self.ensure_later().await;
+        self.replace_keys().await;
         Ok(())
     }
 
     /// Replaces a retired or tainted key of this node. The change that caused it is applied already: a successor that
-    /// cannot be published now is published later by [`Keyring::keep`].
-    pub async fn ensure_later(&self) {
+    /// cannot be published now is published later by [`Keyring::run`].
+    pub async fn replace_keys(&self) {
         if let Err(error) = self.ensure().await {
             tracing::error!(%error, "failed to publish a successor of the signing key");
         }
     }
 
     /// Generates a key. Its private half is on disk before the log learns of the key.
-    async fn make(
+    async fn generate(
         &self,
         algorithm: SigningAlgorithm,
         unpublished: &mut Vec<StoredKey>,
@@ -325,7 +329,7 @@ impl Keyring {
                 StoredKey::Tokens(Arc::new(SigningKey::generate().map_err(Error::Generate)?))
             }
             SigningAlgorithm::Rs256 => {
-                let make = self.make_set_key.as_ref().ok_or(Error::DoesNotTransmit(algorithm))?;
+                let make = self.generate_set_key.as_ref().ok_or(Error::DoesNotTransmit(algorithm))?;
                 StoredKey::Sets(Arc::new(make().await.map_err(Error::Generate)?))
             }
         };
@@ -342,14 +346,14 @@ impl Keyring {
     }
 }
 
-/// The JWK Set of all nodes at `passed` (RFC 7517 §5).
+/// The JWK Set of all nodes at `elapsed` (RFC 7517 §5).
 #[must_use]
-pub fn jwks(state: &State, passed: Timestamp) -> Value {
+pub fn jwks(state: &State, elapsed: Timestamp) -> Value {
     let index = state.index();
     let keys: Vec<Value> = index
         .signing_keys
         .values()
-        .filter(|key| key.verifies(passed))
+        .filter(|key| key.verifies(elapsed))
         .filter_map(|key| crate::json::parse(key.jwk.as_bytes()).ok())
         .collect();
     serde_json::json!({ "keys": keys })
@@ -421,14 +425,15 @@ mod tests {
         node: &TestNode,
         make: impl Fn() -> Result<SetSigningKey, signing_key::Error> + Send + Sync + 'static,
     ) -> Keyring {
-        let make: MakeSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
+        let make: GenerateSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
         Keyring::open(&node.directory.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
     }
 
     /// Waits until this node has the keys it needs, none of them `but`.
     async fn until_replaced(keyring: &Keyring, algorithm: SigningAlgorithm, but: &str) {
         let mut feed_end = keyring.state.feed_end();
-        while keyring.live(algorithm) < KEYS_OF_EACH || keyring.live_kids(algorithm).contains(&but.to_owned())
+        while keyring.live(algorithm) < KEYS_PER_ALGORITHM
+            || keyring.live_kids(algorithm).contains(&but.to_owned())
         {
             feed_end.changed().await.expect("state is open");
         }
@@ -452,7 +457,7 @@ mod tests {
             tokio::select! {
                 // The first run of `ensure` comes before the taint.
                 biased;
-                () = keyring.clone().keep() => panic!("ended"),
+                () = keyring.clone().run() => panic!("ended"),
                 () = tainted => {}
             }
         }
@@ -471,7 +476,7 @@ mod tests {
         });
         assert!(matches!(keyring.ensure().await, Err(Error::Generate(_))));
         tokio::select! {
-            () = keyring.clone().keep_by(tokio::time::interval(Duration::from_millis(1))) => panic!("ended"),
+            () = keyring.clone().run_with(tokio::time::interval(Duration::from_millis(1))) => panic!("ended"),
             () = until_replaced(&keyring, RS256, "none") => {}
         }
         assert_eq!(calls.load(Ordering::SeqCst), 5, "three failures, two keys");
@@ -491,7 +496,7 @@ mod tests {
             SetSigningKey::generate()
         });
         // Fills the log's limit except for the two token keys.
-        let others = (0..limits::SIGNING_KEYS_MAX - KEYS_OF_EACH)
+        let others = (0..limits::SIGNING_KEYS_MAX - KEYS_PER_ALGORITHM)
             .map(|at| node.state.publish_signing_key(format!("other-{at}"), "{}".to_owned(), RS256));
         for published in join_all(others).await {
             published.expect("published");
@@ -500,8 +505,8 @@ mod tests {
             assert!(matches!(keyring.ensure().await, Err(Error::State(_))));
         }
         assert_eq!(calls.load(Ordering::SeqCst), 1);
-        let made = keyring.unpublished.lock().await.first().expect("retained").kid().to_owned();
-        assert!(keyring.directory.join(format!("{made}.{EXTENSION}")).exists());
+        let generated = keyring.unpublished.lock().await.first().expect("retained").kid().to_owned();
+        assert!(keyring.directory.join(format!("{generated}.{EXTENSION}")).exists());
         drop(keyring);
         node.end().await;
     }

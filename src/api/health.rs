@@ -103,7 +103,7 @@ pub(super) fn missing(app: &App) -> Vec<&'static str> {
         (core.disk_hangs(), "disk"),
         (core.confirmed_leader().is_none(), "leader"),
         (is_locked(app), SIGNING_KEY),
-        (app.policy.is_behind(), "policy"),
+        (app.policy.is_outdated(), "policy"),
         (!core.contradictions().is_empty(), AGREEMENT),
         (!core.freshness().is_held, LEASE),
         (clock == ClockVerdict::Apart, CLOCK),

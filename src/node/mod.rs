@@ -34,7 +34,7 @@ use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
 use crate::identity::Identity;
-use crate::keyring::{self, Keyring, MakeSetKey};
+use crate::keyring::{self, GenerateSetKey, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
@@ -236,7 +236,7 @@ async fn assemble(
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
     let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
-    core.background.spawn(keyring.clone().keep());
+    core.background.spawn(keyring.clone().run());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
     if policy.current().is_none() {
@@ -342,8 +342,8 @@ fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) 
 
 /// The keys of this node, before it serves: creating those of a first start takes time.
 async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
-    let make_set_key = config.transmitter.is_some().then(set_key_worker);
-    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), make_set_key)?;
+    let generate_set_key = config.transmitter.is_some().then(set_key_worker);
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), generate_set_key)?;
     despite_elections(state, patience(config), || async { Ok(keyring.ensure().await?) }).await?;
     Ok(keyring)
 }
@@ -442,8 +442,8 @@ fn policy_workers(compiler: &Path) -> Workers {
     }
 }
 
-fn set_key_worker() -> MakeSetKey {
-    Arc::new(|| Box::pin(make_set_key()))
+fn set_key_worker() -> GenerateSetKey {
+    Arc::new(|| Box::pin(generate_set_key()))
 }
 
 #[expect(clippy::disallowed_methods, reason = "generating primes must not block requests")]

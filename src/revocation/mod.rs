@@ -134,7 +134,7 @@ impl Revocations {
         let state = self.state.on_behalf_of(facts);
         let made = state.revoke(revocation, idempotency).await.map_err(not_there)?;
         if target == Target::OwnKey {
-            self.keyring.ensure_later().await;
+            self.keyring.replace_keys().await;
         }
         Ok(Made { made, blocks, agents: self.count(fact, &made).await? })
     }

@@ -20,7 +20,7 @@ use super::{Replicated, State};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, Origin, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
-use crate::keyring::{Keyring, MakeSetKey};
+use crate::keyring::{GenerateSetKey, Keyring};
 use crate::limits;
 use crate::token::signing_key::SetSigningKey;
 
@@ -121,7 +121,7 @@ impl TestNode {
 
     /// The keys of this node, including those for security event tokens.
     pub async fn keyring(&self) -> Keyring {
-        let make: MakeSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
+        let make: GenerateSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
         let keys = self.directory.path().join("keys");
         let keyring = Keyring::open(&keys, self.state.clone(), Some(make)).expect("opens");
         keyring.ensure().await.expect("keys");

@@ -229,7 +229,7 @@ impl Machine for Replicated {
                     take_revocation(&self.revocations, key, value)?;
                 }
                 Write::Delete { table: REVOCATION, key } => {
-                    self.revocations.forget(&idempotency::digest(key)?);
+                    self.revocations.remove(&idempotency::digest(key)?);
                 }
                 Write::Put { table: BLOCK, key, value } => take_block(&self.revocations, key, value)?,
                 Write::Put { table, key, value } => {

@@ -519,7 +519,7 @@ mod tests {
             rows.register(NOW, agent_id, "\u{7f}", "a");
         }
         let mut tables = Tables::new(&rows);
-        remove_all(&mut tables, AGENT_ID).expect("forgets");
+        remove_all(&mut tables, AGENT_ID).expect("removes");
         let writes = tables.into_writes();
         rows.write(writes);
         assert_eq!(rows.keys(), 2 * others.len());

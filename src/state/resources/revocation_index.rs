@@ -117,7 +117,7 @@ impl RevocationIndex {
     }
 
     /// Removes a revocation.
-    pub fn delete(&self, digest: &Digest128) {
+    pub fn remove(&self, digest: &Digest128) {
         self.write(digest).watermarks.remove(digest);
     }
 
@@ -261,7 +261,7 @@ mod tests {
     fn removed_revocation_covers_nothing() {
         let revocations = index_of("x", 10, AT);
         revocations.put(digest("y"), 11, AT).expect("fits");
-        revocations.forget(&digest("x"));
+        revocations.remove(&digest("x"));
         assert!(!revocations.refuses("x", Some(here(0)), AT) && revocations.refuses("y", Some(here(0)), AT));
         assert_eq!(revocations.watermarks(), 1);
     }

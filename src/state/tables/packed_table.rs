@@ -142,7 +142,7 @@ impl PackedTable {
     }
 
     /// Evicts everything.
-    pub fn delete(&self) {
+    pub fn evict_all(&self) {
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
         *spans = Spans::default();
         spans.evict(Box::default(), self.bytes_max);
@@ -527,7 +527,7 @@ mod tests {
         assert!(table.get(b"a").is_err() && table.get(b"b").is_err());
         assert!(table.reading(b"").visit(b"", &mut |_, _| true).is_err());
         assert!(table.put(b"b", b"row").is_err() && table.remove(b"a").is_err());
-        table.forget();
+        table.evict_all();
         assert_eq!(table.get(b"a").expect("reads"), Lookup::Evicted);
     }
 

@@ -44,7 +44,7 @@ impl RowCache {
             Write::Delete { table, key } => self.packed(table).map_or(Ok(()), |packed| packed.remove(key)),
             Write::DeleteRange { table, .. } => {
                 if let Some(packed) = self.packed(table) {
-                    packed.forget();
+                    packed.evict_all();
                 }
                 Ok(())
             }
@@ -55,7 +55,7 @@ impl RowCache {
     pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         for (table, packed) in [(TOOL, &self.tools), (AUDIT_HEAD, &self.audit_heads)] {
             // The old and the new table do not both fit.
-            packed.forget();
+            packed.evict_all();
             let mut builder = packed.builder();
             let mut outcome = Ok(());
             view.scan(table, &[], &mut |key, row| {

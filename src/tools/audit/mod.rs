@@ -186,7 +186,7 @@ impl Audit {
         let Opened { directory, last, missing } = Directory::open(directory, done)?;
         let backlog = Backlog::new(metrics.clone());
         let heads = heads_of(&directory, done, last, &backlog)?;
-        let journal = journal::Writer::behind(directory.clone(), last);
+        let journal = journal::Writer::after(directory.clone(), last);
         let of_state = state.clone();
         let writer = Writer::new(writer::Parts {
             journal,

@@ -144,7 +144,7 @@ impl Shipping {
         let contents = self.read(segment)?;
         let is_kept = contents.is_some();
         let contents = contents.unwrap_or_default();
-        let lost = match contents.damaged_bytes {
+        let lost = match contents.corrupt_bytes {
             _ if !is_kept => {
                 format!(
                     "audit journal segment {segment} of this node cannot be read; it was set aside and its block is empty"
