@@ -148,7 +148,7 @@ pub struct StateHarness {
     /// Tables.
     pub rows: Rows,
     entries: u64,
-    passed: Timestamp,
+    elapsed: Timestamp,
 }
 
 /// Rows by table and key.
@@ -230,8 +230,8 @@ impl StateHarness {
 
     /// Elapsed time follows `at`, but does not go back with it.
     fn stamp(&mut self, at: Timestamp) -> Stamp {
-        self.passed = self.passed.max(at);
-        Stamp { time: at, latest: at, passed: self.passed }
+        self.elapsed = self.elapsed.max(at);
+        Stamp { time: at, latest: at, passed: self.elapsed }
     }
 
     /// As [`Self::replied`], with independent times.

@@ -81,7 +81,7 @@ mod tests {
                 via: Vec::new(),
             },
             at: Timestamp::default(),
-            passed: Timestamp::default(),
+            elapsed: Timestamp::default(),
             stream_id: stream_id.map(str::to_owned),
         }
     }

@@ -25,7 +25,7 @@ use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, 
 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
-    passed: Timestamp,
+    elapsed: Timestamp,
     proposers: BTreeMap<Origin, Proposer>,
 }
 
@@ -40,11 +40,11 @@ struct Proposer {
 
 impl Dedup {
     /// Begins an entry at this elapsed time. A batch of version 1 leaves the tables unchanged.
-    pub fn begin(tables: &mut Tables<'_>, passed: Timestamp, batch: &Batch) -> Result<Self, Corrupt> {
+    pub fn begin(tables: &mut Tables<'_>, elapsed: Timestamp, batch: &Batch) -> Result<Self, Corrupt> {
         if batch.commands.iter().any(|command| command.id.is_some()) {
-            sweep(tables, passed)?;
+            sweep(tables, elapsed)?;
         }
-        Ok(Self { passed, proposers: BTreeMap::new() })
+        Ok(Self { elapsed, proposers: BTreeMap::new() })
     }
 
     /// The reply to a duplicate or to a command that must not be applied; `None` if it is to be applied now.
@@ -89,7 +89,7 @@ impl Dedup {
                 tables.put(REPLY, &reply_key(origin, *sequence), reply.to_vec());
             }
             left -= delete_replies(tables, origin, &mut row, next_before, left);
-            row.used_at_millis = self.passed.millis();
+            row.used_at_millis = self.elapsed.millis();
             tables.put(ORIGIN, origin, row.encode_to_vec());
         }
     }
@@ -106,7 +106,7 @@ impl Dedup {
         };
         let row = if let Some(row) = tables.row(ORIGIN, origin.as_bytes())? {
             let mut row: OriginRow = decode(ORIGIN, &row)?;
-            if is_idle(&row, self.passed) {
+            if is_idle(&row, self.elapsed) {
                 give_up(&mut row);
             }
             row
@@ -127,8 +127,8 @@ fn refused(refusal: Refusal) -> Bytes {
     command::encode_reply(Replied::first(Reply::Refused(refusal)))
 }
 
-fn is_idle(row: &OriginRow, passed: Timestamp) -> bool {
-    passed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::ORIGIN_KEPT
+fn is_idle(row: &OriginRow, elapsed: Timestamp) -> bool {
+    elapsed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::ORIGIN_KEPT
 }
 
 /// Raises the low watermark above every sequence so far.
@@ -150,16 +150,16 @@ fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, n
 
 /// At intervals, deletes the replies to idle proposers, a bounded number at a time, and the oldest idle proposers beyond
 /// their limit.
-fn sweep(tables: &mut Tables<'_>, passed: Timestamp) -> Result<(), Corrupt> {
+fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
     let millis = i64::try_from(tables.number(ORIGINS_SWEPT)?).unwrap_or(i64::MAX);
-    if passed.since(Timestamp::from_millis(millis)) < limits::ORIGINS_SWEPT_EVERY {
+    if elapsed.since(Timestamp::from_millis(millis)) < limits::ORIGINS_SWEPT_EVERY {
         return Ok(());
     }
     let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
     let mut is_done = true;
     let mut without_replies = Vec::new();
     for (origin, mut row) in tables.messages::<OriginRow>(ORIGIN)? {
-        if !is_idle(&row, passed) {
+        if !is_idle(&row, elapsed) {
             continue;
         }
         if row.forgotten_to < row.next && left > 0 {
@@ -184,7 +184,7 @@ fn sweep(tables: &mut Tables<'_>, passed: Timestamp) -> Result<(), Corrupt> {
         tables.put(META, ORIGINS, left.to_be_bytes().to_vec());
     }
     if is_done {
-        let millis = u64::try_from(passed.millis()).unwrap_or(0);
+        let millis = u64::try_from(elapsed.millis()).unwrap_or(0);
         tables.put(META, ORIGINS_SWEPT, millis.to_be_bytes().to_vec());
     }
     Ok(())

@@ -59,8 +59,8 @@ pub struct Index {
     pub incarnation: Option<Incarnation>,
     /// Log time.
     pub time: Timestamp,
-    /// Elapsed time ([`tables::EntryTime::passed`]).
-    pub passed: Timestamp,
+    /// Elapsed time ([`tables::EntryTime::elapsed`]).
+    pub elapsed: Timestamp,
     /// The digest of the current policy; empty if there is none.
     pub policy: String,
     /// Signing keys by `kid`. Shared: most entries change none.
@@ -174,7 +174,7 @@ impl Machine for Replicated {
 
     fn times(&self) -> LogTimes {
         let index = self.index.load();
-        LogTimes { time: index.time, passed: index.passed }
+        LogTimes { time: index.time, passed: index.elapsed }
     }
 
     fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
@@ -187,7 +187,7 @@ impl Machine for Replicated {
         let time = tables.advance(&batch.stamp)?;
         let mut applied = Applied::default();
         revocations::delete_expired(&mut tables, time, facts_of(&batch))?;
-        let mut dedup = Dedup::begin(&mut tables, time.passed, &batch)?;
+        let mut dedup = Dedup::begin(&mut tables, time.elapsed, &batch)?;
         let here = self.index.load().incarnation;
         for Submitted { id, command, idempotency, caller } in batch.commands {
             let known = match &id {
@@ -275,7 +275,7 @@ impl Index {
             (META, CLUSTER_ID) => self.cluster_id = Some(read_incarnation(row)?),
             (META, INCARNATION) => self.incarnation = Some(read_incarnation(row)?),
             (META, TIME) => self.time = read_time(row)?,
-            (META, PASSED) => self.passed = read_time(row)?,
+            (META, PASSED) => self.elapsed = read_time(row)?,
             (META, CURRENT_POLICY) => {
                 let digest = String::from_utf8(row.to_vec());
                 self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;
@@ -335,19 +335,19 @@ fn carry_out(
 ) -> Result<Replied<Reply>, Corrupt> {
     let now = time.now;
     if let Some(idempotency) = idempotency
-        && let Some(known) = idempotency::outcome(tables, time.passed, idempotency, &command)?
+        && let Some(known) = idempotency::outcome(tables, time.elapsed, idempotency, &command)?
     {
         return Ok(known);
     }
     if let Some(idempotency) = idempotency
-        && !idempotency::has_capacity(tables, time.passed, idempotency)?
+        && !idempotency::has_capacity(tables, time.elapsed, idempotency)?
     {
         return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
     }
     let reply = match command {
         Command::Bootstrap(command) => bootstrap(tables, time, &command)?,
-        Command::RecordExchange(command) => nonces::record_exchange(tables, time.passed, command)?,
-        Command::SpendToken(command) => nonces::spend_token(tables, time.passed, &command)?,
+        Command::RecordExchange(command) => nonces::record_exchange(tables, time.elapsed, command)?,
+        Command::SpendToken(command) => nonces::spend_token(tables, time.elapsed, &command)?,
         Command::PublishSigningKey(command) => signing_keys::publish(tables, time, &command)?,
         Command::RetireSigningKey(command) => signing_keys::retire(tables, time, &command.kid)?,
         Command::TaintSigningKey(command) => signing_keys::taint(tables, time, index, &command)?,
@@ -378,7 +378,7 @@ fn carry_out(
         Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
     };
     if let Some(idempotency) = idempotency {
-        idempotency::store(tables, time.passed, idempotency, &reply)?;
+        idempotency::store(tables, time.elapsed, idempotency, &reply)?;
     }
     Ok(Replied::first(reply))
 }
@@ -439,7 +439,7 @@ fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> R
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     if command.is_timed {
-        tables.put(META, BOOTSTRAPPED_AT, time.passed.millis().to_be_bytes().to_vec());
+        tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());
     }
     let note = NewFeedEvent {
         kind: "cluster",
@@ -673,12 +673,12 @@ mod tests {
     fn leap_of_log_time_ages_no_key() {
         let mut harness = bootstrapped(START, true);
         harness.apply(START, vec![publish("first", 1), publish("second", 1)]);
-        let leap = |passed: Duration| {
+        let leap = |elapsed: Duration| {
             let ahead = START.plus(Duration::from_secs(100 * 24 * 3600));
-            Stamp { time: ahead, latest: ahead, passed: START.plus(passed) }
+            Stamp { time: ahead, latest: ahead, passed: START.plus(elapsed) }
         };
-        let outcome = |harness: &mut StateHarness, passed, command| {
-            harness.stamped_as(leap(passed), vec![command::encode(command)]).remove(0).outcome
+        let outcome = |harness: &mut StateHarness, elapsed, command| {
+            harness.stamped_as(leap(elapsed), vec![command::encode(command)]).remove(0).outcome
         };
         let second = Duration::from_secs(1);
         let too_young = Reply::Refused(Refusal::NoAgedSuccessor);

@@ -155,13 +155,13 @@ pub fn append(tables: &mut Tables<'_>, time: EntryTime, command: AppendAuditBloc
     let row = AuditBlockRow {
         block: Some(command),
         appended_at_millis: time.now.millis(),
-        appended_passed_millis: time.passed.millis(),
+        appended_passed_millis: time.elapsed.millis(),
     };
     let bytes = bytes_of(&row);
     put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
     put_number(tables, NEWEST, number);
     tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
-    drop_oldest(tables, time.passed, number, bytes)?;
+    drop_oldest(tables, time.elapsed, number, bytes)?;
     Ok(Reply::Done { changed: true })
 }
 
@@ -175,7 +175,7 @@ fn bytes_of(row: &AuditBlockRow) -> u64 {
 /// size that was `appended`: otherwise the total would keep growing.
 fn drop_oldest(
     tables: &mut Tables<'_>,
-    passed: Timestamp,
+    elapsed: Timestamp,
     newest: u64,
     appended: u64,
 ) -> Result<(), Corrupt> {
@@ -183,7 +183,7 @@ fn drop_oldest(
     let mut bytes = tables.number(BYTES)?;
     let (mut by_age, mut by_bytes) = (tables.number(DROPPED_BY_AGE)?, tables.number(DROPPED_BY_BYTES)?);
     let mut dropped = 0_u64;
-    let kept_from = passed.minus(limits::AUDIT_RETENTION).millis();
+    let kept_from = elapsed.minus(limits::AUDIT_RETENTION).millis();
     while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
         let key = oldest.to_be_bytes();
         let row = tables.row(AUDIT_BLOCK, &key)?;
@@ -477,8 +477,8 @@ mod tests {
         let mut rows = Rows::default();
         rows.apply(START, vec![block(1, 1, &[7])]);
         let ahead = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(24 * 3600));
-        let passed = START.plus(Duration::from_secs(1));
-        rows.apply_as(Stamp { time: ahead, latest: ahead, passed }, vec![block(1, 2, &[7])]);
+        let elapsed = START.plus(Duration::from_secs(1));
+        rows.apply_as(Stamp { time: ahead, latest: ahead, passed: elapsed }, vec![block(1, 2, &[7])]);
         assert_eq!((rows.trail(7), rows.number(DROPPED_BY_AGE)), (vec![2, 1], 0));
     }
 
@@ -565,7 +565,7 @@ mod tests {
         let mut half = block(1, 1, &[7]);
         half.heads[0].tool = Bytes::from_static(&[7; 8]);
         for command in [no_hash, half] {
-            let time = EntryTime { now: START, latest: START, passed: START };
+            let time = EntryTime { now: START, latest: START, elapsed: START };
             assert!(append(&mut Tables::new(&rows), time, command).is_err());
         }
     }

@@ -48,7 +48,7 @@ pub fn register(
     if is_first {
         Quota::KeySubjects.add(tables, &trust_domain)?;
     }
-    let ends_at = time.passed.plus(limits::ENCRYPTION_KEY_LIFETIME);
+    let ends_at = time.elapsed.plus(limits::ENCRYPTION_KEY_LIFETIME);
     let row = EncryptionKeyRow {
         kid: command.kid,
         jwk: command.jwk,
@@ -118,7 +118,7 @@ fn delete_expired(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrup
     let mut ended = Vec::new();
     tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
         let Some((at, name)) = key.split_first_chunk::<8>() else { return false };
-        let is_due = i64::from_be_bytes(*at) <= time.passed.millis();
+        let is_due = i64::from_be_bytes(*at) <= time.elapsed.millis();
         if is_due && !tables.is_deleted(ENCRYPTION_KEY_END, key) {
             ended.push(name.to_vec());
         }
@@ -271,7 +271,7 @@ impl State {
     /// The unexpired keys of a subject, regardless of the status of an agent, in the order of their `kid`s.
     pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyRecord>, Corrupt> {
         let tables = Tables::new(self.cluster().view());
-        let now = self.index().passed.millis();
+        let now = self.index().elapsed.millis();
         let alive = of(&tables, subject)?
             .into_iter()
             .filter(|row| row.ends_at_millis == 0 || row.ends_at_millis > now);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     fn time(at: Timestamp) -> EntryTime {
-        EntryTime { now: at, latest: at, passed: at }
+        EntryTime { now: at, latest: at, elapsed: at }
     }
 
     fn registered(created: bool, jwk: &str, at: Timestamp) -> Reply {

@@ -257,8 +257,8 @@ pub fn truncate(text: &str, bytes_max: usize) -> &str {
 
 /// Whether the retention of an event of this elapsed time has ended.
 #[must_use]
-pub fn is_expired(passed_then: Timestamp, passed: Timestamp) -> bool {
-    passed_then.plus(limits::EVENTS_KEPT) < passed
+pub fn is_expired(then: Timestamp, elapsed: Timestamp) -> bool {
+    then.plus(limits::EVENTS_KEPT) < elapsed
 }
 
 #[cfg(test)]

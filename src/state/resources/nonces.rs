@@ -85,7 +85,7 @@ impl State {
     /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
     pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
         let tables = Tables::new(self.cluster.view());
-        let now = tables.passed()?;
+        let now = tables.elapsed()?;
         let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
         if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
             let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;

@@ -31,7 +31,7 @@ pub struct OutboxEvent {
     /// Log time of its entry.
     pub at: Timestamp,
     /// Elapsed time of its entry, from which its retention counts.
-    pub passed: Timestamp,
+    pub elapsed: Timestamp,
     /// The only stream that it is for; `None` for all.
     pub stream_id: Option<String>,
 }
@@ -44,7 +44,7 @@ impl OutboxEvent {
             id: EventId::from_key(key)?,
             event: event.try_into()?,
             at: Timestamp::from_millis(row.at_millis),
-            passed: Timestamp::from_millis(row.passed_millis),
+            elapsed: Timestamp::from_millis(row.passed_millis),
             stream_id: stated(row.stream_id),
         })
     }
@@ -80,7 +80,7 @@ pub fn append_for(
     let row = OutboxRow {
         event: Some(event),
         at_millis: time.now.millis(),
-        passed_millis: time.passed.millis(),
+        passed_millis: time.elapsed.millis(),
         stream_id: stream_id.to_owned(),
     };
     let bytes = if has_streams { bytes_of(&row) } else { 0 };
@@ -114,7 +114,7 @@ fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes:
         match decode::<OutboxRow>(OUTBOX, row) {
             Ok(row) => {
                 let left = span.bytes.saturating_sub(freed);
-                let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.passed);
+                let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.elapsed);
                 let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
                 if is_dropped {
                     freed = freed.saturating_add(bytes_of(&row));

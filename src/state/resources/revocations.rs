@@ -202,7 +202,7 @@ pub fn revoke(
 /// End of the retention of a revocation or lift at this time, in elapsed time.
 #[must_use]
 pub fn retained_until(time: EntryTime) -> Timestamp {
-    time.passed.plus(limits::REVOCATION_RETENTION)
+    time.elapsed.plus(limits::REVOCATION_RETENTION)
 }
 
 /// Key of [`REVOCATION_END`]: end of the retention, and the key of a revocation or of a block.
@@ -264,7 +264,7 @@ pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) ->
     let mut ended = Vec::new();
     let from = tables.row(META, DELETED_UP_TO)?.unwrap_or_default();
     tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
-        let is_due = at_of(key).is_some_and(|at| at < time.passed);
+        let is_due = at_of(key).is_some_and(|at| at < time.elapsed);
         if is_due {
             ended.push(key.to_vec());
         }
@@ -286,10 +286,10 @@ pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) ->
 fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
     let row = decode::<RevocationRow>(REVOCATION, &row)?;
-    if row.kept_until_millis < time.passed.millis() {
+    if row.kept_until_millis < time.elapsed.millis() {
         let (digest, below, _) = watermark_of(key, &row)?;
         if !encryption_keys::remove_registered_with(tables, &digest, below)? {
-            let kept_until_millis = time.passed.millis();
+            let kept_until_millis = time.elapsed.millis();
             tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
             tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
             return Ok(());

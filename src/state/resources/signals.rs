@@ -129,7 +129,7 @@ pub fn accept(
     command: AcceptSignal,
 ) -> Result<Reply, Corrupt> {
     let (jti, content) = (digest(&command.jti)?, digest(&command.content)?);
-    if let Some(known) = SIGNALS.find(tables, time.passed, &jti)? {
+    if let Some(known) = SIGNALS.find(tables, time.elapsed, &jti)? {
         let is_same = read_row(&known)?.0 == content;
         return Ok(if is_same { Reply::Done { changed: false } } else { Reply::Refused(Refusal::JtiReused) });
     }
@@ -140,7 +140,7 @@ pub fn accept(
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
     let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
-    SIGNALS.insert(tables, time.passed, &jti, row)?;
+    SIGNALS.insert(tables, time.elapsed, &jti, row)?;
     // The issuer knew of it at that time by its own clock: what it issued until then is covered.
     let latest = time.latest.max(Timestamp::from_millis(command.issued_at_millis));
     let covering = EntryTime { latest, ..time };
@@ -232,7 +232,7 @@ fn has_capacity(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Cor
 fn use_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSignal) -> Result<bool, Corrupt> {
     let Ok(mut facts) = u32::try_from(command.effects.len().max(1)) else { return Ok(false) };
     let mut row = quota_of(tables, &command.issuer)?;
-    let minute = time.passed.secs().div_euclid(60);
+    let minute = time.elapsed.secs().div_euclid(60);
     if row.minute != minute {
         row = RevocationQuotaRow { minute, used: 0, ..row };
     }
@@ -288,7 +288,7 @@ fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Cor
 
 /// The content of the token with this `jti`, and the log index of its entry.
 fn find(tables: &Tables<'_>, jti: &Digest128) -> Result<Option<(Digest128, u64)>, Corrupt> {
-    SIGNALS.find(tables, tables.passed()?, jti)?.map(|row| read_row(&row)).transpose()
+    SIGNALS.find(tables, tables.elapsed()?, jti)?.map(|row| read_row(&row)).transpose()
 }
 
 fn read_row(row: &[u8]) -> Result<(Digest128, u64), Corrupt> {

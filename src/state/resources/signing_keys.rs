@@ -82,22 +82,22 @@ const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
 }
 
 impl SigningKeyRecord {
-    /// State at `passed`, in elapsed time.
+    /// State at `elapsed`, in elapsed time.
     #[must_use]
-    pub fn state(&self, passed: Timestamp) -> SigningKeyState {
+    pub fn state(&self, elapsed: Timestamp) -> SigningKeyState {
         match (self.tainted_at, self.retired_at) {
             (Some(_), _) => SigningKeyState::Tainted,
-            (None, Some(_)) if self.has_outlived(self.algorithm, passed) => SigningKeyState::Dead,
+            (None, Some(_)) if self.has_outlived(self.algorithm, elapsed) => SigningKeyState::Dead,
             (None, Some(_)) => SigningKeyState::Retired,
-            (None, None) if passed >= self.usable_from => SigningKeyState::Active,
+            (None, None) if elapsed >= self.usable_from => SigningKeyState::Active,
             (None, None) => SigningKeyState::Pending,
         }
     }
 
-    /// Whether its signatures may be accepted at `passed`, so that it is in the JWK Set.
+    /// Whether its signatures may be accepted at `elapsed`, so that it is in the JWK Set.
     #[must_use]
-    pub fn verifies(&self, passed: Timestamp) -> bool {
-        !matches!(self.state(passed), SigningKeyState::Tainted | SigningKeyState::Dead)
+    pub fn verifies(&self, elapsed: Timestamp) -> bool {
+        !matches!(self.state(elapsed), SigningKeyState::Tainted | SigningKeyState::Dead)
     }
 
     /// Log time from which it can sign, for display.
@@ -107,8 +107,8 @@ impl SigningKeyRecord {
     }
 
     /// Whether it ended so long ago that no signature of a key of this algorithm from before is accepted.
-    fn has_outlived(&self, algorithm: SigningAlgorithm, passed: Timestamp) -> bool {
-        self.ended_passed.is_some_and(|ended| passed >= ended.plus(outlived_by(algorithm)))
+    fn has_outlived(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> bool {
+        self.ended_passed.is_some_and(|ended| elapsed >= ended.plus(outlived_by(algorithm)))
     }
 
     /// Whether it signs or will sign.
@@ -117,10 +117,10 @@ impl SigningKeyRecord {
         self.retired_at.is_none() && self.tainted_at.is_none()
     }
 
-    fn is_deletable(&self, passed: Timestamp) -> bool {
+    fn is_deletable(&self, elapsed: Timestamp) -> bool {
         // A tainted key is in no JWK Set; it is listed for a while, an event key no longer than a token key.
         let shown_as = if self.tainted_at.is_some() { SigningAlgorithm::Es256 } else { self.algorithm };
-        self.has_outlived(shown_as, passed)
+        self.has_outlived(shown_as, elapsed)
     }
 
     /// Decodes its row.
@@ -201,21 +201,21 @@ pub fn publish(
     time: EntryTime,
     command: &PublishSigningKey,
 ) -> Result<Reply, Corrupt> {
-    let EntryTime { now, passed, .. } = time;
+    let EntryTime { now, elapsed, .. } = time;
     let known = all(tables)?;
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });
     }
-    if known.iter().filter(|key| !key.is_deletable(passed)).count() >= limits::SIGNING_KEYS_MAX {
+    if known.iter().filter(|key| !key.is_deletable(elapsed)).count() >= limits::SIGNING_KEYS_MAX {
         return Ok(Reply::Refused(Refusal::TooManySigningKeys));
     }
     let algorithm = read_algorithm(&command.algorithm)?;
     let alike: Vec<_> = known.into_iter().filter(|key| key.algorithm == algorithm).collect();
     let is_first_ever = alike.is_empty();
     let is_first_of_node = alike.iter().all(|key| key.node_id != command.node_id);
-    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, passed)?);
+    let signs_at_once = is_first_ever || (is_first_of_node && is_young(tables, elapsed)?);
     // Only keys of the same algorithm: if the last one is deleted, the next does not count as the first.
-    for key in alike.into_iter().filter(|key| key.is_deletable(passed)) {
+    for key in alike.into_iter().filter(|key| key.is_deletable(elapsed)) {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
     }
     let facts = SigningKeyRecord {
@@ -226,8 +226,8 @@ pub fn publish(
         published_at: now,
         retired_at: None,
         tainted_at: None,
-        published_passed: passed,
-        usable_from: if signs_at_once { passed } else { passed.plus(limits::KEY_PUBLISH_AHEAD) },
+        published_passed: elapsed,
+        usable_from: if signs_at_once { elapsed } else { elapsed.plus(limits::KEY_PUBLISH_AHEAD) },
         ended_passed: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
@@ -237,10 +237,10 @@ pub fn publish(
 
 /// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. False if an older version
 /// bootstrapped it.
-fn is_young(tables: &Tables<'_>, passed: Timestamp) -> Result<bool, Corrupt> {
+fn is_young(tables: &Tables<'_>, elapsed: Timestamp) -> Result<bool, Corrupt> {
     let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
     let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
-    Ok(passed < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
+    Ok(elapsed < Timestamp::from_millis(millis).plus(limits::KEY_PUBLISH_AHEAD))
 }
 
 /// Retires a key, if its node has another active one of its algorithm.
@@ -255,12 +255,12 @@ pub fn retire(tables: &mut Tables<'_>, time: EntryTime, kid: &str) -> Result<Rep
     let successor = known.iter().any(|other| {
         other.kid != kid
             && (other.node_id, other.algorithm) == (key.node_id, key.algorithm)
-            && other.state(time.passed) == SigningKeyState::Active
+            && other.state(time.elapsed) == SigningKeyState::Active
     });
     if !successor {
         return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
     }
-    let (retired_at, ended_passed) = (Some(time.now), Some(time.passed));
+    let (retired_at, ended_passed) = (Some(time.now), Some(time.elapsed));
     let retired = SigningKeyRecord { retired_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
     append_feed_event(tables, time.now, kid, "retired")?;
@@ -294,7 +294,7 @@ pub fn taint(
     if key.tainted_at.is_none() {
         append_feed_event(tables, time.now, &command.kid, "tainted")?;
     }
-    let (tainted_at, ended_passed) = (Some(time.now), Some(time.passed));
+    let (tainted_at, ended_passed) = (Some(time.now), Some(time.elapsed));
     let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     if let Some(digest) = digest {

@@ -188,7 +188,7 @@ pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
 pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
     let row = decode::<BlockRow>(BLOCK, &row)?;
-    if !is_blocked(&row) && row.kept_until_millis < time.passed.millis() {
+    if !is_blocked(&row) && row.kept_until_millis < time.elapsed.millis() {
         tables.delete(BLOCK, key);
         let blocks = count(tables)?.saturating_sub(1);
         tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());

@@ -135,8 +135,8 @@ pub const INCARNATION: &[u8] = b"incarnation";
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
-/// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`EntryTime::passed`]).
-pub const PASSED: &[u8] = b"passed";
+/// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`EntryTime::elapsed`]).
+pub const PASSED: &[u8] = b"elapsed";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
 /// Row of [`META`]: number of tools, 8 bytes.
@@ -167,7 +167,7 @@ pub struct EntryTime {
     /// issuers issued before. Not used for anything else, because one wrong clock moves it.
     /// Elapsed time: log time of the first entry plus boot time counted since. Retention and waits are measured by it,
     /// because no wall clock changes it. Time during which no node ran does not count, so it is late, never early.
-    pub passed: Timestamp,
+    pub elapsed: Timestamp,
 }
 
 /// Rows by key; `None` for a deleted row.
@@ -363,14 +363,14 @@ impl<'v> Tables<'v> {
             Some(row) => timestamp(eight_bytes(PASSED, row)?),
             None => now,
         };
-        let passed = known.max(stamp.passed);
-        let millis = u64::try_from(passed.millis()).unwrap_or(0);
+        let elapsed = known.max(stamp.passed);
+        let millis = u64::try_from(elapsed.millis()).unwrap_or(0);
         self.put(META, PASSED, millis.to_be_bytes().to_vec());
-        Ok(EntryTime { now, latest: now.max(stamp.latest), passed })
+        Ok(EntryTime { now, latest: now.max(stamp.latest), elapsed })
     }
 
-    /// Elapsed time of the last entry ([`EntryTime::passed`]).
-    pub fn passed(&self) -> Result<Timestamp, Corrupt> {
+    /// Elapsed time of the last entry ([`EntryTime::elapsed`]).
+    pub fn elapsed(&self) -> Result<Timestamp, Corrupt> {
         Ok(timestamp(self.number(PASSED)?))
     }
 }

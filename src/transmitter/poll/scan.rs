@@ -124,7 +124,7 @@ mod tests {
                 via: Vec::new(),
             },
             at: Timestamp::default(),
-            passed: Timestamp::default(),
+            elapsed: Timestamp::default(),
             stream_id: None,
         }
     }

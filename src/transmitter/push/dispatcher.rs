@@ -57,7 +57,7 @@ impl Engine {
             [&seed[..8], &seed[8..]].map(|half| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
         // Whoever leads again begins with other numbers.
         let seeds = Jitter::new(seed ^ salt.wrapping_mul(shared.state.cluster().applied()));
-        let passing = Passing { of_entry: shared.state.index().passed, seen: shared.clock.boot() };
+        let passing = Passing { of_entry: shared.state.index().elapsed, seen: shared.clock.boot() };
         Self {
             seeds,
             known: StreamMap::default(),
@@ -277,7 +277,7 @@ impl Engine {
     }
 
     fn passed(&mut self) -> Timestamp {
-        let (of_entry, now) = (self.shared.state.index().passed, self.shared.clock.boot());
+        let (of_entry, now) = (self.shared.state.index().elapsed, self.shared.clock.boot());
         if of_entry > self.passing.of_entry {
             self.passing = Passing { of_entry, seen: now };
         }
@@ -322,7 +322,7 @@ fn tell(
         {
             tracked.backlog.emptied(&cursor);
         }
-        if tracked.backlog.arrived(event.id, event.passed) && tracked.worker.is_some() {
+        if tracked.backlog.arrived(event.id, event.elapsed) && tracked.worker.is_some() {
             let subject = subject.get_or_insert_with(|| subject_of(event));
             tracked.inbox.put(event.id, *subject);
         }

@@ -85,7 +85,7 @@ impl Holding {
                 if is_for_it {
                     first.get_or_insert(event.at);
                 }
-                is_over = !dropping.look(event.id, event.passed, is_for_it);
+                is_over = !dropping.look(event.id, event.elapsed, is_for_it);
                 from = event.id.next();
                 rows += 1;
                 !is_over && rows < limits::OUTBOX_ROWS_PER_TURN

@@ -87,7 +87,7 @@ fn event_is_appended_in_the_entry_of_its_applied_cause() {
     assert_eq!(harness.one(START, beyond), Reply::Refused(Refusal::RevocationQuota));
     assert_eq!(harness.waiting(), ["a", "b", "d"]);
     let waiting = harness.waiting_from(EventId::default());
-    assert!(waiting.iter().all(|waiting| (waiting.at, waiting.passed) == (START, START)));
+    assert!(waiting.iter().all(|waiting| (waiting.at, waiting.elapsed) == (START, START)));
     assert!(waiting.iter().all(|waiting| waiting.stream_id.is_none()));
 }
 
@@ -207,8 +207,8 @@ fn wall_clock_does_not_change_the_retention_of_events() {
     harness.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
     assert_eq!(harness.waiting(), ["a", "b"]);
     // Elapsed time advances, log time does not.
-    let passed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
-    let stamp = Stamp { time: START, latest: START, passed };
+    let elapsed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
+    let stamp = Stamp { time: START, latest: START, passed: elapsed };
     harness.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
     assert_eq!(harness.waiting(), ["c"]);
 }

@@ -286,12 +286,12 @@ fn watermark_covers_the_latest_of_all_clocks() {
     harness.one(START, signal(A, "1", vec![]));
     // The wall clock of a node is an hour ahead and log time does not follow: credentials of that hour are valid there.
     let hour = START.plus(Duration::from_secs(3600));
-    let passed = START.plus(SECOND);
-    let stamp = Stamp { time: START, latest: hour, passed };
+    let elapsed = START.plus(SECOND);
+    let stamp = Stamp { time: START, latest: hour, passed: elapsed };
     harness.stamped_as(stamp, vec![command::encode(signal(A, "2", vec![watermark("alice")]))]);
     assert!(harness.refuses("alice", hour));
     // If it is behind, log time counts.
-    let stamp = Stamp { time: hour, latest: START, passed };
+    let stamp = Stamp { time: hour, latest: START, passed: elapsed };
     harness.stamped_as(stamp, vec![command::encode(signal(A, "3", vec![watermark("bob")]))]);
     assert!(harness.refuses("bob", hour));
 }

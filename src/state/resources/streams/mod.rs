@@ -227,10 +227,10 @@ pub fn verify(tables: &mut Tables<'_>, time: EntryTime, command: VerifyStream) -
         return Ok(Reply::Refused(Refusal::StreamNotEnabled));
     }
     let verified_at = Timestamp::from_millis(row.verified_at_millis);
-    if row.verified_at_millis != 0 && time.passed < verified_at.plus(limits::VERIFICATION_INTERVAL_MIN) {
+    if row.verified_at_millis != 0 && time.elapsed < verified_at.plus(limits::VERIFICATION_INTERVAL_MIN) {
         return Ok(Reply::Refused(Refusal::VerifiedTooOften));
     }
-    let row = StreamRow { verified_at_millis: time.passed.millis(), ..row };
+    let row = StreamRow { verified_at_millis: time.elapsed.millis(), ..row };
     tables.put(STREAM, command.stream_id.as_bytes(), row.encode_to_vec());
     let mut claims = Map::new();
     if !command.state.is_empty() {
