@@ -441,13 +441,13 @@ fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> R
     if command.is_timed {
         tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());
     }
-    let note = NewFeedEvent {
+    let feed_event = NewFeedEvent {
         kind: "cluster",
         subject: &cluster_id,
         detail: "bootstrapped",
         ..NewFeedEvent::default()
     };
-    feed::append(tables, time.now, note)?;
+    feed::append(tables, time.now, feed_event)?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -166,9 +166,9 @@ pub fn revoke(
         issuer: String::new(),
         value: command.agent_id,
     };
-    let note =
+    let details =
         RevocationDetails { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
-    revocations::revoke(tables, time, index, &command.digest, note)?;
+    revocations::revoke(tables, time, index, &command.digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;
     }

@@ -69,13 +69,13 @@ pub fn append_for(
     let id = tables.take_event();
     let read = SecurityEvent::try_from(event.clone())?;
     let subject = read.subject();
-    let note = NewFeedEvent {
+    let feed_event = NewFeedEvent {
         kind: "caep",
         subject: &subject,
         target: &event.event_type,
         ..NewFeedEvent::default()
     };
-    feed::append_with_id(tables, time.now, id, note)?;
+    feed::append_with_id(tables, time.now, id, feed_event)?;
     let has_streams = tables.number(STREAMS)? > 0;
     let row = OutboxRow {
         event: Some(event),

@@ -154,11 +154,11 @@ pub fn revoke(
     time: EntryTime,
     index: u64,
     fact_digest: &[u8],
-    note: RevocationDetails,
+    details: RevocationDetails,
 ) -> Result<(), Corrupt> {
     let digest = digest(fact_digest)?;
-    if let Some(fact) = note.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::record_revocation(tables, time.now, index, &fact.value, &note.by)?;
+    if let Some(fact) = details.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
+        agents::record_revocation(tables, time.now, index, &fact.value, &details.by)?;
     }
     let known = tables.row(REVOCATION, digest.as_bytes())?;
     let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
@@ -171,14 +171,14 @@ pub fn revoke(
     if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
         signals::count(tables, &known.by, QuotaKind::Revocation, false)?;
     }
-    if note.of_signal {
-        signals::count(tables, &note.by, QuotaKind::Revocation, true)?;
+    if details.of_signal {
+        signals::count(tables, &details.by, QuotaKind::Revocation, true)?;
     }
     // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
     // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
     let (at_millis, kept_until_millis) = (time.latest.millis().max(covered), retained_until(time).millis());
-    let row = match (note.fact, known) {
+    let row = match (details.fact, known) {
         // A revocation without details keeps those of an earlier one.
         (None, Some(known)) => {
             RevocationRow { index, at_millis, kept_until_millis, of_signal: false, ..known }
@@ -188,9 +188,9 @@ pub fn revoke(
             at_millis,
             kept_until_millis,
             fact: fact.map(|fact| FactRow { digest: Bytes::new(), ..fact }),
-            reason: note.reason,
-            by: note.by,
-            of_signal: note.of_signal,
+            reason: details.reason,
+            by: details.by,
+            of_signal: details.of_signal,
         },
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
@@ -249,9 +249,9 @@ pub fn by_operator(
         detail: &command.reason,
     };
     feed::append(tables, time.now, event)?;
-    let note =
+    let details =
         RevocationDetails { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
-    revoke(tables, time, index, &digest, note)?;
+    revoke(tables, time, index, &digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;
     }

@@ -145,8 +145,8 @@ pub fn accept(
     let latest = time.latest.max(Timestamp::from_millis(command.issued_at_millis));
     let covering = EntryTime { latest, ..time };
     for effect in &command.effects {
-        let note = (command.issuer.as_str(), command.reason.as_str());
-        apply_effect(tables, covering, index, effect, note)?;
+        let source = (command.issuer.as_str(), command.reason.as_str());
+        apply_effect(tables, covering, index, effect, source)?;
     }
     publish(tables, time, command)?;
     Ok(Reply::Done { changed: true })
@@ -158,16 +158,16 @@ fn publish(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> R
         1 => "1 effect".to_owned(),
         effects => format!("{effects} effects"),
     };
-    let note = feed::NewFeedEvent {
+    let feed_event = feed::NewFeedEvent {
         kind: "signal",
         subject: &command.subject,
         target: &command.issuer,
         detail: &detail,
     };
-    feed::append(tables, time.now, note)?;
+    feed::append(tables, time.now, feed_event)?;
     if !command.effects.is_empty() {
-        let note = feed::NewFeedEvent { kind: "revocation", detail: &command.reason, ..note };
-        feed::append(tables, time.now, note)?;
+        let feed_event = feed::NewFeedEvent { kind: "revocation", detail: &command.reason, ..feed_event };
+        feed::append(tables, time.now, feed_event)?;
     }
     command.events.into_iter().try_for_each(|event| outbox::append(tables, time, event))
 }
@@ -186,8 +186,8 @@ fn apply_effect(
         EffectKind::Lift => {}
         EffectKind::Watermark | EffectKind::Block => {
             let (reason, by) = (reason.to_owned(), issuer.to_owned());
-            let note = RevocationDetails { fact: Some(fact.clone()), reason, by, of_signal: true };
-            revocations::revoke(tables, time, index, &fact.digest, note)?;
+            let details = RevocationDetails { fact: Some(fact.clone()), reason, by, of_signal: true };
+            revocations::revoke(tables, time, index, &fact.digest, details)?;
         }
     }
     if kind != EffectKind::Watermark {

@@ -167,13 +167,13 @@ pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Repl
     tables.put(BLOCK, key, row.encode_to_vec());
     tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
     let fact = row.fact.unwrap_or_default();
-    let note = feed::NewFeedEvent {
+    let feed_event = feed::NewFeedEvent {
         kind: "revocation",
         subject: &fact.value,
         target: &fact.issuer,
         detail: "block lifted",
     };
-    feed::append(tables, time.now, note)?;
+    feed::append(tables, time.now, feed_event)?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -90,17 +90,17 @@ pub fn change_subject(
         row.added_subjects.retain(|added| added.what != command.sub_id);
         row.removed_subjects.push(command.sub_id);
     } else {
-        let elapsed = cursor::cursor_of(tables, &command.stream_id)?.next;
+        let cursor = cursor::cursor_of(tables, &command.stream_id)?.next;
         row.removed_subjects.retain(|sub_id| *sub_id != command.sub_id);
-        add_subject(&mut row.added_subjects, command.sub_id, tables.next_event(), elapsed);
+        add_subject(&mut row.added_subjects, command.sub_id, tables.next_event(), cursor);
     }
     put(tables, now, with_another(row), "updated")
 }
 
 /// Records from which event on a subject counts. Records before the cursor are deleted, and beyond the limits the oldest:
 /// the stream may then get an event too many, but never one too few.
-fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, elapsed: EventId) {
-    added.retain(|added| since(added) > elapsed);
+fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, cursor: EventId) {
+    added.retain(|added| since(added) > cursor);
     added.push(Since { what, since: Some(here.into()) });
     let is_too_much = |added: &[Since]| {
         added.len() > limits::STREAM_SUBJECTS_MAX

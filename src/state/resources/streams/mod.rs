@@ -253,9 +253,9 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
     let streams = tables.number(STREAMS)?.saturating_sub(1);
     tables.put(META, STREAMS, streams.to_be_bytes().to_vec());
     Quota::Streams.remove(tables, &owner)?;
-    let note =
+    let feed_event =
         NewFeedEvent { kind: "stream", subject: stream_id, detail: "deleted", ..NewFeedEvent::default() };
-    feed::append(tables, now, note)?;
+    feed::append(tables, now, feed_event)?;
     Ok(Reply::Done { changed: true })
 }
 
