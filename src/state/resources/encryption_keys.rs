@@ -105,7 +105,7 @@ pub fn remove_registered_with(
 }
 
 /// Removes the keys of an agent whose row is deleted.
-pub fn delete(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
+pub fn remove_all(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt> {
     // One by one: most agents have none, and a range deletion slows down reads of all other keys.
     for row in of(tables, agent_id)? {
         delete(tables, agent_id, &row)?;

@@ -392,7 +392,7 @@ impl OnBehalf<'_> {
     /// [`Error::IdempotencyKeyReused`].
     pub async fn revoke(
         self,
-        revocation: Revocation<'_>,
+        revocation: OperatorRevocation<'_>,
         idempotency: Option<Idempotency>,
     ) -> Result<AppliedRevocation, Error> {
         let OperatorRevocation { fact, target, blocks, reason, caller, event } = revocation;
