@@ -63,7 +63,7 @@ impl Past {
         let copied = site.beside("reference");
         copy(&data, &copied);
         let node = site.start(&copied).await.expect("starts");
-        let hash = node.running.state.core().state_hash().expect("hash");
+        let hash = node.running.state.cluster().state_hash().expect("hash");
         node.stop().await;
         Self { site, hash }
     }
@@ -98,7 +98,7 @@ impl Past {
         let state = &node.running.state;
         // A node that lost a private key publishes another, which adds a log entry.
         if !name.ends_with("p8") {
-            assert_eq!(state.core().state_hash().expect("hash"), self.hash, "{name}: not the same state");
+            assert_eq!(state.cluster().state_hash().expect("hash"), self.hash, "{name}: not the same state");
         }
         let spent = (0..NONCES).map(|number| {
             state.as_node().record_exchange(
@@ -120,7 +120,7 @@ impl Past {
 }
 
 async fn snapshot(node: &Node, data: &Path) {
-    node.running.state.core().snapshot().await.expect("snapshot");
+    node.running.state.cluster().snapshot().await.expect("snapshot");
     let mut number = 200;
     while newest_snapshot(data).is_none() {
         // These entries are applied while the snapshot is built.

@@ -75,7 +75,7 @@ async fn a_life_to_be_interrupted() {
         acknowledge(&format!("tainted {kid}"));
 
         let before = newest_snapshot(&data);
-        state.core().snapshot().await.expect("snapshot");
+        state.cluster().snapshot().await.expect("snapshot");
         let mut number = first + 3;
         while newest_snapshot(&data) == before && number < first + 90 {
             spend(number).await;
@@ -268,7 +268,7 @@ async fn finds_everything(site: &Site, life: &Life) {
     let mut hashes = Vec::new();
     for data in [&data, &replayed] {
         let node = site.start(data).await.unwrap_or_else(|error| panic!("killed at {at}, again: {error}"));
-        hashes.push(node.running.state.core().state_hash().expect("hash"));
+        hashes.push(node.running.state.cluster().state_hash().expect("hash"));
         node.stop().await;
     }
     assert_eq!(hashes[0], hashes[1], "killed at {at}: the state is not the one the log makes");

@@ -74,7 +74,7 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
     let token = site.credential();
 
     // A stopped Raft instance renews nothing; rows in memory remain.
-    running.state.core().shutdown().await.expect("stops");
+    running.state.cluster().shutdown().await.expect("stops");
     clock.advance(limits::FRESHNESS_LEASE);
     let waited = concerned(request, &token).into_iter().map(async |(name, asked)| {
         let answer = asked.send().await.expect("answer");
@@ -136,7 +136,7 @@ async fn without_leases_a_clock_that_stands_still_lets_nothing_pass() {
         let agents = agents.header("svc-min-index", "0");
         let asked = async || agents.try_clone().expect("request").send().await.expect("answer").status();
         assert_eq!(asked().await, 200, "{mode:?}");
-        running.state.core().shutdown().await.expect("stops");
+        running.state.cluster().shutdown().await.expect("stops");
         assert_eq!(asked().await, status, "{mode:?}");
         shutdown.cancel();
         // The shutdown reports the stopped Raft instance.
@@ -157,7 +157,7 @@ async fn without_a_lease_for_long_no_keys_are_served() {
     let url = format!("http://{}/v1/identity/jwks", running.address);
     let keys = async || http.get(&url).send().await.expect("answer");
     let tag = keys().await.headers()["etag"].clone();
-    running.state.core().shutdown().await.expect("stops");
+    running.state.cluster().shutdown().await.expect("stops");
     clock.advance(limits::JWKS_WITHOUT_LEASE_MAX);
     // The last lease expired less than that long ago.
     assert_eq!(keys().await.status(), 200);
@@ -217,7 +217,7 @@ async fn without_a_leader_only_public_routes_answer() {
     for (path, answer) in all(None).await {
         assert_ne!(answer.status(), 503, "{path}");
     }
-    running.state.core().shutdown().await.expect("stops");
+    running.state.cluster().shutdown().await.expect("stops");
     for (path, answer) in all(None).await {
         assert_eq!(answer.status(), 503, "{path}");
         assert!(answer.headers().contains_key("retry-after"), "{path}");

@@ -105,7 +105,7 @@ async fn the_log_alone_gives_the_same_state(site: &Site) {
     let mut hashes = Vec::new();
     for data in [site.data(), replayed] {
         let node = site.start(&data).await.expect("starts");
-        hashes.push(node.running.state.core().state_hash().expect("hash"));
+        hashes.push(node.running.state.cluster().state_hash().expect("hash"));
         node.stop().await;
     }
     assert_eq!(hashes[0], hashes[1], "the state that survived is not the one the log makes");

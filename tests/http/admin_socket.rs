@@ -47,12 +47,12 @@ async fn status_is_served_without_a_lease() {
     let (status, body) = ask(&node, "GET", "/v1/sys/cluster").await;
     let cluster = json_of(&body);
     assert_eq!((status, &cluster["role"], &cluster["lease_is_held"]), (200, &json!("leader"), &json!(true)));
-    assert_eq!(cluster["applied_index"], json!(node.state().core().applied()));
+    assert_eq!(cluster["applied_index"], json!(node.state().cluster().applied()));
     assert_eq!(cluster["members"][0]["role"], "leader");
     let (is_ok, text) = program(&node, &["health"]);
     assert!(is_ok && text.contains("under-test: pass, leader"), "{text}");
 
-    node.state().core().shutdown().await.expect("stops");
+    node.state().cluster().shutdown().await.expect("stops");
     node.clock.advance(limits::FRESHNESS_LEASE + limits::LEADER_UNCONFIRMED_MAX);
     let (status, body) = ask(&node, "GET", "/v1/sys/health").await;
     assert_eq!((status, &json_of(&body)["missing"]), (503, &json!(["leader", "freshness lease"])));

@@ -11,7 +11,7 @@ use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use trust_fabric::clock::Clock;
-use trust_fabric::keyring::{Error, Keyring, MakeSetKey};
+use trust_fabric::keyring::{Error, GenerateSetKey, Keyring};
 use trust_fabric::state::{self, CallerFacts};
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::KeySet;
@@ -27,7 +27,7 @@ const RS256: SigningAlgorithm = SigningAlgorithm::Rs256;
 const SET: &str = "secevent+jwt";
 const ROTATE: &str = "/v1/sys/keys/rotate?algorithm=RS256";
 
-fn make_set_key() -> MakeSetKey {
+fn generate_set_key() -> GenerateSetKey {
     Arc::new(|| Box::pin(async { SetSigningKey::generate() }))
 }
 
@@ -37,7 +37,7 @@ fn directory(node: &Node) -> PathBuf {
 
 /// A transmitter's keyring over the files and the log of this node.
 async fn transmitting(node: &Node) -> Keyring {
-    let keyring = Keyring::open(&directory(node), node.state(), Some(make_set_key())).expect("opens");
+    let keyring = Keyring::open(&directory(node), node.state(), Some(generate_set_key())).expect("opens");
     keyring.ensure().await.expect("keys");
     keyring
 }
@@ -218,7 +218,7 @@ async fn token_signed_by_an_event_key_is_refused_everywhere() {
 #[tokio::test]
 async fn callers_at_the_same_moment_make_no_key_too_many() {
     let node = Node::start().await;
-    let keyring = Keyring::open(&directory(&node), node.state(), Some(make_set_key())).expect("opens");
+    let keyring = Keyring::open(&directory(&node), node.state(), Some(generate_set_key())).expect("opens");
     for outcome in join_all((0..8).map(|_| keyring.ensure())).await {
         outcome.expect("keys");
     }

@@ -74,7 +74,7 @@ async fn no_lease_admits_no_operator() {
     .await;
     let (operator, bearer) = (node.certified("operator"), node.own_token("agents", "operator").await.token);
     let bearer = format!("Bearer {bearer}");
-    node.state().core().shutdown().await.expect("stops");
+    node.state().cluster().shutdown().await.expect("stops");
     node.clock.advance(limits::FRESHNESS_LEASE);
     let anonymous = node.anonymous();
     let block = format!("{BLOCKS}/{}", "A".repeat(43));

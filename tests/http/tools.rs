@@ -591,7 +591,7 @@ async fn a_page_is_asked_for_by_rules() {
 #[tokio::test]
 async fn removals_and_replacements_wait_for_every_member() {
     let node = Node::start().await;
-    let confirmed = || node.state().core().acknowledgements().confirmed;
+    let confirmed = || node.state().cluster().acknowledgements().confirmed;
     let other = with(&entry("t"), &json!({"name": "another"}));
     let before = confirmed();
     registered(&node, &entry("t")).await;
