@@ -126,7 +126,7 @@ impl SetMaker {
             id: EventId::default(),
             event: SecurityEvent::of_stream(VERIFICATION, &config.stream_id, Map::new()),
             at,
-            passed,
+            elapsed: passed,
             stream_id: Some(config.stream_id.clone()),
         };
         let key = self.keyring.set_signing_key(passed).map_err(Error::NoKey)?;
@@ -212,7 +212,7 @@ mod tests {
                 via: vec!["https://idp.example".to_owned()],
             },
             at: Timestamp::from_millis(1_800_000_000_999),
-            passed: Timestamp::default(),
+            elapsed: Timestamp::default(),
             stream_id: None,
         }
     }

@@ -165,6 +165,7 @@ pub struct EntryTime {
     pub now: Timestamp,
     /// Upper bound of the nodes' wall clocks and of the `iat` of a signal's SET: a watermark at it covers what other
     /// issuers issued before. Not used for anything else, because one wrong clock moves it.
+    pub latest: Timestamp,
     /// Elapsed time: log time of the first entry plus boot time counted since. Retention and waits are measured by it,
     /// because no wall clock changes it. Time during which no node ran does not count, so it is late, never early.
     pub elapsed: Timestamp,

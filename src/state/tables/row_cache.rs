@@ -272,8 +272,8 @@ mod tests {
                     }
                 }
                 let all = scanned(&harness.rows, TOOL, b"", usize::MAX);
-                prop_assert_eq!(&scanned(&harness.machine.cache().over(&FailingView), TOOL, b"", usize::MAX), &all);
-                for view in [harness.machine.cache().over(&harness.rows), small.over(&harness.rows)] {
+                prop_assert_eq!(&scanned(&harness.machine.row_cache().over(&FailingView), TOOL, b"", usize::MAX), &all);
+                for view in [harness.machine.row_cache().over(&harness.rows), small.over(&harness.rows)] {
                     prop_assert_eq!(&scanned(&view, TOOL, b"", usize::MAX), &all);
                     for (key, row) in &all {
                         prop_assert_eq!(view.get(TOOL, key).expect("reads"), Some(row.clone()));
@@ -296,7 +296,7 @@ mod tests {
         harness.apply(START, vec![put("a", text(9)), put("b", text(9)), deregister("a")]);
         let head = Write::Put { table: AUDIT_HEAD, key: vec![1; 24], value: vec![2; 32] };
         harness.machine.project(&[head], 2).expect("projects");
-        let view = harness.machine.cache().over(&FailingView);
+        let view = harness.machine.row_cache().over(&FailingView);
         assert!(view.get(TOOL, b"b").expect("reads").is_some());
         assert_eq!(view.get(TOOL, b"a").expect("reads"), None);
         assert_eq!(view.get(AUDIT_HEAD, &[1; 24]).expect("reads"), Some(vec![2; 32]));

@@ -276,7 +276,7 @@ mod tests {
         let metrics = Metrics::new().expect("metrics");
         let backlog = Backlog::new(metrics.clone());
         let writer = Writer::new(Parts {
-            journal: Journal::behind(directory.clone(), 0),
+            journal: Journal::after(directory.clone(), 0),
             heads: HashMap::new(),
             shipped_head: Box::new(|tool| {
                 let is_known = *tool == Digest128::of(DigestKind::Tool, b"", b"shipped");

@@ -8,7 +8,7 @@ async fn corrupt_record_is_lost_alone_and_reported() {
     for at in 0..3 {
         bench.record("a", &at.to_string()).await;
     }
-    let segment = journal_of(&bench.core.place).join("1");
+    let segment = journal_of(&bench.core.directory).join("1");
     let mut bytes = std::fs::read(&segment).expect("segment");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -69,7 +69,7 @@ async fn loss_is_recorded_before_the_segment_is_removed() {
     let (done, sealed) = oneshot::channel();
     bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
     sealed.await.expect("answered").expect("sealed");
-    let segment = journal_of(&bench.core.place).join("1");
+    let segment = journal_of(&bench.core.directory).join("1");
     let mut bytes = std::fs::read(&segment).expect("segment");
     bytes.splice(..0, [1; 20]);
     std::fs::write(&segment, bytes).expect("segment");
@@ -91,7 +91,7 @@ async fn missing_segment_is_reported_and_later_ones_are_shipped() {
         bench.audit.queue.send(Job::Seal(done)).await.expect("asked");
         sealed.await.expect("answered").expect("sealed");
     }
-    std::fs::remove_file(journal_of(&bench.core.place).join("2")).expect("remove");
+    std::fs::remove_file(journal_of(&bench.core.directory).join("2")).expect("remove");
     let bench = bench.kill().await;
     bench.record("a", "3").await;
     assert_eq!(notes(&bench.trail("a").await), ["3", "2", "0"]);
