@@ -6,6 +6,8 @@
 mod caller;
 pub mod command;
 mod machine;
+#[cfg(test)]
+mod recorded_log;
 mod resources;
 mod tables;
 #[cfg(test)]
