@@ -99,7 +99,7 @@ pub struct Shown {
     /// Its record.
     pub agent: IssuedAgent,
     /// Its status now.
-    pub standing: AgentStanding,
+    pub standing: AgentStatus,
 }
 
 /// Times and position of one mint, read before any lookup.

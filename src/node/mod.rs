@@ -447,7 +447,7 @@ fn set_key_worker() -> GenerateSetKey {
 }
 
 #[expect(clippy::disallowed_methods, reason = "generating primes must not block requests")]
-async fn make_set_key() -> Result<SetSigningKey, signing_key::Error> {
+async fn generate_set_key() -> Result<SetSigningKey, signing_key::Error> {
     let made = tokio::task::spawn_blocking(SetSigningKey::generate).await;
     made.map_err(|_| signing_key::Error::Generation)?
 }
@@ -505,7 +505,7 @@ mod tests {
     /// Nodes that bootstrap together each see that there is no policy; one of them is faster, and then its operator.
     #[tokio::test]
     async fn concurrent_bootstrap_is_done_once() {
-        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
         let (state, incarnation) = (&core.state, core.state.index().incarnation);
         let faster = || async {
             state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
@@ -527,7 +527,7 @@ mod tests {
 
     #[tokio::test]
     async fn lost_leader_is_retried_and_other_errors_end_the_start() {
-        let core = Core::start(Timestamp::from_secs(1_800_000_000)).await;
+        let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
         let tries = std::cell::Cell::new(0);
         let write = || async {
             tries.set(tries.get() + 1);

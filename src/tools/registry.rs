@@ -160,7 +160,7 @@ impl Registry {
                     How::Unchanged => (Outcome::Unchanged, asked),
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
-                self.done(open, Told { outcome, is_repeated }, action).await?;
+                self.done(open, Replied { outcome, is_repeated }, action).await?;
                 // The earlier entry may have allowed other calls. An unchanged one may be the retry of a replacement
                 // whose acknowledgement failed.
                 if replaces && outcome != Outcome::Registered {
@@ -203,7 +203,7 @@ impl Registry {
                 let refused = self.refused(open, error, Action::Deregister, &tool_id).await;
                 if is_gone {
                     // An earlier request may have removed it whose acknowledgement failed.
-                    self.state.acknowledged().await?;
+                    self.state.barrier().await?;
                 }
                 Err(refused)
             }
@@ -245,7 +245,7 @@ impl Registry {
         let outcome = format!("the tool was {}", told.outcome);
         let (result, outcome) = match told {
             // The original write has its own entry; a second one like it would record a change that did not happen.
-            Told { is_repeated: true, .. } => {
+            Replied { is_repeated: true, .. } => {
                 let notes = "duplicate of an earlier request; nothing changed";
                 ("repeated", format!("{notes} ({outcome})"))
             }

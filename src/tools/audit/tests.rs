@@ -149,7 +149,7 @@ async fn entries_are_read_newest_first_and_verify() {
         Err(ReadError::UnknownTool)
     ));
     assert!(bench.audit.backlog.is_empty());
-    let left = std::fs::read_dir(journal_of(&bench.core.place)).expect("journal").count();
+    let left = std::fs::read_dir(journal_of(&bench.core.directory)).expect("journal").count();
     assert_eq!(left, 0, "shipped segments leave the journal");
     bench.end().await;
 }
@@ -244,7 +244,7 @@ async fn concurrent_reads_share_one_shipment() {
     for _ in 0..10 {
         bench.trail("a").await;
     }
-    assert_eq!(bench.core.state.core().applied(), applied, "nothing to ship");
+    assert_eq!(bench.core.state.cluster().applied(), applied, "nothing to ship");
     for at in 1..=3 {
         bench.record("a", &at.to_string()).await;
         let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
@@ -421,7 +421,7 @@ async fn unauditable_change_is_not_made() {
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }
-    assert_eq!(bench.core.state.core().applied(), applied, "no proposal");
+    assert_eq!(bench.core.state.cluster().applied(), applied, "no proposal");
     bench.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
     assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);

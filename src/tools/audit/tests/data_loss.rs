@@ -33,7 +33,7 @@ async fn unreadable_segment_does_not_hold_up_others() {
         sealed.await.expect("answered").expect("sealed");
     }
     // One segment is a directory, one is missing.
-    let segment = |name: &str| journal_of(&bench.core.place).join(name);
+    let segment = |name: &str| journal_of(&bench.core.directory).join(name);
     for name in ["1", "2"] {
         std::fs::rename(segment(name), segment(&format!("hidden-{name}"))).expect("rename");
     }
