@@ -1,7 +1,7 @@
-//! House rules the compiler cannot check.
+//! House rules that the compiler cannot check.
 //!
-//! Each rule is a function from text to complaints; the tests at the end run it over this
-//! repository, and the tests before them show that it complains about a bad sample.
+//! Each rule is a function from text to violations. The tests at the end run it over this repository; the tests before
+//! them show that it reports a bad sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,13 +35,22 @@ const CONFINED: [(&str, &[&str]); 9] = [
     ("webpki", &["tls"]),
 ];
 
-/// Most lines of one source file, its unit tests not counted.
+/// Words that begin questions, not statements.
+const QUESTION_WORDS: [&str; 5] = ["what", "who", "whoever", "whom", "nobody"];
+
+/// Maximum statements in 1000 sentences that begin with one of them.
+const QUESTION_LIKE_MAX: usize = 5;
+
+/// Maximum length of a test name.
+const TEST_NAME_CHARS_MAX: usize = 60;
+
+/// Maximum lines of a source file without its unit tests.
 const FILE_LINES_MAX: usize = 500;
 
-/// Files that may be longer, each with the reason. Empty is the aim.
+/// Longer files, each with the reason.
 const LONG_FILES: [(&str, &str); 1] = [("src/limits.rs", "every limit in one table")];
 
-/// Places of one machine, which mean nothing on another. Written in halves so that this file passes.
+/// Directories of one machine, which mean nothing on another. Written in halves so that this file passes.
 const MACHINE_PATHS: [&str; 3] = [concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
 
 // --- reading Rust ------------------------------------------------------------------------------
@@ -80,7 +89,7 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// The place behind the next `mark`, or the end of the text.
+/// The position after the next `mark`, or the end of the text.
 fn end_of(chars: &[char], from: usize, mark: &str) -> usize {
     let mark: Vec<char> = mark.chars().collect();
     (from..chars.len()).find(|i| chars[*i..].starts_with(&mark)).map_or(chars.len(), |i| i + mark.len())
@@ -98,13 +107,13 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The code without its unit tests, which by custom end a file.
+/// The code without its unit tests, which end a file by convention.
 fn product_part(text: &str) -> &str {
     text.split_once("#[cfg(test)]\nmod ").map_or(text, |(product, _)| product)
 }
 
-/// The places in `code` where `word` stands alone.
-fn places<'c>(code: &'c str, word: &'c str) -> impl Iterator<Item = usize> + 'c {
+/// Positions of `word` in `code`, as a whole word.
+fn word_positions<'c>(code: &'c str, word: &'c str) -> impl Iterator<Item = usize> + 'c {
     code.match_indices(word)
         .map(|(at, _)| at)
         .filter(move |at| !code[..*at].ends_with(is_word) && !code[at + word.len()..].starts_with(is_word))
@@ -118,7 +127,7 @@ fn leading_word(text: &str) -> &str {
 /// Top-level modules that `code` names, as `crate::x` or in `crate::{x, y::z}`.
 fn modules_named(code: &str) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
-    for at in places(code, "crate") {
+    for at in word_positions(code, "crate") {
         let Some(rest) = code[at + "crate".len()..].trim_start().strip_prefix("::") else { continue };
         let Some(group) = rest.trim_start().strip_prefix('{') else {
             named.insert(leading_word(rest).to_owned());
@@ -156,8 +165,8 @@ fn layer_of(module: &str) -> Option<usize> {
 
 // --- the rules ---------------------------------------------------------------------------------
 
-/// A lower layer never names an upper one, and use-cases never name each other.
-fn layer_complaints(path: &str, text: &str) -> Vec<String> {
+/// A lower layer never imports from an upper one, and use-cases never import from each other.
+fn layer_violations(path: &str, text: &str) -> Vec<String> {
     let module = module_of(path);
     if module == "lib" {
         return Vec::new();
@@ -168,9 +177,9 @@ fn layer_complaints(path: &str, text: &str) -> Vec<String> {
         )];
     };
     let code = code_of(text);
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     if code.contains("super::super::") {
-        complaints
+        violations
             .push(format!("{path}: write `crate::` for `super::super::`, so that the layer can be seen"));
     }
     // A test may join two use-cases.
@@ -179,31 +188,33 @@ fn layer_complaints(path: &str, text: &str) -> Vec<String> {
         match layer_of(&other) {
             _ if other == module => {}
             Some(upper) if upper > layer => {
-                complaints.push(format!("{path}: layer {layer} names `{other}` of layer {upper}"));
+                violations.push(format!("{path}: layer {layer} names `{other}` of layer {upper}"));
             }
             Some(APART) if layer == APART && product.contains(&other) => {
-                complaints.push(format!("{path}: use-case `{module}` names use-case `{other}`"));
+                violations.push(format!("{path}: use-case `{module}` names use-case `{other}`"));
             }
             // An unknown name is a macro or an item of lib.rs; a module without a layer is reported
             // at its own file.
             _ => {}
         }
     }
-    complaints
+    violations
 }
 
-/// Some crates are named in one module only.
-fn confinement_complaints(path: &str, text: &str) -> Vec<String> {
+/// Each confined crate is named in one module only.
+fn confinement_violations(path: &str, text: &str) -> Vec<String> {
     let code = code_of(text);
     CONFINED
         .iter()
-        .filter(|(name, homes)| !homes.contains(&module_of(path)) && places(&code, name).next().is_some())
+        .filter(|(name, homes)| {
+            !homes.contains(&module_of(path)) && word_positions(&code, name).next().is_some()
+        })
         .map(|(name, homes)| format!("{path}: only `{}` may name `{name}`", homes.join("`, `")))
         .collect()
 }
 
-/// One reading of JSON from outside: product code does not parse it past `json`.
-fn json_complaints(path: &str, text: &str) -> Vec<String> {
+/// Product code parses JSON only with `json`.
+fn json_violations(path: &str, text: &str) -> Vec<String> {
     let code = code_of(product_part(text));
     if module_of(path) != "json" && code.contains("serde_json::from_") {
         return vec![format!(
@@ -213,8 +224,8 @@ fn json_complaints(path: &str, text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// Every file says first what lives in it.
-fn module_doc_complaints(path: &str, text: &str) -> Vec<String> {
+/// Every file begins with a module doc.
+fn module_doc_violations(path: &str, text: &str) -> Vec<String> {
     if text.starts_with("//!") {
         Vec::new()
     } else {
@@ -222,20 +233,20 @@ fn module_doc_complaints(path: &str, text: &str) -> Vec<String> {
     }
 }
 
-/// A code block in a doc comment looks tested; no command here runs it.
-fn doc_test_complaints(path: &str, text: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+/// A code block in a doc comment looks tested, but no command runs it.
+fn doc_test_violations(path: &str, text: &str) -> Vec<String> {
+    let mut violations = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let doc = ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
         if doc.is_some_and(|doc| doc.trim_start().starts_with("```")) {
-            complaints.push(format!("{path}:{}: nothing runs this code block: write a test", number + 1));
+            violations.push(format!("{path}:{}: nothing runs this code block: write a test", number + 1));
         }
     }
-    complaints
+    violations
 }
 
-/// A file is one idea.
-fn length_complaints(path: &str, text: &str) -> Vec<String> {
+/// A file has a limited length.
+fn length_violations(path: &str, text: &str) -> Vec<String> {
     let lines = product_part(text).lines().count();
     if lines <= FILE_LINES_MAX || LONG_FILES.iter().any(|(long, _)| *long == path) {
         return Vec::new();
@@ -243,39 +254,151 @@ fn length_complaints(path: &str, text: &str) -> Vec<String> {
     vec![format!("{path}: {lines} lines, more than {FILE_LINES_MAX}; split it where a named step appears")]
 }
 
-/// Test names are sentences.
-fn name_complaints(path: &str, text: &str) -> Vec<String> {
-    let prefix = concat!("fn te", "st_");
-    code_of(text)
-        .match_indices(prefix)
-        .map(|(at, _)| leading_word(&text[at + "fn ".len()..]).to_owned())
-        .map(|name| format!("{path}: `{name}`: a test name is a sentence, without `test_`"))
-        .collect()
+/// Test names have no `test_` and at most [`TEST_NAME_CHARS_MAX`] characters.
+fn test_name_violations(path: &str, text: &str) -> Vec<String> {
+    let code = code_of(text);
+    let mut violations = Vec::new();
+    let mut is_test = false;
+    for line in code.lines().map(str::trim) {
+        is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) else { continue };
+        let name = leading_word(rest);
+        if name.starts_with(concat!("te", "st_")) {
+            violations.push(format!("{path}: `{name}` begins with `test_`"));
+        }
+        if name.len() > TEST_NAME_CHARS_MAX {
+            violations.push(format!("{path}: `{name}` is longer than {TEST_NAME_CHARS_MAX} characters"));
+        }
+        is_test = false;
+    }
+    violations
 }
 
-/// Nothing points at a place that exists on one machine only.
-fn machine_path_complaints(path: &str, text: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+// --- language ----------------------------------------------------------------------------------
+
+/// Paragraphs of the comments in a source file, or of a document.
+fn paragraphs(path: &str, text: &str) -> Vec<String> {
+    let extension = path.rsplit('.').next().unwrap_or_default();
+    let mut paragraphs = vec![String::new()];
+    let mut is_docstring = false;
+    let mut is_code_block = false;
+    for line in text.lines().map(str::trim) {
+        let prose = match extension {
+            "md" => Some(line),
+            "rs" | "proto" => line.strip_prefix("//").map(|text| text.trim_start_matches(['/', '!'])),
+            _ if is_docstring || line.starts_with("\"\"\"") => Some(line.trim_matches('"')),
+            _ => line.strip_prefix('#').filter(|text| !text.starts_with('!')),
+        };
+        if extension == "py" && line.matches("\"\"\"").count() % 2 == 1 && prose.is_some() {
+            is_docstring = !is_docstring;
+        }
+        let Some(prose) = prose.map(str::trim) else {
+            is_code_block = false;
+            paragraphs.push(String::new());
+            continue;
+        };
+        if prose.starts_with("```") {
+            is_code_block = !is_code_block;
+        }
+        if is_code_block || prose.is_empty() || prose.starts_with("```") {
+            paragraphs.push(String::new());
+        } else if prose.starts_with('|') {
+            paragraphs.extend(prose.split('|').map(|cell| cell.trim().to_owned()));
+            paragraphs.push(String::new());
+        } else {
+            let item = prose.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(". ");
+            let item = item.or_else(|| prose.strip_prefix("- ")).or_else(|| prose.strip_prefix("* "));
+            let heading = prose.strip_prefix('#').map(|rest| rest.trim_start_matches(['#', ' ']));
+            if item.is_some() || heading.is_some() {
+                paragraphs.push(String::new());
+            }
+            if let Some(paragraph) = paragraphs.last_mut() {
+                *paragraph += " ";
+                *paragraph += item.or(heading).unwrap_or(prose);
+            }
+            if heading.is_some() {
+                paragraphs.push(String::new());
+            }
+        }
+    }
+    paragraphs
+}
+
+/// Sentences of a paragraph, of two words or more.
+fn sentences(paragraph: &str) -> impl Iterator<Item = &str> {
+    let mut ends: Vec<usize> = paragraph
+        .match_indices(' ')
+        .map(|(at, _)| at)
+        .filter(|at| {
+            let is_end =
+                paragraph[..*at].trim_end_matches([')', '"', '*', '_', '`']).ends_with(['.', '!', '?']);
+            is_end && !paragraph[*at + 1..].starts_with(char::is_lowercase)
+        })
+        .collect();
+    ends.push(paragraph.len());
+    let starts = std::iter::once(0).chain(ends.clone());
+    starts
+        .zip(ends)
+        .map(|(start, end)| paragraph[start..end].trim())
+        .filter(|sentence| sentence.split_whitespace().nth(1).is_some())
+}
+
+/// Whether a statement begins with a word that belongs to questions.
+fn is_question_like(sentence: &str) -> bool {
+    let word = leading_word(sentence.trim_start_matches(|c: char| !is_word(c) && c != '`')).to_lowercase();
+    let is_question = sentence.trim_end_matches([')', '"', '*', '_', ' ']).ends_with('?');
+    QUESTION_WORDS.contains(&word.as_str()) && !is_question
+}
+
+/// Statements begin with a noun: at most [`QUESTION_LIKE_MAX`] in 1000 sentences begin with a word of questions
+/// (`docs/glossary.md`, "How we write").
+fn language_violations(files: &BTreeMap<String, String>) -> Vec<String> {
+    let mut violations = Vec::new();
+    let (mut all, mut question_like) = (0, 0);
+    for (path, text) in files {
+        let paragraphs = paragraphs(path, text);
+        let sentences: Vec<&str> = paragraphs.iter().flat_map(|paragraph| sentences(paragraph)).collect();
+        let found: Vec<&&str> = sentences.iter().filter(|sentence| is_question_like(sentence)).collect();
+        all += sentences.len();
+        question_like += found.len();
+        if let Some(first) = found.first() {
+            violations.push(format!(
+                "{path}: {} of {} sentences, first {first:?}",
+                found.len(),
+                sentences.len()
+            ));
+        }
+    }
+    if question_like * 1000 <= all * QUESTION_LIKE_MAX {
+        return Vec::new();
+    }
+    violations.push(format!("{question_like} of {all} sentences begin with one of {QUESTION_WORDS:?}"));
+    violations
+}
+
+/// No path of one machine is named.
+fn machine_path_violations(path: &str, text: &str) -> Vec<String> {
+    let mut violations = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for place in MACHINE_PATHS {
             let named = line.match_indices(place).any(|(at, _)| {
                 !line[..at].ends_with(|c: char| is_word(c) || matches!(c, '.' | '-' | '}' | '>'))
             });
             if named {
-                complaints.push(format!("{path}:{}: names {place}, a place of one machine", number + 1));
+                violations.push(format!("{path}:{}: names {place}, a directory of one machine", number + 1));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// Every source file is reached by `mod` from a root.
-fn dead_file_complaints(files: &BTreeMap<String, String>, roots: &[&str]) -> Vec<String> {
-    let mut alive = BTreeSet::new();
-    let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
-    while let Some(path) = open.pop() {
+/// Every source file is declared by a `mod` below a root.
+fn dead_file_violations(files: &BTreeMap<String, String>, roots: &[&str]) -> Vec<String> {
+    let mut reached = BTreeSet::new();
+    let mut queue: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
+    while let Some(path) = queue.pop() {
         let Some(text) = files.get(&path) else { continue };
-        if !alive.insert(path.clone()) {
+        if !reached.insert(path.clone()) {
             continue;
         }
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
@@ -283,26 +406,26 @@ fn dead_file_complaints(files: &BTreeMap<String, String>, roots: &[&str]) -> Vec
         let folder =
             if is_root { folder.to_owned() } else { format!("{folder}/{}", name.trim_end_matches(".rs")) };
         let code = code_of(text);
-        for at in places(&code, "mod") {
+        for at in word_positions(&code, "mod") {
             let child = leading_word(&code[at + "mod".len()..]);
-            open.push(format!("{folder}/{child}.rs"));
-            open.push(format!("{folder}/{child}/mod.rs"));
+            queue.push(format!("{folder}/{child}.rs"));
+            queue.push(format!("{folder}/{child}/mod.rs"));
         }
     }
     files
         .keys()
-        .filter(|path| !alive.contains(*path))
-        .map(|path| format!("{path}: no `mod` reaches it"))
+        .filter(|path| !reached.contains(*path))
+        .map(|path| format!("{path}: no `mod` declares it"))
         .collect()
 }
 
-/// Every one of `paths` is named in `text`, by its file name.
-fn unnamed_complaints(paths: &[String], text: &str, place: &str) -> Vec<String> {
+/// Each of `paths` is named in `text`, by its file name.
+fn unnamed_violations(paths: &[String], text: &str, place: &str) -> Vec<String> {
     let named = |path: &&String| text.contains(path.rsplit('/').next().unwrap_or(path));
     paths.iter().filter(|path| !named(path)).map(|path| format!("{path}: {place} does not name it")).collect()
 }
 
-/// Files of this repository that a page names: in backticks from a known folder, or in a link.
+/// Files of this repository that a document names: in backticks with a known directory, or in a link.
 fn paths_named(page: &str, text: &str) -> BTreeSet<String> {
     const FOLDERS: [&str; 9] =
         ["src/", "tests/", "docs/", "policies/", "proto/", "scripts/", ".ci/", ".config/", "cluster/"];
@@ -333,24 +456,24 @@ fn paths_named(page: &str, text: &str) -> BTreeSet<String> {
 }
 
 /// A metric that a limit names is registered. `files` are all sources.
-fn limit_complaints(source: &str, files: &BTreeMap<String, String>) -> Vec<String> {
-    let mut complaints = Vec::new();
+fn limit_violations(source: &str, files: &BTreeMap<String, String>) -> Vec<String> {
+    let mut violations = Vec::new();
     for Limit { name, reason, metric, .. } in limits_in(source) {
         if reason.is_empty() {
-            complaints.push(format!("src/limits.rs: {name}: no doc"));
+            violations.push(format!("src/limits.rs: {name}: no doc"));
         }
         for series in metric.split('`').skip(1).step_by(2) {
-            if let Err(missing) = is_series_there(series, files) {
-                complaints.push(format!("src/limits.rs: {name}: {series}: {missing}"));
+            if let Err(missing) = find_series(series, files) {
+                violations.push(format!("src/limits.rs: {name}: {series}: {missing}"));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// Whether a series such as `svc_x_total{reason="late"}` can come: the metric is registered with such
-/// a label, and the value is a status or is written somewhere in the product.
-fn is_series_there(series: &str, files: &BTreeMap<String, String>) -> Result<(), String> {
+/// Whether a series such as `svc_x_total{reason="late"}` can exist: the metric is registered with this label, and the
+/// value is a status or a literal of the product.
+fn find_series(series: &str, files: &BTreeMap<String, String>) -> Result<(), String> {
     let (name, labels) =
         series.strip_suffix('}').and_then(|text| text.split_once('{')).unwrap_or((series, ""));
     let registered = files.get("src/telemetry/metrics.rs").map(|text| product_part(text)).and_then(|text| {
@@ -374,12 +497,11 @@ fn is_series_there(series: &str, files: &BTreeMap<String, String>) -> Result<(),
     Ok(())
 }
 
-// --- the page of limits ------------------------------------------------------------------------
+// --- reference page of the limits --------------------------------------------------------------
 
 /// One constant of `src/limits.rs`.
 #[derive(Debug, Default)]
 struct Limit {
-    /// The heading above it.
     section: String,
     name: String,
     value: String,
@@ -467,7 +589,7 @@ fn value_in_words(name: &str, value: &str) -> String {
     }
 }
 
-/// The value of a sum of products of whole numbers.
+/// The value of a sum of products of integers.
 fn product(expression: &str) -> Option<u64> {
     expression
         .split('+')
@@ -488,7 +610,7 @@ fn grouped(number: u64) -> String {
     groups.join(" ")
 }
 
-// --- each rule complains about a bad sample ----------------------------------------------------
+// --- each rule reports a bad sample ------------------------------------------------------------
 
 #[test]
 fn comments_and_literals_are_not_code() {
@@ -502,7 +624,7 @@ fn comments_and_literals_are_not_code() {
 }
 
 #[test]
-fn a_layer_that_looks_up_is_reported() {
+fn upward_import_is_reported() {
     for bad in [
         "use crate::api::Route;",
         "use crate::{id, api::{Route, self}, clock};",
@@ -510,77 +632,107 @@ fn a_layer_that_looks_up_is_reported() {
         "use crate::\n    node;",
         "use super::super::api;",
     ] {
-        assert_eq!(layer_complaints("src/state/mod.rs", bad).len(), 1, "{bad}");
+        assert_eq!(layer_violations("src/state/mod.rs", bad).len(), 1, "{bad}");
     }
     for good in ["use crate::{token::{api, Claims}, cluster};", "/// See [`crate::api`].", "crate::limits::X"]
     {
-        assert_eq!(layer_complaints("src/state/mod.rs", good), Vec::<String>::new(), "{good}");
+        assert_eq!(layer_violations("src/state/mod.rs", good), Vec::<String>::new(), "{good}");
     }
-    assert_eq!(layer_complaints("src/warehouse.rs", "").len(), 1, "a module without a layer");
+    assert_eq!(layer_violations("src/warehouse.rs", "").len(), 1, "a module without a layer");
 }
 
 #[test]
-fn a_confined_crate_named_elsewhere_is_reported() {
-    assert_eq!(confinement_complaints("src/exchange/mod.rs", "use axum::Router;").len(), 1);
-    assert_eq!(confinement_complaints("src/state/mod.rs", "type T = rocksdb::DB;").len(), 1);
-    assert!(confinement_complaints("src/api/mod.rs", "use axum::Router;").is_empty());
+fn confined_crate_named_elsewhere_is_reported() {
+    assert_eq!(confinement_violations("src/exchange/mod.rs", "use axum::Router;").len(), 1);
+    assert_eq!(confinement_violations("src/state/mod.rs", "type T = rocksdb::DB;").len(), 1);
+    assert!(confinement_violations("src/api/mod.rs", "use axum::Router;").is_empty());
     assert!(
-        confinement_complaints("src/state/mod.rs", "// rocksdb syncs here\nlet open_rocksdb = 1;").is_empty()
+        confinement_violations("src/state/mod.rs", "// rocksdb syncs here\nlet open_rocksdb = 1;").is_empty()
     );
 }
 
 #[test]
-fn json_read_past_the_one_reader_is_reported() {
-    assert_eq!(json_complaints("src/api/exchange.rs", "serde_json::from_slice(&body)").len(), 1);
-    assert!(json_complaints("src/json.rs", "serde_json::from_slice(&body)").is_empty());
+fn json_parsed_without_the_json_module_is_reported() {
+    assert_eq!(json_violations("src/api/exchange.rs", "serde_json::from_slice(&body)").len(), 1);
+    assert!(json_violations("src/json.rs", "serde_json::from_slice(&body)").is_empty());
     let in_a_test = "fn f() {}\n#[cfg(test)]\nmod tests { serde_json::from_str(x) }";
-    assert!(json_complaints("src/api/exchange.rs", in_a_test).is_empty());
+    assert!(json_violations("src/api/exchange.rs", in_a_test).is_empty());
 }
 
 #[test]
-fn a_file_without_a_module_doc_is_reported() {
-    assert_eq!(module_doc_complaints("src/a.rs", "use std::fs;\n//! late").len(), 1);
-    assert!(module_doc_complaints("src/a.rs", "//! What lives here.").is_empty());
+fn file_without_a_module_doc_is_reported() {
+    assert_eq!(module_doc_violations("src/a.rs", "use std::fs;\n//! late").len(), 1);
+    assert!(module_doc_violations("src/a.rs", "//! What lives here.").is_empty());
 }
 
 #[test]
-fn a_code_block_in_a_doc_comment_is_reported() {
+fn code_block_in_a_doc_comment_is_reported() {
     for bad in ["/// ```\n/// f();\n/// ```", "    //! ```rust"] {
-        assert!(!doc_test_complaints("src/a.rs", bad).is_empty(), "{bad}");
+        assert!(!doc_test_violations("src/a.rs", bad).is_empty(), "{bad}");
     }
-    assert!(doc_test_complaints("src/a.rs", "/// Calls `f`.\n// ```").is_empty());
+    assert!(doc_test_violations("src/a.rs", "/// Calls `f`.\n// ```").is_empty());
 }
 
 #[test]
-fn a_long_file_is_reported_and_its_tests_do_not_count() {
+fn long_file_is_reported_without_counting_tests() {
     let long = "let a = 1;\n".repeat(FILE_LINES_MAX + 1);
-    assert_eq!(length_complaints("src/a.rs", &long).len(), 1);
+    assert_eq!(length_violations("src/a.rs", &long).len(), 1);
     assert!(
-        length_complaints("src/a.rs", &format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{long}}}"))
+        length_violations("src/a.rs", &format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{long}}}"))
             .is_empty()
     );
 }
 
 #[test]
-fn a_test_prefix_is_reported() {
-    let bad = concat!("#[test]\nfn te", "st_it_works() {}");
-    assert_eq!(name_complaints("tests/a.rs", bad).len(), 1);
-    assert!(name_complaints("tests/a.rs", "#[test]\nfn refuses_an_expired_credential() {}").is_empty());
+fn long_or_prefixed_test_name_is_reported() {
+    let prefixed = concat!("#[test]\nfn te", "st_it_works() {}");
+    let long = format!("#[tokio::test(start_paused = true)]\n#[ignore]\nasync fn {}() {{}}", "a".repeat(61));
+    for bad in [prefixed, &long] {
+        assert_eq!(test_name_violations("tests/a.rs", bad).len(), 1, "{bad}");
+    }
+    let good = format!("#[test]\nfn {}() {{}}\nfn {}() {{}}", "a".repeat(60), "b".repeat(61));
+    assert_eq!(test_name_violations("tests/a.rs", &good), Vec::<String>::new());
 }
 
 #[test]
-fn a_place_of_one_machine_is_reported() {
+fn statements_that_begin_like_questions_are_reported() {
+    let violations =
+        |path: &str, text: &str| language_violations(&BTreeMap::from([(path.to_owned(), text.to_owned())]));
+    for (path, bad) in [
+        ("src/a.rs", "/// Permit of a call. What is left\n/// over is dropped.\nfn f() {}"),
+        ("src/a.rs", "fn f() {\n    // Nobody is asked.\n}"),
+        ("docs/a.md", "# Who may call\n\nA caller."),
+        ("docs/a.md", "Text.\n\n- **Whoever** asks, waits.\n| A | What a stream holds |"),
+        ("tests/a.py", "def f():\n    \"\"\"What one poll is given.\"\"\"\n"),
+        ("scripts/a.sh", "# Who comes later waits."),
+    ] {
+        let found = violations(path, bad);
+        assert_eq!(found.len(), 2, "{bad}: {found:?}");
+        assert!(found[0].starts_with(path), "{found:?}");
+    }
+    let rare = "It is so. ".repeat(199) + "What is left is dropped.";
+    for (path, good) in [
+        ("src/a.rs", "/// What is a fact? A digest.\nlet what = \"What is left is dropped.\";"),
+        ("docs/a.md", "A node, who knows, waits.\n\n```text\nWhat is left\n```\n\n| What |\n"),
+        ("docs/a.md", &rare),
+    ] {
+        assert_eq!(violations(path, good), Vec::<String>::new(), "{good}");
+    }
+}
+
+#[test]
+fn directory_of_one_machine_is_reported() {
     for place in MACHINE_PATHS {
-        assert_eq!(machine_path_complaints("a.md", &format!("see {place}notes")).len(), 1, "{place}");
+        assert_eq!(machine_path_violations("a.md", &format!("see {place}notes")).len(), 1, "{place}");
         assert!(
-            machine_path_complaints("a.md", &format!("https://example.com{place}notes")).is_empty(),
+            machine_path_violations("a.md", &format!("https://example.com{place}notes")).is_empty(),
             "{place}"
         );
     }
 }
 
 #[test]
-fn a_file_no_mod_reaches_is_reported() {
+fn file_without_a_mod_is_reported() {
     let files = [
         ("src/lib.rs", "pub mod a;\nmod b;"),
         ("src/a.rs", "mod deep;"),
@@ -591,14 +743,14 @@ fn a_file_no_mod_reaches_is_reported() {
     ]
     .map(|(path, text)| (path.to_owned(), text.to_owned()))
     .into();
-    assert_eq!(dead_file_complaints(&files, &["src/lib.rs"]), ["src/b/lost.rs: no `mod` reaches it"]);
+    assert_eq!(dead_file_violations(&files, &["src/lib.rs"]), ["src/b/lost.rs: no `mod` declares it"]);
 }
 
 #[test]
-fn a_page_or_policy_nobody_names_is_reported() {
+fn unnamed_page_is_reported() {
     let paths = ["docs/decisions/one.md".to_owned(), "docs/decisions/two.md".to_owned()];
-    let complaints = unnamed_complaints(&paths, "see [one](docs/decisions/one.md)", "ARCHITECTURE.md");
-    assert_eq!(complaints, ["docs/decisions/two.md: ARCHITECTURE.md does not name it"]);
+    let violations = unnamed_violations(&paths, "see [one](docs/decisions/one.md)", "ARCHITECTURE.md");
+    assert_eq!(violations, ["docs/decisions/two.md: ARCHITECTURE.md does not name it"]);
 }
 
 #[test]
@@ -636,15 +788,15 @@ fn limit_with_an_unknown_metric_is_reported() {
     ]
     .map(|(path, text)| (path.to_owned(), text.to_owned()))
     .into();
-    let complaints = |doc: &str| limit_complaints(&format!("{doc}\npub const A: u8 = 1;"), &files);
+    let violations = |doc: &str| limit_violations(&format!("{doc}\npub const A: u8 = 1;"), &files);
     for good in [
         "/// Reason.",
         "/// Reason.\n/// Metric: `svc_y`.",
         "/// Reason. Metric: `svc_x_total{reason=\"late\",status=\"408\"}`, `svc_y`.",
     ] {
-        assert_eq!(complaints(good), Vec::<String>::new(), "{good}");
+        assert_eq!(violations(good), Vec::<String>::new(), "{good}");
     }
-    for (bad, complaint) in [
+    for (bad, violation) in [
         ("", "no doc"),
         ("/// R. Metric: `svc_z`.", "svc_z: there is no such metric"),
         ("/// R. Metric: `svc_x`.", "svc_x: there is no such metric"),
@@ -652,18 +804,18 @@ fn limit_with_an_unknown_metric_is_reported() {
         ("/// R. Metric: `svc_x_total{reason=\"early\"}`.", "no product file contains \"early\""),
         ("/// R. Metric: `svc_x_total{reason}`.", "a label without a value"),
     ] {
-        let found = complaints(bad);
-        assert!(found.iter().any(|found| found.contains(complaint)), "{bad}: {found:?}");
+        let found = violations(bad);
+        assert!(found.iter().any(|found| found.contains(violation)), "{bad}: {found:?}");
     }
 }
 
-// --- this repository keeps the rules -----------------------------------------------------------
+// --- this repository follows the rules ---------------------------------------------------------
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Paths of all files under `folder`, relative to the repository, builds and git's own left out.
+/// Paths of all files under `folder`, relative to the repository, without builds and `.git`.
 fn files_under(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     let mut open = vec![root().join(folder)];
@@ -697,68 +849,79 @@ fn rust_under(folder: &str) -> BTreeMap<String, String> {
     files_under(folder).into_iter().filter(is_rust).map(|path| (path.clone(), read(&path))).collect()
 }
 
-fn keeps(rule: fn(&str, &str) -> Vec<String>, folders: &[&str]) {
-    let mut complaints = Vec::new();
+fn check(rule: fn(&str, &str) -> Vec<String>, folders: &[&str]) {
+    let mut violations = Vec::new();
     for folder in folders {
         let files = rust_under(folder);
         assert!(!files.is_empty(), "nothing to check under {folder}");
-        complaints.extend(files.iter().flat_map(|(path, text)| rule(path, text)));
+        violations.extend(files.iter().flat_map(|(path, text)| rule(path, text)));
     }
-    none(&complaints);
+    assert_none(&violations);
 }
 
-fn none(complaints: &[String]) {
-    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
-}
-
-#[test]
-fn lower_layers_never_name_upper_ones() {
-    keeps(layer_complaints, &["src"]);
+fn assert_none(violations: &[String]) {
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
 }
 
 #[test]
-fn each_great_dependency_has_one_home() {
-    keeps(confinement_complaints, &["src"]);
+fn imports_never_go_up() {
+    check(layer_violations, &["src"]);
 }
 
 #[test]
-fn json_from_outside_has_one_reader() {
-    keeps(json_complaints, &["src"]);
+fn confined_crates_are_named_in_one_module() {
+    check(confinement_violations, &["src"]);
 }
 
 #[test]
-fn every_file_begins_with_what_it_is() {
-    keeps(module_doc_complaints, &["src", "tests"]);
+fn json_is_parsed_by_one_module() {
+    check(json_violations, &["src"]);
+}
+
+#[test]
+fn every_file_has_a_module_doc() {
+    check(module_doc_violations, &["src", "tests"]);
 }
 
 #[test]
 fn no_doc_comment_has_a_code_block() {
-    keeps(doc_test_complaints, &["src", "tests"]);
+    check(doc_test_violations, &["src", "tests"]);
 }
 
 #[test]
-fn no_file_is_long() {
-    keeps(length_complaints, &["src"]);
+fn no_file_is_too_long() {
+    check(length_violations, &["src"]);
 }
 
 #[test]
-fn every_test_name_is_a_sentence() {
-    keeps(name_complaints, &["src", "tests"]);
+fn names_of_tests_are_short() {
+    check(test_name_violations, &["src", "tests", "bench", "models"]);
 }
 
 #[test]
-fn no_source_file_is_dead() {
+fn statements_begin_with_nouns() {
+    const FORMATS: [&str; 9] = ["md", "rs", "proto", "py", "sh", "toml", "rego", "yml", "yaml"];
+    let is_prose = |path: &String| {
+        FORMATS.contains(&path.rsplit('.').next().unwrap_or_default()) && !path.starts_with("tests/vectors/")
+    };
+    let files =
+        files_under("").into_iter().filter(is_prose).map(|path| (path.clone(), read(&path))).collect();
+    assert_none(&language_violations(&files));
+}
+
+#[test]
+fn every_source_file_is_declared() {
     let sources = rust_under("src");
     let own_roots: Vec<&str> = sources
         .keys()
         .map(String::as_str)
         .filter(|path| matches!(*path, "src/lib.rs" | "src/main.rs") || path.starts_with("src/bin/"))
         .collect();
-    none(&dead_file_complaints(&sources, &own_roots));
+    assert_none(&dead_file_violations(&sources, &own_roots));
     let tests = rust_under("tests");
     let own_roots: Vec<&str> =
         tests.keys().map(String::as_str).filter(|path| path.matches('/').count() == 1).collect();
-    none(&dead_file_complaints(&tests, &own_roots));
+    assert_none(&dead_file_violations(&tests, &own_roots));
 }
 
 #[test]
@@ -766,7 +929,7 @@ fn every_policy_is_used_or_explained() {
     let sources: String = rust_under("src").into_values().chain(rust_under("tests").into_values()).collect();
     let pages: String =
         files_under("docs").iter().filter(|path| path.contains("policy")).map(|path| read(path)).collect();
-    none(&unnamed_complaints(
+    assert_none(&unnamed_violations(
         &files_under("policies"),
         &(sources + &pages),
         "no source and no page on policy",
@@ -775,39 +938,43 @@ fn every_policy_is_used_or_explained() {
 
 #[test]
 fn every_protobuf_file_is_compiled() {
-    none(&unnamed_complaints(&files_under("proto"), &read("build.rs"), "build.rs"));
+    assert_none(&unnamed_violations(&files_under("proto"), &read("build.rs"), "build.rs"));
 }
 
 #[test]
 fn every_decision_is_linked_from_the_architecture() {
-    none(&unnamed_complaints(&files_under("docs/decisions"), &read("ARCHITECTURE.md"), "ARCHITECTURE.md"));
+    assert_none(&unnamed_violations(
+        &files_under("docs/decisions"),
+        &read("ARCHITECTURE.md"),
+        "ARCHITECTURE.md",
+    ));
 }
 
 #[test]
 fn every_path_a_page_names_exists() {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     let pages =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "SPEC-MAP.md"].map(str::to_owned);
     for page in pages.into_iter().chain(files_under("docs")) {
         let missing = paths_named(&page, &read(&page)).into_iter().filter(|path| !root().join(path).exists());
-        complaints.extend(missing.map(|path| format!("{page}: names {path}, which does not exist")));
+        violations.extend(missing.map(|path| format!("{page}: names {path}, which does not exist")));
     }
-    none(&complaints);
+    assert_none(&violations);
 }
 
 #[test]
-fn nothing_names_a_place_of_one_machine() {
-    let mut complaints = Vec::new();
+fn no_file_names_a_directory_of_one_machine() {
+    let mut violations = Vec::new();
     for path in files_under("") {
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
-        complaints.extend(machine_path_complaints(&path, &text));
+        violations.extend(machine_path_violations(&path, &text));
     }
-    none(&complaints);
+    assert_none(&violations);
 }
 
 #[test]
 fn limits_are_documented_and_their_metrics_exist() {
-    none(&limit_complaints(&read("src/limits.rs"), &rust_under("src")));
+    assert_none(&limit_violations(&read("src/limits.rs"), &rust_under("src")));
 }
 
 #[test]
