@@ -91,7 +91,7 @@ async fn metric(node: &Node, series: &str) -> f64 {
     value.unwrap_or_default()
 }
 
-// --- what is told --------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn the_feed_says_at_once_how_to_read_it() {
@@ -278,7 +278,7 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
     }
 }
 
-// --- coming back ---------------------------------------------------------------------------------
+// --- resuming ------------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
@@ -446,7 +446,7 @@ async fn what_cannot_be_asked_for_is_refused_by_name() {
     );
 }
 
-// --- readers -------------------------------------------------------------------------------------
+// --- subscribers ---------------------------------------------------------------------------------
 
 /// Flow-control window of an HTTP/2 client that does not read.
 const WINDOW_BYTES: u32 = 16 * 1024;
@@ -650,7 +650,7 @@ async fn http2_feed_continues_beside_requests_until_shutdown() {
     node.wait_until_stopped().await;
 }
 
-// --- the command ---------------------------------------------------------------------------------
+// --- command -------------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn the_command_shows_events_until_it_is_interrupted() {

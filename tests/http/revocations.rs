@@ -81,7 +81,7 @@ fn next_of(answer: &Answer) -> Option<String> {
     Some(next.expect("a link").to_owned())
 }
 
-// --- each kind -----------------------------------------------------------------------------------
+// --- kinds of targets ----------------------------------------------------------------------------
 
 #[tokio::test]
 async fn workload_revocation_covers_exactly_its_derived_tokens() {
@@ -337,7 +337,7 @@ async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
     }
 }
 
-// --- agents: what is named is what is hit --------------------------------------------------------
+// --- agents --------------------------------------------------------------------------------------
 
 /// Issues an agent with the certificate of a caller, or anonymously in development mode.
 async fn issue(node: &Node, by: Option<&str>, parent: Option<&str>) -> (String, Minted) {
@@ -704,7 +704,7 @@ async fn second_agent_scan_is_refused_and_revocation_never_waits() {
     }
 }
 
-// --- who asks, and what ---------------------------------------------------------------------------
+// --- callers and requests -----------------------------------------------------------------------
 
 #[tokio::test]
 async fn only_operators_revoke_and_list_revocations() {
@@ -951,7 +951,7 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
     }
 }
 
-// --- many ----------------------------------------------------------------------------------------
+// --- scale ---------------------------------------------------------------------------------------
 
 /// One log entry covers all descendants of an agent: the dry run and the revocation agree.
 #[tokio::test]
