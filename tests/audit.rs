@@ -43,10 +43,10 @@ fn answer_text(answer: &Value) -> String {
 }
 
 /// `request_id` and status of each answered verification.
-type Answered = BTreeMap<String, u16>;
+type AnsweredRequests = BTreeMap<String, u16>;
 
 /// Sends `all` verifications and kills the node after `kill_after` answers.
-async fn verifications(site: &Site, all: u32, kill_after: Option<u32>, answered: &RefCell<Answered>) {
+async fn verifications(site: &Site, all: u32, kill_after: Option<u32>, answered: &RefCell<AnsweredRequests>) {
     let node = site.spawn().expect("starts");
     let (http, base) = (client(), format!("http://{}", node.address));
     let good = token(site, &http, &base).await;
@@ -93,7 +93,7 @@ fn run(arguments: &[&str]) -> String {
 }
 
 /// Verifies an export with the Python verifier: its verdict and output.
-fn checked_elsewhere(export: &Path) -> (bool, Value) {
+fn python_verdict(export: &Path) -> (bool, Value) {
     #[expect(clippy::disallowed_methods, reason = "the one variable of the tests; the Makefile sets it")]
     let python = std::env::var_os("TRUST_FABRIC_PYTHON").expect("run the tests with `make test`");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/verify_audit.py");
@@ -108,15 +108,15 @@ fn lines(export: &Path) -> Vec<Value> {
 }
 
 /// Exports the trail of the tool and all blocks, and verifies both twice. Returns the trail.
-fn exported(site: &Site, server: &str) -> Vec<Value> {
-    let place = |name: &str| -> PathBuf { site.beside(name) };
-    let (trail, blocks) = (place("trail.jsonl"), place("blocks.jsonl"));
+fn export_and_verify(site: &Site, server: &str) -> Vec<Value> {
+    let directory = |name: &str| -> PathBuf { site.beside(name) };
+    let (trail, blocks) = (directory("trail.jsonl"), directory("blocks.jsonl"));
     for (path, tool) in [(&trail, &["--tool", TOOL_ID][..]), (&blocks, &[])] {
         drop(std::fs::remove_file(path));
         let path_text = path.to_str().expect("text");
         run(&[&["audit", "export", "--server", server, "--out", path_text], tool].concat());
         assert!(run(&["audit", "verify", path_text]).contains("every hash and every link is valid"));
-        let (holds, said) = checked_elsewhere(path);
+        let (holds, said) = python_verdict(path);
         assert!(holds, "{said}");
     }
     let in_blocks: usize =
@@ -128,12 +128,12 @@ fn exported(site: &Site, server: &str) -> Vec<Value> {
 
 async fn every_answer_is_in_the_trail_once(rounds: u32, per_round: u32) {
     let site = Site::new();
-    let answered = RefCell::new(Answered::new());
+    let answered = RefCell::new(AnsweredRequests::new());
     for _ in 0..rounds {
         verifications(&site, per_round, Some(per_round * 3 / 4), &answered).await;
     }
     let node = site.spawn().expect("comes back");
-    let trail = exported(&site, &format!("http://{}", node.address));
+    let trail = export_and_verify(&site, &format!("http://{}", node.address));
     let mut found = BTreeMap::<String, Vec<&str>>::new();
     for entry in trail.iter().filter(|entry| entry["action"] == "verify") {
         let id = entry["request_id"].as_str().expect("text").to_owned();
@@ -165,7 +165,7 @@ async fn a_hundred_thousand_verifications_and_kills_keep_the_trail() {
 }
 
 /// Execution-scoped tokens.
-async fn tokens_for_one_call(site: &Site, http: &reqwest::Client, base: &str, tokens: u32) -> Vec<String> {
+async fn execution_tokens(site: &Site, http: &reqwest::Client, base: &str, tokens: u32) -> Vec<String> {
     let credential = &site.credential();
     let mint = |at: u32| async move {
         let request = exchange(credential, &format!("one-call-{at}"));
@@ -184,7 +184,7 @@ async fn killed_node_accepts_no_single_use_token_twice() {
     let (http, base) = (client(), format!("http://{}", node.address));
     // Registers the tool.
     token(&site, &http, &base).await;
-    let tokens = tokens_for_one_call(&site, &http, &base, TOKENS).await;
+    let tokens = execution_tokens(&site, &http, &base, TOKENS).await;
     let (passed, heard) = (RefCell::new(BTreeMap::<usize, u32>::new()), Cell::new(0));
     let victim = Cell::new(Some(node));
     let verify = async |base: &str, at: usize, token: &str| {
@@ -219,7 +219,7 @@ async fn killed_node_accepts_no_single_use_token_twice() {
     }
     let passed = passed.into_inner();
     assert!(passed.values().all(|times| *times == 1), "a token passed twice");
-    let trail = exported(&site, &base);
+    let trail = export_and_verify(&site, &base);
     let mut allowed = BTreeMap::<&str, u32>::new();
     for entry in trail.iter().filter(|entry| entry["action"] == "verify" && entry["decision"] == "allow") {
         *allowed.entry(entry["jti"].as_str().expect("jti")).or_default() += 1;
@@ -234,10 +234,10 @@ async fn killed_node_accepts_no_single_use_token_twice() {
 #[tokio::test]
 async fn export_with_a_changed_byte_fails_both_verifiers() {
     let site = Site::new();
-    let answered = RefCell::new(Answered::new());
+    let answered = RefCell::new(AnsweredRequests::new());
     verifications(&site, 20, None, &answered).await;
     let node = site.spawn().expect("comes back");
-    exported(&site, &format!("http://{}", node.address));
+    export_and_verify(&site, &format!("http://{}", node.address));
     node.kill();
     for name in ["trail.jsonl", "blocks.jsonl"] {
         let (path, changed) = (site.beside(name), site.beside("changed.jsonl"));
@@ -250,7 +250,7 @@ async fn export_with_a_changed_byte_fails_both_verifiers() {
             let output =
                 Command::new(PROGRAM).args(["audit", "verify"]).arg(&changed).output().expect("runs");
             assert_eq!(output.status.code(), Some(1), "{name}: byte {at}");
-            assert!(!checked_elsewhere(&changed).0, "{name}: byte {at}");
+            assert!(!python_verdict(&changed).0, "{name}: byte {at}");
         }
     }
 }

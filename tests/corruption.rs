@@ -24,13 +24,13 @@ fn nonce(number: u8) -> Digest128 {
 }
 
 /// A data directory with history: tables on disk, tables only in the log, a snapshot, three starts.
-struct Past {
+struct History {
     site: Site,
     /// State hash after one more start.
     hash: (u64, StateHash),
 }
 
-impl Past {
+impl History {
     async fn make() -> Self {
         const POLICY: &str = include_str!("../policies/exchange.rego");
         let site = Site::new();
@@ -69,7 +69,7 @@ impl Past {
     }
 
     /// Starts a node on a damaged copy. Returns its error, or `None` if its state is complete.
-    async fn after(&self, name: &str, damage: impl FnOnce(&Path)) -> Option<String> {
+    async fn start_damaged(&self, name: &str, damage: impl FnOnce(&Path)) -> Option<String> {
         let data = self.site.beside(name);
         copy(&self.site.data(), &data);
         damage(&data);
@@ -87,14 +87,14 @@ impl Past {
                 Some(text)
             }
             Ok(node) => {
-                self.is_whole(&node, name).await;
+                self.assert_complete(&node, name).await;
                 node.stop().await;
                 None
             }
         }
     }
 
-    async fn is_whole(&self, node: &Node, name: &str) {
+    async fn assert_complete(&self, node: &Node, name: &str) {
         let state = &node.running.state;
         // A node that lost a private key publishes another, which adds a log entry.
         if !name.ends_with("p8") {
@@ -135,14 +135,14 @@ async fn snapshot(node: &Node, data: &Path) {
     }
 }
 
-fn says_what_to_do(text: &str) -> bool {
+fn names_the_remedy(text: &str) -> bool {
     ["start the node with", "start again", "start it", "start the version"]
         .iter()
         .any(|advice| text.contains(advice))
 }
 
 /// Excludes RocksDB's info log, lock file and options files, which hold no data of ours.
-fn holds_data(path: &Path) -> bool {
+fn has_data(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).expect("name");
     let is_diary = name.starts_with("LOG") || name == "LOCK" || name.starts_with("OPTIONS");
     !is_diary && fs::metadata(path).expect("size").len() > 0
@@ -150,7 +150,7 @@ fn holds_data(path: &Path) -> bool {
 
 /// Positions in every file, more of them in larger files.
 fn positions(data: &Path, count: usize) -> Vec<(PathBuf, u64)> {
-    let files: Vec<_> = files(data).into_iter().filter(|path| holds_data(path)).collect();
+    let files: Vec<_> = files(data).into_iter().filter(|path| has_data(path)).collect();
     let per_file = count.div_ceil(files.len());
     let mut positions = Vec::new();
     for path in files {
@@ -173,7 +173,7 @@ fn flip(path: &Path, at: u64, mask: u8) {
 }
 
 async fn flip_everywhere(count: usize, masks: &[u8]) {
-    let past = &Past::make().await;
+    let past = &History::make().await;
     let cases: Vec<_> = positions(&past.site.data(), count)
         .into_iter()
         .enumerate()
@@ -183,7 +183,7 @@ async fn flip_everywhere(count: usize, masks: &[u8]) {
     let outcomes: Vec<_> = futures::stream::iter(cases.into_iter().enumerate())
         .map(|(turn, (file, at, mask))| async move {
             let name = format!("flip-{turn}-{}-{at}-{mask:02x}", file.display()).replace('/', "-");
-            let outcome = past.after(&name, |data| flip(&data.join(&file), at, mask)).await;
+            let outcome = past.start_damaged(&name, |data| flip(&data.join(&file), at, mask)).await;
             (file, at, mask, outcome)
         })
         .buffer_unordered(AT_ONCE)
@@ -195,7 +195,7 @@ async fn flip_everywhere(count: usize, masks: &[u8]) {
         match outcome {
             Some(text) => {
                 refused += 1;
-                if !says_what_to_do(&text) {
+                if !names_the_remedy(&text) {
                     unhelpful.push(format!("{}:{at} ^{mask:02x}: {text}", file.display()));
                 }
             }
@@ -225,19 +225,19 @@ fn newest(data: &Path, folder: &str, extension: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_shorter_than_the_state_is_refused() {
-    let past = &Past::make().await;
+    let past = &History::make().await;
     let length = fs::metadata(newest(&past.site.data(), "raft", "log")).expect("size").len();
     let mut refused = 0;
     for part in 0..16 {
         let keep = length * part / 16;
         let name = format!("cut-{part}");
-        let outcome = past.after(&name, |data| {
+        let outcome = past.start_damaged(&name, |data| {
             let file = fs::OpenOptions::new().write(true).open(newest(data, "raft", "log")).expect("open");
             file.set_len(keep).expect("cut");
         });
         if let Some(text) = outcome.await {
             refused += 1;
-            assert!(says_what_to_do(&text), "{text}");
+            assert!(names_the_remedy(&text), "{text}");
         }
     }
     assert_eq!(refused, 16, "a cut log was accepted");
@@ -245,13 +245,13 @@ async fn log_shorter_than_the_state_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_deleted_file_is_missed_or_harmless() {
-    let past = &Past::make().await;
+    let past = &History::make().await;
     for (turn, path) in files(&past.site.data()).into_iter().enumerate() {
         let file = path.strip_prefix(past.site.data()).expect("below").to_owned();
         let name = format!("deleted-{turn}-{}", file.file_name().expect("name").display());
-        let outcome = past.after(&name, |data| fs::remove_file(data.join(&file)).expect("remove"));
+        let outcome = past.start_damaged(&name, |data| fs::remove_file(data.join(&file)).expect("remove"));
         match outcome.await {
-            Some(text) => assert!(says_what_to_do(&text), "{}: {text}", file.display()),
+            Some(text) => assert!(names_the_remedy(&text), "{}: {text}", file.display()),
             None => println!("harmless: {} deleted", file.display()),
         }
     }
@@ -259,27 +259,28 @@ async fn every_deleted_file_is_missed_or_harmless() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_of_different_lives_are_refused() {
-    let past = &Past::make().await;
+    let past = &History::make().await;
     let other = Site::new();
     other.start(&other.data()).await.expect("starts").stop().await;
 
-    let wiped = past.after("wiped", |data| fs::remove_dir_all(data.join("raft")).expect("remove")).await;
+    let wiped =
+        past.start_damaged("wiped", |data| fs::remove_dir_all(data.join("raft")).expect("remove")).await;
     assert!(wiped.expect("refused").contains("lost its log"));
 
-    let foreign = past.after("foreign", |data| {
+    let foreign = past.start_damaged("foreign", |data| {
         fs::remove_dir_all(data.join("raft")).expect("remove");
         copy(&other.data().join("raft"), &data.join("raft"));
     });
     assert!(foreign.await.expect("refused").contains("another disk"));
 
-    let adopted = past.after("adopted", |data| {
+    let adopted = past.start_damaged("adopted", |data| {
         fs::remove_dir_all(data.join("raft")).expect("remove");
         copy(&other.data().join("raft"), &data.join("raft"));
         fs::copy(other.data().join("identity.json"), data.join("identity.json")).expect("copy");
     });
     assert!(adopted.await.expect("refused").contains("ahead of the log"));
 
-    let unnamed = past.after("unnamed", |data| {
+    let unnamed = past.start_damaged("unnamed", |data| {
         fs::remove_dir_all(data.join("raft")).expect("remove");
         fs::remove_file(data.join("identity.json")).expect("remove");
     });
@@ -289,8 +290,9 @@ async fn parts_of_different_lives_are_refused() {
 /// The advice in the error message works: operators have nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_its_state_makes_it_again_from_the_log() {
-    let past = &Past::make().await;
-    let without = past.after("without-state", |data| fs::remove_dir_all(data.join("state")).expect("remove"));
+    let past = &History::make().await;
+    let without =
+        past.start_damaged("without-state", |data| fs::remove_dir_all(data.join("state")).expect("remove"));
     assert_eq!(without.await, None);
 }
 

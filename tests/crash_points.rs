@@ -25,7 +25,7 @@ use trust_fabric::id::Digest128;
 use trust_fabric::state::{self, MintedToken, PolicySource};
 
 /// Names the data directory of the scripted process.
-const LIFE: &str = "TRUST_FABRIC_TEST_LIFE";
+const SCRIPT_DIRECTORY: &str = "TRUST_FABRIC_TEST_LIFE";
 /// Kills per run of the normal test suite.
 const KILLS_IN_CI: usize = 60;
 
@@ -41,12 +41,12 @@ fn acknowledge(what: &str) {
 
 const POLICY: &str = include_str!("../policies/exchange.rego");
 
-/// The script: two starts, nonces, a policy, a tainted key, two snapshots. It runs only when [`LIFE`] is set.
+/// The script: two starts, nonces, a policy, a tainted key, two snapshots. It runs only when [`SCRIPT_DIRECTORY`] is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "how the test tells its other process what to do")]
 async fn a_life_to_be_interrupted() {
-    let Some(place) = std::env::var_os(LIFE) else { return };
-    let site = Site::at(Path::new(&place));
+    let Some(directory) = std::env::var_os(SCRIPT_DIRECTORY) else { return };
+    let site = Site::at(Path::new(&directory));
     let data = site.data();
     for (life, first) in [(1, 0_u8), (2, 100)] {
         let node = site.start(&data).await.expect("starts");
@@ -87,7 +87,7 @@ async fn a_life_to_be_interrupted() {
 }
 
 /// Result of one run of the script.
-struct Life {
+struct Run {
     acknowledged: Vec<String>,
     /// The step before which it was killed; `None` if it finished.
     killed_at: Option<String>,
@@ -95,13 +95,13 @@ struct Life {
 }
 
 /// Runs the script until step `last`.
-fn live_until(site: &Site, last: usize) -> Life {
+fn run_until(site: &Site, last: usize) -> Run {
     let program = std::env::current_exe().expect("program");
     // The shell stops itself first, so that no step precedes the tracing.
     let mut child = Command::new("sh")
         .args(["-c", r#"kill -STOP $$; exec "$0" --exact a_life_to_be_interrupted --nocapture"#])
         .arg(program)
-        .env(LIFE, site.place())
+        .env(SCRIPT_DIRECTORY, site.directory())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -116,7 +116,7 @@ fn live_until(site: &Site, last: usize) -> Life {
         .map_while(Result::ok)
         .filter_map(|line| line.split_once("ack ").map(|(_, what)| what.to_owned()))
         .collect();
-    Life { acknowledged, killed_at, steps }
+    Run { acknowledged, killed_at, steps }
 }
 
 fn watch(pid: Pid, data: &Path, last: usize) -> (Option<String>, usize) {
@@ -129,7 +129,9 @@ fn watch(pid: Pid, data: &Path, last: usize) -> (Option<String>, usize) {
         // Without `__WALL` the exit of the process is not reported for every thread.
         let status = waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)).expect("wait");
         let (thread, signal) = match status {
-            WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..) if ended == pid => {
+            WaitStatus::Exited(wait_for_exit, _) | WaitStatus::Signaled(wait_for_exit, ..)
+                if wait_for_exit == pid =>
+            {
                 return (killed_at, steps);
             }
             WaitStatus::PtraceSyscall(thread) => {
@@ -221,7 +223,7 @@ fn step_name(number: i64) -> Option<(&'static str, bool)> {
 }
 
 /// The node starts with everything acknowledged, and its log alone produces the same state.
-async fn finds_everything(site: &Site, life: &Life) {
+async fn assert_complete(site: &Site, life: &Run) {
     let at = life.killed_at.as_deref().unwrap_or("the end");
     let data = site.data();
     let node = site.start(&data).await.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
@@ -275,15 +277,15 @@ async fn finds_everything(site: &Site, life: &Life) {
 }
 
 async fn kill_at(stride: usize, first: usize) -> String {
-    let whole = live_until(&Site::new(), usize::MAX);
+    let whole = run_until(&Site::new(), usize::MAX);
     assert_eq!(whole.acknowledged.last().map(String::as_str), Some("end"), "the life came to its end");
     let stride = if stride == 0 { whole.steps.div_ceil(KILLS_IN_CI) } else { stride };
     let mut kinds: HashMap<String, (u32, usize, usize)> = HashMap::new();
     let mut killed = 0;
     for last in (first..).step_by(stride) {
         let site = Site::new();
-        let life = live_until(&site, last);
-        finds_everything(&site, &life).await;
+        let life = run_until(&site, last);
+        assert_complete(&site, &life).await;
         let Some(at) = life.killed_at else { break };
         killed += 1;
         let sort = kinds.entry(at).or_insert((0, usize::MAX, 0));

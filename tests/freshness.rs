@@ -30,7 +30,7 @@ async fn json_of(answer: Response) -> Value {
 }
 
 /// Every request that reads the revocation index, by name.
-fn concerned(
+fn lease_bound_requests(
     request: impl Fn(Method, &str) -> RequestBuilder,
     token: &str,
 ) -> Vec<(&'static str, RequestBuilder)> {
@@ -76,7 +76,7 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
     // A stopped Raft instance renews nothing; rows in memory remain.
     running.state.cluster().shutdown().await.expect("stops");
     clock.advance(limits::FRESHNESS_LEASE);
-    let waited = concerned(request, &token).into_iter().map(async |(name, asked)| {
+    let waited = lease_bound_requests(request, &token).into_iter().map(async |(name, asked)| {
         let answer = asked.send().await.expect("answer");
         assert_eq!(answer.status(), 503, "{name}");
         assert!(answer.headers().contains_key("retry-after"), "{name}");
@@ -176,7 +176,7 @@ async fn without_a_lease_for_long_no_keys_are_served() {
 
 /// Routes that need no leader: public documents, health, metrics and the live feed. Every other read is
 /// linearizable.
-const READ_HERE: [&str; 9] = [
+const LOCAL_READS: [&str; 9] = [
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
     "/livez",
@@ -199,7 +199,7 @@ async fn without_a_leader_only_public_routes_answer() {
     let read = |path: &str| http.get(format!("http://{}{path}", running.address));
     let paths: Vec<String> = trust_fabric::api::rows()
         .iter()
-        .filter(|row| row.method == Method::GET && !READ_HERE.contains(&row.path))
+        .filter(|row| row.method == Method::GET && !LOCAL_READS.contains(&row.path))
         .map(|row| row.path.replace("{tool_id}", "a").replace("{agent_id}", "a"))
         .collect();
     assert!(paths.len() > 12, "{paths:?}");

@@ -17,20 +17,25 @@ const KILLS: u32 = 4;
 
 /// The answer to an exchange with a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ExchangeOutcome {
     Granted,
     AlreadyUsed,
     Nothing,
 }
 
-async fn ask(client: &reqwest::Client, url: &str, credential: &str, nonce: u32) -> Told {
+async fn exchange_nonce(
+    client: &reqwest::Client,
+    url: &str,
+    credential: &str,
+    nonce: u32,
+) -> ExchangeOutcome {
     let body = exchange(credential, &format!("nonce-{nonce}")).to_string();
-    let Ok(answer) = client.post(url).body(body).send().await else { return Told::Nothing };
+    let Ok(answer) = client.post(url).body(body).send().await else { return ExchangeOutcome::Nothing };
     let status = answer.status().as_u16();
     match (status, answer.text().await) {
-        (200, Ok(text)) if text.contains("access_token") => Told::Granted,
-        (400, Ok(text)) if text.contains("already used") => Told::AlreadyUsed,
-        (200 | 503, _) => Told::Nothing,
+        (200, Ok(text)) if text.contains("access_token") => ExchangeOutcome::Granted,
+        (400, Ok(text)) if text.contains("already used") => ExchangeOutcome::AlreadyUsed,
+        (200 | 503, _) => ExchangeOutcome::Nothing,
         (status, text) => panic!("nonce {nonce}: {status} {text:?}"),
     }
 }
@@ -59,11 +64,11 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
         let kill_after = if round == KILLS { usize::MAX } else { nonces.len() - 200 };
         let answers = Cell::new(0);
         let victim = Cell::new(node.take());
-        let told: Vec<(u32, Told)> = futures::stream::iter(nonces)
+        let told: Vec<(u32, ExchangeOutcome)> = futures::stream::iter(nonces)
             .map(|nonce| {
                 let (http, url, credential, answers, victim) = (&http, &url, &credential, &answers, &victim);
                 async move {
-                    let told = ask(http, url, credential, nonce).await;
+                    let told = exchange_nonce(http, url, credential, nonce).await;
                     answers.set(answers.get() + 1);
                     if answers.get() == kill_after
                         && let Some(node) = victim.take()
@@ -78,10 +83,12 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
             .await;
         for (nonce, told) in told {
             match told {
-                Told::Granted => *granted.entry(nonce).or_default() += 1,
-                Told::AlreadyUsed if !granted.contains_key(&nonce) => drop(spent_unheard.insert(nonce)),
-                Told::AlreadyUsed => {}
-                Told::Nothing => assert!(round < KILLS, "no answer for {nonce} in the last round"),
+                ExchangeOutcome::Granted => *granted.entry(nonce).or_default() += 1,
+                ExchangeOutcome::AlreadyUsed if !granted.contains_key(&nonce) => {
+                    drop(spent_unheard.insert(nonce))
+                }
+                ExchangeOutcome::AlreadyUsed => {}
+                ExchangeOutcome::Nothing => assert!(round < KILLS, "no answer for {nonce} in the last round"),
             }
         }
         node = victim.take();

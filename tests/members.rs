@@ -119,7 +119,7 @@ impl Site {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
         let log = BufReader::new(child.stderr.take().expect("log"));
         let mut member = Member { id, child, log, http: String::new(), https: String::new() };
-        let listening = member.says("listening");
+        let listening = member.wait_for_log("listening");
         let address = |name: &str| listening[name].as_str().expect("address").to_owned();
         member.http = format!("http://{}", address("address"));
         member.https = format!("https://{}", address("tls_address"));
@@ -144,7 +144,7 @@ fn client() -> reqwest::ClientBuilder {
 
 impl Member {
     /// Waits for a log message. Returns its event.
-    fn says(&mut self, message: &str) -> Value {
+    fn wait_for_log(&mut self, message: &str) -> Value {
         let mut all = String::new();
         loop {
             let mut line = String::new();
@@ -183,7 +183,7 @@ async fn json_of(answer: Response) -> Value {
 }
 
 /// Checks the answers of a member that waits for `missing`.
-async fn waits(member: &Member, client: &Client, missing: &str) {
+async fn assert_waits_for(member: &Member, client: &Client, missing: &str) {
     assert_eq!(member.get(client, "/livez").await.status(), 200);
     for path in ["/readyz", "/v1/sys/health"] {
         let answer = member.get(client, path).await;
@@ -209,13 +209,13 @@ async fn a_member_that_is_alone_says_why_it_waits() {
     let client = client().build().expect("client");
     let mut member = site.start(2);
     loop {
-        let said = member.says("this node is not ready: it starts");
+        let said = member.wait_for_log("this node is not ready: it starts");
         let waits_for = said["waits_for"].as_str().unwrap_or_default();
         if said["missing"] == "members" && waits_for.contains("node 1") && waits_for.contains("node 3") {
             break;
         }
     }
-    waits(&member, &client, "members").await;
+    assert_waits_for(&member, &client, "members").await;
     let jwks = member.get(&client, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 503, "it knows no keys: none at all would be a wrong answer");
     let said = member.stop();
@@ -233,7 +233,7 @@ async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
 async fn ready(site: &Site, operator: &Client) -> (Vec<Member>, usize) {
     let mut members: Vec<Member> = (1..=3).map(|id| site.start(id)).collect();
     for member in &mut members {
-        member.says("serving");
+        member.wait_for_log("serving");
     }
     let anonymous = client().build().expect("client");
     for member in &members {
@@ -274,8 +274,8 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
     let id = members[0].id;
     drop(members);
     let mut alone = site.start(id);
-    while alone.says("this node is not ready: it starts")["missing"] != "leader" {}
-    waits(&alone, &anonymous, "leader").await;
+    while alone.wait_for_log("this node is not ready: it starts")["missing"] != "leader" {}
+    assert_waits_for(&alone, &anonymous, "leader").await;
     let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 200);
     assert_eq!(jwks.text().await.expect("text"), known);

@@ -39,7 +39,7 @@ const POLICY: &str = "package svc.exchange\n\nimport rego.v1\n\n\
     decision := {\"allow\": true, \"reason\": \"granted\", \"grants\": object.union(grants, {\"audience\": input.request.audience})} if {\n\
     grants := json.unmarshal(base64url.decode(split(input.request.audience, \":\")[1]))\n}\n";
 
-struct World {
+struct Environment {
     bundle: Bundle,
     key: SigningKey,
     verifying: VerifyingKey,
@@ -49,7 +49,7 @@ struct World {
     signatures: SignatureCache,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
     let key = SigningKey::generate().expect("key");
     let trust_domain: TrustDomain = "trust.example".parse().expect("trust domain");
     let source = Source { path: "exchange.rego".to_owned(), text: POLICY.to_owned() };
@@ -57,7 +57,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let parents = [("namespace:pay", "cluster:eu"), ("cluster:eu", "global:all")];
     let parents =
         parents.map(|(child, parent)| (child.parse().expect("radius"), parent.parse().expect("radius")));
-    World {
+    Environment {
         bundle: Bundle::compile(&[source]).expect("policy"),
         verifying: VerifyingKey::from_jwk(key.public_jwk()).expect("public key"),
         key,
@@ -79,7 +79,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
 
 /// Claims of a credential.
 #[derive(Clone, Debug)]
-struct Stated {
+struct StatedClaims {
     name: &'static str,
     own: bool,
     capabilities: Option<Vec<&'static str>>,
@@ -93,7 +93,7 @@ struct Stated {
 
 /// Output of the policy.
 #[derive(Clone, Debug)]
-struct Granted {
+struct PolicyGrant {
     capabilities: Vec<&'static str>,
     scopes: Vec<&'static str>,
     blast_radius: Option<&'static str>,
@@ -125,7 +125,7 @@ fn radius() -> impl Strategy<Value = Option<&'static str>> {
     prop::option::weighted(0.6, select(radii.to_vec()))
 }
 
-fn stated() -> impl Strategy<Value = Stated> {
+fn stated() -> impl Strategy<Value = StatedClaims> {
     (
         (select(NAMES.to_vec()), any::<bool>()),
         prop::option::of(words()),
@@ -145,7 +145,7 @@ fn stated() -> impl Strategy<Value = Stated> {
                 (lifetime_secs, root_secs),
                 act,
             )| {
-                Stated {
+                StatedClaims {
                     name,
                     own,
                     capabilities,
@@ -160,9 +160,9 @@ fn stated() -> impl Strategy<Value = Stated> {
         )
 }
 
-fn granted() -> impl Strategy<Value = Granted> {
+fn granted() -> impl Strategy<Value = PolicyGrant> {
     (words(), words(), radius(), prop::option::weighted(0.8, 0..=limits::DELEGATION_DEPTH_MAX)).prop_map(
-        |(capabilities, scopes, blast_radius, delegation_depth)| Granted {
+        |(capabilities, scopes, blast_radius, delegation_depth)| PolicyGrant {
             capabilities,
             scopes,
             blast_radius,
@@ -176,8 +176,8 @@ fn id(name: &str) -> String {
 }
 
 /// A verified credential with these claims.
-fn credential(stated: &Stated) -> Option<Credential> {
-    let world = &*WORLD;
+fn credential(stated: &StatedClaims) -> Option<Credential> {
+    let world = &*ENVIRONMENT;
     let mut claims = json!({
         "iss": if stated.own { FABRIC } else { ISS }, "sub": id(stated.name), "aud": FABRIC, "jti": "j",
         "iat": NOW_SECS, "exp": NOW_SECS + stated.lifetime_secs,
@@ -216,7 +216,7 @@ fn credential(stated: &Stated) -> Option<Credential> {
 }
 
 /// The decision of the compiled policy.
-fn permit(granted: &Granted, requested: &[String]) -> Allow {
+fn permit(granted: &PolicyGrant, requested: &[String]) -> Allow {
     use base64::Engine as _;
     let mut grants = json!({"capabilities": granted.capabilities, "scopes": granted.scopes});
     if let Some(radius) = granted.blast_radius {
@@ -250,14 +250,14 @@ fn permit(granted: &Granted, requested: &[String]) -> Allow {
         htu: None,
     };
     let question = PolicyInput { subject: party, actor: None, request, caller: None };
-    WORLD.bundle.decide_exchange(&question).unwrap_or_else(|denial| panic!("{denial:?}"))
+    ENVIRONMENT.bundle.decide_exchange(&question).unwrap_or_else(|denial| panic!("{denial:?}"))
 }
 
 /// The rules of narrowing, written a second time.
 fn check(
     grant: &Grant,
-    parties: &[Stated],
-    policy: &Granted,
+    parties: &[StatedClaims],
+    policy: &PolicyGrant,
     requested: &[String],
 ) -> Result<(), TestCaseError> {
     let of_policy: BTreeSet<&str> = policy.capabilities.iter().chain(&policy.scopes).copied().collect();
@@ -285,7 +285,7 @@ fn check(
         let limit: BlastRadius = limit.parse().expect("radius");
         let radius = grant.blast_radius();
         prop_assert!(
-            radius.is_some_and(|radius| WORLD.containment.fits(radius, &limit)),
+            radius.is_some_and(|radius| ENVIRONMENT.containment.fits(radius, &limit)),
             "{radius:?} in {limit}"
         );
     }
@@ -303,7 +303,7 @@ fn check(
 }
 
 /// The chain has every party once, the actor first.
-fn check_chain(grant: &Grant, parties: &[Stated]) -> Result<(), TestCaseError> {
+fn check_chain(grant: &Grant, parties: &[StatedClaims]) -> Result<(), TestCaseError> {
     let actors: Vec<&str> =
         grant.pair().act().into_iter().flat_map(Act::chain).map(|act| act.sub.as_str()).collect();
     prop_assert!(actors.len() <= limits::ACT_DEPTH_MAX);
@@ -338,12 +338,12 @@ fn no_exchange_widens_anything() {
     let case = (stated(), prop::option::of(stated()), granted(), prop::option::of(words()));
     let result = runner.run(&case, |(subject, actor, policy, requested)| {
         let requested: Vec<String> = requested.unwrap_or_default().into_iter().map(str::to_owned).collect();
-        let parties: Vec<Stated> = [Some(subject), actor].into_iter().flatten().collect();
+        let parties: Vec<StatedClaims> = [Some(subject), actor].into_iter().flatten().collect();
         let credentials: Option<Vec<Credential>> = parties.iter().map(credential).collect();
         let mut credentials = credentials.expect("every generated credential is good").into_iter();
         let subject = credentials.next().expect("a subject");
         let outcome = pair(subject, credentials.next())
-            .and_then(|pair| narrow(permit(&policy, &requested), pair, &requested, &WORLD.containment));
+            .and_then(|pair| narrow(permit(&policy, &requested), pair, &requested, &ENVIRONMENT.containment));
         match outcome {
             Ok(grant) => {
                 outcomes.borrow_mut()[0] += 1;

@@ -452,7 +452,7 @@ fn the_compiled_policy_gives_the_answers_of_the_vectors() {
 }
 
 /// A rule for agents, beside an exchange rule that denies.
-fn about_agents(rule: &str) -> Result<Bundle, Error> {
+fn agent_policy(rule: &str) -> Result<Bundle, Error> {
     let identity = format!("package svc.identity\n\nimport rego.v1\n\n{rule}\n");
     Bundle::compile(&[
         policy("decision := {\"allow\": false, \"reason\": \"no\"}"),
@@ -487,29 +487,29 @@ fn agent_rules_are_optional_but_must_compile() {
     let without = without.expect("compiles");
     assert!(!without.decides_identity());
     assert_eq!(decided(&without), Err(DenialKind::Undefined));
-    let other = about_agents("verdict := true").expect("compiles");
+    let other = agent_policy("verdict := true").expect("compiles");
     assert!(!other.decides_identity());
     for rule in
         ["decision := x", "decision := unknown.builtin(1)", "decision := {", "decision := time.now_ns()"]
     {
-        assert!(about_agents(rule).is_err(), "{rule}");
+        assert!(agent_policy(rule).is_err(), "{rule}");
     }
     let grants = |caller: &str| {
         format!(r#"decision := {{"allow": true, "reason": "", "grants": {{"capabilities": [{caller}]}}}}"#)
     };
-    let bundle = about_agents(&grants("input.request.agent_name")).expect("compiles");
+    let bundle = agent_policy(&grants("input.request.agent_name")).expect("compiles");
     assert!(bundle.decides_identity());
     assert_eq!(decided(&bundle), Ok("planner".to_owned()));
     assert_eq!(
-        decided(&about_agents(&grants("input.caller")).expect("compiles")),
+        decided(&agent_policy(&grants("input.caller")).expect("compiles")),
         Err(DenialKind::Undefined)
     );
-    let contradicting = about_agents("decision := 1\ndecision := 2").expect("compiles");
+    let contradicting = agent_policy("decision := 1\ndecision := 2").expect("compiles");
     assert_eq!(decided(&contradicting), Err(DenialKind::Failed));
 }
 
 /// A rule for signals, beside an exchange rule that denies.
-fn about_signals(rule: &str) -> Result<Bundle, Error> {
+fn signal_policy(rule: &str) -> Result<Bundle, Error> {
     let signals = format!("package svc.signals\n\nimport rego.v1\n\n{rule}\n");
     Bundle::compile(&[
         policy("decision := {\"allow\": false, \"reason\": \"no\"}"),
@@ -540,38 +540,38 @@ fn effect(bundle: &Bundle, caller: Option<&str>) -> Result<EventEffect, DenialKi
 
 #[test]
 fn signal_rules_are_optional_but_must_compile() {
-    let without = about_agents("decision := true").expect("compiles");
+    let without = agent_policy("decision := true").expect("compiles");
     assert!(!without.decides_signals());
     assert_eq!(effect(&without, None), Err(DenialKind::Undefined));
     for rule in
         ["decision := x", "decision := unknown.builtin(1)", "decision := {", "decision := time.now_ns()"]
     {
-        assert!(about_signals(rule).is_err(), "{rule}");
+        assert!(signal_policy(rule).is_err(), "{rule}");
     }
     let answer = |effect: &str| {
         format!(
             r#"decision := {{"allow": true, "reason": "", "effects": {{uri: {effect} | some uri, _ in input.set.events}}}}"#
         )
     };
-    let bundle = about_signals(&answer(r#"{"effect": "block", "family": "all"}"#)).expect("compiles");
+    let bundle = signal_policy(&answer(r#"{"effect": "block", "family": "all"}"#)).expect("compiles");
     assert!(bundle.decides_signals() && !bundle.decides_identity());
     assert_eq!(effect(&bundle, None), Ok(EventEffect::Block { family: "all".to_owned() }));
     // An undefined effect omits the event from the output, which denies.
     let by_caller =
-        about_signals(&answer(r#"{"effect": "lift", "family": input.caller}"#)).expect("compiles");
+        signal_policy(&answer(r#"{"effect": "lift", "family": input.caller}"#)).expect("compiles");
     assert_eq!(
         effect(&by_caller, Some("spiffe://a")),
         Ok(EventEffect::Lift { family: "spiffe://a".to_owned() })
     );
     assert_eq!(effect(&by_caller, None), Err(DenialKind::Malformed));
-    let contradicting = about_signals("decision := 1\ndecision := 2").expect("compiles");
+    let contradicting = signal_policy("decision := 1\ndecision := 2").expect("compiles");
     assert_eq!(effect(&contradicting, None), Err(DenialKind::Failed));
 }
 
 #[test]
 fn an_answer_about_one_signal_is_never_given_for_another() {
     let rule = r#"decision := {"allow": input.is_signed, "reason": "", "effects": {uri: {"effect": "none"} | some uri, _ in input.set.events}}"#;
-    let bundle = about_signals(rule).expect("compiles");
+    let bundle = signal_policy(rule).expect("compiles");
     for _ in 0..3 {
         assert_eq!(effect(&bundle, None), Ok(EventEffect::None));
         assert_eq!(effect(&bundle, Some("spiffe://a")), Err(DenialKind::Policy));

@@ -59,7 +59,7 @@ async fn stops_and_comes_back(calls: &str, what: &str, only_the_log: bool) {
     let mut strace = break_disk(&node, calls, what, log.as_ref());
     let answer = spend(&node, &credential, BEFORE).await;
     assert!(!matches!(answer, Ok(200)), "acknowledged what is not durable");
-    let (status, said) = node.ended();
+    let (status, said) = node.wait_for_exit();
     strace.wait().expect("strace ends");
     assert!(!status.success(), "{status}");
     assert!(status.code().is_some(), "ended by a signal: {status}: {said}");
@@ -114,7 +114,7 @@ async fn a_node_whose_disk_hangs_ends_when_it_is_told_to() {
     };
     assert!(answered.is_none(), "answered before the disk was known to hang: {answered:?}");
     kill_process(Pid::from_child(&node.child), Signal::TERM).expect("told");
-    let (status, said) = node.ended();
+    let (status, said) = node.wait_for_exit();
     strace.wait().expect("strace ends");
     assert!(said.contains("did not end in time"), "{status}: {said}");
     let node = site.spawn().expect("comes back");
@@ -134,7 +134,7 @@ async fn a_full_disk_under_the_state_stops_the_node() {
     let mut strace = break_disk(&node, "write,pwrite64", "error=ENOSPC", Some(&state));
     let answer = spend(&node, &credential, 1).await;
     assert!(!matches!(answer, Ok(200)), "acknowledged what is not applied");
-    let (status, said) = node.ended();
+    let (status, said) = node.wait_for_exit();
     strace.wait().expect("strace ends");
     assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
     let node = site.spawn().expect("comes back");

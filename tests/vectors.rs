@@ -42,7 +42,7 @@ struct Manifest {
     incarnation: String,
     jwks: BTreeMap<String, Vec<Value>>,
     blast_radius: Order,
-    spent: Vec<Spent>,
+    spent: Vec<UsedToken>,
     revocations: Vec<Revocation>,
     tools: Vec<Entry>,
     cases: Vec<Case>,
@@ -57,7 +57,7 @@ struct Order {
 
 #[derive(Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-struct Spent {
+struct UsedToken {
     iss: String,
     jti: String,
 }
@@ -127,19 +127,19 @@ impl From<Entry> for Tool {
 }
 
 /// State of the node in a manifest.
-struct Known {
+struct NodeState {
     now: Timestamp,
     issuer: String,
     trust_domains: Vec<TrustDomain>,
     position: LogPosition,
     keys: BTreeMap<String, Arc<VerifyingKey>>,
     containment: Containment,
-    spent: Vec<Spent>,
+    spent: Vec<UsedToken>,
     revocations: RevocationIndex,
     tools: BTreeMap<String, Tool>,
 }
 
-impl Known {
+impl NodeState {
     fn read(manifest: Manifest) -> (Self, Vec<Case>) {
         assert_eq!(manifest.format, 1);
         let radius = |text: &str| text.parse::<BlastRadius>().expect("blast radius");
@@ -172,7 +172,7 @@ impl Known {
     }
 
     fn facts(&self, credential: &Credential) -> Facts {
-        let this = Spent {
+        let this = UsedToken {
             iss: credential.iss().to_owned(),
             jti: credential.jti().expect("one of our own").to_owned(),
         };
@@ -231,16 +231,16 @@ fn manifest() -> Manifest {
 
 #[test]
 fn every_vector_of_the_nine_checks_ends_as_expected() {
-    let (known, cases) = Known::read(manifest());
+    let (known, cases) = NodeState::read(manifest());
     let mut wrong = Vec::new();
     for case in &cases {
-        let (ended, reason, trace) = match known.verify(case) {
+        let (wait_for_exit, reason, trace) = match known.verify(case) {
             Ok(verified) => ("pass", None, steps(verified.trace())),
             Err(failure) => (failure.check.as_str(), Some(failure.reason.clone()), steps(&failure.trace)),
         };
-        if (ended, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
+        if (wait_for_exit, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
             wrong.push(format!(
-                "{}: {ended} {reason:?}, expected {} {:?}",
+                "{}: {wait_for_exit} {reason:?}, expected {} {:?}",
                 case.name, case.expected, case.reason
             ));
         }
@@ -270,8 +270,8 @@ fn vectors_cover_every_check_every_pair_and_every_skip() {
 #[test]
 fn the_vectors_are_what_their_program_makes() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checks/make.py");
-    let ended = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
-    assert!(ended.success());
+    let wait_for_exit = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
+    assert!(wait_for_exit.success());
 }
 
 #[test]
@@ -279,8 +279,8 @@ fn independent_implementation_agrees_on_every_vector() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = root.join("tests/vectors/checks/manifest.json");
     let program = python::script("check_vectors.py");
-    let ended = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+    let wait_for_exit = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
+    assert!(wait_for_exit.status.success(), "{}", String::from_utf8_lossy(&wait_for_exit.stdout));
 }
 
 /// Fields: `tests/vectors/signals/README.md`.

@@ -14,7 +14,7 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-async fn ask(node: &Node, method: &str, path: &str) -> (u16, String) {
+async fn send(node: &Node, method: &str, path: &str) -> (u16, String) {
     let socket = node.directory.path().join("data/admin.sock");
     let mut stream = UnixStream::connect(socket).await.expect("connects");
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -40,11 +40,11 @@ fn program(node: &Node, arguments: &[&str]) -> (bool, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_is_served_without_a_lease() {
-    let node = Node::start_with(Setup { is_secure: true, survives_core: true, ..Setup::default() }).await;
+    let node = Node::start_with(Setup { is_secure: true, survives_replica: true, ..Setup::default() }).await;
     let socket = node.directory.path().join("data/admin.sock");
     let mode = std::fs::metadata(&socket).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let (status, body) = ask(&node, "GET", "/v1/sys/cluster").await;
+    let (status, body) = send(&node, "GET", "/v1/sys/cluster").await;
     let cluster = json_of(&body);
     assert_eq!((status, &cluster["role"], &cluster["lease_is_held"]), (200, &json!("leader"), &json!(true)));
     assert_eq!(cluster["applied_index"], json!(node.state().cluster().applied()));
@@ -54,11 +54,11 @@ async fn status_is_served_without_a_lease() {
 
     node.state().cluster().shutdown().await.expect("stops");
     node.clock.advance(limits::FRESHNESS_LEASE + limits::LEADER_UNCONFIRMED_MAX);
-    let (status, body) = ask(&node, "GET", "/v1/sys/health").await;
+    let (status, body) = send(&node, "GET", "/v1/sys/health").await;
     assert_eq!((status, &json_of(&body)["missing"]), (503, &json!(["leader", "freshness lease"])));
-    let cluster = json_of(&ask(&node, "GET", "/v1/sys/cluster").await.1);
+    let cluster = json_of(&send(&node, "GET", "/v1/sys/cluster").await.1);
     assert_eq!(cluster["lease_is_held"], false, "{cluster}");
-    let (status, metrics) = ask(&node, "GET", "/metrics").await;
+    let (status, metrics) = send(&node, "GET", "/metrics").await;
     assert!(status == 200 && metrics.contains("\nsvc_freshness_lease_held 0\n"), "{metrics}");
     let (is_ok, text) = program(&node, &["health"]);
     assert!(!is_ok && text.contains("no leader, no freshness lease"), "{text}");
@@ -72,10 +72,10 @@ async fn status_is_served_without_a_lease() {
 async fn nothing_else_is_served() {
     let node = secure().await;
     for path in ["/v1/sys/keys", "/v1/identity/jwks", "/v1/tools", "/"] {
-        assert_eq!(ask(&node, "GET", path).await.0, 404, "{path}");
+        assert_eq!(send(&node, "GET", path).await.0, 404, "{path}");
     }
     for path in ["/v1/sys/health", "/v1/sys/cluster", "/metrics"] {
-        assert_eq!(ask(&node, "POST", path).await.0, 405, "{path}");
+        assert_eq!(send(&node, "POST", path).await.0, 405, "{path}");
     }
 }
 
@@ -83,9 +83,9 @@ async fn nothing_else_is_served() {
 async fn silent_client_does_not_hold_up_the_next() {
     let mut node = secure().await;
     let silent = UnixStream::connect(node.directory.path().join("data/admin.sock")).await.expect("connects");
-    assert_eq!(ask(&node, "GET", "/metrics").await.0, 200);
+    assert_eq!(send(&node, "GET", "/metrics").await.0, 200);
     drop(silent);
     // The next process replaces the socket of the previous one.
     node.restart().await;
-    assert_eq!(ask(&node, "GET", "/metrics").await.0, 200);
+    assert_eq!(send(&node, "GET", "/metrics").await.0, 200);
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trust_fabric::token::lineage;
 
 use crate::support::{
-    Answer, BAD_ACTOR, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, Setup, TOOL, credential, with,
+    BAD_ACTOR, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, Response, Setup, TOOL, credential, with,
 };
 
 const AGENT: &str = "/v1/identity/agent";
@@ -54,11 +54,11 @@ fn encoded(id: &str) -> String {
 
 /// Decodes the answer like that of an exchange.
 #[track_caller]
-fn issued(answer: &Answer) -> Issued {
+fn issued(answer: &Response) -> Issued {
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     let body = answer.json();
-    let as_exchanged = Answer {
+    let as_exchanged = Response {
         status: 200,
         headers: answer.headers.clone(),
         body: with(&body, &json!({"access_token": body["token"]})).to_string(),
@@ -70,12 +70,12 @@ async fn issue(node: &Node, request: &Value) -> Issued {
     issued(&node.post(AGENT, request).await)
 }
 
-async fn issue_over(node: &Node, channel: &Channel, request: &Value) -> Answer {
+async fn issue_over(node: &Node, channel: &Channel, request: &Value) -> Response {
     let media = [("content-type", "application/json")];
     node.call_over(channel, "POST", AGENT, &media, request.to_string()).await
 }
 
-async fn with_bearer(node: &Node, method: &str, path: &str, token: &str) -> Answer {
+async fn with_bearer(node: &Node, method: &str, path: &str, token: &str) -> Response {
     let value = format!("Bearer {token}");
     node.call(method, path, &[("authorization", &value)], "").await
 }
@@ -212,7 +212,7 @@ async fn without_a_rule_about_agents_none_is_issued_or_renewed() {
     node.call("POST", AGENT, &[], "").await.is_refused(501, "not_implemented", text);
     // The result does not depend on the request.
     node.post(AGENT, &planner()).await.is_refused(501, "not_implemented", text);
-    node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    node.granted(&credential(&node.issuers.reporter(), JWT)).await;
 }
 
 /// Regression: removing the agent rule from the policy turns agents off in an emergency. The route that
@@ -242,14 +242,14 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
     let node = Node::start().await;
     let agent = issue(&node, &root()).await;
     for sub in [agent.id.as_str(), "wimse://trust.example/agent/x", "spiffe://trust.example/agent/mcp/x"] {
-        let answer = node.exchange(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
+        let answer = node.exchange(&credential(&node.issuers.changed(&json!({"sub": sub})), JWT)).await;
         answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     }
     let act = json!({"act": {"iss": FABRIC, "sub": "wimse://trust.example/agent/mcp/never-issued"}});
-    let answer = node.exchange(&credential(&node.cluster.changed(&act), JWT)).await;
+    let answer = node.exchange(&credential(&node.issuers.changed(&act), JWT)).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     let sub = "wimse://trust.example/ns/demo/sa/agent";
-    node.granted(&credential(&node.cluster.changed(&json!({"sub": sub})), JWT)).await;
+    node.granted(&credential(&node.issuers.changed(&json!({"sub": sub})), JWT)).await;
 }
 
 /// Attack: a renewed token did not derive from the token it renewed. One that was forged with a stolen key
@@ -436,7 +436,7 @@ async fn revoked_agent_and_child_tokens_are_refused_in_every_use() {
         |token: &str, audience: &str| with(&credential(token, OWN), &json!({"audience": audience}));
     let acted = |actor: &str| {
         with(
-            &credential(&node.cluster.reporter(), JWT),
+            &credential(&node.issuers.reporter(), JWT),
             &json!({"actor_token": actor, "actor_token_type": OWN}),
         )
     };
@@ -544,7 +544,7 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
     with_bearer(&node, "POST", RENEW, &workload).await.is_refused(403, "access_denied", text);
     let for_tool = with(&credential(renewed.token(), OWN), &json!({"audience": TOOL}));
     let for_tool = node.granted(&for_tool).await.token;
-    for foreign in [for_tool.as_str(), &node.cluster.reporter(), "x.y.z"] {
+    for foreign in [for_tool.as_str(), &node.issuers.reporter(), "x.y.z"] {
         let answer = with_bearer(&node, "POST", RENEW, foreign).await;
         answer.is_refused(401, "access_denied", "the bearer token is not valid");
     }
@@ -571,8 +571,8 @@ async fn agent_is_renewed_until_its_last_second_and_no_longer() {
     assert_eq!((&last.minted.claims["exp"], &last.minted.claims["root_exp"]), (&json!(ends), &json!(ends)));
     node.advance_secs(1);
     // The agent's tokens end with it.
-    let ended = with_bearer(&node, "POST", RENEW, last.token()).await;
-    ended.is_refused(401, "access_denied", "the bearer token is not valid");
+    let wait_for_exit = with_bearer(&node, "POST", RENEW, last.token()).await;
+    wait_for_exit.is_refused(401, "access_denied", "the bearer token is not valid");
     assert_eq!(node.get(&agent.path()).await.json()["status"], "ended");
     assert_eq!(node.get(&parent.path()).await.json()["status"], "ended");
     // Retained for a day, and removed when others are issued.

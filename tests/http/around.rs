@@ -49,7 +49,7 @@ async fn health_says_that_the_node_works() {
 #[tokio::test]
 async fn metrics_are_well_formed_and_name_nobody() {
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let minted = node.granted(&credential(&token, JWT)).await;
     node.exchange(&credential("x.y.z", JWT)).await;
     node.call("GET", "/no/such/route", &[], "").await;
@@ -144,13 +144,13 @@ async fn an_answer_can_be_asked_for_at_an_index() {
 #[tokio::test]
 async fn the_index_grows_with_what_is_written() {
     let node = Node::start().await;
-    let index = |answer: &crate::support::Answer| -> u64 {
+    let index = |answer: &crate::support::Response| -> u64 {
         answer.header("svc-index").expect("index").parse().expect("number")
     };
     let before = index(&node.get("/livez").await);
     let scope = json!({"htm": "GET", "htu": "https://tools.example/sql", "nonce": "n"});
     let request =
-        crate::support::with(&credential(&node.cluster.reporter(), JWT), &json!({"execution_scope": scope}));
+        crate::support::with(&credential(&node.issuers.reporter(), JWT), &json!({"execution_scope": scope}));
     let written = node.exchange(&request).await;
     assert_eq!(written.status, 200);
     assert!(index(&written) > before);

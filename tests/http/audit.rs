@@ -19,7 +19,7 @@ fn tool(changes: &Value) -> Value {
 /// A registered tool, and a token for it.
 async fn ready(node: &Node) -> String {
     assert_eq!(node.post("/v1/tools", &tool(&json!({}))).await.status, 201);
-    let source = crate::support::credential(&node.cluster.reporter(), crate::support::JWT);
+    let source = crate::support::credential(&node.issuers.reporter(), crate::support::JWT);
     node.granted(&with(&source, &json!({"audience": TOOL}))).await.token
 }
 
@@ -43,7 +43,7 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
     let token = ready(&node).await;
     assert_eq!(verify(&node, &token).await, 200);
     node.advance_secs(1);
-    let foreign = node.cluster.reporter();
+    let foreign = node.issuers.reporter();
     assert_eq!(verify(&node, &foreign).await, 403);
     let path = format!("/v1/tools/{TOOL_ID}");
     assert_eq!(node.put(&path, &tool(&json!({"name": "SQL 2"}))).await.status, 200);
@@ -231,7 +231,7 @@ async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
     let mut abandoned = 0;
     for at in 1..=128_u32 {
         let scope = json!({"htm": "POST", "htu": TOOL, "nonce": format!("n{at}")});
-        let source = crate::support::credential(&node.cluster.reporter(), crate::support::JWT);
+        let source = crate::support::credential(&node.issuers.reporter(), crate::support::JWT);
         let minted = node.granted(&with(&source, &json!({"audience": TOOL, "execution_scope": scope}))).await;
         let request = json!({"tool_id": TOOL_ID, "token": minted.token});
         send_and_hang_up(&node, ("POST", "/v1/mcp/verify"), &request, at % 4).await;

@@ -6,12 +6,12 @@ use aws_lc_rs::hmac;
 use serde_json::{Value, json};
 
 use crate::support::{
-    BAD_SUBJECT, Cluster, FABRIC, JWT, NOW_SECS, Node, OWN, REPORTER, SVID, Setup, Signer, credential,
+    BAD_SUBJECT, FABRIC, Issuers, JWT, NOW_SECS, Node, OWN, REPORTER, SVID, Setup, Signer, credential,
     encode, malleate, with,
 };
 
 /// Asserts that each case is refused, with answers that differ only in the request id.
-async fn refused_alike(node: &Node, kind: &str, cases: impl IntoIterator<Item = (String, String)>) {
+async fn assert_refused_alike(node: &Node, kind: &str, cases: impl IntoIterator<Item = (String, String)>) {
     for (name, token) in cases {
         let answer = node.exchange(&credential(&token, kind)).await;
         let body = with(&answer.json(), &json!({"request_id": null}));
@@ -46,8 +46,8 @@ fn named(cases: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(String
 #[tokio::test]
 async fn an_algorithm_is_one_that_the_issuer_is_allowed() {
     let node = Node::start().await;
-    let (es256, rs256) = (&node.cluster.es256, &node.cluster.rs256);
-    let claims = node.cluster.service_account("demo", "reporter");
+    let (es256, rs256) = (&node.issuers.es256, &node.issuers.rs256);
+    let claims = node.issuers.service_account("demo", "reporter");
     let header = |alg: &Value| with(&es256.header(), &json!({"alg": alg}));
     let mut cases = Vec::new();
     for alg in
@@ -63,15 +63,15 @@ async fn an_algorithm_is_one_that_the_issuer_is_allowed() {
     // PS256 fits the key, but the issuer's list does not have it.
     let pss = with(&rs256.header(), &json!({"alg": "PS256"}));
     cases.push(("unlisted".to_owned(), rs256.sign_as(&pss, &claims)));
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
 }
 
 #[tokio::test]
 async fn a_public_key_is_never_a_secret() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
+    let claims = node.issuers.service_account("demo", "reporter");
     let mut cases = Vec::new();
-    for signer in [&node.cluster.rs256, &node.cluster.es256] {
+    for signer in [&node.issuers.rs256, &node.issuers.es256] {
         let jwk = signer.jwk();
         let modulus = jwk["n"].as_str().or(jwk["x"].as_str()).expect("text").to_owned();
         for secret in [jwk.to_string(), modulus, String::new()] {
@@ -84,14 +84,14 @@ async fn a_public_key_is_never_a_secret() {
             }
         }
     }
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
 }
 
 #[tokio::test]
 async fn a_kid_is_a_name_and_nothing_else() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let sign = |kid: &Value| node.cluster.es256.sign_as(&json!({"alg": "ES256", "kid": kid}), &claims);
+    let claims = node.issuers.service_account("demo", "reporter");
+    let sign = |kid: &Value| node.issuers.es256.sign_as(&json!({"alg": "ES256", "kid": kid}), &claims);
     let long = "k".repeat(10_000);
     let kids = [
         json!("unknown"),
@@ -111,19 +111,19 @@ async fn a_kid_is_a_name_and_nothing_else() {
         json!(["shared"]),
         json!({}),
     ];
-    refused_alike(&node, JWT, kids.iter().map(|kid| (kid.to_string(), sign(kid)))).await;
+    assert_refused_alike(&node, JWT, kids.iter().map(|kid| (kid.to_string(), sign(kid)))).await;
 }
 
 #[tokio::test]
 async fn without_a_kid_two_fitting_keys_are_one_too_many() {
     let node = Node::start().await;
-    let keys = json!({"keys": [node.cluster.es256.jwk(), Signer::es256("second").jwk()]});
+    let keys = json!({"keys": [node.issuers.es256.jwk(), Signer::es256("second").jwk()]});
     let answer = wiremock::ResponseTemplate::new(200).set_body_json(keys);
-    node.cluster.answer_instead("/cluster/openid/v1/jwks", answer).await;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let nameless = node.cluster.es256.sign_as(&json!({"alg": "ES256"}), &claims);
-    refused_alike(&node, JWT, named([("nameless", nameless)])).await;
-    node.granted(&credential(&node.cluster.es256.sign(&claims), JWT)).await;
+    node.issuers.replace_mock("/cluster/openid/v1/jwks", answer).await;
+    let claims = node.issuers.service_account("demo", "reporter");
+    let nameless = node.issuers.es256.sign_as(&json!({"alg": "ES256"}), &claims);
+    assert_refused_alike(&node, JWT, named([("nameless", nameless)])).await;
+    node.granted(&credential(&node.issuers.es256.sign(&claims), JWT)).await;
 }
 
 #[tokio::test]
@@ -133,19 +133,19 @@ async fn keys_in_a_header_are_neither_used_nor_fetched() {
     canary.set_nonblocking(true).expect("nonblocking");
     let address = format!("http://{}/keys", canary.local_addr().expect("address"));
     let stranger = Signer::es256("shared");
-    let claims = node.cluster.service_account("demo", "reporter");
+    let claims = node.issuers.service_account("demo", "reporter");
     let members = [
         json!({"jwk": stranger.jwk()}),
-        json!({"jwk": node.cluster.es256.jwk()}),
+        json!({"jwk": node.issuers.es256.jwk()}),
         json!({"jku": address}),
-        json!({"jku": format!("{}/cluster/openid/v1/jwks", node.cluster.server.uri())}),
+        json!({"jku": format!("{}/cluster/openid/v1/jwks", node.issuers.server.uri())}),
         json!({"x5u": address}),
         json!({"x5c": ["MIIB"]}),
         json!({"jwk": null}),
     ];
     let mut cases = Vec::new();
     for (at, member) in members.iter().enumerate() {
-        for signer in [&stranger, &node.cluster.es256] {
+        for signer in [&stranger, &node.issuers.es256] {
             // `with` takes null for "remove"; here it is a value.
             let mut header = signer.header();
             for (name, value) in member.as_object().expect("object") {
@@ -154,7 +154,7 @@ async fn keys_in_a_header_are_neither_used_nor_fetched() {
             cases.push((format!("{at}: {member}"), signer.sign_as(&header, &claims)));
         }
     }
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
     let nobody = canary.accept().expect_err("nobody may connect");
     assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
@@ -162,8 +162,8 @@ async fn keys_in_a_header_are_neither_used_nor_fetched() {
 #[tokio::test]
 async fn extensions_that_must_be_understood_are_refused() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let signer = &node.cluster.es256;
+    let claims = node.issuers.service_account("demo", "reporter");
+    let signer = &node.issuers.es256;
     let members = [
         json!({"crit": ["exp"], "exp": NOW_SECS}),
         json!({"crit": []}),
@@ -177,92 +177,92 @@ async fn extensions_that_must_be_understood_are_refused() {
         header.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
         (more.to_string(), signer.sign_as(&header, &claims))
     });
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
 }
 
 #[tokio::test]
 async fn a_token_of_another_type_is_not_a_credential() {
     let node = Node::start().await;
-    let signer = &node.cluster.es256;
-    let claims = node.cluster.service_account("demo", "reporter");
+    let signer = &node.issuers.es256;
+    let claims = node.issuers.service_account("demo", "reporter");
     let sign = |typ: &Value| signer.sign_as(&with(&signer.header(), &json!({"typ": typ})), &claims);
     let types = ["secevent+jwt", "dpop+jwt", "logout+jwt", "wimse-id+jwt", "wit+jwt", "JWS", "at+jwt ", ""];
     let mut cases: Vec<_> = types.iter().map(|typ| ((*typ).to_owned(), sign(&json!(typ)))).collect();
     cases.push(("a number".to_owned(), sign(&json!(1))));
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
     for typ in ["JWT", "jwt", "at+jwt", "application/at+jwt"] {
         node.granted(&credential(&sign(&json!(typ)), JWT)).await;
     }
-    let svid = Cluster::svid("files.example");
-    let signer = &node.cluster.file_svids;
+    let svid = Issuers::svid("files.example");
+    let signer = &node.issuers.file_svids;
     // JWT-SVID §2: "alg", "typ", "kid" and nothing else.
     let headers = [json!({"typ": "at+jwt"}), json!({"x5t": "abc"}), json!({"cty": "JWT"})];
     let cases = headers
         .iter()
         .map(|more| (format!("svid {more}"), signer.sign_as(&with(&signer.header(), more), &svid)));
-    refused_alike(&node, SVID, cases).await;
+    assert_refused_alike(&node, SVID, cases).await;
 }
 
 #[tokio::test]
 async fn one_kind_is_never_taken_for_another() {
     let node = Node::start().await;
     let own = node.own_token("demo", "reporter").await.token;
-    let jwt = node.cluster.reporter();
-    let svid = node.cluster.file_svids.sign(&Cluster::svid("files.example"));
+    let jwt = node.issuers.reporter();
+    let svid = node.issuers.file_svids.sign(&Issuers::svid("files.example"));
     let tool = node.granted(&credential(&jwt, JWT)).await.token;
-    refused_alike(&node, JWT, named([("SVID as JWT", svid.clone())])).await;
-    refused_alike(&node, SVID, named([("own as SVID", own), ("JWT as SVID", jwt.clone())])).await;
+    assert_refused_alike(&node, JWT, named([("SVID as JWT", svid.clone())])).await;
+    assert_refused_alike(&node, SVID, named([("own as SVID", own), ("JWT as SVID", jwt.clone())])).await;
     let cases = [("JWT as own", jwt), ("SVID as own", svid), ("own, for a tool", tool)];
-    refused_alike(&node, OWN, named(cases)).await;
+    assert_refused_alike(&node, OWN, named(cases)).await;
 }
 
 #[tokio::test]
 async fn a_key_speaks_for_its_own_issuer_only_even_under_the_same_kid() {
     let node = Node::start().await;
-    let (a, b) = (&node.cluster.es256, &node.cluster.agents);
+    let (a, b) = (&node.issuers.es256, &node.issuers.agents);
     assert_eq!(a.kid(), b.kid());
-    let of_a = node.cluster.service_account("demo", "reporter");
-    let of_b = node.cluster.identifier(REPORTER);
+    let of_a = node.issuers.service_account("demo", "reporter");
+    let of_b = node.issuers.identifier(REPORTER);
     node.granted(&credential(&a.sign(&of_a), JWT)).await;
     node.granted(&credential(&b.sign(&of_b), JWT)).await;
     let of = |iss: &str| with(&of_a, &json!({"iss": iss}));
-    let kubernetes = node.cluster.kubernetes();
+    let kubernetes = node.issuers.kubernetes();
     let cases = [
         ("A's claims, B's key", b.sign(&of_a)),
         ("B's claims, A's key", a.sign(&of_b)),
         ("a stranger's key", Signer::es256("shared").sign(&of_a)),
         ("an unknown issuer", a.sign(&of("https://elsewhere.example"))),
         ("a slash more", a.sign(&of(&format!("{kubernetes}/")))),
-        ("a prefix", a.sign(&of(&node.cluster.server.uri()))),
+        ("a prefix", a.sign(&of(&node.issuers.server.uri()))),
         ("capitals", a.sign(&of(&kubernetes.to_ascii_uppercase()))),
         ("our own issuer", a.sign(&of(FABRIC))),
         (
             "another trust domain",
-            b.sign(&node.cluster.identifier("wimse://other.example/ns/demo/sa/reporter")),
+            b.sign(&node.issuers.identifier("wimse://other.example/ns/demo/sa/reporter")),
         ),
         (
             "a longer trust domain",
-            b.sign(&node.cluster.identifier("wimse://trust.example.evil/ns/demo/sa/x")),
+            b.sign(&node.issuers.identifier("wimse://trust.example.evil/ns/demo/sa/x")),
         ),
-        ("no identifier", b.sign(&node.cluster.identifier("reporter"))),
+        ("no identifier", b.sign(&node.issuers.identifier("reporter"))),
     ];
-    refused_alike(&node, JWT, named(cases)).await;
-    let svid = Cluster::svid("files.example");
+    assert_refused_alike(&node, JWT, named(cases)).await;
+    let svid = Issuers::svid("files.example");
     let cases = [
-        ("the other bundle's key", node.cluster.endpoint_svids.sign(&svid)),
-        ("another trust domain", node.cluster.file_svids.sign(&Cluster::svid("endpoint.example"))),
-        ("an unknown trust domain", node.cluster.file_svids.sign(&Cluster::svid("other.example"))),
+        ("the other bundle's key", node.issuers.endpoint_svids.sign(&svid)),
+        ("another trust domain", node.issuers.file_svids.sign(&Issuers::svid("endpoint.example"))),
+        ("an unknown trust domain", node.issuers.file_svids.sign(&Issuers::svid("other.example"))),
     ];
-    refused_alike(&node, SVID, named(cases)).await;
+    assert_refused_alike(&node, SVID, named(cases)).await;
 }
 
 #[tokio::test]
 async fn registered_claims_are_there_and_of_their_types() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
+    let claims = node.issuers.service_account("demo", "reporter");
     let mut cases = Vec::new();
     for name in ["aud", "iss", "exp", "iat", "sub"] {
-        cases.push((format!("no {name}"), node.cluster.es256.sign(&with(&claims, &json!({name: null})))));
+        cases.push((format!("no {name}"), node.issuers.es256.sign(&with(&claims, &json!({name: null})))));
         let wrong = [
             json!({}),
             json!(true),
@@ -276,12 +276,12 @@ async fn registered_claims_are_there_and_of_their_types() {
         for value in wrong {
             cases.push((
                 format!("{name} {value}"),
-                node.cluster.es256.sign(&with(&claims, &json!({name: value}))),
+                node.issuers.es256.sign(&with(&claims, &json!({name: value}))),
             ));
         }
         let mut null = claims.clone();
         null[name] = Value::Null;
-        cases.push((format!("{name} null"), node.cluster.es256.sign(&null)));
+        cases.push((format!("{name} null"), node.issuers.es256.sign(&null)));
     }
     for aud in [
         json!("https://elsewhere.example"),
@@ -289,7 +289,7 @@ async fn registered_claims_are_there_and_of_their_types() {
         json!(format!("{FABRIC}/")),
         json!("fabric.example"),
     ] {
-        cases.push((format!("aud {aud}"), node.cluster.es256.sign(&with(&claims, &json!({"aud": aud})))));
+        cases.push((format!("aud {aud}"), node.issuers.es256.sign(&with(&claims, &json!({"aud": aud})))));
     }
     for (name, value) in [
         ("nbf", json!("1")),
@@ -300,12 +300,12 @@ async fn registered_claims_are_there_and_of_their_types() {
     ] {
         cases.push((
             format!("{name} {value}"),
-            node.cluster.es256.sign(&with(&claims, &json!({name: value}))),
+            node.issuers.es256.sign(&with(&claims, &json!({name: value}))),
         ));
     }
-    refused_alike(&node, JWT, cases).await;
+    assert_refused_alike(&node, JWT, cases).await;
     let several = with(&claims, &json!({"aud": ["https://elsewhere.example", FABRIC]}));
-    node.granted(&credential(&node.cluster.es256.sign(&several), JWT)).await;
+    node.granted(&credential(&node.issuers.es256.sign(&several), JWT)).await;
 }
 
 const TOOL_LIKE: &str = "https://fabric.example.evil";
@@ -315,7 +315,7 @@ async fn times_hold_to_the_second_with_five_seconds_of_leeway() {
     let node = Node::start().await;
     let at = |iat: i64, nbf: i64, exp: i64| {
         let times = json!({"iat": NOW_SECS + iat, "nbf": NOW_SECS + nbf, "exp": NOW_SECS + exp});
-        node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &times))
+        node.issuers.es256.sign(&with(&node.issuers.service_account("demo", "reporter"), &times))
     };
     for (iat, nbf, exp) in [(-3600, -3600, -4), (5, 0, 3600), (0, 5, 3600), (-86_399, -86_399, 3600)] {
         node.granted(&credential(&at(iat, nbf, exp), JWT)).await;
@@ -329,24 +329,28 @@ async fn times_hold_to_the_second_with_five_seconds_of_leeway() {
         (0, 0, 0),
         (0, 0, -1),
     ];
-    refused_alike(&node, JWT, cases.map(|(iat, nbf, exp)| (format!("{iat} {nbf} {exp}"), at(iat, nbf, exp))))
-        .await;
+    assert_refused_alike(
+        &node,
+        JWT,
+        cases.map(|(iat, nbf, exp)| (format!("{iat} {nbf} {exp}"), at(iat, nbf, exp))),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_token_that_was_accepted_is_refused_when_it_has_expired() {
     let node = Node::start().await;
-    let claims = with(&node.cluster.service_account("demo", "reporter"), &json!({"exp": NOW_SECS + 10}));
-    let token = node.cluster.es256.sign(&claims);
+    let claims = with(&node.issuers.service_account("demo", "reporter"), &json!({"exp": NOW_SECS + 10}));
+    let token = node.issuers.es256.sign(&claims);
     let own = node.own_token("demo", "reporter").await.token;
     node.granted(&credential(&token, JWT)).await;
     node.advance_secs(14);
     node.granted(&credential(&token, JWT)).await;
     node.advance_secs(1);
-    refused_alike(&node, JWT, named([("expired by its last second of leeway", token)])).await;
+    assert_refused_alike(&node, JWT, named([("expired by its last second of leeway", token)])).await;
     node.granted(&credential(&own, OWN)).await;
     node.advance_secs(300 + 5 - 15);
-    refused_alike(&node, OWN, named([("own, expired", own)])).await;
+    assert_refused_alike(&node, OWN, named([("own, expired", own)])).await;
 }
 
 #[tokio::test]
@@ -366,18 +370,18 @@ max_credential_age = "60s"
     let more_config = more_config.replace("KEYS", &file.display().to_string());
     let node = Node::start_with(Setup { more_config, ..Setup::default() }).await;
     let token =
-        signer.sign(&with(&node.cluster.identifier(REPORTER), &json!({"iss": "https://short.example"})));
+        signer.sign(&with(&node.issuers.identifier(REPORTER), &json!({"iss": "https://short.example"})));
     // The policy has no row for it, so the refusal shows a valid credential.
     node.exchange(&credential(&token, JWT)).await.is_refused(403, "access_denied", "issuer may not speak");
     node.advance_secs(60);
-    refused_alike(&node, JWT, named([("too old", token)])).await;
+    assert_refused_alike(&node, JWT, named([("too old", token)])).await;
 }
 
 #[tokio::test]
 async fn a_token_larger_than_the_limit_is_refused_unread() {
     let node = Node::start().await;
-    let claims = with(&node.cluster.service_account("demo", "reporter"), &json!({"x": "x".repeat(15_000)}));
-    let token = node.cluster.es256.sign(&claims);
+    let claims = with(&node.issuers.service_account("demo", "reporter"), &json!({"x": "x".repeat(15_000)}));
+    let token = node.issuers.es256.sign(&claims);
     assert!(token.len() > 20_000);
     let answer = node.exchange(&credential(&token, JWT)).await;
     answer.is_refused(400, "invalid_request", "subject_token: is larger than 16 KiB");
@@ -386,8 +390,8 @@ async fn a_token_larger_than_the_limit_is_refused_unread() {
 #[tokio::test]
 async fn a_payload_or_header_with_two_readings_is_refused() {
     let node = Node::start().await;
-    let signer = &node.cluster.es256;
-    let claims = node.cluster.service_account("demo", "reporter").to_string();
+    let signer = &node.issuers.es256;
+    let claims = node.issuers.service_account("demo", "reporter").to_string();
     let header = signer.header().to_string();
     let twice = |text: &str, member: &str| text.replacen('{', &format!("{{{member},"), 1);
     let deep =
@@ -413,13 +417,13 @@ async fn a_payload_or_header_with_two_readings_is_refused() {
         ("trailing in the header", signer.sign_bytes(format!("{header}x").as_bytes(), claims.as_bytes())),
         ("header an array", signer.sign_bytes(b"[]", claims.as_bytes())),
     ];
-    refused_alike(&node, JWT, named(cases)).await;
+    assert_refused_alike(&node, JWT, named(cases)).await;
 }
 
 #[tokio::test]
 async fn what_is_not_exactly_a_compact_token_is_refused() {
     let node = Node::start().await;
-    let good = node.cluster.reporter();
+    let good = node.issuers.reporter();
     let parts: Vec<&str> = good.split('.').collect();
     let (header, payload, signature) = (parts[0], parts[1], parts[2]);
     let der = {
@@ -430,7 +434,7 @@ async fn what_is_not_exactly_a_compact_token_is_refused() {
         bytes.extend([0x22; 32]);
         encode(bytes)
     };
-    let other = node.cluster.es256.sign(&node.cluster.service_account("demo", "admin"));
+    let other = node.issuers.es256.sign(&node.issuers.service_account("demo", "admin"));
     let other: Vec<&str> = other.split('.').collect();
     let cases = [
         ("two parts", format!("{header}.{payload}")),
@@ -455,14 +459,14 @@ async fn what_is_not_exactly_a_compact_token_is_refused() {
         ("text", "x".to_owned()),
         ("not ASCII", format!("{header}.{payload}.\u{e4}")),
     ];
-    refused_alike(&node, JWT, named(cases)).await;
+    assert_refused_alike(&node, JWT, named(cases)).await;
 }
 
 #[tokio::test]
 async fn a_subject_that_the_kubernetes_claims_contradict_is_refused() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let sign = |changes: &Value| node.cluster.es256.sign(&with(&claims, changes));
+    let claims = node.issuers.service_account("demo", "reporter");
+    let sign = |changes: &Value| node.issuers.es256.sign(&with(&claims, changes));
     let cases = [
         ("another name", sign(&json!({"sub": "system:serviceaccount:demo:admin"}))),
         ("another namespace", sign(&json!({"sub": "system:serviceaccount:prod:reporter"}))),
@@ -473,7 +477,7 @@ async fn a_subject_that_the_kubernetes_claims_contradict_is_refused() {
         ("no name", sign(&json!({"sub": "system:serviceaccount:demo:", "kubernetes.io": null}))),
         ("dots", sign(&json!({"sub": "system:serviceaccount:demo:..", "kubernetes.io": null}))),
     ];
-    refused_alike(&node, JWT, named(cases)).await;
+    assert_refused_alike(&node, JWT, named(cases)).await;
 }
 
 #[tokio::test]
@@ -500,7 +504,7 @@ async fn an_own_token_with_any_part_changed_is_refused() {
             ),
         ),
     ];
-    refused_alike(&node, OWN, named(cases)).await;
+    assert_refused_alike(&node, OWN, named(cases)).await;
 }
 
 #[tokio::test]
@@ -508,7 +512,7 @@ async fn a_malleated_signature_is_the_same_token() {
     // (r, n - s) is as valid as (r, s). Tokens are identified by (iss, jti), which the change preserves: the
     // lineage is the same and the nonce is already used.
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let twin = malleate(&token);
     assert_ne!(token, twin);
     let scope =
@@ -546,10 +550,10 @@ async fn claims_that_mean_something_here_are_of_their_types() {
         json!({"txn": "x".repeat(300)}),
         json!({"client_id": {}}),
     ];
-    refused_alike(
+    assert_refused_alike(
         &node,
         JWT,
-        changes.iter().map(|change| (change.to_string(), node.cluster.changed(change))),
+        changes.iter().map(|change| (change.to_string(), node.issuers.changed(change))),
     )
     .await;
 }

@@ -10,7 +10,7 @@ const PATH: &str = "/v1/exchange/token";
 #[tokio::test]
 async fn a_body_has_one_reading_or_none() {
     let node = Node::start().await;
-    let good = credential(&node.cluster.reporter(), JWT).to_string();
+    let good = credential(&node.issuers.reporter(), JWT).to_string();
     let member = |text: &str| format!("{},{text}}}", &good[..good.len() - 1]);
     let deep = |depth: usize| member(&format!("\"x\":{}1{}", "[".repeat(depth), "]".repeat(depth)));
     let mut broken = good.clone().into_bytes();
@@ -44,7 +44,7 @@ async fn a_body_has_one_reading_or_none() {
 #[tokio::test]
 async fn a_media_type_that_is_not_known_is_refused() {
     let node = Node::start().await;
-    let good = credential(&node.cluster.reporter(), JWT).to_string();
+    let good = credential(&node.issuers.reporter(), JWT).to_string();
     for headers in [
         &[("content-type", "text/plain")][..],
         &[("content-type", "application/xml")],
@@ -72,7 +72,7 @@ async fn a_media_type_that_is_not_known_is_refused() {
 #[tokio::test]
 async fn a_body_of_300_kilobytes_is_refused() {
     let node = Node::start().await;
-    let large = with(&credential(&node.cluster.reporter(), JWT), &json!({"x": "x".repeat(300_000)}));
+    let large = with(&credential(&node.issuers.reporter(), JWT), &json!({"x": "x".repeat(300_000)}));
     node.exchange(&large).await.is_refused(413, "invalid_request", "larger than 256 KiB");
     node.get("/livez").await;
 }
@@ -80,7 +80,7 @@ async fn a_body_of_300_kilobytes_is_refused() {
 #[tokio::test]
 async fn members_are_checked_and_named() {
     let node = Node::start().await;
-    let good = credential(&node.cluster.reporter(), JWT);
+    let good = credential(&node.issuers.reporter(), JWT);
     let many = (0..129).map(|at| format!("s{at}")).collect::<Vec<_>>().join(" ");
     for (changes, error, text) in [
         (json!({"grant_type": null}), "invalid_request", "grant_type"),
@@ -131,7 +131,7 @@ async fn members_are_checked_and_named() {
 async fn an_execution_scope_is_understood_to_its_last_member() {
     let node = Node::start().await;
     let good = json!({"htm": "POST", "htu": "https://tools.example/migrate/run"});
-    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": MIGRATE}));
+    let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": MIGRATE}));
     let (short, long) = ("A".repeat(42), "A".repeat(44));
     for (changes, text) in [
         (json!({"method": "GET"}), "method"),
@@ -184,7 +184,7 @@ fn encoded(bytes: usize) -> String {
 async fn an_error_never_repeats_a_token_wherever_it_was_put() {
     // The invariants of every answer search for the signature. Each case tries another way in.
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let good = credential(&token, JWT);
     let mut misplaced: Vec<Value> = [
         "execution_scope",
@@ -217,7 +217,7 @@ async fn an_error_never_repeats_a_token_wherever_it_was_put() {
 #[tokio::test]
 async fn an_idempotency_key_is_well_formed_and_given_once() {
     let node = Node::start().await;
-    let good = credential(&node.cluster.reporter(), JWT);
+    let good = credential(&node.issuers.reporter(), JWT);
     let long = "k".repeat(257);
     for headers in [
         &[("idempotency-key", "")][..],

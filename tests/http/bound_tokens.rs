@@ -28,15 +28,15 @@ fn own_digest(node: &Node) -> String {
     digest_of(&node.certificates().callers[0].1)
 }
 
-fn asking(node: &Node, changes: &Value) -> Value {
-    let claims = node.cluster.service_account("agents", "orchestrator");
-    let request = credential(&node.cluster.es256.sign(&claims), JWT);
+fn exchange_request(node: &Node, changes: &Value) -> Value {
+    let claims = node.issuers.service_account("agents", "orchestrator");
+    let request = credential(&node.issuers.es256.sign(&claims), JWT);
     with(&request, &with(&json!({"audience": FABRIC}), changes))
 }
 
 async fn bound(node: &Node) -> Minted {
     let digest = own_digest(node);
-    let minted = node.granted(&asking(node, &json!({"req_cnf": {"x5t#S256": digest}}))).await;
+    let minted = node.granted(&exchange_request(node, &json!({"req_cnf": {"x5t#S256": digest}}))).await;
     assert_eq!(minted.claims["cnf"], json!({"x5t#S256": digest}));
     minted
 }
@@ -45,7 +45,7 @@ async fn bound(node: &Node) -> Minted {
 async fn a_token_is_bound_only_if_its_caller_asks() {
     let node = secure().await;
     assert_eq!(bound(&node).await.answer["token_type"], "Bearer");
-    let minted = node.granted(&asking(&node, &json!({}))).await;
+    let minted = node.granted(&exchange_request(&node, &json!({}))).await;
     assert_eq!(minted.claims.get("cnf"), None);
 }
 
@@ -54,7 +54,7 @@ async fn a_form_can_ask_as_well() {
     let node = secure().await;
     let digest = own_digest(&node);
     let confirmation = json!({"x5t#S256": digest}).to_string();
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let pairs = [
         ("grant_type", crate::support::GRANT),
         ("subject_token", token.as_str()),
@@ -80,13 +80,13 @@ async fn nobody_makes_a_token_for_a_certificate_they_do_not_show() {
         (json!({}), "x5t#S256"),
         (json!("x"), "req_cnf"),
     ] {
-        let answer = node.exchange(&asking(&node, &json!({"req_cnf": asked}))).await;
+        let answer = node.exchange(&exchange_request(&node, &json!({"req_cnf": asked}))).await;
         answer.is_refused(400, "invalid_request", text);
     }
     // Development mode has no certificate to bind to.
     let open = Node::start().await;
     let request = with(
-        &credential(&open.cluster.reporter(), JWT),
+        &credential(&open.issuers.reporter(), JWT),
         &json!({"req_cnf": {"x5t#S256": own_digest(&node)}}),
     );
     open.exchange(&request).await.is_refused(400, "invalid_request", "client certificate");
@@ -95,8 +95,8 @@ async fn nobody_makes_a_token_for_a_certificate_they_do_not_show() {
 #[tokio::test]
 async fn a_bound_bearer_is_good_over_its_own_connection_only() {
     let node = secure().await;
-    let claims = node.cluster.service_account("agents", "operator");
-    let request = credential(&node.cluster.es256.sign(&claims), JWT);
+    let claims = node.issuers.service_account("agents", "operator");
+    let request = credential(&node.issuers.es256.sign(&claims), JWT);
     let confirmation = json!({"audience": FABRIC, "req_cnf": {"x5t#S256": own_digest(&node)}});
     let token = node.granted(&with(&request, &confirmation)).await.token;
     let value = format!("Bearer {token}");
@@ -130,7 +130,7 @@ async fn bound_credential_is_exchanged_by_its_holder_and_stays_bound() {
 async fn bound_actor_token_needs_its_holder_and_binds_the_result() {
     let node = secure().await;
     let actor = bound(&node).await.token;
-    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"actor_token": actor}));
+    let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"actor_token": actor}));
     let minted = node.granted(&request).await;
     assert_eq!(minted.claims["cnf"], json!({"x5t#S256": own_digest(&node)}));
     let second = second_certificate_of_the_gateway(&node);
@@ -147,19 +147,19 @@ async fn a_foreign_credential_bound_to_something_else_is_refused() {
         json!({"x5t#S256": digest_of(&node.certificates().callers[1].1)}),
         json!({"jkt": own_digest(&node)}),
         json!({"x5t#S256": own_digest(&node), "jkt": "x"}),
-        json!({"jwk": node.cluster.es256.jwk()}),
+        json!({"jwk": node.issuers.es256.jwk()}),
         json!({}),
         json!("x"),
         json!(null),
     ] {
-        let mut claims = node.cluster.service_account("demo", "reporter");
+        let mut claims = node.issuers.service_account("demo", "reporter");
         claims["cnf"] = cnf.clone();
-        let answer = node.exchange(&credential(&node.cluster.es256.sign(&claims), JWT)).await;
+        let answer = node.exchange(&credential(&node.issuers.es256.sign(&claims), JWT)).await;
         answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     }
-    let mut claims = node.cluster.service_account("demo", "reporter");
+    let mut claims = node.issuers.service_account("demo", "reporter");
     claims["cnf"] = json!({"x5t#S256": own_digest(&node)});
-    let minted = node.granted(&credential(&node.cluster.es256.sign(&claims), JWT)).await;
+    let minted = node.granted(&credential(&node.issuers.es256.sign(&claims), JWT)).await;
     assert_eq!(minted.claims["cnf"]["x5t#S256"], own_digest(&node));
 }
 

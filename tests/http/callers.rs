@@ -25,20 +25,20 @@ fn authorization(token: &str) -> String {
 }
 
 /// A channel and the credentials presented over it.
-struct Way {
+struct CallerKind {
     name: &'static str,
     channel: Channel,
     authorization: Option<String>,
 }
 
-async fn ways(node: &Node) -> Vec<Way> {
+async fn caller_kinds(node: &Node) -> Vec<CallerKind> {
     let operator = bearer(node, "operator").await.token;
     let reporter = bearer(node, "orchestrator").await.token;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let source = credential(&node.cluster.es256.sign(&claims), JWT);
+    let claims = node.issuers.service_account("demo", "reporter");
+    let source = credential(&node.issuers.es256.sign(&claims), JWT);
     let elsewhere = node.granted(&with(&source, &json!({"audience": TOOL}))).await.token;
-    let foreign = node.cluster.reporter();
-    let way = |name, channel: &Channel, token: Option<&str>| Way {
+    let foreign = node.issuers.reporter();
+    let way = |name, channel: &Channel, token: Option<&str>| CallerKind {
         name,
         channel: channel.clone(),
         authorization: token.map(authorization),
@@ -83,13 +83,13 @@ fn golden() -> BTreeMap<String, (String, String)> {
 #[tokio::test]
 async fn every_route_admits_exactly_the_callers_of_the_golden_file() {
     let node = secure().await;
-    let ways = ways(&node).await;
+    let caller_kinds = caller_kinds(&node).await;
     let golden = golden();
     let mut found = Vec::new();
     let mut differing = Vec::new();
     for row in api::rows() {
         let mut outcomes = Vec::new();
-        for way in &ways {
+        for way in &caller_kinds {
             let path = ["{kid}", "{agent_id}", "{tool_id}", "{stream_id}"]
                 .into_iter()
                 .fold(row.path.to_owned(), |path, name| path.replace(name, "none"));
@@ -118,7 +118,7 @@ async fn every_route_admits_exactly_the_callers_of_the_golden_file() {
 async fn a_blocked_workload_is_let_in_nowhere_by_its_certificate() {
     let node = secure().await;
     let (operator, admin) = (node.certified("operator"), node.certified("chief"));
-    node.disabled("spiffe://trust.example/operator").await;
+    node.disable_account("spiffe://trust.example/operator").await;
     let golden = golden();
     let mut refused = 0;
     for row in api::rows() {
@@ -231,9 +231,9 @@ async fn a_bearer_signed_by_a_tainted_key_is_refused_at_once() {
 #[tokio::test]
 async fn an_execution_scoped_token_is_no_bearer() {
     let node = secure().await;
-    let claims = node.cluster.service_account("agents", "operator");
+    let claims = node.issuers.service_account("agents", "operator");
     let scope = json!({"htm": "GET", "htu": format!("{FABRIC}/v1/sys/keys")});
-    let request = credential(&node.cluster.es256.sign(&claims), JWT);
+    let request = credential(&node.issuers.es256.sign(&claims), JWT);
     let request = with(&request, &json!({"audience": FABRIC, "execution_scope": scope}));
     let value = authorization(&node.granted(&request).await.token);
     let headers = [("authorization", value.as_str())];
@@ -357,6 +357,6 @@ async fn whoever_changed_the_policy_is_remembered() {
 #[tokio::test]
 async fn the_caller_of_an_exchange_is_its_client_id() {
     let node = secure().await;
-    let minted = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    let minted = node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     assert_eq!(minted.claims["client_id"], "spiffe://trust.example/gateway");
 }

@@ -29,7 +29,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-use crate::support::certificates::{Curl, blocks_of_the_page, development, documented};
+use crate::support::certificates::{Curl, development_pki, documented_blocks, run_documented_commands};
 use crate::support::python;
 
 fn chain(path: &Path) -> Vec<CertificateDer<'static>> {
@@ -54,7 +54,7 @@ fn openssl(directory: &Path, words: &str) -> bool {
 }
 
 /// URI names, and whether it is valid for servers and for clients.
-fn said(leaf: &CertificateDer<'_>) -> (Vec<String>, bool, bool) {
+fn names_and_usage(leaf: &CertificateDer<'_>) -> (Vec<String>, bool, bool) {
     let (_, leaf) = X509Certificate::from_der(leaf).expect("certificate");
     assert!(!leaf.is_ca());
     let usage = leaf.key_usage().expect("once").expect("key usage").value;
@@ -70,14 +70,14 @@ fn said(leaf: &CertificateDer<'_>) -> (Vec<String>, bool, bool) {
 
 #[test]
 fn documented_commands_create_and_revoke_certificates() {
-    let directory = documented();
+    let directory = run_documented_commands();
     let path = |name: &str| directory.path().join(name);
     for (name, purposes) in
         [("node", (true, false)), ("operator", (false, true)), ("workload", (false, true))]
     {
         let chain = chain(&path(&format!("{name}-chain.pem")));
         assert_eq!(chain.len(), 2, "{name}");
-        let (uris, server, client) = said(&chain[0]);
+        let (uris, server, client) = names_and_usage(&chain[0]);
         assert_eq!(uris, [format!("spiffe://trust.example.com/{name}")]);
         assert_eq!((server, client), purposes, "{name}");
     }
@@ -99,7 +99,7 @@ fn documented_commands_create_and_revoke_certificates() {
 
 #[test]
 fn the_page_for_production_suits_the_tls_of_a_node() {
-    let directory = documented();
+    let directory = run_documented_commands();
     let path = |name: &str| directory.path().join(name);
     let provider = Arc::new(aws_lc_rs::default_provider());
     let lists = CertificateRevocationListDer::pem_file_iter(path("crl.pem")).expect("file");
@@ -186,7 +186,7 @@ async fn server(made: &trust_fabric::pki::Made, tasks: &mut JoinSet<()>) -> Sock
 // The server needs a thread while the test blocks on curl and Python.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
-    let (directory, made) = development(&["operator"]);
+    let (directory, made) = development_pki(&["operator"]);
     let mut tasks = JoinSet::new();
     let address = server(&made, &mut tasks).await;
     let (_, operator) = &made.callers[0];
@@ -214,7 +214,7 @@ async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
         assert_eq!(statuses(&answers, "without"), [401, 401], "{answers}");
         // Both verify the node's certificate.
         let other = directory.path().join("other.pem");
-        fs::copy(&development(&[]).1.ca.certificate, &other).expect("copied");
+        fs::copy(&development_pki(&[]).1.ca.certificate, &other).expect("copied");
         assert_eq!(Curl { ca: &other, ..known }.status("GET", &base, None), None);
         let (answers, _) = python::run("call_routes.py", &order(&other));
         assert_eq!(statuses(&answers, "with"), ["SSLError", "SSLError"], "{answers}");
@@ -232,7 +232,7 @@ fn the_configuration_on_the_page_is_one() {
         issuers = [{ issuer = "https://k8s.example.com", subject = "kubernetes", discovery = true,
             trust_domains = ["trust.example.com"] }]
     "#;
-    let page = blocks_of_the_page("toml");
+    let page = documented_blocks("toml");
     assert!(!page.is_empty());
     fs::write(&file, format!("{}{}", rest.replace(",\n           ", ","), page.concat())).expect("written");
     let config = config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("good");

@@ -28,7 +28,7 @@ fn request(method: &str, target: &str, more: &str) -> Vec<u8> {
 }
 
 /// Spellings of a path that some server treats as the path itself.
-fn tricks(path: &str) -> Vec<String> {
+fn spellings(path: &str) -> Vec<String> {
     let (first, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
     let slash = |rest: &str| if rest.is_empty() { String::new() } else { format!("/{rest}") };
     vec![
@@ -77,7 +77,7 @@ async fn no_spelling_of_a_path_is_a_weaker_door_to_its_route() {
         for row in api::rows().iter().filter(|row| !matches!(row.access, Access::Health | Access::Public)) {
             let path = filled(row.path);
             let straight = raw::status(&wire.exchange(&request(row.method.as_str(), &path, "")).await);
-            for trick in tricks(&path).iter().filter(|trick| **trick != path) {
+            for trick in spellings(&path).iter().filter(|trick| **trick != path) {
                 let answer = wire.exchange(&request(row.method.as_str(), trick, "")).await;
                 let status = raw::status(&answer);
                 // A spelling may be the path of another route, which has other methods.
@@ -270,7 +270,7 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     let (ca, pair) = (made.ca.certificate.clone(), made.callers[0].1.clone());
     let wire = Wire { address: node.tls_address(), tls: Some((&ca, Some(&pair))) };
     let mut stream = wire.connect().await.expect("connected");
-    let body = credential(&node.cluster.reporter(), JWT).to_string();
+    let body = credential(&node.issuers.reporter(), JWT).to_string();
     let head = format!(
         "POST /v1/exchange/token HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
@@ -282,10 +282,10 @@ async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
     let mut said = [0; 25];
     stream.read_exact(&mut said).await.expect("100");
     assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
-    node.begin_to_stop();
+    node.begin_shutdown();
     let answer = raw::finish(stream, body.as_bytes()).await;
     assert_eq!(raw::status(&answer), 200, "{answer}");
-    node.wait_until_stopped().await;
+    node.wait_for_shutdown().await;
 }
 
 /// A client that would be refused now is refused on its open connection too.
@@ -305,7 +305,7 @@ async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
     // The client still trusts the node's certificate; the node no longer trusts the client's.
     let old = ca.with_extension("old");
     std::fs::copy(&ca, &old).expect("kept");
-    let (_directory, other) = certificates::development(&[]);
+    let (_directory, other) = certificates::development_pki(&[]);
     let pem = std::fs::read(&other.ca.certificate).expect("another CA");
     std::fs::write(&ca, pem).expect("replaced");
     // The node closes the connection by itself within seconds.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trust_fabric::limits;
 
 use crate::support::python::run;
-use crate::support::{Answer, FABRIC, NOW_SECS, Node, OWN, Setup, credential, encode, with};
+use crate::support::{FABRIC, NOW_SECS, Node, OWN, Response, Setup, credential, encode, with};
 
 const PATH: &str = "/v1/identity/agent/encryption-key";
 const NOT_ITS_OWN: &str = "the bearer token must be the subject's own";
@@ -43,19 +43,19 @@ fn key(number: u8) -> Value {
     json!({"kty": "OKP", "crv": "X25519", "x": encode(x)})
 }
 
-async fn register_with(node: &Node, token: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+async fn register_with(node: &Node, token: &str, headers: &[(&str, &str)], body: &str) -> Response {
     let authorization = format!("Bearer {token}");
     let ours = [("authorization", authorization.as_str()), ("content-type", "application/json")];
     let headers: Vec<_> = headers.iter().copied().chain(ours).collect();
     node.call("POST", PATH, &headers, body).await
 }
 
-async fn register(node: &Node, agent: &Agent, key: &Value) -> Answer {
+async fn register(node: &Node, agent: &Agent, key: &Value) -> Response {
     let body = json!({"workload_id": agent.id, "key": key}).to_string();
     register_with(node, &agent.token, &[], &body).await
 }
 
-async fn keys_of(node: &Node, workload_id: &str) -> Answer {
+async fn keys_of(node: &Node, workload_id: &str) -> Response {
     node.get(&format!("{PATH}?workload_id={workload_id}")).await
 }
 
@@ -123,7 +123,7 @@ async fn an_agent_registers_its_own_keys_only() {
     // No bearer token, and tokens of other subjects.
     let answer = node.call("POST", PATH, &[("content-type", "application/json")], body(&one)).await;
     answer.is_refused(401, "access_denied", "the bearer token of the agent itself is needed");
-    let answer = register_with(&node, &node.cluster.reporter(), &[], &body(&one)).await;
+    let answer = register_with(&node, &node.issuers.reporter(), &[], &body(&one)).await;
     answer.is_refused(401, "access_denied", "the bearer token is not valid");
     for agent in [one, other] {
         assert_eq!(keys_of(&node, &agent.id).await.json(), json!({"keys": []}));
@@ -187,7 +187,7 @@ async fn a_key_is_as_good_as_the_token_that_registered_it() {
     };
     let (stolen, good) = (issued().await, issued().await);
     assert_eq!(stolen.id, good.id);
-    let of = |answer: Answer| -> Vec<Value> {
+    let of = |answer: Response| -> Vec<Value> {
         let keys = answer.json()["keys"].as_array().expect("keys").clone();
         keys.into_iter().map(|key| key["x"].clone()).collect()
     };

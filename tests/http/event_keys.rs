@@ -20,7 +20,7 @@ use trust_fabric::token::signing_key::{SetSigningKey, SigningAlgorithm};
 
 use crate::support::python::run;
 use crate::support::{
-    Answer, BAD_ACTOR, BAD_SUBJECT, FABRIC, JWT, Minted, Node, OWN, Setup, TOOL, credential, encode, with,
+    BAD_ACTOR, BAD_SUBJECT, FABRIC, JWT, Minted, Node, OWN, Response, Setup, TOOL, credential, encode, with,
 };
 
 const RS256: SigningAlgorithm = SigningAlgorithm::Rs256;
@@ -138,7 +138,7 @@ fn forged(node: &Node, kid: &str, claims: &Value) -> Vec<(String, String)> {
     types.into_iter().flat_map(|typ| [forge("RS256", typ), forge("ES256", typ)]).collect()
 }
 
-async fn as_bearer(node: &Node, method: &str, path: &str, token: &str, body: &Value) -> Answer {
+async fn as_bearer(node: &Node, method: &str, path: &str, token: &str, body: &Value) -> Response {
     let value = format!("Bearer {token}");
     let headers = [("authorization", value.as_str()), ("content-type", "application/json")];
     node.call(method, path, &headers, body.to_string()).await
@@ -147,8 +147,8 @@ async fn as_bearer(node: &Node, method: &str, path: &str, token: &str, body: &Va
 /// A token for `audience`, from the credential of a service account.
 async fn token_for(node: &Node, audience: &str) -> Minted {
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
-    let claims = with(&node.cluster.service_account("demo", "reporter"), &times);
-    let request = credential(&node.cluster.es256.sign(&claims), JWT);
+    let claims = with(&node.issuers.service_account("demo", "reporter"), &times);
+    let request = credential(&node.issuers.es256.sign(&claims), JWT);
     node.granted(&with(&request, &json!({"audience": audience}))).await
 }
 
@@ -167,7 +167,7 @@ async fn token_signed_by_an_event_key_is_refused_everywhere() {
     let agent = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
     let agent = node.post("/v1/identity/agent", &agent).await;
     let body = with(&agent.json(), &json!({"access_token": agent.json()["token"]})).to_string();
-    let agent = Answer { body, ..agent }.minted();
+    let agent = Response { body, ..agent }.minted();
     let tool = token_for(&node, TOOL).await;
     assert_eq!(node.post("/v1/tools", &json!({"tool_id": "bare", "name": "any"})).await.status, 201);
     let encryption_key = json!({"workload_id": agent.claims["sub"], "key": {

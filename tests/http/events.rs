@@ -15,7 +15,7 @@ use trust_fabric::limits;
 
 use crate::support::raw::{self, Wire};
 use crate::support::{
-    Answer, Event, FABRIC, Feed, IDP, JWT, NOW_SECS, Node, OWN, REPORTER, Setup, TOOL, credential, with,
+    Event, FABRIC, Feed, IDP, JWT, NOW_SECS, Node, OWN, REPORTER, Response, Setup, TOOL, credential, with,
 };
 
 const EVENTS: &str = "/v1/events";
@@ -29,28 +29,28 @@ async fn secure() -> Node {
 }
 
 /// A node with a high rate limit.
-async fn unhurried() -> Node {
+async fn unlimited_node() -> Node {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     Node::start_with(Setup { more_config, ..Setup::default() }).await
 }
 
 /// The feed of a node in development mode.
 async fn feed(node: &Node, query: &str) -> Feed {
-    is_told(node.feed(&node.plain(), query, &[]).await)
+    assert_subscribed(node.feed(&node.plain(), query, &[]).await)
 }
 
-async fn feed_behind(node: &Node, query: &str, last_id: &str) -> Feed {
-    is_told(node.feed(&node.plain(), query, &[("last-event-id", last_id)]).await)
+async fn feed_after(node: &Node, query: &str, last_id: &str) -> Feed {
+    assert_subscribed(node.feed(&node.plain(), query, &[("last-event-id", last_id)]).await)
 }
 
 /// The id of the latest event.
-async fn place(node: &Node) -> String {
+async fn latest_event_id(node: &Node) -> String {
     let greeting = feed(node, "").await.block().await.expect("a greeting");
     greeting.rsplit_once("id: ").expect("a place").1.to_owned()
 }
 
 #[track_caller]
-fn is_told(feed: Feed) -> Feed {
+fn assert_subscribed(feed: Feed) -> Feed {
     assert_eq!(feed.status, 200, "{:?}", feed.headers);
     feed
 }
@@ -68,12 +68,12 @@ async fn register_all(node: &Node, names: impl Iterator<Item = String>) {
     stream::iter(names).for_each_concurrent(AT_ONCE, async |name| register(node, &name).await).await;
 }
 
-async fn operate(node: &Node, method: &str, path: &str, body: &Value) -> Answer {
+async fn send_as_operator(node: &Node, method: &str, path: &str, body: &Value) -> Response {
     node.call_over(&node.administrator(), method, path, &[JSON], body.to_string()).await
 }
 
 async fn revoke(node: &Node, request: &Value) {
-    let answer = operate(node, "POST", REVOCATIONS, request).await;
+    let answer = send_as_operator(node, "POST", REVOCATIONS, request).await;
     assert_eq!(answer.status, 202, "{}", answer.body);
 }
 
@@ -107,10 +107,10 @@ async fn the_feed_says_at_once_how_to_read_it() {
     }
     assert!(header("svc-index").is_some() && header("x-request-id").is_some());
     let first = feed.block().await.expect("a block");
-    let place = first.strip_prefix("retry: 3000\nid: ").expect("how to come back");
+    let first_id = first.strip_prefix("retry: 3000\nid: ").expect("how to come back");
     // From the first entry on: the cluster already has its first key.
-    feed_behind(&node, "", place).await;
-    assert!(place.rsplit_once('-').is_some_and(|(position, _)| position.len() > 33), "{place}");
+    feed_after(&node, "", first_id).await;
+    assert!(first_id.rsplit_once('-').is_some_and(|(position, _)| position.len() > 33), "{first_id}");
     let head = node.call("HEAD", EVENTS, &[], "").await;
     assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream; charset=utf-8")));
 }
@@ -123,7 +123,7 @@ async fn each_cause_is_told_once() {
     let reset = all.next().await.expect("a reset");
     assert_eq!(reset.kind, "reset");
     let first = reset.data["first_available"].as_str().expect("an id").to_owned();
-    let mut early = feed_behind(&node, "", &first).await;
+    let mut early = feed_after(&node, "", &first).await;
     let mut live = feed(&node, "").await;
 
     register(&node, "sql").await;
@@ -149,7 +149,7 @@ async fn each_cause_is_told_once() {
     assert_eq!(node.put("/v1/sys/policy", &json!({ "sources": sources })).await.status, 200);
     node.advance_secs(600);
     assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
-    node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     register(&node, "end").await;
 
     let told = live.until_registered("end").await;
@@ -194,11 +194,11 @@ async fn exchanges_and_denials_are_told_as_they_happen() {
     register(&node, "sql").await;
     let mut live = feed(&node, "?types=exchange,denial").await;
     live.block().await.expect("a greeting");
-    let token = node.granted(&credential(&node.cluster.reporter(), JWT)).await.token;
+    let token = node.granted(&credential(&node.issuers.reporter(), JWT)).await.token;
     let asked =
-        with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": "https://elsewhere.example"}));
+        with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": "https://elsewhere.example"}));
     assert_eq!(node.exchange(&asked).await.status, 403);
-    assert_eq!(node.exchange(&credential(&format!("{}x", node.cluster.reporter()), JWT)).await.status, 400);
+    assert_eq!(node.exchange(&credential(&format!("{}x", node.issuers.reporter()), JWT)).await.status, 400);
     assert_eq!(node.exchange(&json!({"grant_type": "x"})).await.status, 400);
     let other = json!({"tool_id": "other", "name": "o", "resource_uri": "https://o.example"});
     assert_eq!(node.post("/v1/tools", &other).await.status, 201);
@@ -231,7 +231,7 @@ async fn exchanges_and_denials_are_told_as_they_happen() {
     // The denial of an unknown credential names the caller.
     let node = secure().await;
     let gateway = node.certified("gateway");
-    let mut live = is_told(node.feed(&gateway, "?types=denial", &[]).await);
+    let mut live = assert_subscribed(node.feed(&gateway, "?types=denial", &[]).await);
     live.block().await.expect("a greeting");
     node.exchange(&credential("a.b.c", JWT)).await;
     let denial = live.next().await.expect("a denial");
@@ -242,7 +242,7 @@ async fn exchanges_and_denials_are_told_as_they_happen() {
 #[tokio::test]
 async fn no_event_holds_a_token_wherever_somebody_put_one() {
     let node = Node::start().await;
-    let source = node.cluster.reporter();
+    let source = node.issuers.reporter();
     let mut live = feed(&node, "").await;
     let own = node.own_token("demo", "reporter").await.token;
     let minted = node.granted(&credential(&source, JWT)).await.token;
@@ -282,13 +282,13 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
 
 #[tokio::test]
 async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
-    let node = unhurried().await;
+    let node = unlimited_node().await;
     let mut whole = feed(&node, "").await;
     let mut told = Vec::new();
     let mut last_id = String::new();
     for round in 0..6 {
         let mut reader =
-            if round == 0 { feed(&node, "").await } else { feed_behind(&node, "", &last_id).await };
+            if round == 0 { feed(&node, "").await } else { feed_after(&node, "", &last_id).await };
         // Read to the end, disconnected in the middle, or only with its id.
         register_all(&node, (0..40).map(|at| format!("t-{round}-{at}"))).await;
         let most = [40, 17, 1, 100, 0, 3][round];
@@ -302,7 +302,7 @@ async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
             reader.last_id().clone_into(&mut last_id);
         }
     }
-    let mut last = feed_behind(&node, "", &last_id).await;
+    let mut last = feed_after(&node, "", &last_id).await;
     register(&node, "end").await;
     told.extend(last.until_registered("end").await);
     let expected = whole.until_registered("end").await;
@@ -320,23 +320,25 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
     }
     let last_id = before.last_id().to_owned();
     let mut all = Vec::new();
-    node.begin_to_stop();
+    node.begin_shutdown();
     while let Some(event) = before.next().await {
         all.push(event);
     }
     node.restart().await;
     register(&node, "b").await;
-    let mut after = feed_behind(&node, "", &last_id).await;
+    let mut after = feed_after(&node, "", &last_id).await;
     register(&node, "end").await;
     let told = after.until_registered("end").await;
     let tools: Vec<_> = told.iter().filter(|event| event.kind == "tool").collect();
     assert_eq!(tools.len(), 16, "15 that were not read, and one of after");
     assert!(ids(&told).starts_with(&ids(&all)), "the same ids as before");
     // Also by query parameter, which the header overrides.
-    let mut again = is_told(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &[]).await);
+    let mut again =
+        assert_subscribed(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &[]).await);
     assert_eq!(ids(&again.until_registered("end").await), ids(&told));
     let headers = [("last-event-id", after.last_id())];
-    let mut newer = is_told(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &headers).await);
+    let mut newer =
+        assert_subscribed(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &headers).await);
     register(&node, "newest").await;
     assert_eq!(newer.until_registered("newest").await, []);
 }
@@ -344,12 +346,12 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
 #[tokio::test]
 async fn type_filter_applies_to_replayed_and_live_events() {
     let node = Node::start().await;
-    let start = place(&node).await;
+    let start = latest_event_id(&node).await;
     for query in ["?types=revocation,tool", "?types=revocation&types=tool", "?types=tool%2Crevocation,tool"] {
         revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/x"})).await;
-        let mut reader = feed_behind(&node, query, &start).await;
+        let mut reader = feed_after(&node, query, &start).await;
         revoke(&node, &json!({"subject": "wimse://trust.example/ns/demo/sa/y"})).await;
-        node.granted(&credential(&node.cluster.orchestrator(), JWT)).await;
+        node.granted(&credential(&node.issuers.orchestrator(), JWT)).await;
         let end = uuid::Uuid::new_v4().to_string();
         register(&node, &end).await;
         let told = reader.until_registered(&end).await;
@@ -365,7 +367,7 @@ async fn type_filter_applies_to_replayed_and_live_events() {
 async fn foreign_last_event_id_resets_and_then_follows() {
     let node = Node::start().await;
     register(&node, "first").await;
-    let newest = place(&node).await;
+    let newest = latest_event_id(&node).await;
     let (life, _) = newest.split_once('-').expect("an id");
     let other_life = format!("{}-7-0", "0".repeat(32));
     let applied: u64 =
@@ -373,8 +375,8 @@ async fn foreign_last_event_id_resets_and_then_follows() {
     // The log index exists, but no event at that position.
     let of_no_event = format!("{life}-{applied}-4294967295");
     for id in [of_no_event, other_life] {
-        let newest = place(&node).await;
-        let mut reader = feed_behind(&node, "", &id).await;
+        let newest = latest_event_id(&node).await;
+        let mut reader = feed_after(&node, "", &id).await;
         let reset = reader.next().await.expect("a reset");
         assert_eq!((reset.kind.as_str(), &reset.id), ("reset", &None), "{id}");
         let first = reset.data["first_available"].as_str().expect("an id").to_owned();
@@ -384,7 +386,7 @@ async fn foreign_last_event_id_resets_and_then_follows() {
         register(&node, &end).await;
         assert_eq!(reader.until_registered(&end).await, []);
         // Its past is available.
-        let mut old = feed_behind(&node, "?types=tool", &first).await;
+        let mut old = feed_after(&node, "?types=tool", &first).await;
         assert_eq!(old.next().await.expect("an event").data["subject"], "first");
     }
 }
@@ -393,14 +395,14 @@ async fn foreign_last_event_id_resets_and_then_follows() {
 #[tokio::test]
 async fn id_from_a_node_ahead_waits_instead_of_reset() {
     let node = Node::start().await;
-    let newest = place(&node).await;
+    let newest = latest_event_id(&node).await;
     let (life, _) = newest.split_once('-').expect("an id");
     let applied = || async {
         let answer = node.get("/readyz").await;
         answer.header("svc-index").expect("an index").parse::<u64>().expect("a number")
     };
     let ahead = format!("{life}-{}-0", applied().await + 1);
-    let (mut reader, ()) = futures::join!(feed_behind(&node, "", &ahead), register(&node, "one"));
+    let (mut reader, ()) = futures::join!(feed_after(&node, "", &ahead), register(&node, "one"));
     let greeting = reader.block().await.expect("a greeting");
     assert!(greeting.ends_with(&format!("id: {ahead}")), "{greeting}");
     register(&node, "two").await;
@@ -492,7 +494,7 @@ fn ids_in(text: &str) -> Vec<&str> {
 async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     let node = Node::start_with(Setup { is_secure: true, more_config, ..Setup::default() }).await;
-    let mut live = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
+    let mut live = assert_subscribed(node.feed(&node.certified("gateway"), "", &[]).await);
     live.block().await.expect("a greeting");
     let (mut client, connection) = over_http2(&node).await;
     let test = async {
@@ -517,14 +519,14 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
         assert_eq!(heard, ids(&told)[..heard.len()], "what it had is in order");
         assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"slow\"}").await - 1.0).abs() < 0.1);
         let headers = [("last-event-id", *heard.last().expect("an id"))];
-        let mut back = is_told(node.feed(&node.certified("gateway"), "", &headers).await);
+        let mut back = assert_subscribed(node.feed(&node.certified("gateway"), "", &headers).await);
         register_all(&node, ["end".to_owned()].into_iter()).await;
         let rest = back.until_registered("end").await;
         assert_eq!([heard, ids(&rest)].concat(), ids(&told));
     };
     tokio::select! {
         () = test => {}
-        ended = connection => panic!("the connection ended: {ended:?}"),
+        wait_for_exit = connection => panic!("the connection ended: {wait_for_exit:?}"),
     }
 }
 
@@ -534,13 +536,13 @@ async fn one_identity_reads_only_so_often_at_once() {
     let gateway = node.certified("gateway");
     let mut readers = Vec::new();
     for _ in 0..limits::EVENT_READERS_PER_CALLER_MAX {
-        readers.push(is_told(node.feed(&gateway, "", &[]).await));
+        readers.push(assert_subscribed(node.feed(&gateway, "", &[]).await));
     }
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
     refused.is_refused(429, "access_denied", "too many read events with this identity");
     let watcher = format!("Bearer {}", node.own_token("agents", "watcher").await.token);
     let bearer = [("authorization", watcher.as_str())];
-    let other = is_told(node.feed(&node.anonymous(), "", &bearer).await);
+    let other = assert_subscribed(node.feed(&node.anonymous(), "", &bearer).await);
     assert!((metric(&node, "svc_event_readers").await - 6.0).abs() < 0.1);
     // Feeds hold no request permits.
     register(&node, "sql").await;
@@ -549,19 +551,19 @@ async fn one_identity_reads_only_so_often_at_once() {
     while metric(&node, "svc_event_readers").await > 0.1 {
         tokio::task::yield_now().await;
     }
-    is_told(node.feed(&gateway, "", &[]).await);
+    assert_subscribed(node.feed(&gateway, "", &[]).await);
 }
 
 #[tokio::test]
 async fn a_bearers_feed_ends_with_its_token_and_when_that_is_revoked() {
     let node = secure().await;
     let open = async || {
-        let claims = node.cluster.service_account("agents", "watcher");
+        let claims = node.issuers.service_account("agents", "watcher");
         let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
-        let source = credential(&node.cluster.es256.sign(&with(&claims, &times)), JWT);
+        let source = credential(&node.issuers.es256.sign(&with(&claims, &times)), JWT);
         let minted = node.granted(&with(&source, &json!({"audience": FABRIC}))).await;
         let bearer = format!("Bearer {}", minted.token);
-        (is_told(node.feed(&node.anonymous(), "", &[("authorization", &bearer)]).await), minted)
+        (assert_subscribed(node.feed(&node.anonymous(), "", &[("authorization", &bearer)]).await), minted)
     };
     let (mut reader, _) = open().await;
     reader.block().await.expect("a greeting");
@@ -575,7 +577,7 @@ async fn a_bearers_feed_ends_with_its_token_and_when_that_is_revoked() {
     // The feed ends before the revocation is published to it.
     for what in ["jti", "subject"] {
         let (mut reader, minted) = open().await;
-        let mut other = is_told(node.feed(&node.certified("gateway"), "", &[]).await);
+        let mut other = assert_subscribed(node.feed(&node.certified("gateway"), "", &[]).await);
         let stranger = json!({"subject": "wimse://trust.example/ns/demo/sa/nobody"});
         revoke(&node, &stranger).await;
         assert_eq!(reader.next().await.expect("another's").kind, "revocation");
@@ -599,9 +601,9 @@ async fn a_bearers_feed_ends_with_its_token_and_when_that_is_revoked() {
 async fn a_feed_ends_when_the_holder_of_its_certificate_is_blocked() {
     let node = secure().await;
     let gateway = node.certified("gateway");
-    let mut reader = is_told(node.feed(&gateway, "", &[]).await);
+    let mut reader = assert_subscribed(node.feed(&gateway, "", &[]).await);
     reader.block().await.expect("a greeting");
-    node.disabled(GATEWAY).await;
+    node.disable_account(GATEWAY).await;
     while reader.next().await.is_some() {}
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
     refused.is_refused(403, "access_denied", "blocked");
@@ -616,7 +618,7 @@ async fn when_the_node_stops_readers_are_let_go_at_once() {
     }
     #[expect(clippy::disallowed_methods, reason = "how long it took")]
     let begun = Instant::now();
-    node.begin_to_stop();
+    node.begin_shutdown();
     for reader in [&mut reading, &mut idle] {
         assert_eq!(reader.next().await, None, "it ends as an answer does");
     }
@@ -640,14 +642,14 @@ async fn http2_feed_continues_beside_requests_until_shutdown() {
                 assert!(more(&mut feed, &mut text).await, "it goes on");
             }
         }
-        node.begin_to_stop();
+        node.begin_shutdown();
         // The feed ends as a complete answer.
         while more(&mut feed, &mut String::new()).await {}
         drop(client);
     };
     // Drive the connection to its end.
     drop(futures::join!(test, connection));
-    node.wait_until_stopped().await;
+    node.wait_for_shutdown().await;
 }
 
 // --- command -------------------------------------------------------------------------------------
@@ -655,7 +657,7 @@ async fn http2_feed_continues_beside_requests_until_shutdown() {
 #[tokio::test]
 async fn the_command_shows_events_until_it_is_interrupted() {
     let node = Node::start().await;
-    let start = place(&node).await;
+    let start = latest_event_id(&node).await;
     register(&node, "sql").await;
     for json in [false, true] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
@@ -675,8 +677,8 @@ async fn the_command_shows_events_until_it_is_interrupted() {
         assert!(child.wait().expect("it ends").success());
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
-    let ended =
+    let wait_for_exit =
         command.args(["events", "--types", "x", "--server", node.base()]).output().expect("the program runs");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && said.contains("types: each must be one of"), "{said}");
+    let said = String::from_utf8_lossy(&wait_for_exit.stderr).into_owned();
+    assert!(!wait_for_exit.status.success() && said.contains("types: each must be one of"), "{said}");
 }

@@ -10,7 +10,7 @@ const FORM: [(&str, &str); 1] = [("content-type", "application/x-www-form-urlenc
 #[tokio::test]
 async fn a_form_is_exchanged_like_json() {
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let base = [("grant_type", GRANT), ("subject_token", token.as_str()), ("subject_token_type", JWT)];
     let minted = node.exchange_form(&base).await.minted();
     node.verify(&minted).await;
@@ -32,7 +32,7 @@ async fn a_form_is_exchanged_like_json() {
 #[tokio::test]
 async fn refusals_of_a_form_carry_the_codes_of_the_standard() {
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let actor = node.own_token("agents", "orchestrator").await.token;
     let (grant, subject, kind) =
         (("grant_type", GRANT), ("subject_token", token.as_str()), ("subject_token_type", JWT));

@@ -18,18 +18,18 @@ async fn token_minted_while_a_revocation_is_applied_is_refused() {
     let subject = node.own_token("demo", "reporter").await;
     let kid = subject.header["kid"].as_str().expect("kid");
     // The keys of the actor's issuer are fetched after the subject is verified, and slowly.
-    let keys = json!({"keys": [node.cluster.agents.jwk()]});
+    let keys = json!({"keys": [node.issuers.agents.jwk()]});
     let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));
-    node.cluster.answer_instead("/agents/jwks", slow).await;
-    let actor = with(&node.cluster.identifier(ORCHESTRATOR), &json!({"delegation_depth": 1}));
-    let actor = node.cluster.agents.sign(&actor);
+    node.issuers.replace_mock("/agents/jwks", slow).await;
+    let actor = with(&node.issuers.identifier(ORCHESTRATOR), &json!({"delegation_depth": 1}));
+    let actor = node.issuers.agents.sign(&actor);
     let request = with(
         &credential(&subject.token, OWN),
         &json!({"audience": FABRIC, "actor_token": actor, "actor_token_type": JWT}),
     );
     let taint = async {
         let is_asked = async || {
-            let requests = node.cluster.server.received_requests().await.expect("recorded");
+            let requests = node.issuers.server.received_requests().await.expect("recorded");
             requests.iter().any(|request| request.url.path() == "/agents/jwks")
         };
         while !is_asked().await {
@@ -74,7 +74,7 @@ async fn allow_foreign_actors(node: &Node) {
 #[tokio::test]
 async fn a_pause_longer_than_the_lease_costs_a_wait_and_no_error() {
     let node = Node::start().await;
-    let request = credential(&node.cluster.reporter(), JWT);
+    let request = credential(&node.issuers.reporter(), JWT);
     for _ in 0..20 {
         node.granted(&request).await;
         node.advance_secs(1);

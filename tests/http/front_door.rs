@@ -118,9 +118,9 @@ async fn guide_commands_for_streams_work_in_order() {
 /// tests, because cargo reused the shared target directory.
 #[test]
 fn a_checkout_that_comes_after_another_is_built_anew() {
-    let place = tempfile::tempdir().expect("directory");
+    let directory = tempfile::tempdir().expect("directory");
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    let checkouts = ["first", "second"].map(|name| place.path().join(name));
+    let checkouts = ["first", "second"].map(|name| directory.path().join(name));
     for checkout in &checkouts {
         for directory in ["scripts", "src", "tests", "bench", "models", "proto"] {
             std::fs::create_dir_all(checkout.join(directory)).expect("directory");
@@ -133,7 +133,7 @@ fn a_checkout_that_comes_after_another_is_built_anew() {
     }
     let begins = |checkout: &Path| {
         let mut script = Command::new(checkout.join("scripts/checkout.sh"));
-        let run = script.env("CARGO_TARGET_DIR", place.path().join("target")).output().expect("it runs");
+        let run = script.env("CARGO_TARGET_DIR", directory.path().join("target")).output().expect("it runs");
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         let file = checkout.join("src/lib.rs");
         let made_young =

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trust_fabric::token::lineage;
 
 use crate::support::{
-    Cluster, FABRIC, JWT, MIGRATE, NOW_SECS, Node, OWN, REPORTER, SVID, Signer, TOOL, credential, with,
+    FABRIC, Issuers, JWT, MIGRATE, NOW_SECS, Node, OWN, REPORTER, SVID, Signer, TOOL, credential, with,
 };
 
 fn digests(claims: &Value) -> Vec<String> {
@@ -15,8 +15,8 @@ fn digests(claims: &Value) -> Vec<String> {
 #[tokio::test]
 async fn kubernetes_token_of_each_algorithm_yields_every_claim() {
     let node = Node::start().await;
-    for signer in [&node.cluster.rs256, &node.cluster.es256] {
-        let source = node.cluster.service_account("demo", "reporter");
+    for signer in [&node.issuers.rs256, &node.issuers.es256] {
+        let source = node.issuers.service_account("demo", "reporter");
         let token = signer.sign(&source);
         let minted = node.granted(&with(&credential(&token, JWT), &json!({"audience": TOOL}))).await;
         let kid = minted.header["kid"].as_str().expect("kid");
@@ -35,7 +35,7 @@ async fn kubernetes_token_of_each_algorithm_yields_every_claim() {
         let (incarnation, applied) = idx.split_once('-').expect("<incarnation>-<index>");
         assert_eq!((incarnation.len(), applied.parse()), (32, Ok(index)), "{idx}");
         let lineage = digests(claims);
-        let iss = node.cluster.kubernetes();
+        let iss = node.issuers.kubernetes();
         let sub: trust_fabric::id::WorkloadId = REPORTER.parse().expect("identifier");
         for expected in [
             lineage::subject(&iss, "system:serviceaccount:demo:reporter"),
@@ -63,9 +63,9 @@ async fn kubernetes_token_of_each_algorithm_yields_every_claim() {
 async fn jwt_svid_keeps_its_spiffe_id_with_file_and_endpoint_bundles() {
     let node = Node::start().await;
     let cases: [(&Signer, &str); 2] =
-        [(&node.cluster.file_svids, "files.example"), (&node.cluster.endpoint_svids, "endpoint.example")];
+        [(&node.issuers.file_svids, "files.example"), (&node.issuers.endpoint_svids, "endpoint.example")];
     for (signer, trust_domain) in cases {
-        let claims = Cluster::svid(trust_domain);
+        let claims = Issuers::svid(trust_domain);
         for typ in [json!("JWT"), json!("JOSE"), Value::Null] {
             let token = signer.sign_as(&with(&signer.header(), &json!({"typ": typ})), &claims);
             let minted = node.granted(&credential(&token, SVID)).await;
@@ -103,7 +103,7 @@ async fn own_token_presented_as_jwt_is_exchanged() {
         assert_eq!(second.claims[name], first.claims[name], "{name}");
     }
     // A token presented as JWT is verified like one presented as our own: not for a tool, not changed.
-    let for_tool = node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    let for_tool = node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     for refused in [for_tool.token, format!("{}x", first.token)] {
         let answer = node.exchange(&credential(&refused, JWT)).await;
         answer.is_refused(400, "invalid_request", "subject_token");
@@ -113,8 +113,8 @@ async fn own_token_presented_as_jwt_is_exchanged() {
 #[tokio::test]
 async fn nothing_is_exchanged_after_the_chain_has_ended() {
     let node = Node::start().await;
-    let source = with(&node.cluster.service_account("demo", "reporter"), &json!({"exp": NOW_SECS + 100}));
-    let request = with(&credential(&node.cluster.es256.sign(&source), JWT), &json!({"audience": FABRIC}));
+    let source = with(&node.issuers.service_account("demo", "reporter"), &json!({"exp": NOW_SECS + 100}));
+    let request = with(&credential(&node.issuers.es256.sign(&source), JWT), &json!({"audience": FABRIC}));
     let first = node.granted(&request).await;
     assert_eq!(first.claims["root_exp"], NOW_SECS + 100);
     node.advance_secs(99);
@@ -126,12 +126,12 @@ async fn nothing_is_exchanged_after_the_chain_has_ended() {
 #[tokio::test]
 async fn the_transaction_and_a_verified_email_of_the_subject_are_kept() {
     let node = Node::start().await;
-    let token = node.cluster.changed(&json!({
+    let token = node.issuers.changed(&json!({
         "txn": "txn-of-the-caller", "email": "a@trust.example", "email_verified": true, "client_id": "portal"
     }));
     let minted = node.granted(&credential(&token, JWT)).await;
     assert_eq!(minted.claims["txn"], "txn-of-the-caller");
-    let iss = node.cluster.identifiers();
+    let iss = node.issuers.identifiers();
     let lineage = digests(&minted.claims);
     assert!(lineage.contains(&lineage::email(&iss, "a@trust.example").to_string()));
     assert!(lineage.contains(&lineage::client(&iss, "portal").to_string()));
@@ -140,7 +140,7 @@ async fn the_transaction_and_a_verified_email_of_the_subject_are_kept() {
 #[tokio::test]
 async fn resource_replaces_audience_and_policy_has_a_default() {
     let node = Node::start().await;
-    let request = credential(&node.cluster.reporter(), JWT);
+    let request = credential(&node.issuers.reporter(), JWT);
     assert_eq!(node.granted(&request).await.claims["aud"], TOOL);
     for member in ["resource", "audience"] {
         let minted = node.granted(&with(&request, &json!({member: FABRIC}))).await;
@@ -155,7 +155,7 @@ async fn resource_replaces_audience_and_policy_has_a_default() {
 #[tokio::test]
 async fn requested_scope_narrows_and_the_grant_is_reported() {
     let node = Node::start().await;
-    let request = credential(&node.cluster.reporter(), JWT);
+    let request = credential(&node.issuers.reporter(), JWT);
     for (asked, granted, capabilities) in [
         ("db.read", "db.read", json!(["db.read"])),
         ("db.read unknown", "db.read", json!(["db.read"])),
@@ -183,7 +183,7 @@ async fn stated_capabilities_scope_and_radius_bound_the_grant() {
         (json!({"blast_radius": "workspace:demo/x"}), "db.read db.write offline", "workspace:demo/x"),
         (json!({"blast_radius": "namespace"}), "db.read db.write offline", "namespace:demo"),
     ] {
-        let minted = node.granted(&credential(&node.cluster.changed(&changes), JWT)).await;
+        let minted = node.granted(&credential(&node.issuers.changed(&changes), JWT)).await;
         assert_eq!(minted.claims["scope"], scope, "{changes}");
         assert_eq!(minted.claims["blast_radius"], radius, "{changes}");
     }
@@ -193,7 +193,7 @@ async fn stated_capabilities_scope_and_radius_bound_the_grant() {
 async fn execution_scope_binds_to_one_call_and_shortens_lifetime() {
     let node = Node::start().await;
     let bare = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
-    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": MIGRATE}));
+    let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": MIGRATE}));
     let plain = json!({"htm": "POST", "htu": "https://tools.example/migrate/run"});
     let minted = node.granted(&with(&request, &json!({"execution_scope": plain}))).await;
     assert_eq!((&minted.answer["expires_in"], &minted.claims["exp"]), (&json!(30), &json!(NOW_SECS + 30)));
@@ -225,16 +225,16 @@ async fn execution_scope_binds_to_one_call_and_shortens_lifetime() {
 #[tokio::test]
 async fn the_policy_can_demand_an_execution_scope() {
     let node = Node::start().await;
-    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": MIGRATE}));
+    let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": MIGRATE}));
     node.exchange(&request).await.is_refused(403, "access_denied", "needs an execution scope");
 }
 
 #[tokio::test]
 async fn a_token_without_a_kid_is_accepted_only_if_one_key_fits() {
     let node = Node::start().await;
-    let claims = node.cluster.service_account("demo", "reporter");
+    let claims = node.issuers.service_account("demo", "reporter");
     // The API server has one key for each algorithm.
-    for signer in [&node.cluster.es256, &node.cluster.rs256] {
+    for signer in [&node.issuers.es256, &node.issuers.rs256] {
         let token = signer.sign_as(&json!({"alg": signer.alg()}), &claims);
         node.granted(&credential(&token, JWT)).await;
     }

@@ -24,8 +24,8 @@ async fn keys(node: &Node) -> Vec<Value> {
 fn request(node: &Node) -> Value {
     let now = node.now_secs();
     let times = json!({"iat": now, "nbf": now, "exp": now + 3600});
-    let claims = with(&node.cluster.service_account("demo", "reporter"), &times);
-    with(&credential(&node.cluster.es256.sign(&claims), JWT), &json!({"audience": FABRIC}))
+    let claims = with(&node.issuers.service_account("demo", "reporter"), &times);
+    with(&credential(&node.issuers.es256.sign(&claims), JWT), &json!({"audience": FABRIC}))
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trust_fabric::limits;
 
 use crate::support::raw::{self, Wire};
-use crate::support::{Answer, Channel, FABRIC, IDP, JWT, Node, OTHER_IDP, Setup, credential, with};
+use crate::support::{Channel, FABRIC, IDP, JWT, Node, OTHER_IDP, Response, Setup, credential, with};
 
 const OPERATOR: &str = "spiffe://trust.example/operator";
 const SECOND: &str = "spiffe://trust.example/second";
@@ -16,21 +16,21 @@ async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
 
-async fn ask(node: &Node, by: &Channel, method: &str, path: &str, body: &Value) -> Answer {
+async fn send(node: &Node, by: &Channel, method: &str, path: &str, body: &Value) -> Response {
     let json = [("content-type", "application/json")];
     node.call_over(by, method, path, &json, body.to_string()).await
 }
 
-async fn revoke(node: &Node, by: &str, request: &Value) -> Answer {
-    ask(node, &node.certified(by), "POST", "/v1/revocations", request).await
+async fn revoke(node: &Node, by: &str, request: &Value) -> Response {
+    send(node, &node.certified(by), "POST", "/v1/revocations", request).await
 }
 
 async fn blocks(node: &Node) -> Vec<Value> {
-    let answer = ask(node, &node.certified("chief"), "GET", BLOCKS, &Value::Null).await;
+    let answer = send(node, &node.certified("chief"), "GET", BLOCKS, &Value::Null).await;
     answer.json().as_array().expect("a list").clone()
 }
 
-fn disabled(node: &Node, iss: &str, id: &str) -> Value {
+fn disable_account(node: &Node, iss: &str, id: &str) -> Value {
     json!({
         "iss": iss, "jti": uuid::Uuid::new_v4().to_string(), "iat": node.now_secs(), "aud": FABRIC,
         "sub_id": {"format": "uri", "uri": id}, "events": {DISABLED: {}},
@@ -68,7 +68,7 @@ async fn no_lease_admits_no_operator() {
     let node = Node::start_with(Setup {
         is_secure: true,
         more_config: "[metrics]\naccess = \"authenticated\"\n".to_owned(),
-        survives_core: true,
+        survives_replica: true,
         ..Setup::default()
     })
     .await;
@@ -104,12 +104,12 @@ async fn caller_cannot_block_itself() {
         answer.is_refused(400, "invalid_request", "block: must not name the caller itself");
     }
     let token = node.own_token("agents", "operator").await;
-    let key = node.cluster.es256.kid();
+    let key = node.issuers.es256.kid();
     let of_bearer = [
         json!({"subject": token.claims["sub"], "block": true}),
         json!({"jti": token.claims["jti"], "block": true}),
         // The key that signed the credential from which the bearer token derives.
-        json!({"key": key, "issuer": node.cluster.kubernetes()}),
+        json!({"key": key, "issuer": node.issuers.kubernetes()}),
     ];
     let bearer = format!("Bearer {}", token.token);
     for request in of_bearer {
@@ -120,8 +120,8 @@ async fn caller_cannot_block_itself() {
         answer.is_refused(400, "invalid_request", "block: must not name the caller itself");
     }
     let gateway = node.certified("gateway");
-    let itself = disabled(&node, IDP, "spiffe://trust.example/gateway");
-    let answer = ask(&node, &gateway, "POST", "/v1/signals/events", &itself).await;
+    let itself = disable_account(&node, IDP, "spiffe://trust.example/gateway");
+    let answer = send(&node, &gateway, "POST", "/v1/signals/events", &itself).await;
     answer.is_refused(400, "invalid_request", "sub_id: must not name the caller itself");
     assert_eq!(blocks(&node).await, [] as [Value; 0]);
     // It may revoke tokens issued to it.
@@ -133,16 +133,16 @@ async fn caller_cannot_block_itself() {
 async fn only_a_permitted_issuer_blocks_operators() {
     let node = secure().await;
     let second = node.certified("second");
-    let send = async |set: &Value| ask(&node, &second, "POST", "/v1/signals/events", set).await;
-    let answer = send(&disabled(&node, OTHER_IDP, OPERATOR)).await;
+    let send = async |set: &Value| send(&node, &second, "POST", "/v1/signals/events", set).await;
+    let answer = send(&disable_account(&node, OTHER_IDP, OPERATOR)).await;
     answer.is_refused(403, "access_denied", "may not block an operator");
     assert_eq!(blocks(&node).await, [] as [Value; 0]);
     // A watermark is no block, and another workload is no operator.
     let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
-    let watermark = with(&disabled(&node, OTHER_IDP, OPERATOR), &json!({"events": {revoked: {}}}));
+    let watermark = with(&disable_account(&node, OTHER_IDP, OPERATOR), &json!({"events": {revoked: {}}}));
     assert_eq!(send(&watermark).await.status, 202);
-    assert_eq!(send(&disabled(&node, OTHER_IDP, "spiffe://trust.example/x")).await.status, 202);
-    node.disabled(OPERATOR).await;
+    assert_eq!(send(&disable_account(&node, OTHER_IDP, "spiffe://trust.example/x")).await.status, 202);
+    node.disable_account(OPERATOR).await;
     assert_eq!(blocks(&node).await.len(), 2);
 }
 
@@ -150,9 +150,10 @@ async fn only_a_permitted_issuer_blocks_operators() {
 async fn ban_lasts_until_it_is_lifted() {
     let node = secure().await;
     let second = node.certified("second");
-    let source = || credential(&node.cluster.reporter(), JWT);
-    let exchange =
-        async || ask(&node, &second, "POST", "/v1/exchange/token", &with(&source(), &json!({}))).await.status;
+    let source = || credential(&node.issuers.reporter(), JWT);
+    let exchange = async || {
+        send(&node, &second, "POST", "/v1/exchange/token", &with(&source(), &json!({}))).await.status
+    };
     assert_eq!(exchange().await, 200);
     // A watermark covers no certificate, and the answer reports that.
     let made = revoke(&node, "operator", &json!({"subject": SECOND})).await;
@@ -172,20 +173,20 @@ async fn ban_lasts_until_it_is_lifted() {
         json!({"kind": "subject", "value": SECOND, "by": OPERATOR, "family": "operator", "reason": "leaked"})
     );
     let path = format!("{BLOCKS}/{}", listed[0]["id"].as_str().expect("id"));
-    assert_eq!(ask(&node, &node.certified("operator"), "DELETE", &path, &Value::Null).await.status, 204);
-    let claims = node.cluster.service_account("demo", "reporter");
+    assert_eq!(send(&node, &node.certified("operator"), "DELETE", &path, &Value::Null).await.status, 204);
+    let claims = node.issuers.service_account("demo", "reporter");
     let claims =
         with(&claims, &json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 60}));
-    let later = credential(&node.cluster.es256.sign(&claims), JWT);
-    assert_eq!(ask(&node, &second, "POST", "/v1/exchange/token", &later).await.status, 200);
+    let later = credential(&node.issuers.es256.sign(&claims), JWT);
+    assert_eq!(send(&node, &second, "POST", "/v1/exchange/token", &later).await.status, 200);
 }
 
 #[tokio::test]
 async fn ban_covers_every_kind() {
     let node = secure().await;
-    let kubernetes = node.cluster.kubernetes();
+    let kubernetes = node.issuers.kubernetes();
     let [later, certificates] = ["credentials issued later", "client certificates"];
-    let keys = ask(&node, &node.certified("operator"), "GET", "/v1/sys/keys", &Value::Null).await.json();
+    let keys = send(&node, &node.certified("operator"), "GET", "/v1/sys/keys", &Value::Null).await.json();
     let own_key = keys.as_array().expect("keys").last().expect("a key")["kid"].clone();
     for (request, left, bans) in [
         (json!({"subject": "spiffe://trust.example/x"}), json!([later, certificates]), true),

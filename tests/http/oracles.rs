@@ -16,14 +16,14 @@ use crate::support::{BAD_SUBJECT, FABRIC, JWT, NOW_SECS, Node, SVID, Setup, TOOL
 #[tokio::test]
 async fn pyjwt_credentials_are_accepted_and_faulty_ones_refused() {
     let node = Node::start().await;
-    let order = |trust_domain: &str| json!({"issuer": node.cluster.kubernetes(), "audience": FABRIC, "trust_domain": trust_domain, "now": NOW_SECS});
+    let order = |trust_domain: &str| json!({"issuer": node.issuers.kubernetes(), "audience": FABRIC, "trust_domain": trust_domain, "now": NOW_SECS});
     let (made, _) = run("make_credentials.py", &order("endpoint.example"));
     for (route, document) in [
         ("/cluster/.well-known/openid-configuration", &made["discovery"]),
         ("/cluster/openid/v1/jwks", &made["jwks"]),
         ("/bundle", &made["spiffe_bundle"]),
     ] {
-        node.cluster.answer_instead(route, ResponseTemplate::new(200).set_body_json(document)).await;
+        node.issuers.replace_mock(route, ResponseTemplate::new(200).set_body_json(document)).await;
     }
     let list = |name: &str| made[name].as_array().expect("a list").clone();
     let token = |item: &Value| item["token"].as_str().expect("a token").to_owned();
@@ -59,7 +59,7 @@ async fn pyjwt_and_joserfc_verify_minted_tokens() {
     let now_secs = Some(trust_fabric::clock::Clock::system().now().secs());
     let node = Node::start_with(Setup { now_secs, ..Setup::default() }).await;
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
-    let source = node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &times));
+    let source = node.issuers.es256.sign(&with(&node.issuers.service_account("demo", "reporter"), &times));
     let minted = node.granted(&credential(&source, JWT)).await;
     let jwks_url = format!("{}/v1/identity/jwks", node.base());
     let good = json!({"token": minted.token, "jwks_url": jwks_url, "issuer": FABRIC, "audience": TOOL});

@@ -16,12 +16,12 @@ fn granting(capability: &str) -> Value {
     rego(&format!("decision := {{\"allow\": true, \"reason\": \"granted\", \"grants\": {grants}}}"))
 }
 
-async fn put(node: &Node, sources: &[Value]) -> crate::support::Answer {
+async fn put(node: &Node, sources: &[Value]) -> crate::support::Response {
     node.put(POLICY, &json!({"sources": sources})).await
 }
 
 fn request(node: &Node) -> Value {
-    credential(&node.cluster.reporter(), JWT)
+    credential(&node.issuers.reporter(), JWT)
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn policy_timeout_denies_with_503_and_can_be_retried() {
         json!({"path": format!("{point}.rego"), "text": text})
     };
     let node = Node::start().await;
-    let usual = node.get(POLICY).await.json()["sources"].as_array().expect("sources").clone();
+    let original = node.get(POLICY).await.json()["sources"].as_array().expect("sources").clone();
     let single_use = json!({"htm": "POST", "htu": "https://tools.example/migrate/run", "nonce": "n-1"});
     let asked = with(&request(&node), &json!({"audience": MIGRATE, "execution_scope": single_use}));
     let agent = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
@@ -202,7 +202,7 @@ async fn policy_timeout_denies_with_503_and_can_be_retried() {
     );
 
     // No partial effect: nonce and jti are unused, and no revocation exists.
-    assert_eq!(put(&node, &usual).await.status, 200);
+    assert_eq!(put(&node, &original).await.status, 200);
     node.granted(&asked).await;
     assert_eq!(node.post("/v1/signals/events", &signal).await.json()["status"], "accepted");
 }

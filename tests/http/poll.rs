@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use trust_fabric::api::caller::{Callers, Capability};
 
-use crate::support::{Answer, Channel, FABRIC, IDP, NOW_SECS, Node, OTHER_IDP, Setup, python, with};
+use crate::support::{Channel, FABRIC, IDP, NOW_SECS, Node, OTHER_IDP, Response, Setup, python, with};
 
 const STREAMS: &str = "/v1/signals/stream";
 const CAEP: &str = "https://schemas.openid.net/secevent/caep/event-type";
@@ -78,24 +78,24 @@ async fn revoke_many(node: &Node, count: usize) -> Vec<String> {
     names.iter().map(|name| workload(name)).collect()
 }
 
-async fn poll(node: &Node, stream_id: &str, request: &Value) -> Answer {
+async fn poll(node: &Node, stream_id: &str, request: &Value) -> Response {
     node.post(&format!("/v1/signals/poll/{stream_id}"), request).await
 }
 
-async fn poll_over(node: &Node, channel: &Channel, stream_id: &str) -> Answer {
+async fn poll_over(node: &Node, channel: &Channel, stream_id: &str) -> Response {
     let path = format!("/v1/signals/poll/{stream_id}");
     node.call_over(channel, "POST", &path, &[], json!({"returnImmediately": true}).to_string()).await
 }
 
 /// A poll with `returnImmediately`.
-async fn poll_now(node: &Node, stream_id: &str, members: &Value) -> Answer {
+async fn poll_now(node: &Node, stream_id: &str, members: &Value) -> Response {
     let answer = poll(node, stream_id, &with(members, &json!({"returnImmediately": true}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer
 }
 
 /// `jti` and claims of the SETs in an answer, in order.
-fn given(answer: &Answer) -> Vec<(String, Value)> {
+fn received_sets(answer: &Response) -> Vec<(String, Value)> {
     // A map of serde_json would sort by name.
     let at = answer.body.find('{').expect("an object");
     assert_eq!(&answer.body[at..at + 8], "{\"sets\":", "{}", answer.body);
@@ -109,14 +109,14 @@ fn given(answer: &Answer) -> Vec<(String, Value)> {
     sets.into_iter().map(|(jti, set)| (jti.clone(), claims(set))).collect()
 }
 
-fn jtis(answer: &Answer) -> Vec<String> {
-    given(answer).into_iter().map(|(jti, _)| jti).collect()
+fn jtis(answer: &Response) -> Vec<String> {
+    received_sets(answer).into_iter().map(|(jti, _)| jti).collect()
 }
 
 /// Subjects of the SETs in an answer.
-fn subjects(answer: &Answer) -> Vec<String> {
+fn subjects(answer: &Response) -> Vec<String> {
     let uri = |claims: &Value| claims["sub_id"]["uri"].as_str().unwrap_or_default().to_owned();
-    given(answer).iter().map(|(_, claims)| uri(claims)).collect()
+    received_sets(answer).iter().map(|(_, claims)| uri(claims)).collect()
 }
 
 /// Report of `poller.py` on a stream, each of whose SETs it verified.
@@ -155,7 +155,7 @@ async fn an_independent_receiver_gets_everything_once_and_in_order() {
         (&first["events"], &first["txn"], &first["iat"]),
         (&events, &json!("txn-w0"), &json!(NOW_SECS))
     );
-    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+    assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn receiver_that_acknowledges_half_gets_the_rest_again() {
     let said = received(&node, &stream_id, "half");
     assert_eq!(uris(&said), revoked);
     assert!(times(&said).iter().any(|times| *times > 1), "{said}");
-    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+    assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn two_independent_receivers_at_once_lose_nothing() {
     let said = received(&node, &stream_id, "two");
     let heard: BTreeSet<String> = uris(&said).into_iter().collect();
     assert_eq!(heard, revoked.into_iter().collect());
-    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+    assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn a_poll_that_only_acknowledges_waits_for_nothing() {
     let first = poll_now(&node, &stream_id, &json!({})).await;
     let answer = poll(&node, &stream_id, &json!({"maxEvents": 0, "ack": jtis(&first)})).await;
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"sets":{}}"#));
-    assert!(given(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
+    assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
 
 #[tokio::test]
@@ -309,7 +309,7 @@ async fn a_stream_answers_only_its_creator_and_operators() {
         }
     }
     // A blocked caller receives no events.
-    node.disabled("spiffe://trust.example/gateway").await;
+    node.disable_account("spiffe://trust.example/gateway").await;
     let again = poll_over(&node, &node.certified("gateway"), &stream_id).await;
     again.is_refused(403, "access_denied", "the caller is blocked");
 }
@@ -410,11 +410,11 @@ async fn verification_arrives_with_its_state_on_any_stream() {
     let request = json!({"stream_id": stream_id, "state": "VGhpcyBpcyBhbiBleGFtcGxlIHN0YXRlIHZhbHVlLgo="});
     let answer = node.post("/v1/signals/verification", &request).await;
     assert_eq!(answer.status, 204, "{}", answer.body);
-    let arrived = given(&poll_now(&node, &stream_id, &json!({})).await);
+    let arrived = received_sets(&poll_now(&node, &stream_id, &json!({})).await);
     let [(_, claims)] = arrived.as_slice() else { panic!("{arrived:?}") };
     assert_eq!(claims["events"], json!({VERIFICATION: {"state": request["state"]}}));
     assert_eq!(claims["sub_id"], json!({"format": "opaque", "id": stream_id}));
-    assert!(given(&poll_now(&node, &other, &json!({})).await).is_empty(), "it is nobody else's");
+    assert!(received_sets(&poll_now(&node, &other, &json!({})).await).is_empty(), "it is nobody else's");
 }
 
 #[tokio::test]
@@ -470,8 +470,8 @@ async fn subject_beyond_the_issuers_authority_is_not_relayed() {
     }
     // Claims about its own subjects are not restricted.
     assert_eq!(send(&beside("tenant", &own)).await.status, 202);
-    let given = given(&poll_now(&node, &stream_id, &json!({})).await);
-    let told: Vec<&Value> = given.iter().map(|(_, claims)| &claims["sub_id"]).collect();
+    let received_sets = received_sets(&poll_now(&node, &stream_id, &json!({})).await);
+    let told: Vec<&Value> = received_sets.iter().map(|(_, claims)| &claims["sub_id"]).collect();
     let named = json!({"format": "iss_sub", "iss": OTHER_IDP, "sub": "7"});
     assert_eq!(told, [&json!({"format": "complex", "user": named, "tenant": named})]);
 }
@@ -485,9 +485,9 @@ async fn flat_stream_of_any_issuer_carries_ours() {
     assert_eq!((answer.status, &answer.json()["iss"]), (201, &json!(FABRIC)), "{}", answer.body);
     let stream_id = answer.json()["stream_id"].as_str().expect("stream_id").to_owned();
     revoke(&node, "reporter").await;
-    let given = given(&poll_now(&node, &stream_id, &json!({})).await);
-    assert_eq!(given.len(), 1);
-    assert_eq!(given[0].1["iss"], FABRIC);
+    let received_sets = received_sets(&poll_now(&node, &stream_id, &json!({})).await);
+    assert_eq!(received_sets.len(), 1);
+    assert_eq!(received_sets[0].1["iss"], FABRIC);
 }
 
 /// Regression: an operator could poll a stream whose owner is blocked or no longer a caller.
@@ -513,7 +513,7 @@ async fn stream_of_an_owner_that_may_not_gives_nothing() {
     };
     assert_eq!((shown(&node).await, polled(&node).await), ((json!("enabled"), Value::Null), 1));
 
-    node.disabled("spiffe://trust.example/gateway").await;
+    node.disable_account("spiffe://trust.example/gateway").await;
     let blocked = (json!("paused"), json!("the owner of the stream is blocked"));
     assert_eq!((shown(&node).await, polled(&node).await), (blocked.clone(), 0));
     // A status that was read may be sent back.

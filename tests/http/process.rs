@@ -14,20 +14,20 @@ use crate::support::{JWT, Node, OWN, credential};
 #[tokio::test]
 async fn request_in_flight_is_answered_at_shutdown() {
     let node = Node::start().await;
-    let keys = json!({"keys": [node.cluster.es256.jwk()]});
+    let keys = json!({"keys": [node.issuers.es256.jwk()]});
     let slow = ResponseTemplate::new(200).set_body_json(keys).set_delay(Duration::from_secs(1));
-    node.cluster.answer_instead("/cluster/openid/v1/jwks", slow).await;
-    let request = credential(&node.cluster.reporter(), JWT);
+    node.issuers.replace_mock("/cluster/openid/v1/jwks", slow).await;
+    let request = credential(&node.issuers.reporter(), JWT);
     let stop = async {
-        while node.cluster.server.received_requests().await.expect("recorded").len() < 2 {
+        while node.issuers.server.received_requests().await.expect("recorded").len() < 2 {
             tokio::task::yield_now().await;
         }
-        node.begin_to_stop();
+        node.begin_shutdown();
     };
     let (answer, ()) = futures::join!(node.exchange(&request), stop);
     answer.minted();
     let address = node.base().trim_start_matches("http://").to_owned();
-    node.wait_until_stopped().await;
+    node.wait_for_shutdown().await;
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }
 
@@ -57,7 +57,7 @@ async fn logs_carry_request_and_trace_and_never_a_token() {
     // The node logs from its own threads.
     tracing::subscriber::set_global_default(subscriber).expect("the only subscriber");
     let node = Node::start().await;
-    let token = node.cluster.reporter();
+    let token = node.issuers.reporter();
     let own = node.own_token("demo", "reporter").await.token;
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
@@ -81,7 +81,7 @@ async fn logs_carry_request_and_trace_and_never_a_token() {
             assert!(!log.contains(&part[..24]), "a token is in the log");
         }
     }
-    let with_id = |answer: &crate::support::Answer| {
+    let with_id = |answer: &crate::support::Response| {
         let id = answer.header("x-request-id").expect("id").to_owned();
         log.lines().filter(|line| line.contains(&id)).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -119,5 +119,5 @@ async fn requests_with_two_readings_are_refused_and_the_node_lives_on() {
     stream.write_all(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()).await.expect("write");
     drop(stream);
     assert_eq!(node.get("/livez").await.status, 200);
-    node.granted(&credential(&node.cluster.reporter(), JWT)).await;
+    node.granted(&credential(&node.issuers.reporter(), JWT)).await;
 }

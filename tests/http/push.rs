@@ -16,11 +16,11 @@ const AUD: &str = "https://receiver.example/events";
 /// A receiver that has the keys of this node and accepts everything.
 async fn receiver(node: &Node) -> Receiver {
     let mut receiver = Receiver::start().await;
-    introduce(&mut receiver, node).await;
+    configure(&mut receiver, node).await;
     receiver
 }
 
-async fn introduce(receiver: &mut Receiver, node: &Node) {
+async fn configure(receiver: &mut Receiver, node: &Node) {
     let jwks = node.get("/v1/identity/jwks").await.json();
     receiver.order(&json!({"jwks": jwks, "iss": FABRIC, "aud": AUD})).await;
 }
@@ -67,7 +67,7 @@ fn txn(push: &Value) -> u32 {
 
 /// Accepts pushes until so many different events arrived. Each event has one `jti`, and those of one subject
 /// arrive in order, retries apart.
-async fn take_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, count: usize) {
+async fn receive_all(receiver: &mut Receiver, seen: &mut BTreeMap<u32, String>, count: usize) {
     while seen.len() < count {
         let push = receiver.next().await;
         assert_eq!(push["mode"], "202", "{push}");
@@ -105,9 +105,9 @@ async fn loopback_push_waits_until_it_is_switched_on() {
         metrics.contains(r#"svc_push_total{result="loopback_push"}"#)
     };
     until(&node, held).await;
-    assert_eq!(receiver.rest(), [Value::Null; 0]);
+    assert_eq!(receiver.remaining(), [Value::Null; 0]);
     node.restart_with(|config| config.outbound.allow_loopback_push = true).await;
-    introduce(&mut receiver, &node).await;
+    configure(&mut receiver, &node).await;
     assert_eq!(txn(&receiver.next().await), 1);
     let shown = status(&node, &stream_id).await;
     assert_eq!(shown, json!({"stream_id": stream_id, "status": "enabled"}));
@@ -120,7 +120,7 @@ async fn blocked_owner_gets_no_pushes_until_the_block_is_lifted() {
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("127.0.0.1", "/events")).await;
     // The event that reports the block would be the first push.
-    node.disabled("spiffe://trust.example/gateway").await;
+    node.disable_account("spiffe://trust.example/gateway").await;
     let operator = node.certified("operator");
     let request = json!({"subject": workload("reporter")}).to_string();
     let headers = [("content-type", "application/json")];
@@ -131,7 +131,7 @@ async fn blocked_owner_gets_no_pushes_until_the_block_is_lifted() {
         metrics.contains(r#"svc_push_total{result="owner_blocked"}"#)
     };
     until(&node, held).await;
-    assert_eq!(receiver.rest(), Vec::<Value>::new());
+    assert_eq!(receiver.remaining(), Vec::<Value>::new());
     let chief = node.certified("chief");
     let shown = async || {
         node.call_over(&chief, "GET", &format!("{STATUS}?stream_id={stream_id}"), &[], "").await.json()
@@ -163,7 +163,7 @@ async fn until(node: &Node, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// The delivery counters of a stream.
-async fn counted(node: &Node, stream_id: &str) -> Value {
+async fn delivery_counters(node: &Node, stream_id: &str) -> Value {
     let stream = node.get(&format!("{STREAM}?stream_id={stream_id}")).await.json();
     json!([stream["delivered"], stream["dropped"], stream["dead_letters"]])
 }
@@ -183,7 +183,7 @@ async fn pushed_sets_are_verified_by_an_independent_receiver() {
     });
     assert_eq!(push["claims"], expected);
     assert!(jti(&push).ends_with(&format!("-{stream_id}")));
-    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([1, 0, 0])).await;
     let metrics = node.get("/metrics").await.body;
     for line in [r#"svc_push_total{result="delivered"} 1"#, r#"svc_streams{status="enabled"} 1"#] {
         assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
@@ -196,9 +196,9 @@ async fn each_event_comes_once_and_those_of_a_subject_in_their_order() {
     let mut receiver = receiver(&node).await;
     let stream_id = stream(&node, &receiver.url("localhost", "/events")).await;
     revoke_many(&node, 0..40).await;
-    take_all(&mut receiver, &mut BTreeMap::new(), 40).await;
-    until(&node, async || counted(&node, &stream_id).await == json!([40, 0, 0])).await;
-    assert_eq!(receiver.rest(), [Value::Null; 0]);
+    receive_all(&mut receiver, &mut BTreeMap::new(), 40).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([40, 0, 0])).await;
+    assert_eq!(receiver.remaining(), [Value::Null; 0]);
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn failed_push_is_retried_with_the_same_set() {
         node.clock.advance(Duration::from_secs(300));
         set_status(&node, &stream_id, "paused").await;
         receiver.order(&json!({"mode": mode, "retry_after": 3600})).await;
-        receiver.rest();
+        receiver.remaining();
         set_status(&node, &stream_id, "enabled").await;
         let again = receiver.next().await;
         assert_eq!((&again["claims"], &again["path"]), (&first["claims"], &first["path"]), "{mode}");
@@ -224,11 +224,11 @@ async fn failed_push_is_retried_with_the_same_set() {
     set_status(&node, &stream_id, "paused").await;
     // The receiver accepted it, however long its answer is.
     receiver.order(&json!({"mode": "large"})).await;
-    receiver.rest();
+    receiver.remaining();
     set_status(&node, &stream_id, "enabled").await;
     assert_eq!(receiver.next().await["claims"], first["claims"]);
-    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
-    assert_eq!(receiver.rest(), [Value::Null; 0], "no redirect was followed, and nothing came twice");
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([1, 0, 0])).await;
+    assert_eq!(receiver.remaining(), [Value::Null; 0], "no redirect was followed, and nothing came twice");
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn permanent_rejection_is_reported_and_delays_nothing() {
     receiver.order(&json!({"mode": "400", "err": "invalid_request", "description": "who\u{1b}[2J"})).await;
     revoke(&node, "reporter", "1").await;
     let refused = receiver.next().await;
-    until(&node, async || counted(&node, &stream_id).await == json!([0, 0, 1])).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([0, 0, 1])).await;
     receiver.order(&json!({"mode": "202"})).await;
     revoke(&node, "reporter", "2").await;
     assert_eq!(txn(&receiver.next().await), 2);
@@ -286,7 +286,7 @@ async fn one_refusal_pauses_no_stream_and_the_event_comes_again() {
         again = receiver.next().await;
     }
     assert_eq!(again["claims"], first["claims"]);
-    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([1, 0, 0])).await;
     assert_eq!(status(&node, &stream_id).await, json!({"stream_id": stream_id, "status": "enabled"}));
 }
 
@@ -309,7 +309,7 @@ async fn misbehaving_receivers_delay_no_other_receiver() {
             others.insert(push["path"].as_str().expect("path").to_owned());
         }
     }
-    until(&node, async || counted(&node, &well).await == json!([40, 0, 0])).await;
+    until(&node, async || delivery_counters(&node, &well).await == json!([40, 0, 0])).await;
 }
 
 #[tokio::test]
@@ -324,10 +324,10 @@ async fn a_receiver_that_was_not_there_gets_everything_when_it_is() {
     })
     .await;
     let mut receiver = Receiver::start_at(port).await;
-    introduce(&mut receiver, &node).await;
+    configure(&mut receiver, &node).await;
     revoke_many(&node, 25..40).await;
-    take_all(&mut receiver, &mut BTreeMap::new(), 40).await;
-    until(&node, async || counted(&node, &stream_id).await == json!([40, 0, 0])).await;
+    receive_all(&mut receiver, &mut BTreeMap::new(), 40).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([40, 0, 0])).await;
 }
 
 #[tokio::test]
@@ -339,11 +339,11 @@ async fn restart_loses_no_event_and_repeats_the_same_sets() {
     for round in 0..3 {
         revoke_many(&node, round * 20..round * 20 + 20).await;
         let some = seen.len() + 7;
-        take_all(&mut receiver, &mut seen, some).await;
+        receive_all(&mut receiver, &mut seen, some).await;
         node.restart().await;
     }
-    take_all(&mut receiver, &mut seen, 60).await;
-    until(&node, async || counted(&node, &stream_id).await == json!([60, 0, 0])).await;
+    receive_all(&mut receiver, &mut seen, 60).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([60, 0, 0])).await;
 }
 
 #[tokio::test]
@@ -355,13 +355,13 @@ async fn paused_stream_retains_events_and_a_disabled_one_does_not() {
     revoke(&node, "reporter", "1").await;
     set_status(&node, &stream_id, "enabled").await;
     assert_eq!(txn(&receiver.next().await), 1);
-    until(&node, async || counted(&node, &stream_id).await == json!([1, 0, 0])).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([1, 0, 0])).await;
     set_status(&node, &stream_id, "disabled").await;
     revoke(&node, "reporter", "2").await;
     set_status(&node, &stream_id, "enabled").await;
     revoke(&node, "reporter", "3").await;
     assert_eq!(txn(&receiver.next().await), 3);
-    until(&node, async || counted(&node, &stream_id).await == json!([2, 0, 0])).await;
+    until(&node, async || delivery_counters(&node, &stream_id).await == json!([2, 0, 0])).await;
 }
 
 #[tokio::test]
@@ -386,11 +386,11 @@ async fn new_endpoint_gets_the_backlog_and_deletion_ends_delivery() {
     assert_eq!(txn(&receiver.next().await), 2);
     let answer = node.call("DELETE", &format!("{STREAM}?stream_id={stream_id}"), &[], "").await;
     assert_eq!(answer.status, 204, "{}", answer.body);
-    receiver.rest();
+    receiver.remaining();
     let other = stream(&node, &receiver.url("127.0.0.1", "/other")).await;
     revoke_many(&node, 3..40).await;
-    until(&node, async || counted(&node, &other).await == json!([37, 0, 0])).await;
-    let paths: BTreeSet<_> = receiver.rest().iter().map(|push| push["path"].to_string()).collect();
+    until(&node, async || delivery_counters(&node, &other).await == json!([37, 0, 0])).await;
+    let paths: BTreeSet<_> = receiver.remaining().iter().map(|push| push["path"].to_string()).collect();
     assert_eq!(paths, BTreeSet::from(["\"/other\"".to_owned()]));
 }
 

@@ -12,7 +12,7 @@ use trust_fabric::limits;
 use trust_fabric::token::lineage;
 
 use crate::support::{
-    Answer, BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, REPORTER, Setup, credential, with,
+    BAD_SUBJECT, Channel, FABRIC, JWT, Minted, Node, OWN, REPORTER, Response, Setup, credential, with,
 };
 
 const REVOCATIONS: &str = "/v1/revocations";
@@ -30,33 +30,33 @@ async fn secure() -> Node {
 }
 
 /// A node with a high rate limit.
-async fn unhurried() -> Node {
+async fn unlimited_node() -> Node {
     let more_config = "[limits]\nrequests_per_second_per_caller = 1000000\n".to_owned();
     Node::start_with(Setup { more_config, ..Setup::default() }).await
 }
 
 /// Sends a request as an operator.
-async fn ask(node: &Node, method: &str, path: &str, body: &Value) -> Answer {
+async fn send(node: &Node, method: &str, path: &str, body: &Value) -> Response {
     node.call_over(&node.administrator(), method, path, &[JSON], body.to_string()).await
 }
 
 #[track_caller]
-fn made(answer: &Answer) -> Value {
+fn receipt_of(answer: &Response) -> Value {
     assert_eq!(answer.status, 202, "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     answer.json()
 }
 
 async fn revoke(node: &Node, request: &Value) -> Value {
-    made(&ask(node, "POST", REVOCATIONS, request).await)
+    receipt_of(&send(node, "POST", REVOCATIONS, request).await)
 }
 
 fn subject(node: &Node, claims: &Value) -> Value {
-    credential(&node.cluster.agents.sign(claims), JWT)
+    credential(&node.issuers.agents.sign(claims), JWT)
 }
 
 /// A token for the node itself: a token for a tool is no credential anyway.
-async fn ours(node: &Node, credential: &Value) -> Minted {
+async fn own_token_of(node: &Node, credential: &Value) -> Minted {
     let minted = node.granted(&with(credential, &json!({"audience": FABRIC}))).await;
     assert!(is_accepted(node, &minted.token).await);
     minted
@@ -75,7 +75,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
-fn next_of(answer: &Answer) -> Option<String> {
+fn next_cursor(answer: &Response) -> Option<String> {
     let link = answer.header("link")?;
     let next = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
     Some(next.expect("a link").to_owned())
@@ -87,10 +87,10 @@ fn next_of(answer: &Answer) -> Option<String> {
 async fn workload_revocation_covers_exactly_its_derived_tokens() {
     let node = Node::start().await;
     let [one, other] = [
-        ours(&node, &credential(&node.cluster.reporter(), JWT)).await,
+        own_token_of(&node, &credential(&node.issuers.reporter(), JWT)).await,
         node.own_token("agents", "orchestrator").await,
     ];
-    let again = ours(&node, &credential(&one.token, OWN)).await;
+    let again = own_token_of(&node, &credential(&one.token, OWN)).await;
     // A prefix is another subject, and so is a longer name.
     for near in [&REPORTER[..REPORTER.len() - 1], &format!("{REPORTER}2"), "wimse://trust.example/ns/demo"] {
         assert_eq!(revoke(&node, &json!({"subject": near})).await["agents"], 0);
@@ -112,24 +112,24 @@ async fn workload_revocation_covers_exactly_its_derived_tokens() {
     }
     assert!(is_accepted(&node, &other.token).await);
     // Its credential is refused too, until a new one is issued.
-    let answer = node.exchange(&credential(&node.cluster.reporter(), JWT)).await;
+    let answer = node.exchange(&credential(&node.issuers.reporter(), JWT)).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
     node.advance_secs(60);
-    let claims = node.cluster.service_account("demo", "reporter");
+    let claims = node.issuers.service_account("demo", "reporter");
     let claims = with(&claims, &json!({"iat": node.now_secs(), "nbf": node.now_secs()}));
-    let fresh = ours(&node, &credential(&node.cluster.es256.sign(&claims), JWT)).await;
+    let fresh = own_token_of(&node, &credential(&node.issuers.es256.sign(&claims), JWT)).await;
     assert!(is_accepted(&node, &fresh.token).await);
 }
 
 #[tokio::test]
 async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
     let node = Node::start().await;
-    let (kubernetes, identifiers) = (node.cluster.kubernetes(), node.cluster.identifiers());
+    let (kubernetes, identifiers) = (node.issuers.kubernetes(), node.issuers.identifiers());
     let alice = json!({"email": "alice@a.example", "email_verified": true});
-    let person = with(&node.cluster.identifier(REPORTER), &alice);
+    let person = with(&node.issuers.identifier(REPORTER), &alice);
     let derived = [
-        ours(&node, &credential(&node.cluster.reporter(), JWT)).await,
-        ours(&node, &subject(&node, &person)).await,
+        own_token_of(&node, &credential(&node.issuers.reporter(), JWT)).await,
+        own_token_of(&node, &subject(&node, &person)).await,
     ];
     let both = async |node: &Node| {
         [is_accepted(node, &derived[0].token).await, is_accepted(node, &derived[1].token).await]
@@ -157,9 +157,12 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
     assert_eq!(revoke(&node, &account).await["kind"], "subject");
     assert_eq!(both(&node).await, [false, false]);
 
-    let one = node.cluster.identifier("wimse://trust.example/ns/demo/sa/other");
+    let one = node.issuers.identifier("wimse://trust.example/ns/demo/sa/other");
     let [one, other] = [one.clone(), with(&one, &json!({"jti": "another"}))];
-    let derived = [ours(&node, &subject(&node, &one)).await, ours(&node, &subject(&node, &other)).await];
+    let derived = [
+        own_token_of(&node, &subject(&node, &one)).await,
+        own_token_of(&node, &subject(&node, &other)).await,
+    ];
     let answer = revoke(&node, &json!({"jti": one["jti"], "issuer": identifiers})).await;
     assert_eq!((&answer["kind"], &answer["value"]), (&json!("token"), &one["jti"]));
     assert!(!is_accepted(&node, &derived[0].token).await && is_accepted(&node, &derived[1].token).await);
@@ -168,10 +171,10 @@ async fn subjects_and_emails_and_tokens_of_an_issuer_are_its_own() {
 #[tokio::test]
 async fn jti_revocation_covers_descendants_and_no_siblings() {
     let node = Node::start().await;
-    let first = ours(&node, &credential(&node.cluster.reporter(), JWT)).await;
-    let sibling = ours(&node, &credential(&node.cluster.reporter(), JWT)).await;
-    let below = ours(&node, &credential(&first.token, OWN)).await;
-    let deeper = ours(&node, &credential(&below.token, OWN)).await;
+    let first = own_token_of(&node, &credential(&node.issuers.reporter(), JWT)).await;
+    let sibling = own_token_of(&node, &credential(&node.issuers.reporter(), JWT)).await;
+    let below = own_token_of(&node, &credential(&first.token, OWN)).await;
+    let deeper = own_token_of(&node, &credential(&below.token, OWN)).await;
     revoke(&node, &json!({"jti": below.claims["jti"], "issuer": FABRIC})).await;
     let accepted = async |minted: &Minted| is_accepted(&node, &minted.token).await;
     assert!(accepted(&first).await && !accepted(&below).await && !accepted(&deeper).await);
@@ -182,8 +185,8 @@ async fn jti_revocation_covers_descendants_and_no_siblings() {
 #[tokio::test]
 async fn a_client_is_revoked_with_what_it_had_exchanged() {
     let node = secure().await;
-    let claims = node.cluster.service_account("demo", "reporter");
-    let request = credential(&node.cluster.es256.sign(&claims), JWT);
+    let claims = node.issuers.service_account("demo", "reporter");
+    let request = credential(&node.issuers.es256.sign(&claims), JWT);
     let request = with(&request, &json!({"audience": FABRIC}));
     let by = async |name: &str| {
         let channel = node.certified(name);
@@ -205,11 +208,14 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     let node = Node::start().await;
     node.advance_secs(600);
     let claims =
-        with(&node.cluster.service_account("demo", "reporter"), &json!({"exp": node.now_secs() + 3600}));
-    let (one, other) = (node.cluster.es256.sign(&claims), node.cluster.rs256.sign(&claims));
-    let derived = [ours(&node, &credential(&one, JWT)).await, ours(&node, &credential(&other, JWT)).await];
-    let kubernetes = node.cluster.kubernetes();
-    let dry = ask(&node, "POST", DRY_RUN, &json!({"key": "shared", "issuer": kubernetes})).await.json();
+        with(&node.issuers.service_account("demo", "reporter"), &json!({"exp": node.now_secs() + 3600}));
+    let (one, other) = (node.issuers.es256.sign(&claims), node.issuers.rs256.sign(&claims));
+    let derived = [
+        own_token_of(&node, &credential(&one, JWT)).await,
+        own_token_of(&node, &credential(&other, JWT)).await,
+    ];
+    let kubernetes = node.issuers.kubernetes();
+    let dry = send(&node, "POST", DRY_RUN, &json!({"key": "shared", "issuer": kubernetes})).await.json();
     assert_eq!(
         (&dry["kind"], &dry["counts"]["agents"], &dry["is_revoked"]),
         (&json!("key"), &json!(null), &json!(false)),
@@ -217,7 +223,7 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     );
     assert!(dry["agents"].is_null() && dry["counts"]["tools"] == 0, "{dry}");
     // The same `kid` of another issuer is another key.
-    revoke(&node, &json!({"key": "shared", "issuer": node.cluster.identifiers()})).await;
+    revoke(&node, &json!({"key": "shared", "issuer": node.issuers.identifiers()})).await;
     assert!(is_accepted(&node, &derived[0].token).await);
     revoke(&node, &json!({"key": "shared", "issuer": kubernetes})).await;
     assert!(!is_accepted(&node, &derived[0].token).await && is_accepted(&node, &derived[1].token).await);
@@ -237,13 +243,13 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     let listed = rows(&node, 1000).await;
     let row = listed.iter().find(|row| row["value"] == kid).expect("listed");
     assert_eq!((&row["reason"], &row["kind"]), (&json!("stolen"), &json!("key")));
-    assert_eq!(ask(&node, "POST", DRY_RUN, &request).await.json()["is_revoked"], true);
+    assert_eq!(send(&node, "POST", DRY_RUN, &request).await.json()["is_revoked"], true);
     let again = revoke(&node, &request).await;
     assert_eq!(again["id"], answer["id"]);
     for issuer in [None, Some(FABRIC)] {
         let unknown =
             with(&json!({"key": "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"}), &json!({"issuer": issuer}));
-        let answer = ask(&node, "POST", REVOCATIONS, &unknown).await;
+        let answer = send(&node, "POST", REVOCATIONS, &unknown).await;
         answer.is_refused(404, "not_found", "there is no signing key with this kid");
     }
 }
@@ -253,14 +259,14 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
 #[tokio::test]
 async fn stolen_issuer_key_is_blocked_until_lifted() {
     let mut node = Node::start().await;
-    let request = json!({"key": "shared", "issuer": node.cluster.kubernetes(), "reason": "stolen"});
+    let request = json!({"key": "shared", "issuer": node.issuers.kubernetes(), "reason": "stolen"});
     let answer = revoke(&node, &request).await;
     assert_eq!((&answer["kind"], &answer["agents"]), (&json!("key"), &json!(null)));
     let forged = |node: &Node| {
         let now = node.now_secs();
         let times = json!({"iat": now, "nbf": now, "exp": now + 3600});
-        let claims = with(&node.cluster.service_account("demo", "reporter"), &times);
-        credential(&node.cluster.es256.sign(&claims), JWT)
+        let claims = with(&node.issuers.service_account("demo", "reporter"), &times);
+        credential(&node.issuers.es256.sign(&claims), JWT)
     };
     for secs in [60, 24 * 3600 + 301] {
         node.advance_secs(secs);
@@ -269,17 +275,17 @@ async fn stolen_issuer_key_is_blocked_until_lifted() {
     }
     node.restart().await;
     node.exchange(&forged(&node)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
-    assert_eq!(ask(&node, "POST", DRY_RUN, &request).await.json()["is_revoked"], true);
-    let list = ask(&node, "GET", BLOCKS, &json!({})).await.json();
+    assert_eq!(send(&node, "POST", DRY_RUN, &request).await.json()["is_revoked"], true);
+    let list = send(&node, "GET", BLOCKS, &json!({})).await.json();
     let path = format!("{BLOCKS}/{}", text(&list[0]["id"]));
-    assert_eq!(ask(&node, "DELETE", &path, &json!({})).await.status, 204);
-    ours(&node, &forged(&node)).await;
+    assert_eq!(send(&node, "DELETE", &path, &json!({})).await.status, 204);
+    own_token_of(&node, &forged(&node)).await;
 }
 
 #[tokio::test]
 async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
     let node = secure().await;
-    let issuer = node.cluster.kubernetes();
+    let issuer = node.issuers.kubernetes();
     for key in ["a", "b", "c"] {
         revoke(&node, &json!({"key": key, "issuer": issuer, "reason": "stolen"})).await;
     }
@@ -292,7 +298,7 @@ async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
             let answer = node.call_over(&node.administrator(), "GET", &path, &[], "").await;
             assert_eq!((answer.status, answer.header("cache-control")), (200, Some("no-store")));
             rows.extend(answer.json().as_array().expect("a list").iter().cloned());
-            match next_of(&answer) {
+            match next_cursor(&answer) {
                 Some(next) => path = next,
                 None => return rows,
             }
@@ -325,11 +331,11 @@ async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
     assert_eq!(list(1000).await.len(), 2);
     for path in [path, format!("{BLOCKS}/a"), format!("{BLOCKS}/%FF"), format!("{BLOCKS}/{}", "A".repeat(43))]
     {
-        let answer = ask(&node, "DELETE", &path, &json!({})).await;
+        let answer = send(&node, "DELETE", &path, &json!({})).await;
         answer.is_refused(404, "not_found", "there is no block with this id");
     }
     for query in ["limit=0", "cursor=YQ", "dry_run=true"] {
-        ask(&node, "GET", &format!("{BLOCKS}?{query}"), &json!({})).await.is_refused(
+        send(&node, "GET", &format!("{BLOCKS}?{query}"), &json!({})).await.is_refused(
             400,
             "invalid_request",
             "",
@@ -342,11 +348,11 @@ async fn blocks_are_listed_in_pages_and_lifted_by_an_operator() {
 /// Issues an agent with the certificate of a caller, or anonymously in development mode.
 async fn issue(node: &Node, by: Option<&str>, parent: Option<&str>) -> (String, Minted) {
     let channel = by.map_or_else(|| node.plain(), |name| node.certified(name));
-    issue_with(node, &channel, &[], &wanted(parent)).await
+    issue_with(node, &channel, &[], &agent_request(parent)).await
 }
 
 /// The largest depth that its parent permits.
-fn wanted(parent: Option<&str>) -> Value {
+fn agent_request(parent: Option<&str>) -> Value {
     let request = json!({"agent_name": "n", "platform": "mcp", "capabilities": ["db.read"]});
     match parent {
         None => with(&request, &json!({"delegation_depth": 3})),
@@ -365,17 +371,17 @@ async fn issue_with(
     assert_eq!(answer.status, 200, "{}", answer.body);
     let body = answer.json();
     let exchanged = with(&body, &json!({"access_token": body["token"]})).to_string();
-    let answer = Answer { status: 200, headers: answer.headers, body: exchanged };
+    let answer = Response { status: 200, headers: answer.headers, body: exchanged };
     (text(&body["agent_id"]).to_owned(), answer.minted())
 }
 
 /// Result of a dry run: agents and tools of all its pages. The first page has the counts.
-async fn named(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>, Vec<String>) {
+async fn dry_run_targets(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>, Vec<String>) {
     let (mut agents, mut tools) = (Vec::new(), Vec::new());
     let mut path = format!("{DRY_RUN}&limit={limit}");
     let mut counts = None;
     loop {
-        let answer = ask(node, "POST", &path, request).await;
+        let answer = send(node, "POST", &path, request).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         let page = answer.json();
@@ -389,7 +395,7 @@ async fn named(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>,
         assert!(of_agents.len() + of_tools.len() <= limit);
         agents.extend(of_agents.clone());
         tools.extend(of_tools.clone());
-        let Some(next) = next_of(&answer) else { break };
+        let Some(next) = next_cursor(&answer) else { break };
         assert_eq!(of_agents.len() + of_tools.len(), limit, "only the last page is not full");
         path = next;
     }
@@ -402,7 +408,7 @@ async fn named(node: &Node, request: &Value, limit: usize) -> (BTreeSet<String>,
 }
 
 /// Agents by status, as the list shows them.
-async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<String> {
+async fn agents_with_status(node: &Node, channel: &Channel, status: &str) -> BTreeSet<String> {
     let mut path = format!("{AGENTS}?limit=1000");
     let mut found = BTreeSet::new();
     loop {
@@ -412,7 +418,7 @@ async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<Stri
         found.extend(
             page.filter(|agent| agent["status"] == status).map(|agent| text(&agent["agent_id"]).to_owned()),
         );
-        match next_of(&answer) {
+        match next_cursor(&answer) {
             Some(next) => path = next,
             None => return found,
         }
@@ -420,19 +426,19 @@ async fn standing(node: &Node, channel: &Channel, status: &str) -> BTreeSet<Stri
 }
 
 /// Agent trees of two callers, with branches by a third.
-struct Forest {
+struct AgentTrees {
     node: Node,
     agents: Vec<(String, Minted)>,
 }
 
-impl Forest {
-    async fn grow() -> Self {
+impl AgentTrees {
+    async fn issue() -> Self {
         let node = secure().await;
         let mut agents = vec![issue(&node, Some("gateway"), None).await];
         let root = agents[0].0.clone();
-        let child = with(&wanted(Some(&root)), &json!({"delegation_depth": 2}));
+        let child = with(&agent_request(Some(&root)), &json!({"delegation_depth": 2}));
         agents.push(issue_with(&node, &node.certified("gateway"), &[], &child).await);
-        let grandchild = with(&wanted(Some(&agents[1].0)), &json!({"delegation_depth": 1}));
+        let grandchild = with(&agent_request(Some(&agents[1].0)), &json!({"delegation_depth": 1}));
         agents.push(issue_with(&node, &node.certified("gateway"), &[], &grandchild).await);
         // 3: a sibling of 1. 4: another tree of the same caller. 5, 6: of others.
         agents.push(issue(&node, Some("gateway"), Some(&root)).await);
@@ -452,22 +458,30 @@ impl Forest {
 
     /// The dry run lists exactly these agents on any page size; the revocation covers exactly these and
     /// refuses their tokens.
-    async fn hits(&self, request: &Value, expected: &[usize]) {
+    async fn assert_covered(&self, request: &Value, expected: &[usize]) {
         let Self { node, agents } = self;
         let chief = node.certified("chief");
-        assert_eq!(standing(node, &chief, "revoked").await, BTreeSet::new());
+        assert_eq!(agents_with_status(node, &chief, "revoked").await, BTreeSet::new());
         for limit in [1, 2, 3, 1000] {
-            assert_eq!(named(node, request, limit).await.0, self.ids(expected), "{request} {limit}");
+            assert_eq!(
+                dry_run_targets(node, request, limit).await.0,
+                self.ids(expected),
+                "{request} {limit}"
+            );
         }
-        assert_eq!(standing(node, &chief, "revoked").await, BTreeSet::new(), "a dry run changes nothing");
+        assert_eq!(
+            agents_with_status(node, &chief, "revoked").await,
+            BTreeSet::new(),
+            "a dry run changes nothing"
+        );
         let answer = revoke(node, request).await;
         assert_eq!(answer["agents"], expected.len(), "{request}");
-        assert_eq!(standing(node, &chief, "revoked").await, self.ids(expected), "{request}");
+        assert_eq!(agents_with_status(node, &chief, "revoked").await, self.ids(expected), "{request}");
         for (at, (id, minted)) in agents.iter().enumerate() {
             assert_eq!(is_accepted(node, &minted.token).await, !expected.contains(&at), "{at} {id}");
         }
         // A second revocation covers none.
-        let dry = ask(node, "POST", DRY_RUN, request).await.json();
+        let dry = send(node, "POST", DRY_RUN, request).await.json();
         assert_eq!((&dry["is_revoked"], &dry["counts"]["agents"]), (&json!(true), &json!(0)));
         assert_eq!(revoke(node, request).await["agents"], 0);
     }
@@ -475,30 +489,30 @@ impl Forest {
 
 #[tokio::test]
 async fn an_agent_takes_its_descendants_along_and_no_sibling() {
-    let forest = Forest::grow().await;
+    let forest = AgentTrees::issue().await;
     let id = forest.agents[1].0.clone();
-    forest.hits(&json!({"agent": id}), &[1, 2, 7]).await;
+    forest.assert_covered(&json!({"agent": id}), &[1, 2, 7]).await;
     let answer = revoke(&forest.node, &json!({"agent": id})).await;
     assert_eq!((&answer["kind"], &answer["value"]), (&json!("agent"), &json!(id)));
 }
 
 #[tokio::test]
 async fn an_agent_named_as_a_subject_is_the_same_agent() {
-    let forest = Forest::grow().await;
+    let forest = AgentTrees::issue().await;
     let id = forest.agents[5].0.clone();
-    forest.hits(&json!({"subject": id, "issuer": FABRIC}), &[5, 6]).await;
+    forest.assert_covered(&json!({"subject": id, "issuer": FABRIC}), &[5, 6]).await;
 }
 
 #[tokio::test]
 async fn workload_revocation_covers_its_agents_and_descendants() {
-    let forest = Forest::grow().await;
-    forest.hits(&json!({"subject": GATEWAY}), &[0, 1, 2, 3, 4, 7]).await;
+    let forest = AgentTrees::issue().await;
+    forest.assert_covered(&json!({"subject": GATEWAY}), &[0, 1, 2, 3, 4, 7]).await;
     // Agents that it issues afterwards are unaffected; a revoked branch grows no more.
     let node = &forest.node;
     let (fresh, minted) = issue(node, Some("gateway"), None).await;
     assert!(is_accepted(node, &minted.token).await);
-    assert!(standing(node, &node.certified("gateway"), "active").await.contains(&fresh));
-    let late = wanted(Some(&forest.agents[1].0)).to_string();
+    assert!(agents_with_status(node, &node.certified("gateway"), "active").await.contains(&fresh));
+    let late = agent_request(Some(&forest.agents[1].0)).to_string();
     for name in ["gateway", "chief"] {
         let answer = node.call_over(&node.certified(name), "POST", AGENT, &[JSON], late.clone()).await;
         answer.is_refused(403, "access_denied", "on_behalf_of: the parent is revoked");
@@ -507,22 +521,23 @@ async fn workload_revocation_covers_its_agents_and_descendants() {
 
 #[tokio::test]
 async fn dry_run_and_count_omit_agents_gone_before_or_issued_after() {
-    let forest = Forest::grow().await;
-    let Forest { node, agents } = &forest;
+    let forest = AgentTrees::issue().await;
+    let AgentTrees { node, agents } = &forest;
     // 3 is revoked before, and so is the branch of 1 with 2 and 7.
     for at in [3, 1] {
         revoke(node, &json!({"agent": agents[at].0})).await;
     }
     let request = json!({"subject": GATEWAY});
-    assert_eq!(named(node, &request, 1).await.0, forest.ids(&[0, 4]));
+    assert_eq!(dry_run_targets(node, &request, 1).await.0, forest.ids(&[0, 4]));
     let key = [("idempotency-key", "k"), JSON];
     let body = request.to_string();
-    let first = made(&node.call_over(&node.administrator(), "POST", REVOCATIONS, &key, body.clone()).await);
+    let first =
+        receipt_of(&node.call_over(&node.administrator(), "POST", REVOCATIONS, &key, body.clone()).await);
     assert_eq!(first["agents"], 2);
     let (fresh, _) = issue(node, Some("gateway"), None).await;
-    let again = made(&node.call_over(&node.administrator(), "POST", REVOCATIONS, &key, body).await);
+    let again = receipt_of(&node.call_over(&node.administrator(), "POST", REVOCATIONS, &key, body).await);
     assert_eq!(again, first, "what came later was not hit");
-    assert_eq!(named(node, &request, 2).await.0, BTreeSet::from([fresh]));
+    assert_eq!(dry_run_targets(node, &request, 2).await.0, BTreeSet::from([fresh]));
     assert_eq!(revoke(node, &request).await["agents"], 1);
     assert_eq!(revoke(node, &request).await["agents"], 0);
 }
@@ -533,15 +548,15 @@ async fn an_agent_that_has_ended_is_named_and_counted_by_nobody() {
     let (id, _) = issue(&node, None, None).await;
     let request = json!({"agent": id});
     node.advance_secs(limits::AGENT_LIFETIME_MAX.as_secs());
-    assert_eq!(named(&node, &request, 10).await.0, BTreeSet::new());
+    assert_eq!(dry_run_targets(&node, &request, 10).await.0, BTreeSet::new());
     assert_eq!(revoke(&node, &request).await["agents"], 0);
 }
 
 #[tokio::test]
 async fn workload_name_prefix_covers_nothing_of_another() {
-    let forest = Forest::grow().await;
-    forest.hits(&json!({"subject": "spiffe://trust.example/gate"}), &[]).await;
-    forest.hits(&json!({"subject": "spiffe://trust.example/gateway/x"}), &[]).await;
+    let forest = AgentTrees::issue().await;
+    forest.assert_covered(&json!({"subject": "spiffe://trust.example/gate"}), &[]).await;
+    forest.assert_covered(&json!({"subject": "spiffe://trust.example/gateway/x"}), &[]).await;
 }
 
 /// Attack: a compromised workload is revoked. Its agents renew themselves, and the attacker repeats the
@@ -551,7 +566,7 @@ async fn renewal_or_retry_does_not_launder_an_agent_of_a_revoked_one() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let key = [("idempotency-key", "k")];
-    let (id, first) = issue_with(&node, &gateway, &key, &wanted(None)).await;
+    let (id, first) = issue_with(&node, &gateway, &key, &agent_request(None)).await;
     let bearer = async |method: &str, path: &str, token: &str| {
         let value = format!("Bearer {token}");
         node.call_over(&node.anonymous(), method, path, &[("authorization", &value)], "").await
@@ -569,7 +584,8 @@ async fn renewal_or_retry_does_not_launder_an_agent_of_a_revoked_one() {
         answer.is_refused(401, "access_denied", "the bearer token is not valid");
         assert!(!is_accepted(&node, token).await);
     }
-    let retried = node.call_over(&gateway, "POST", AGENT, &[key[0], JSON], wanted(None).to_string()).await;
+    let retried =
+        node.call_over(&gateway, "POST", AGENT, &[key[0], JSON], agent_request(None).to_string()).await;
     retried.is_refused(403, "access_denied", "the agent is revoked");
     // The agent stays revoked after the revocation expired.
     node.advance_secs(25 * 3600);
@@ -590,12 +606,12 @@ async fn a_revocation_of_a_workload_stands_after_a_restart() {
     node.restart().await;
     assert_eq!(rows(&node, 1000).await, before);
     assert!(!is_accepted(&node, &minted.token).await);
-    assert_eq!(standing(&node, &node.certified("chief"), "revoked").await, BTreeSet::from([id]));
+    assert_eq!(agents_with_status(&node, &node.certified("chief"), "revoked").await, BTreeSet::from([id]));
 }
 
 #[tokio::test]
 async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
-    let node = unhurried().await;
+    let node = unlimited_node().await;
     // More than one step of a scan reads.
     let (root, _) = issue(&node, None, None).await;
     let mut children = BTreeSet::from([root.clone()]);
@@ -606,10 +622,10 @@ async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
     }
     let request = json!({"agent": root});
     for limit in [1000, 201, 100, 67] {
-        assert_eq!(named(&node, &request, limit).await.0, children, "{limit}");
+        assert_eq!(dry_run_targets(&node, &request, limit).await.0, children, "{limit}");
     }
     assert_eq!(revoke(&node, &request).await["agents"], children.len());
-    assert_eq!(standing(&node, &node.plain(), "revoked").await, children);
+    assert_eq!(agents_with_status(&node, &node.plain(), "revoked").await, children);
 }
 
 #[tokio::test]
@@ -627,12 +643,15 @@ async fn dry_run_lists_tools_after_agents_and_they_stay_registered() {
     let request = json!({"subject": GATEWAY});
     for limit in [1, 2, 3, 5, 6, 1000] {
         assert_eq!(
-            named(&node, &request, limit).await,
+            dry_run_targets(&node, &request, limit).await,
             (BTreeSet::from([agent.clone()]), tools.clone()),
             "{limit}"
         );
     }
-    assert_eq!(named(&node, &json!({"subject": SECOND}), 1000).await, (BTreeSet::new(), Vec::new()));
+    assert_eq!(
+        dry_run_targets(&node, &json!({"subject": SECOND}), 1000).await,
+        (BTreeSet::new(), Vec::new())
+    );
     revoke(&node, &request).await;
     let list = node.call_over(&gateway, "GET", "/v1/tools", &[], "").await.json();
     assert_eq!(list.as_array().map(Vec::len), Some(5));
@@ -651,20 +670,21 @@ async fn streams_of_a_workload_are_named_on_the_first_page_and_stay() {
             "iss": FABRIC, "aud": "https://receiver.example/", "delivery_method": "poll",
             "events_requested": ["https://schemas.openid.net/secevent/caep/event-type/session-revoked"],
         });
-        let made = node.call_over(&gateway, "POST", "/v1/signals/stream", &[JSON], request.to_string()).await;
-        assert_eq!(made.status, 201, "{}", made.body);
-        streams.insert(text(&made.json()["stream_id"]).to_owned());
+        let created =
+            node.call_over(&gateway, "POST", "/v1/signals/stream", &[JSON], request.to_string()).await;
+        assert_eq!(created.status, 201, "{}", receipt_of.body);
+        streams.insert(text(&created.json()["stream_id"]).to_owned());
     }
     let request = json!({"subject": GATEWAY});
-    let first = ask(&node, "POST", &format!("{DRY_RUN}&limit=1"), &request).await;
+    let first = send(&node, "POST", &format!("{DRY_RUN}&limit=1"), &request).await;
     let page = first.json();
     assert_eq!(page["counts"], json!({"agents": 2, "tools": 0, "streams": 3}));
     assert_eq!(page["streams"], json!(streams));
-    let next = next_of(&first).expect("a second page");
-    let page = ask(&node, "POST", &next, &request).await.json();
+    let next = next_cursor(&first).expect("a second page");
+    let page = send(&node, "POST", &next, &request).await.json();
     assert!(page.get("streams").is_none() && page.get("counts").is_none(), "{page}");
     assert!([&agent, &second].into_iter().any(|id| page["agents"][0] == **id), "{page}");
-    let dry = ask(&node, "POST", DRY_RUN, &json!({"subject": SECOND})).await.json();
+    let dry = send(&node, "POST", DRY_RUN, &json!({"subject": SECOND})).await.json();
     assert!(dry["counts"]["streams"] == 0 && dry.get("streams").is_none(), "{dry}");
     revoke(&node, &request).await;
     let list = node.call_over(&gateway, "GET", "/v1/signals/stream", &[], "").await.json();
@@ -673,7 +693,7 @@ async fn streams_of_a_workload_are_named_on_the_first_page_and_stay() {
 
 #[tokio::test]
 async fn second_agent_scan_is_refused_and_revocation_never_waits() {
-    let node = unhurried().await;
+    let node = unlimited_node().await;
     let (root, _) = issue(&node, None, None).await;
     for _ in 0..600 {
         issue(&node, None, Some(&root)).await;
@@ -682,7 +702,7 @@ async fn second_agent_scan_is_refused_and_revocation_never_waits() {
     let (mut answered, mut refused) = (0, 0);
     // The scheduler decides which scans overlap.
     while answered == 0 || refused == 0 {
-        for answer in join_all((0..8).map(|_| ask(&node, "POST", DRY_RUN, &request))).await {
+        for answer in join_all((0..8).map(|_| send(&node, "POST", DRY_RUN, &request))).await {
             if answer.status == 200 {
                 assert_eq!(answer.json()["counts"]["agents"], 601);
                 answered += 1;
@@ -694,8 +714,8 @@ async fn second_agent_scan_is_refused_and_revocation_never_waits() {
     }
     let mut uncounted = 0;
     while uncounted == 0 {
-        for answer in join_all((0..8).map(|_| ask(&node, "POST", REVOCATIONS, &request))).await {
-            match made(&answer)["agents"].as_u64() {
+        for answer in join_all((0..8).map(|_| send(&node, "POST", REVOCATIONS, &request))).await {
+            match receipt_of(&answer)["agents"].as_u64() {
                 Some(0) => {}
                 Some(agents) => assert_eq!(agents, 601),
                 None => uncounted += 1,
@@ -726,7 +746,7 @@ async fn only_operators_revoke_and_list_revocations() {
     let bearer = format!("Bearer {}", node.own_token("agents", "operator").await.token);
     let headers = [("authorization", bearer.as_str()), JSON];
     let answer = node.call_over(&node.anonymous(), "POST", REVOCATIONS, &headers, request).await;
-    made(&answer);
+    receipt_of(&answer);
     let listed = rows(&node, 1000).await;
     assert_eq!(listed[0]["by"], "wimse://trust.example/ns/agents/sa/operator");
 }
@@ -734,7 +754,7 @@ async fn only_operators_revoke_and_list_revocations() {
 #[tokio::test]
 async fn every_wrong_member_is_named_and_nothing_is_revoked() {
     let node = Node::start().await;
-    let issuer = node.cluster.kubernetes();
+    let issuer = node.issuers.kubernetes();
     let agent = "wimse://trust.example/agent/mcp/x";
     for (request, text) in [
         (json!({}), "exactly one of subject, email, agent, client, jti, key"),
@@ -774,7 +794,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         (json!({"jti": "j", "reason": "caf\u{e9}"}), "reason: must be at most 256 printable ASCII"),
     ] {
         for path in [REVOCATIONS, DRY_RUN] {
-            ask(&node, "POST", path, &request).await.is_refused(400, "invalid_request", text);
+            send(&node, "POST", path, &request).await.is_refused(400, "invalid_request", text);
         }
     }
     for request in [
@@ -785,7 +805,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         json!({"agent": "wimse://other.example/agent/mcp/x"}),
     ] {
         for path in [REVOCATIONS, DRY_RUN] {
-            let answer = ask(&node, "POST", path, &request).await;
+            let answer = send(&node, "POST", path, &request).await;
             answer.is_refused(404, "not_found", "there is no agent with this agent_id");
         }
     }
@@ -816,7 +836,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         ("dry_run=true&cursor=YQ", "cursor: must be one that a Link header gave"),
     ] {
         let path = format!("{REVOCATIONS}?{query}");
-        let answer = ask(&node, "POST", &path, &json!({"subject": REPORTER})).await;
+        let answer = send(&node, "POST", &path, &json!({"subject": REPORTER})).await;
         answer.is_refused(400, "invalid_request", text);
     }
     for query in ["limit=0", "cursor=YQ", "dry_run=true"] {
@@ -832,17 +852,17 @@ async fn retry_with_the_same_key_is_the_same_revocation() {
     let (id, _) = issue(&node, None, None).await;
     let key = [("idempotency-key", "k"), JSON];
     let body = json!({"agent": id, "reason": "r"}).to_string();
-    let first = made(&node.call("POST", REVOCATIONS, &key, body.clone()).await);
+    let first = receipt_of(&node.call("POST", REVOCATIONS, &key, body.clone()).await);
     node.restart().await;
     node.advance_secs(10);
-    assert_eq!(made(&node.call("POST", REVOCATIONS, &key, body.clone()).await), first);
+    assert_eq!(receipt_of(&node.call("POST", REVOCATIONS, &key, body.clone()).await), first);
     let other = json!({"agent": id}).to_string();
     let answer = node.call("POST", REVOCATIONS, &key, other.clone()).await;
     answer.is_refused(422, "invalid_request", "Idempotency-Key");
     let answer = node.call("POST", REVOCATIONS, &[("idempotency-key", "a b"), JSON], other.clone()).await;
     answer.is_refused(400, "invalid_request", "Idempotency-Key");
     // Without a key it is a new revocation of the same subject, from its own entry on.
-    let again = made(&node.call("POST", REVOCATIONS, &[JSON], other).await);
+    let again = receipt_of(&node.call("POST", REVOCATIONS, &[JSON], other).await);
     assert_eq!((&again["id"], again.get("reason")), (&first["id"], None));
     assert!(again["index"].as_u64() > first["index"].as_u64());
     assert_eq!(rows(&node, 1000).await.len(), 1);
@@ -855,13 +875,13 @@ async fn late_retry_is_answered_after_revocation_and_agent_expired() {
     let (id, _) = issue(&node, None, None).await;
     let key = [("idempotency-key", "k"), JSON];
     let body = json!({"agent": id, "reason": "r"}).to_string();
-    let first = made(&node.call("POST", REVOCATIONS, &key, body.clone()).await);
+    let first = receipt_of(&node.call("POST", REVOCATIONS, &key, body.clone()).await);
     node.advance_secs(25 * 3600 + 60);
     issue(&node, None, None).await;
     assert_eq!(rows(&node, 1000).await, Vec::<Value>::new());
-    let unkept = ask(&node, "POST", DRY_RUN, &json!({"agent": id})).await;
+    let unkept = send(&node, "POST", DRY_RUN, &json!({"agent": id})).await;
     unkept.is_refused(404, "not_found", "there is no agent");
-    let again = made(&node.call("POST", REVOCATIONS, &key, body).await);
+    let again = receipt_of(&node.call("POST", REVOCATIONS, &key, body).await);
     let name = json!({"agents": null});
     assert_eq!(with(&again, &name), with(&first, &name));
 }
@@ -875,7 +895,7 @@ async fn rows(node: &Node, limit: usize) -> Vec<Value> {
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         rows.extend(answer.json().as_array().expect("a list").iter().cloned());
-        match next_of(&answer) {
+        match next_cursor(&answer) {
             Some(next) => path = next,
             None => return rows,
         }
@@ -886,7 +906,7 @@ async fn rows(node: &Node, limit: usize) -> Vec<Value> {
 async fn list_has_each_revocation_once_in_order_with_actor_and_reason() {
     let node = secure().await;
     let (agent, _) = issue(&node, Some("gateway"), None).await;
-    let issuer = node.cluster.kubernetes();
+    let issuer = node.issuers.kubernetes();
     let mut expected = BTreeSet::new();
     for (request, kind, value) in [
         (json!({"agent": agent, "reason": "r"}), "agent", agent.as_str()),
@@ -915,7 +935,7 @@ async fn list_has_each_revocation_once_in_order_with_actor_and_reason() {
     }
     // A tainted key is known only by its digest.
     let kid = text(&node.own_token("agents", "orchestrator").await.header["kid"]).to_owned();
-    assert_eq!(ask(&node, "POST", &format!("/v1/sys/keys/{kid}/taint"), &json!({})).await.status, 200);
+    assert_eq!(send(&node, "POST", &format!("/v1/sys/keys/{kid}/taint"), &json!({})).await.status, 200);
     let id = lineage::signing_key(FABRIC, &kid).to_string();
     let tainted = rows(&node, 1000).await.into_iter().find(|row| row["id"] == *id).expect("listed");
     assert_eq!(tainted.get("kind"), None);
@@ -929,7 +949,7 @@ async fn list_has_each_revocation_once_in_order_with_actor_and_reason() {
 async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
     let node = secure().await;
     let allowed = json!({"issuer": "https://idp.example", "more": 50_000});
-    let answer = ask(&node, "POST", ALLOWANCE, &allowed).await;
+    let answer = send(&node, "POST", ALLOWANCE, &allowed).await;
     assert_eq!((answer.status, answer.json()), (200, allowed));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     for (request, text) in [
@@ -947,7 +967,7 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
         (json!({"issuer": "x", "more": 1, "less": 1}), "unknown field"),
         (json!(["https://idp.example", 1]), "body: must be an object"),
     ] {
-        ask(&node, "POST", ALLOWANCE, &request).await.is_refused(400, "invalid_request", text);
+        send(&node, "POST", ALLOWANCE, &request).await.is_refused(400, "invalid_request", text);
     }
 }
 
@@ -958,11 +978,11 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
 #[ignore = "a hundred thousand agents take minutes: `make proof`"]
 async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
     const AGENTS_UNDER_IT: usize = 100_000;
-    let node = unhurried().await;
+    let node = unlimited_node().await;
     let (root, _) = issue(&node, None, None).await;
     let (apart, minted) = issue(&node, None, None).await;
     let http = reqwest::Client::builder().no_proxy().build().expect("client");
-    let (url, body) = (format!("{}{AGENT}", node.base()), wanted(Some(&root)).to_string());
+    let (url, body) = (format!("{}{AGENT}", node.base()), agent_request(Some(&root)).to_string());
     let began = seconds();
     let issuing = futures::stream::iter(0..AGENTS_UNDER_IT).map(|_| {
         let request = http.post(&url).header(JSON.0, JSON.1).body(body.clone());
@@ -975,11 +995,11 @@ async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
 
     let request = json!({"agent": root});
     let began = seconds();
-    let first = ask(&node, "POST", DRY_RUN, &request).await.json();
+    let first = send(&node, "POST", DRY_RUN, &request).await.json();
     println!("dry run, first page with all counts: {:.3} s", began());
     assert_eq!(first["counts"]["agents"], AGENTS_UNDER_IT + 1);
     let began = seconds();
-    let (named, _) = named(&node, &request, 1000).await;
+    let (dry_run_targets, _) = dry_run_targets(&node, &request, 1000).await;
     println!("dry run, all pages of 1000: {:.3} s", began());
 
     let before = index(&node).await;
@@ -988,8 +1008,8 @@ async fn a_hundred_thousand_agents_are_revoked_by_one_entry() {
     println!("revoked and counted: {:.3} s", began());
     assert_eq!(answer["agents"], AGENTS_UNDER_IT + 1);
     assert_eq!(index(&node).await - before, 1, "one entry");
-    assert_eq!(standing(&node, &node.plain(), "revoked").await, named);
-    assert_eq!(standing(&node, &node.plain(), "active").await, BTreeSet::from([apart]));
+    assert_eq!(agents_with_status(&node, &node.plain(), "revoked").await, dry_run_targets);
+    assert_eq!(agents_with_status(&node, &node.plain(), "active").await, BTreeSet::from([apart]));
     assert!(is_accepted(&node, &minted.token).await);
 }
 

@@ -105,7 +105,7 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
     let node = Node::start().await;
     node.advance_secs(600);
     // For the node itself: a token for a tool is no credential anyway.
-    let request = with(&credential(&node.cluster.reporter(), JWT), &json!({"audience": FABRIC}));
+    let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": FABRIC}));
     let token = node.granted(&request).await;
     node.granted(&credential(&token.token, OWN)).await;
     let refused = async |token: &str| {
@@ -124,7 +124,7 @@ async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
     assert_eq!((&answer["kind"], &answer["value"]), (&json!("key"), &json!(kid)));
     refused(&other.token).await;
     assert_eq!(made(&[REPORTER])["kind"], "subject");
-    let issuer = node.cluster.kubernetes();
+    let issuer = node.issuers.kubernetes();
     let email = made(&["alice@a.example", "--issuer", &issuer]);
     assert_eq!((&email["kind"], &email["issuer"]), (&json!("email"), &json!(issuer)));
     for (kind, shown) in [("subject", "subject"), ("client", "client"), ("token", "token"), ("key", "key")] {
@@ -175,7 +175,7 @@ async fn list_stops_at_its_limit_and_reports_more() {
 #[tokio::test]
 async fn commands_block_list_and_unblock_issuer_keys() {
     let node = Node::start().await;
-    let issuer = node.cluster.kubernetes();
+    let issuer = node.issuers.kubernetes();
     let revoke = ["revoke", "stolen", "--kind", "key", "--issuer", &issuer];
     let said = succeed(&node, &[&revoke[..], &["--dry-run"]].concat());
     assert!(said.contains("cannot be counted"), "{said}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, BAD_ACTOR, BAD_SUBJECT, FABRIC, IDP, JWT, Minted, NOW_SECS, Node, ORCHESTRATOR, OWN, REPORTER,
+    BAD_ACTOR, BAD_SUBJECT, FABRIC, IDP, JWT, Minted, NOW_SECS, Node, ORCHESTRATOR, OWN, REPORTER, Response,
     TOOL, credential, with,
 };
 
@@ -57,13 +57,13 @@ async fn agent(node: &Node, on_behalf_of: Option<&Token>) -> Token {
     let parent = on_behalf_of.map(|parent| json!({"on_behalf_of": parent.claims["sub"]}));
     let answer = node.post("/v1/identity/agent", &with(&request, &parent.unwrap_or(json!({})))).await;
     let body = with(&answer.json(), &json!({"access_token": answer.json()["token"]})).to_string();
-    Token::of(&Answer { status: answer.status, headers: answer.headers, body }.minted())
+    Token::of(&Response { status: answer.status, headers: answer.headers, body }.minted())
 }
 
 /// Tokens by name.
-struct World(BTreeMap<&'static str, Token>);
+struct TokenSet(BTreeMap<&'static str, Token>);
 
-impl World {
+impl TokenSet {
     /// A credential, its three exchanges and the token for the tool at their end, twice with an actor; an
     /// agent, its child and the child's token; and an unrelated token. Another key signed the first exchange.
     async fn make(node: &Node) -> Self {
@@ -71,9 +71,9 @@ impl World {
         assert_eq!(node.post("/v1/tools", &with_tool).await.status, 201);
         let claims =
             json!({"email": EMAIL, "email_verified": true, "exp": NOW_SECS + 80_000, "jti": "source"});
-        let claims = with(&node.cluster.identifier(REPORTER), &claims);
-        let text = node.cluster.agents.sign(&claims);
-        let source = Token { text, kind: JWT, claims, kid: node.cluster.agents.kid().into() };
+        let claims = with(&node.issuers.identifier(REPORTER), &claims);
+        let text = node.issuers.agents.sign(&claims);
+        let source = Token { text, kind: JWT, claims, kid: node.issuers.agents.kid().into() };
         // The successor of the first key may sign by then.
         node.advance_secs(600);
         let first = exchanged(node, &source, FABRIC).await;
@@ -114,26 +114,29 @@ impl World {
     }
 
     /// The names of the tokens that are refused as revoked. Any other refusal fails the test.
-    async fn dead(&self, node: &Node) -> Vec<&'static str> {
-        let mut dead = Vec::new();
+    async fn revoked_names(&self, node: &Node) -> Vec<&'static str> {
+        let mut revoked_names = Vec::new();
         for (name, token) in &self.0 {
             let is_for_a_tool = token.claims["aud"] == TOOL;
-            let is_dead =
-                if is_for_a_tool { fails(node, token).await } else { is_refused(node, token).await };
-            dead.extend(is_dead.then_some(*name));
+            let is_dead = if is_for_a_tool {
+                fails_verification(node, token).await
+            } else {
+                is_refused(node, token).await
+            };
+            revoked_names.extend(is_dead.then_some(*name));
         }
-        dead
+        revoked_names
     }
 
     async fn check(&self, node: &Node, expected: &[&str]) {
         let mut expected = expected.to_vec();
         expected.sort_unstable();
-        assert_eq!(self.dead(node).await, expected);
+        assert_eq!(self.revoked_names(node).await, expected);
     }
 }
 
 /// Whether verification for the tool fails with `revoked`.
-async fn fails(node: &Node, token: &Token) -> bool {
+async fn fails_verification(node: &Node, token: &Token) -> bool {
     let answer = node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": token.text})).await;
     if answer.status == 200 {
         return false;
@@ -163,9 +166,9 @@ async fn revoke(node: &Node, sub_id: &Value) {
 }
 
 /// One revocation in a new world: exactly these tokens are covered, also after a restart.
-async fn kills(sub_id: impl FnOnce(&Node, &World) -> Value, expected: &[&str]) {
+async fn assert_covers(sub_id: impl FnOnce(&Node, &TokenSet) -> Value, expected: &[&str]) {
     let mut node = Node::start().await;
-    let world = World::make(&node).await;
+    let world = TokenSet::make(&node).await;
     world.check(&node, &[]).await;
     revoke(&node, &sub_id(&node, &world)).await;
     world.check(&node, expected).await;
@@ -175,76 +178,76 @@ async fn kills(sub_id: impl FnOnce(&Node, &World) -> Value, expected: &[&str]) {
 
 #[tokio::test]
 async fn revoked_workload_covers_every_token_exchanged_for_it() {
-    kills(|_, _| json!({"format": "uri", "uri": REPORTER}), &OF_THE_CREDENTIAL).await;
+    assert_covers(|_, _| json!({"format": "uri", "uri": REPORTER}), &OF_THE_CREDENTIAL).await;
 }
 
 #[tokio::test]
 async fn a_subject_is_revoked_by_the_name_that_its_issuer_has_for_it() {
-    let named = |node: &Node, _: &World| json!({"format": "iss_sub", "iss": node.cluster.identifiers(), "sub": REPORTER});
-    kills(named, &OF_THE_CREDENTIAL).await;
+    let named = |node: &Node, _: &TokenSet| json!({"format": "iss_sub", "iss": node.issuers.identifiers(), "sub": REPORTER});
+    assert_covers(named, &OF_THE_CREDENTIAL).await;
 }
 
 #[tokio::test]
 async fn a_subject_is_revoked_by_its_verified_address() {
-    kills(|_, _| json!({"format": "email", "email": EMAIL}), &OF_THE_CREDENTIAL).await;
+    assert_covers(|_, _| json!({"format": "email", "email": EMAIL}), &OF_THE_CREDENTIAL).await;
 }
 
 #[tokio::test]
 async fn a_user_is_revoked_also_as_part_of_a_complex_subject() {
-    let complex = |_: &Node, _: &World| {
+    let complex = |_: &Node, _: &TokenSet| {
         json!({
             "format": "complex",
             "user": {"format": "email", "email": EMAIL},
             "device": {"format": "opaque", "id": "device-1"},
         })
     };
-    kills(complex, &OF_THE_CREDENTIAL).await;
+    assert_covers(complex, &OF_THE_CREDENTIAL).await;
 }
 
 #[tokio::test]
 async fn a_credential_that_is_revoked_takes_what_it_was_exchanged_for() {
-    let token = |node: &Node, _: &World| json!({"format": "jwt_id", "iss": node.cluster.identifiers(), "jti": "source"});
-    kills(token, &OF_THE_CREDENTIAL).await;
+    let token = |node: &Node, _: &TokenSet| json!({"format": "jwt_id", "iss": node.issuers.identifiers(), "jti": "source"});
+    assert_covers(token, &OF_THE_CREDENTIAL).await;
 }
 
 #[tokio::test]
 async fn mid_chain_revocation_covers_descendants_not_ancestors() {
-    let third = |_: &Node, world: &World| json!({"format": "jwt_id", "iss": FABRIC, "jti": world.claim("third", "jti")});
-    kills(third, &["third", "leaf", "acted"]).await;
+    let third = |_: &Node, world: &TokenSet| json!({"format": "jwt_id", "iss": FABRIC, "jti": world.claim("third", "jti")});
+    assert_covers(third, &["third", "leaf", "acted"]).await;
 }
 
 #[tokio::test]
 async fn an_actor_that_is_revoked_takes_what_it_did_for_others() {
-    kills(|_, _| json!({"format": "uri", "uri": ORCHESTRATOR}), &["orchestrator", "acted"]).await;
+    assert_covers(|_, _| json!({"format": "uri", "uri": ORCHESTRATOR}), &["orchestrator", "acted"]).await;
 }
 
 #[tokio::test]
 async fn agent_revocation_covers_children_and_their_tokens() {
-    let root = |_: &Node, world: &World| json!({"format": "uri", "uri": world.claim("root", "sub")});
-    kills(root, &["root", "child", "child's leaf", "by child"]).await;
+    let root = |_: &Node, world: &TokenSet| json!({"format": "uri", "uri": world.claim("root", "sub")});
+    assert_covers(root, &["root", "child", "child's leaf", "by child"]).await;
 }
 
 #[tokio::test]
 async fn a_child_that_is_revoked_leaves_its_parent() {
-    let child = |_: &Node, world: &World| json!({"format": "iss_sub", "iss": FABRIC, "sub": world.claim("child", "sub")});
-    kills(child, &["child", "child's leaf", "by child"]).await;
+    let child = |_: &Node, world: &TokenSet| json!({"format": "iss_sub", "iss": FABRIC, "sub": world.claim("child", "sub")});
+    assert_covers(child, &["child", "child's leaf", "by child"]).await;
 }
 
 #[tokio::test]
 async fn several_aliases_are_revoked_with_one_signal() {
-    let aliases = |_: &Node, world: &World| {
+    let aliases = |_: &Node, world: &TokenSet| {
         json!({"format": "aliases", "identifiers": [
             {"format": "jwt_id", "iss": FABRIC, "jti": world.claim("third", "jti")},
             {"format": "uri", "uri": world.claim("child", "sub")},
         ]})
     };
-    kills(aliases, &["third", "leaf", "acted", "child", "child's leaf", "by child"]).await;
+    assert_covers(aliases, &["third", "leaf", "acted", "child", "child's leaf", "by child"]).await;
 }
 
 #[tokio::test]
 async fn tainted_key_covers_every_chain_with_a_link_it_signed() {
     let mut node = Node::start().await;
-    let world = World::make(&node).await;
+    let world = TokenSet::make(&node).await;
     let path = format!("/v1/sys/keys/{}/taint", world.token("first").kid.as_str().expect("kid"));
     assert_eq!(node.call("POST", &path, &[], "").await.status, 200);
     let expected = ["first", "second", "third", "leaf", "acted", "by child"];
@@ -257,12 +260,12 @@ async fn tainted_key_covers_every_chain_with_a_link_it_signed() {
 #[tokio::test]
 async fn token_issued_after_a_revocation_is_accepted_with_its_chain() {
     let node = Node::start().await;
-    let world = World::make(&node).await;
+    let world = TokenSet::make(&node).await;
     revoke(&node, &json!({"format": "uri", "uri": REPORTER})).await;
     let issued_now = || {
         let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 80_000});
-        let claims = with(&node.cluster.identifier(REPORTER), &times);
-        Token { text: node.cluster.agents.sign(&claims), kind: JWT, claims, kid: Value::Null }
+        let claims = with(&node.issuers.identifier(REPORTER), &times);
+        Token { text: node.issuers.agents.sign(&claims), kind: JWT, claims, kid: Value::Null }
     };
     // Clocks of other issuers have a leeway of seven seconds.
     for _ in 0..=7 {
@@ -274,13 +277,13 @@ async fn token_issued_after_a_revocation_is_accepted_with_its_chain() {
     for _ in 0..2 {
         token = exchanged(&node, &token, FABRIC).await;
     }
-    assert!(!fails(&node, &exchanged(&node, &token, TOOL).await).await);
+    assert!(!fails_verification(&node, &exchanged(&node, &token, TOOL).await).await);
     world.check(&node, &OF_THE_CREDENTIAL).await;
     // A new actor token acts for a new subject token, and for no old one.
     revoke(&node, &json!({"format": "uri", "uri": ORCHESTRATOR})).await;
     node.advance_secs(8);
     let orchestrator = Token::of(&node.own_token("agents", "orchestrator").await);
-    assert!(!fails(&node, &acted(&node, &token, &orchestrator).await).await);
+    assert!(!fails_verification(&node, &acted(&node, &token, &orchestrator).await).await);
     let old = json!({"actor_token": world.token("orchestrator").text, "actor_token_type": OWN});
     let answer = node.exchange(&with(&token.request(TOOL), &old)).await;
     answer.is_refused(400, "invalid_request", BAD_ACTOR);
@@ -292,7 +295,7 @@ async fn credential_from_before_a_revocation_is_refused_to_its_end() {
     let long = |name: &str| {
         let claims =
             json!({"sub": format!("wimse://trust.example/ns/demo/sa/{name}"), "exp": NOW_SECS + 300_000});
-        credential(&node.cluster.changed(&claims), JWT)
+        credential(&node.issuers.changed(&claims), JWT)
     };
     let (old, bystander) = (long("reporter"), long("bystander"));
     node.granted(&old).await;
@@ -300,7 +303,7 @@ async fn credential_from_before_a_revocation_is_refused_to_its_end() {
     node.advance_secs(8);
     let now = node.now_secs();
     let fresh =
-        credential(&node.cluster.changed(&json!({"iat": now, "nbf": now, "exp": now + 300_000})), JWT);
+        credential(&node.issuers.changed(&json!({"iat": now, "nbf": now, "exp": now + 300_000})), JWT);
     for _ in 0..23 {
         node.exchange(&old).await.is_refused(400, "invalid_request", BAD_SUBJECT);
         for alive in [&bystander, &fresh] {
@@ -314,8 +317,8 @@ async fn credential_from_before_a_revocation_is_refused_to_its_end() {
     node.exchange(&old).await.is_refused(400, "invalid_request", BAD_SUBJECT);
     node.granted(&bystander).await;
     node.advance_secs(1);
-    for dead in [&old, &bystander] {
-        node.exchange(dead).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    for revoked_names in [&old, &bystander] {
+        node.exchange(revoked_names).await.is_refused(400, "invalid_request", BAD_SUBJECT);
     }
     node.granted(&fresh).await;
 }

@@ -6,7 +6,7 @@ use wiremock::ResponseTemplate;
 
 use crate::support::python::Transmitter;
 use crate::support::{
-    Answer, BAD_SUBJECT, Channel, FABRIC, IDP, JWT, NOW_SECS, Node, OTHER_IDP, REPORTER, Setup, TOOL,
+    BAD_SUBJECT, Channel, FABRIC, IDP, JWT, NOW_SECS, Node, OTHER_IDP, REPORTER, Response, Setup, TOOL,
     credential, encode, with,
 };
 
@@ -36,33 +36,33 @@ fn set(node: &Node, sub_id: &Value, events: &Value) -> Value {
 }
 
 /// A valid SET about a workload of no other test.
-fn good(node: &Node) -> Value {
+fn valid_set(node: &Node) -> Value {
     set(node, &workload("wimse://trust.example/ns/demo/sa/nobody"), &revoked())
 }
 
 /// Signed by [`IDP`].
 fn signed(node: &Node, set: &Value) -> String {
-    node.cluster.idp.sign_as(&header(node), set)
+    node.issuers.idp.sign_as(&header(node), set)
 }
 
 fn header(node: &Node) -> Value {
-    with(&node.cluster.idp.header(), &json!({"typ": "secevent+jwt"}))
+    with(&node.issuers.idp.header(), &json!({"typ": "secevent+jwt"}))
 }
 
-async fn send(node: &Node, set: &Value) -> Answer {
+async fn send(node: &Node, set: &Value) -> Response {
     node.post(EVENTS, set).await
 }
 
-async fn send_over(node: &Node, channel: &Channel, set: &Value) -> Answer {
+async fn send_over(node: &Node, channel: &Channel, set: &Value) -> Response {
     node.call_over(channel, "POST", EVENTS, &[("content-type", "application/json")], set.to_string()).await
 }
 
-async fn send_signed(node: &Node, token: &str) -> Answer {
+async fn send_signed(node: &Node, token: &str) -> Response {
     node.call("POST", EVENTS, &[("content-type", "application/secevent+jwt")], token).await
 }
 
 #[track_caller]
-fn is_answered(answer: &Answer, status: &str) {
+fn assert_status(answer: &Response, status: &str) {
     assert_eq!(
         (answer.status, answer.body.as_str()),
         (202, json!({ "status": status }).to_string().as_str())
@@ -71,14 +71,14 @@ fn is_answered(answer: &Answer, status: &str) {
 
 /// RFC 8935 §2.2.
 #[track_caller]
-fn is_bare(answer: &Answer) {
+fn assert_empty_202(answer: &Response) {
     assert_eq!((answer.status, answer.body.as_str()), (202, ""));
     assert!(answer.header("content-type").is_none());
 }
 
 /// RFC 8935 §2.3. `description` is a substring.
 #[track_caller]
-fn is_err(answer: &Answer, err: &str, description: &str) {
+fn assert_err(answer: &Response, err: &str, description: &str) {
     assert_eq!(answer.status, 400, "{}", answer.body);
     let body = answer.json();
     assert_eq!(body["err"], err, "{}", answer.body);
@@ -93,8 +93,8 @@ async fn secure() -> Node {
 /// A credential of `demo:<name>`, issued now, with a lifetime of an hour.
 fn service_account(node: &Node, name: &str) -> Value {
     let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
-    let claims = with(&node.cluster.service_account("demo", name), &times);
-    credential(&node.cluster.es256.sign(&claims), JWT)
+    let claims = with(&node.issuers.service_account("demo", name), &times);
+    credential(&node.issuers.es256.sign(&claims), JWT)
 }
 
 async fn is_revoked(node: &Node, request: &Value) {
@@ -104,17 +104,17 @@ async fn is_revoked(node: &Node, request: &Value) {
 #[tokio::test]
 async fn a_signal_is_accepted_in_either_form_and_counts_once() {
     let node = Node::start().await;
-    let first = good(&node);
+    let first = valid_set(&node);
     let answer = send(&node, &first).await;
-    is_answered(&answer, "accepted");
+    assert_status(&answer, "accepted");
     assert_eq!(answer.header("cache-control"), Some("no-store"));
-    is_answered(&send(&node, &first).await, "duplicate");
-    is_bare(&send_signed(&node, &signed(&node, &first)).await);
+    assert_status(&send(&node, &first).await, "duplicate");
+    assert_empty_202(&send_signed(&node, &signed(&node, &first)).await);
     node.granted(&service_account(&node, "reporter")).await;
-    let second = good(&node);
-    is_bare(&send_signed(&node, &signed(&node, &second)).await);
-    is_bare(&send_signed(&node, &signed(&node, &second)).await);
-    is_answered(&send(&node, &second).await, "duplicate");
+    let second = valid_set(&node);
+    assert_empty_202(&send_signed(&node, &signed(&node, &second)).await);
+    assert_empty_202(&send_signed(&node, &signed(&node, &second)).await);
+    assert_status(&send(&node, &second).await, "duplicate");
 
     let metrics = node.get("/metrics").await.body;
     for line in [
@@ -132,8 +132,8 @@ async fn a_signal_is_accepted_in_either_form_and_counts_once() {
 #[tokio::test]
 async fn jti_reused_for_other_claims_is_refused() {
     let node = Node::start().await;
-    let first = good(&node);
-    is_answered(&send(&node, &first).await, "accepted");
+    let first = valid_set(&node);
+    assert_status(&send(&node, &first).await, "accepted");
     let reporter = service_account(&node, "reporter");
     let event = json!({(format!("{CAEP}/session-revoked")): {"reason": "another"}});
     for changes in [
@@ -145,7 +145,7 @@ async fn jti_reused_for_other_claims_is_refused() {
     ] {
         let other = with(&first, &changes);
         send(&node, &other).await.is_refused(409, "invalid_request", "jti: ");
-        is_err(&send_signed(&node, &signed(&node, &other)).await, "invalid_request", "jti: ");
+        assert_err(&send_signed(&node, &signed(&node, &other)).await, "invalid_request", "jti: ");
     }
     node.granted(&reporter).await;
     let metrics = node.get("/metrics").await.body;
@@ -160,15 +160,15 @@ async fn jti_reused_for_other_claims_is_refused() {
         .collect();
     let respelled = format!("{{{}}}", members.join(" ,"));
     let answer = node.call("POST", EVENTS, &[("content-type", "application/json")], respelled).await;
-    is_answered(&answer, "duplicate");
+    assert_status(&answer, "duplicate");
 }
 
 /// Regression: a SET under a known `jti` was answered 202 before it was validated.
 #[tokio::test]
 async fn token_under_a_known_jti_is_validated_first() {
     let node = Node::start().await;
-    let first = good(&node);
-    is_answered(&send(&node, &first).await, "accepted");
+    let first = valid_set(&node);
+    assert_status(&send(&node, &first).await, "accepted");
     for (changes, err, text) in [
         (json!({"sub_id": null}), "invalid_request", "sub_id: "),
         (json!({"events": {}}), "invalid_request", "events: "),
@@ -178,7 +178,7 @@ async fn token_under_a_known_jti_is_validated_first() {
     ] {
         let bad = with(&first, &changes);
         send(&node, &bad).await.is_refused(400, "invalid_request", text);
-        is_err(&send_signed(&node, &signed(&node, &bad)).await, err, text);
+        assert_err(&send_signed(&node, &signed(&node, &bad)).await, err, text);
     }
     // A duplicate is validated like the first SET: a day later it is too old.
     node.advance_secs(25 * 3600);
@@ -188,16 +188,20 @@ async fn token_under_a_known_jti_is_validated_first() {
 #[tokio::test]
 async fn repetition_is_a_duplicate_whatever_policy_has_become() {
     let node = Node::start().await;
-    let said = good(&node);
-    is_answered(&send(&node, &said).await, "accepted");
+    let said = valid_set(&node);
+    assert_status(&send(&node, &said).await, "accepted");
     replace_rule(&node, "package svc.signals\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n").await;
-    is_answered(&send(&node, &said).await, "duplicate");
-    is_bare(&send_signed(&node, &signed(&node, &said)).await);
+    assert_status(&send(&node, &said).await, "duplicate");
+    assert_empty_202(&send_signed(&node, &signed(&node, &said)).await);
     // A sender without the issuer's key does not learn that the `jti` is known.
-    let forged = node.cluster.other_idp.sign_as(&header(&node), &said);
-    is_err(&send_signed(&node, &forged).await, "authentication_failed", "signature");
-    send(&node, &good(&node)).await.is_refused(403, "access_denied", "policy denied");
-    is_err(&send_signed(&node, &signed(&node, &good(&node))).await, "access_denied", "policy denied");
+    let forged = node.issuers.other_idp.sign_as(&header(&node), &said);
+    assert_err(&send_signed(&node, &forged).await, "authentication_failed", "signature");
+    send(&node, &valid_set(&node)).await.is_refused(403, "access_denied", "policy denied");
+    assert_err(
+        &send_signed(&node, &signed(&node, &valid_set(&node))).await,
+        "access_denied",
+        "policy denied",
+    );
 }
 
 #[tokio::test]
@@ -212,22 +216,22 @@ async fn blocked_caller_and_revoked_key_send_no_signal() {
         ),
         &json!({}),
     );
-    let theirs = || with(&good(&node), &json!({"iss": OTHER_IDP}));
-    is_answered(&send_over(&node, &second, &theirs()).await, "accepted");
-    is_answered(&send_over(&node, &gateway, &blocked).await, "accepted");
+    let theirs = || with(&valid_set(&node), &json!({"iss": OTHER_IDP}));
+    assert_status(&send_over(&node, &second, &theirs()).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &blocked).await, "accepted");
     send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "the caller is blocked");
-    is_answered(&send_over(&node, &gateway, &good(&node)).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &valid_set(&node)).await, "accepted");
 
     let node = Node::start().await;
-    let token = signed(&node, &good(&node));
+    let token = signed(&node, &valid_set(&node));
     let kid = header(&node)["kid"].clone();
     let revoked = json!({"issuer": IDP, "key": kid, "reason": "stolen"});
     let answer = node.post("/v1/revocations", &revoked).await;
     assert!(matches!(answer.status, 200..=202), "{}", answer.body);
-    is_err(&send_signed(&node, &token).await, "invalid_key", "");
+    assert_err(&send_signed(&node, &token).await, "invalid_key", "");
     let other =
-        node.cluster.other_idp.sign_as(&header(&node), &with(&good(&node), &json!({"iss": OTHER_IDP})));
-    is_bare(&send_signed(&node, &other).await);
+        node.issuers.other_idp.sign_as(&header(&node), &with(&valid_set(&node), &json!({"iss": OTHER_IDP})));
+    assert_empty_202(&send_signed(&node, &other).await);
 }
 
 /// A certificate stays valid: its requests are refused until the block is lifted.
@@ -250,12 +254,12 @@ async fn blocked_caller_is_issued_nothing_by_its_certificate() {
         let request = if path.ends_with("token") { &exchange } else { &agent };
         assert_eq!(ask(path, request).await.status, 200, "{path}");
     }
-    is_answered(&send_over(&node, &gateway, &said("disabled", -2)).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &said("disabled", -2)).await, "accepted");
     for path in ["/v1/exchange/token", "/v1/identity/agent"] {
         let request = if path.ends_with("token") { &exchange } else { &agent };
         ask(path, request).await.is_refused(403, "access_denied", "the caller is blocked");
     }
-    is_answered(&send_over(&node, &gateway, &said("enabled", -1)).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &said("enabled", -1)).await, "accepted");
     for path in ["/v1/exchange/token", "/v1/identity/agent"] {
         let request = if path.ends_with("token") { &exchange } else { &agent };
         assert_eq!(ask(path, request).await.status, 200, "{path}");
@@ -265,19 +269,19 @@ async fn blocked_caller_is_issued_nothing_by_its_certificate() {
 #[tokio::test]
 async fn unknown_key_is_temporary_while_its_source_is_paused() {
     let node = Node::start().await;
-    is_bare(&send_signed(&node, &signed(&node, &good(&node))).await);
+    assert_empty_202(&send_signed(&node, &signed(&node, &valid_set(&node))).await);
     let fresh = with(&header(&node), &json!({"kid": "rotated"}));
-    let token = node.cluster.idp.sign_as(&fresh, &good(&node));
+    let token = node.issuers.idp.sign_as(&fresh, &valid_set(&node));
     node.advance_secs(10);
     send_signed(&node, &token).await.is_refused(503, "server_error", "keys of the issuer");
     node.advance_secs(30);
-    is_err(&send_signed(&node, &token).await, "invalid_key", "key");
+    assert_err(&send_signed(&node, &token).await, "invalid_key", "key");
 }
 
 #[tokio::test]
 async fn of_many_who_bring_one_signal_at_once_one_is_accepted() {
     let node = Node::start().await;
-    let said = good(&node);
+    let said = valid_set(&node);
     let answers = futures::future::join_all((0..32).map(|_| send(&node, &said))).await;
     let accepted = answers.iter().filter(|answer| answer.json()["status"] == "accepted").count();
     assert_eq!(accepted, 1);
@@ -287,20 +291,20 @@ async fn of_many_who_bring_one_signal_at_once_one_is_accepted() {
 #[tokio::test]
 async fn a_jti_counts_once_for_each_issuer_also_after_a_restart() {
     let mut node = Node::start().await;
-    let first = good(&node);
-    is_answered(&send(&node, &first).await, "accepted");
+    let first = valid_set(&node);
+    assert_status(&send(&node, &first).await, "accepted");
     let other = with(&first, &json!({"iss": OTHER_IDP}));
-    is_answered(&send(&node, &other).await, "accepted");
+    assert_status(&send(&node, &other).await, "accepted");
     node.restart().await;
     for set in [&first, &other] {
-        is_answered(&send(&node, set).await, "duplicate");
+        assert_status(&send(&node, set).await, "duplicate");
     }
 }
 
 #[tokio::test]
 async fn a_member_that_is_missing_or_of_another_type_is_named() {
     let node = Node::start().await;
-    let set = good(&node);
+    let set = valid_set(&node);
     let cases = [
         ("iss", json!(1)),
         ("iss", json!("")),
@@ -326,7 +330,7 @@ async fn a_member_that_is_missing_or_of_another_type_is_named() {
     for (name, value) in missing.into_iter().chain(cases) {
         let bad = with(&set, &json!({ name: value }));
         send(&node, &bad).await.is_refused(400, "invalid_request", name);
-        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", name);
+        assert_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", name);
     }
     for (sub_id, name) in [
         (json!({"uri": REPORTER}), "sub_id.format"),
@@ -348,10 +352,10 @@ async fn a_member_that_is_missing_or_of_another_type_is_named() {
     ] {
         let bad = with(&set, &json!({"sub_id": sub_id}));
         send(&node, &bad).await.is_refused(400, "invalid_request", &format!("{name}: "));
-        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", &format!("{name}: "));
+        assert_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", &format!("{name}: "));
     }
     // Nothing of it was recorded.
-    is_answered(&send(&node, &set).await, "accepted");
+    assert_status(&send(&node, &set).await, "accepted");
 }
 
 #[tokio::test]
@@ -366,7 +370,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     let said = set(&node, &workload(REPORTER), &event(&revoked, 5120));
     let text = format!("events.session-revoked: {rule}");
     send(&node, &said).await.is_refused(400, "invalid_request", &text);
-    is_err(&send_signed(&node, &signed(&node, &said)).await, "invalid_request", &text);
+    assert_err(&send_signed(&node, &signed(&node, &said)).await, "invalid_request", &text);
     // One such event is enough, and no other event of the SET takes effect.
     let purged = format!("{RISC}/account-purged");
     let both = json!({ (revoked.as_str()): {}, (purged.as_str()): reason(5120) });
@@ -383,9 +387,9 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
 
     // An event without a receiver may be larger. A rejected SET is not recorded.
     let own = set(&node, &workload(REPORTER), &event("https://example.com/of-our-own", 100_000));
-    is_answered(&send(&node, &own).await, "ignored");
+    assert_status(&send(&node, &own).await, "ignored");
     let full = with(&said, &json!({ "events": event(&revoked, 4096) }));
-    is_answered(&send(&node, &full).await, "accepted");
+    assert_status(&send(&node, &full).await, "accepted");
     is_revoked(&node, &reporter).await;
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains(r#"svc_signals_total{result="invalid"} 4"#), "{metrics}");
@@ -394,7 +398,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
 #[tokio::test]
 async fn a_body_that_is_none_of_the_two_forms_is_refused() {
     let node = Node::start().await;
-    let token = signed(&node, &good(&node));
+    let token = signed(&node, &valid_set(&node));
     for (body, text) in [
         ("", "body is not acceptable JSON"),
         ("[]", "must be an object"),
@@ -415,24 +419,28 @@ async fn a_body_that_is_none_of_the_two_forms_is_refused() {
             "must be application/json or application/secevent+jwt here",
         );
     }
-    for body in
-        [String::new(), good(&node).to_string(), "a.b".to_owned(), format!("{token}\n"), "a".repeat(20_000)]
-    {
-        is_err(&send_signed(&node, &body).await, "invalid_request", "token");
+    for body in [
+        String::new(),
+        valid_set(&node).to_string(),
+        "a.b".to_owned(),
+        format!("{token}\n"),
+        "a".repeat(20_000),
+    ] {
+        assert_err(&send_signed(&node, &body).await, "invalid_request", "token");
     }
     let large = vec![b'a'; 300_000];
     let answer = node.call("POST", EVENTS, &[("content-type", "application/secevent+jwt")], large).await;
     answer.is_refused(413, "invalid_request", "");
-    is_bare(&send_signed(&node, &token).await);
+    assert_empty_202(&send_signed(&node, &token).await);
 }
 
 #[tokio::test]
 async fn future_old_or_misdirected_signal_is_refused() {
     let node = Node::start().await;
-    let at = |iat: i64| with(&good(&node), &json!({ "iat": iat }));
+    let at = |iat: i64| with(&valid_set(&node), &json!({ "iat": iat }));
     for iat in [NOW_SECS + 60, NOW_SECS - DAY_SECS] {
-        is_answered(&send(&node, &at(iat)).await, "accepted");
-        is_bare(&send_signed(&node, &signed(&node, &at(iat))).await);
+        assert_status(&send(&node, &at(iat)).await, "accepted");
+        assert_empty_202(&send_signed(&node, &signed(&node, &at(iat))).await);
     }
     for (iat, text) in [
         (NOW_SECS + 61, "iat: must be at most 60 s ahead"),
@@ -442,23 +450,23 @@ async fn future_old_or_misdirected_signal_is_refused() {
         (0, "iat: must be at most 24 h old"),
     ] {
         send(&node, &at(iat)).await.is_refused(400, "invalid_request", text);
-        is_err(&send_signed(&node, &signed(&node, &at(iat))).await, "invalid_request", text);
+        assert_err(&send_signed(&node, &signed(&node, &at(iat))).await, "invalid_request", text);
     }
     for aud in ["https://fabric.example/", "https://FABRIC.example", TOOL, "https://fabric.exampl"] {
-        let bad = with(&good(&node), &json!({ "aud": aud }));
+        let bad = with(&valid_set(&node), &json!({ "aud": aud }));
         send(&node, &bad).await.is_refused(400, "invalid_request", "aud: ");
-        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_audience", "aud: ");
+        assert_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_audience", "aud: ");
     }
     // Only a signed SET may have several audiences.
-    let several = with(&good(&node), &json!({"aud": [TOOL, FABRIC]}));
+    let several = with(&valid_set(&node), &json!({"aud": [TOOL, FABRIC]}));
     send(&node, &several).await.is_refused(400, "invalid_request", "aud: ");
-    is_bare(&send_signed(&node, &signed(&node, &several)).await);
+    assert_empty_202(&send_signed(&node, &signed(&node, &several)).await);
 }
 
 #[tokio::test]
 async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     let node = secure().await;
-    let set = good(&node);
+    let set = valid_set(&node);
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
     // Over HTTP without TLS; without a certificate; with one that may not send; and with a bearer token.
     send_over(&node, &node.plain(), &set).await.is_refused(403, "access_denied", "served on 8694");
@@ -478,21 +486,21 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     for (channel, set) in [(&second, &set), (&gateway, &other), (&gateway, &unknown)] {
         send_over(&node, channel, set).await.is_refused(403, "access_denied", text);
     }
-    is_answered(&send_over(&node, &gateway, &set).await, "accepted");
-    is_answered(&send_over(&node, &second, &other).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &set).await, "accepted");
+    assert_status(&send_over(&node, &second, &other).await, "accepted");
     // Any permitted sender may bring a signed SET.
     let media = [("content-type", "application/secevent+jwt")];
-    let token = signed(&node, &good(&node));
+    let token = signed(&node, &valid_set(&node));
     let answer = node.call_over(&node.certified("stranger"), "POST", EVENTS, &media, token.clone()).await;
     answer.is_refused(403, "access_denied", "signals.send");
-    is_bare(&node.call_over(&second, "POST", EVENTS, &media, token).await);
+    assert_empty_202(&node.call_over(&second, "POST", EVENTS, &media, token).await);
 }
 
 #[tokio::test]
 async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
     let node = Node::start().await;
-    let set = good(&node);
-    let (idp, other_idp) = (&node.cluster.idp, &node.cluster.other_idp);
+    let set = valid_set(&node);
+    let (idp, other_idp) = (&node.issuers.idp, &node.issuers.other_idp);
     let header = header(&node);
     let changed = |changes: &Value| idp.sign_as(&with(&header, changes), &set);
     let claiming = |changes: &Value| signed(&node, &with(&set, changes));
@@ -524,31 +532,31 @@ async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
         (claiming(&json!({"exp": NOW_SECS + 300})), "invalid_request", "exp"),
         (claiming(&json!({"events": two})), "invalid_request", "events"),
     ] {
-        is_err(&send_signed(&node, &token).await, err, description);
+        assert_err(&send_signed(&node, &token).await, err, description);
     }
     // An object may have several events, each of which takes effect.
-    is_answered(&send(&node, &with(&good(&node), &json!({"events": two}))).await, "accepted");
+    assert_status(&send(&node, &with(&valid_set(&node), &json!({"events": two}))).await, "accepted");
     for typ in ["secevent+jwt", "application/secevent+jwt", "SecEvent+JWT"] {
-        let token = idp.sign_as(&with(&header, &json!({"typ": typ})), &good(&node));
-        is_bare(&send_signed(&node, &token).await);
+        let token = idp.sign_as(&with(&header, &json!({"typ": typ})), &valid_set(&node));
+        assert_empty_202(&send_signed(&node, &token).await);
     }
 }
 
 #[tokio::test]
 async fn without_its_keys_an_issuer_is_told_to_come_again() {
     let node = Node::start().await;
-    node.cluster.answer_instead("/idp/jwks", ResponseTemplate::new(500)).await;
-    let token = signed(&node, &good(&node));
+    node.issuers.replace_mock("/idp/jwks", ResponseTemplate::new(500)).await;
+    let token = signed(&node, &valid_set(&node));
     let answer = send_signed(&node, &token).await;
     answer.is_refused(503, "server_error", "keys of the issuer");
     // SETs of other issuers, and unsigned ones, do not need these keys.
-    let other = with(&good(&node), &json!({"iss": OTHER_IDP}));
-    let other = node.cluster.other_idp.sign_as(&header(&node), &other);
-    is_bare(&send_signed(&node, &other).await);
-    is_answered(&send(&node, &good(&node)).await, "accepted");
-    node.cluster.serve().await;
+    let other = with(&valid_set(&node), &json!({"iss": OTHER_IDP}));
+    let other = node.issuers.other_idp.sign_as(&header(&node), &other);
+    assert_empty_202(&send_signed(&node, &other).await);
+    assert_status(&send(&node, &valid_set(&node)).await, "accepted");
+    node.issuers.serve().await;
     node.advance_secs(60);
-    is_bare(&send_signed(&node, &token).await);
+    assert_empty_202(&send_signed(&node, &token).await);
 }
 
 /// joserfc signs; no code of ours creates these SETs.
@@ -557,7 +565,7 @@ async fn an_independent_transmitter_revokes_with_either_algorithm() {
     let node = Node::start().await;
     let mut transmitter = Transmitter::start();
     let jwks = ResponseTemplate::new(200).set_body_json(&transmitter.jwks);
-    node.cluster.answer_instead("/idp/jwks", jwks).await;
+    node.issuers.replace_mock("/idp/jwks", jwks).await;
     for (alg, name, events) in [
         ("RS256", "a", revoked()),
         ("ES256", "b", revoked()),
@@ -574,23 +582,23 @@ async fn an_independent_transmitter_revokes_with_either_algorithm() {
         let source = service_account(&node, name);
         node.granted(&source).await;
         let sub = format!("system:serviceaccount:demo:{name}");
-        let sub_id = json!({"format": "iss_sub", "iss": node.cluster.kubernetes(), "sub": sub});
+        let sub_id = json!({"format": "iss_sub", "iss": node.issuers.kubernetes(), "sub": sub});
         let said = set(&node, &sub_id, &events);
         let token = transmitter.sign(&json!({"alg": alg, "set": said}));
-        is_bare(&send_signed(&node, &token).await);
+        assert_empty_202(&send_signed(&node, &token).await);
         is_revoked(&node, &source).await;
-        is_bare(&send_signed(&node, &token).await);
+        assert_empty_202(&send_signed(&node, &token).await);
     }
     node.granted(&service_account(&node, "f")).await;
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains(r#"svc_signals_total{result="duplicate"} 5"#), "{metrics}");
     // Another transmitter, whose keys the issuer does not publish.
     let mut stranger = Transmitter::start();
-    let token = stranger.sign(&json!({"set": good(&node)}));
-    is_err(&send_signed(&node, &token).await, "invalid_key", "key");
+    let token = stranger.sign(&json!({"set": valid_set(&node)}));
+    assert_err(&send_signed(&node, &token).await, "invalid_key", "key");
     let known = transmitter.jwks["keys"][0]["kid"].clone();
-    let token = stranger.sign(&json!({"set": good(&node), "header": {"kid": known}}));
-    is_err(&send_signed(&node, &token).await, "authentication_failed", "signature");
+    let token = stranger.sign(&json!({"set": valid_set(&node), "header": {"kid": known}}));
+    assert_err(&send_signed(&node, &token).await, "authentication_failed", "signature");
 }
 
 /// Every example of the two specifications has the effect that policy states: signed by joserfc about a
@@ -600,7 +608,7 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
     let node = Node::start().await;
     let mut transmitter = Transmitter::start();
     let jwks = ResponseTemplate::new(200).set_body_json(&transmitter.jwks);
-    node.cluster.answer_instead("/idp/jwks", jwks).await;
+    node.issuers.replace_mock("/idp/jwks", jwks).await;
     let examples: Vec<Value> =
         serde_json::from_str(include_str!("../vectors/signals/examples.json")).expect("examples");
     let blocks = examples.iter().filter(|example| example["effect"]["effect"] == "block");
@@ -628,10 +636,10 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
             for claims in blocked["events"].as_object_mut().expect("events").values_mut() {
                 claims["event_timestamp"] = json!(NOW_SECS - 1_000);
             }
-            is_answered(&send(&node, &blocked).await, "accepted");
+            assert_status(&send(&node, &blocked).await, "accepted");
         }
         let token = transmitter.sign(&json!({"alg": alg, "set": about(said, format!("about-{number}"))}));
-        is_bare(&send_signed(&node, &token).await);
+        assert_empty_202(&send_signed(&node, &token).await);
         node.advance_secs(8);
         let after = service_account(&node, &name);
         let found = (is_granted(&before).await, is_granted(&after).await);
@@ -648,18 +656,18 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
         let is_usable = sub_id["format"] != "saml_assertion_id"
             && (sub_id["format"] != "complex" || !(sub_id["user"].is_null() && sub_id["device"].is_null()));
         let status = if effect != "none" && is_usable { "accepted" } else { "ignored" };
-        is_answered(&send(&node, &with(said, &json!({"jti": format!("own-{number}")}))).await, status);
+        assert_status(&send(&node, &with(said, &json!({"jti": format!("own-{number}")}))).await, status);
     }
 }
 
 #[tokio::test]
 async fn an_issuer_revokes_only_whom_it_speaks_for() {
     let node = Node::start().await;
-    let svid = node.cluster.endpoint_svids.sign(&crate::support::Cluster::svid("endpoint.example"));
+    let svid = node.issuers.endpoint_svids.sign(&crate::support::Issuers::svid("endpoint.example"));
     let svid = credential(&svid, crate::support::SVID);
     let reporter = service_account(&node, "reporter");
     let own = node.granted(&reporter).await;
-    let kubernetes = node.cluster.kubernetes();
+    let kubernetes = node.issuers.kubernetes();
     let sub = "system:serviceaccount:demo:reporter";
     let elsewhere = "spiffe://endpoint.example/ns/demo/sa/reporter";
     let complex = |user: &Value| json!({"format": "complex", "user": user});
@@ -690,9 +698,9 @@ async fn an_issuer_revokes_only_whom_it_speaks_for() {
         for events in [revoked(), json!({(format!("{CAEP}/session-established")): {}})] {
             let bad = with(&set(&node, &sub_id, &events), &json!({ "iss": iss }));
             send(&node, &bad).await.is_refused(403, "access_denied", &text);
-            let signer = if iss == IDP { &node.cluster.idp } else { &node.cluster.other_idp };
+            let signer = if iss == IDP { &node.issuers.idp } else { &node.issuers.other_idp };
             let answer = send_signed(&node, &signer.sign_as(&header(&node), &bad)).await;
-            is_err(&answer, "access_denied", &text);
+            assert_err(&answer, "access_denied", &text);
         }
     }
     // One alias was outside the authority, so no alias took effect, not even the first.
@@ -704,18 +712,18 @@ async fn an_issuer_revokes_only_whom_it_speaks_for() {
     for sub_id in [json!({"format": "opaque", "id": sub}), json!({"format": "email", "email": "a@b.example"})]
     {
         let theirs = with(&set(&node, &sub_id, &revoked()), &json!({"iss": OTHER_IDP}));
-        is_answered(&send(&node, &theirs).await, "accepted");
+        assert_status(&send(&node, &theirs).await, "accepted");
     }
-    let with_email = node.cluster.changed(&json!({"email": "a@b.example", "email_verified": true}));
+    let with_email = node.issuers.changed(&json!({"email": "a@b.example", "email_verified": true}));
     node.granted(&credential(&with_email, JWT)).await;
-    is_answered(&send(&node, &set(&node, &of_kubernetes, &revoked())).await, "accepted");
+    assert_status(&send(&node, &set(&node, &of_kubernetes, &revoked())).await, "accepted");
     is_revoked(&node, &reporter).await;
 }
 
 #[tokio::test]
 async fn a_prefix_of_a_subject_is_another_subject() {
     let node = Node::start().await;
-    let kubernetes = node.cluster.kubernetes();
+    let kubernetes = node.issuers.kubernetes();
     let (short, long) = (service_account(&node, "cart"), service_account(&node, "cart-2"));
     for sub_id in [
         workload("wimse://trust.example/ns/demo/sa/car"),
@@ -726,11 +734,11 @@ async fn a_prefix_of_a_subject_is_another_subject() {
         json!({"format": "iss_sub", "iss": kubernetes, "sub": "system:serviceaccount:demo:CART"}),
         json!({"format": "iss_sub", "iss": kubernetes, "sub": "*"}),
     ] {
-        is_answered(&send(&node, &set(&node, &sub_id, &revoked())).await, "accepted");
+        assert_status(&send(&node, &set(&node, &sub_id, &revoked())).await, "accepted");
         node.granted(&short).await;
         node.granted(&long).await;
     }
-    is_answered(
+    assert_status(
         &send(&node, &set(&node, &workload("wimse://trust.example/ns/demo/sa/cart"), &revoked())).await,
         "accepted",
     );
@@ -748,25 +756,25 @@ async fn both_names_of_a_workload_are_one_identity() {
         let media = [("content-type", "application/json")];
         node.call_over(&gateway, "POST", "/v1/exchange/token", &media, request.to_string()).await
     };
-    let svid = node.cluster.endpoint_svids.sign(&crate::support::Cluster::svid("endpoint.example"));
+    let svid = node.issuers.endpoint_svids.sign(&crate::support::Issuers::svid("endpoint.example"));
     let svid = credential(&svid, crate::support::SVID);
     let cart = service_account(&node, "cart");
     for request in [&svid, &cart] {
         assert_eq!(over_gateway(request).await.status, 200);
     }
     let spiffe = json!({"format": "spiffe_id", "spiffe_id": "spiffe://trust.example/ns/demo/sa/cart"});
-    is_answered(&send_over(&node, &gateway, &set(&node, &spiffe, &revoked())).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &set(&node, &spiffe, &revoked())).await, "accepted");
     over_gateway(&cart).await.is_refused(400, "invalid_request", BAD_SUBJECT);
     // The certificate names it with `spiffe://`.
     let second = node.certified("second");
-    let theirs = || with(&good(&node), &json!({"iss": OTHER_IDP}));
-    is_answered(&send_over(&node, &second, &theirs()).await, "accepted");
+    let theirs = || with(&valid_set(&node), &json!({"iss": OTHER_IDP}));
+    assert_status(&send_over(&node, &second, &theirs()).await, "accepted");
     let wimse = workload(&format!("wimse://{}/second", crate::support::TRUST_DOMAIN));
     let disabled = set(&node, &wimse, &account("disabled", &json!({})));
-    is_answered(&send_over(&node, &gateway, &disabled).await, "accepted");
+    assert_status(&send_over(&node, &gateway, &disabled).await, "accepted");
     send_over(&node, &second, &theirs()).await.is_refused(403, "access_denied", "the caller is blocked");
     // An operator names it with `wimse://`, the credential with `spiffe://`.
-    let sub = crate::support::Cluster::svid("endpoint.example")["sub"].as_str().expect("sub").to_owned();
+    let sub = crate::support::Issuers::svid("endpoint.example")["sub"].as_str().expect("sub").to_owned();
     let named = json!({"subject": sub.replace("spiffe://", "wimse://"), "reason": "stolen"});
     let media = [("content-type", "application/json")];
     let operator = node.certified("operator");
@@ -799,8 +807,8 @@ async fn what_has_no_effect_is_answered_so_and_remembered() {
         (json!({"format": "complex", "tenant": {"format": "opaque", "id": "d"}}), revoked()),
     ] {
         let said = set(&node, &sub_id, &events);
-        is_answered(&send(&node, &said).await, "ignored");
-        is_answered(&send(&node, &said).await, "duplicate");
+        assert_status(&send(&node, &said).await, "ignored");
+        assert_status(&send(&node, &said).await, "duplicate");
     }
     node.granted(&reporter).await;
     let metrics = node.get("/metrics").await.body;
@@ -818,7 +826,7 @@ async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
     let at = |offset: i64| json!({"event_timestamp": NOW_SECS + offset});
     let said = async |iss: &str, events: Value| {
         let said = with(&set(&node, &workload(REPORTER), &events), &json!({ "iss": iss }));
-        is_answered(&send(&node, &said).await, "accepted");
+        assert_status(&send(&node, &said).await, "accepted");
     };
     said(IDP, account("disabled", &at(10))).await;
     is_revoked(&node, &later(&node).await).await;
@@ -865,29 +873,29 @@ async fn future_event_is_refused_and_an_ancient_one_expires() {
         let bad = disabled(&json!({"event_timestamp": wrong}));
         let text = "events.account-disabled.event_timestamp: must be seconds";
         send(&node, &bad).await.is_refused(400, "invalid_request", text);
-        is_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", text);
+        assert_err(&send_signed(&node, &signed(&node, &bad)).await, "invalid_request", text);
     }
     node.granted(&service_account(&node, "reporter")).await;
     // With a time of 1970 it blocks, and the first later lift ends that.
-    is_answered(&send(&node, &disabled(&json!({"event_timestamp": 0}))).await, "accepted");
+    assert_status(&send(&node, &disabled(&json!({"event_timestamp": 0}))).await, "accepted");
     node.advance_secs(10);
     is_revoked(&node, &service_account(&node, "reporter")).await;
     let enabled = set(&node, &workload(REPORTER), &account("enabled", &json!({"event_timestamp": 0.5})));
-    is_answered(&send(&node, &enabled).await, "accepted");
+    assert_status(&send(&node, &enabled).await, "accepted");
     node.granted(&service_account(&node, "reporter")).await;
     // An event without a time happened when its SET was issued.
     let iat = node.now_secs() - 100;
-    is_answered(&send(&node, &with(&disabled(&json!({})), &json!({ "iat": iat }))).await, "accepted");
+    assert_status(&send(&node, &with(&disabled(&json!({})), &json!({ "iat": iat }))).await, "accepted");
     let early =
         with(&set(&node, &workload(REPORTER), &account("enabled", &json!({}))), &json!({"iat": iat - 1}));
-    is_answered(&send(&node, &early).await, "accepted");
+    assert_status(&send(&node, &early).await, "accepted");
     node.advance_secs(10);
     is_revoked(&node, &service_account(&node, "reporter")).await;
-    is_answered(
+    assert_status(
         &send(
             &node,
             &with(
-                &good(&node),
+                &valid_set(&node),
                 &json!({
                     "sub_id": workload(REPORTER), "events": account("enabled", &json!({})), "iat": iat + 1,
                 }),
@@ -933,7 +941,7 @@ async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
         replace_rule(&node, &format!("package svc.signals\n\nimport rego.v1\n\ndecision := {answer}\n"))
             .await;
         send(&node, &said).await.is_refused(403, "access_denied", text);
-        is_err(&send_signed(&node, &signed(&node, &said)).await, "access_denied", text);
+        assert_err(&send_signed(&node, &signed(&node, &said)).await, "access_denied", text);
     }
     // Two contradicting rules.
     let conflict =
@@ -943,7 +951,7 @@ async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
     // An event for which policy states no effect has none.
     replace_rule(&node, &format!("package svc.signals\n\nimport rego.v1\n\ndecision := {everything}\n"))
         .await;
-    is_answered(&send(&node, &said).await, "ignored");
+    assert_status(&send(&node, &said).await, "ignored");
     node.granted(&service_account(&node, "reporter")).await;
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains(r#"svc_signals_total{result="denied"} 14"#), "{metrics}");
@@ -953,27 +961,27 @@ async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
 async fn without_signal_rule_none_is_received_and_revocations_stay() {
     let node = Node::start_with(Setup { without: &["signals.rego"], ..Setup::default() }).await;
     let text = "the policy has no rule data.svc.signals.decision";
-    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
-    let answer = send_signed(&node, &signed(&node, &good(&node))).await;
+    send(&node, &valid_set(&node)).await.is_refused(501, "not_implemented", text);
+    let answer = send_signed(&node, &signed(&node, &valid_set(&node))).await;
     answer.is_refused(501, "not_implemented", text);
 
     let node = Node::start().await;
     let reporter = service_account(&node, "reporter");
-    is_answered(&send(&node, &set(&node, &workload(REPORTER), &revoked())).await, "accepted");
+    assert_status(&send(&node, &set(&node, &workload(REPORTER), &revoked())).await, "accepted");
     let policy = node.get("/v1/sys/policy").await.json();
     let sources = policy["sources"].as_array().expect("sources").iter();
     let kept: Vec<_> = sources.filter(|source| source["path"] != "signals.rego").collect();
     assert_eq!(node.put("/v1/sys/policy", &json!({"sources": kept})).await.status, 200);
-    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
+    send(&node, &valid_set(&node)).await.is_refused(501, "not_implemented", text);
     is_revoked(&node, &reporter).await;
 }
 
 #[tokio::test]
 async fn without_an_issuer_of_signals_none_is_received() {
-    let node = Node::start_with(Setup { is_without_issuers_of_signals: true, ..Setup::default() }).await;
+    let node = Node::start_with(Setup { without_signal_issuers: true, ..Setup::default() }).await;
     let text = "there is no [[signals]]";
-    send(&node, &good(&node)).await.is_refused(501, "not_implemented", text);
-    let answer = send_signed(&node, &signed(&node, &good(&node))).await;
+    send(&node, &valid_set(&node)).await.is_refused(501, "not_implemented", text);
+    let answer = send_signed(&node, &signed(&node, &valid_set(&node))).await;
     answer.is_refused(501, "not_implemented", text);
     node.call("POST", EVENTS, &[], "").await.is_refused(501, "not_implemented", text);
 }
@@ -1000,7 +1008,7 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
         let node = &node;
         async move { send(node, &said).await }
     });
-    let answers: Vec<Answer> = sent.buffer_unordered(32).collect().await;
+    let answers: Vec<Response> = sent.buffer_unordered(32).collect().await;
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
     assert_eq!(accepted, 6_000 / IN_ONE);
     let refused = answers.iter().find(|answer| answer.status != 202).expect("one");
@@ -1022,18 +1030,18 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
         )
     };
     for jti in ["1", "2", "3"] {
-        is_answered(&send(&node, &theirs(jti)).await, "accepted");
+        assert_status(&send(&node, &theirs(jti)).await, "accepted");
     }
     send(&node, &theirs("4")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // An operator grants more once.
     let more = node.post("/v1/sys/signals/allowance", &json!({"issuer": few, "more": 2})).await;
     assert_eq!(more.status, 200, "{}", more.body);
     for jti in ["6", "7"] {
-        is_answered(&send(&node, &theirs(jti)).await, "accepted");
+        assert_status(&send(&node, &theirs(jti)).await, "accepted");
     }
     send(&node, &theirs("8")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // A duplicate uses no quota. A SET without effect is recorded and counts.
-    is_answered(&send(&node, &theirs("1")).await, "duplicate");
+    assert_status(&send(&node, &theirs("1")).await, "duplicate");
     let nothing = json!({"jti": "5", "events": {(format!("{CAEP}/session-established")): {}}});
     let nothing = with(&theirs("5"), &nothing);
     send(&node, &nothing).await.is_refused(429, "access_denied", "reached its revocation quota");
@@ -1041,6 +1049,6 @@ async fn a_hundred_thousand_revocations_a_minute_exceed_the_quota() {
     send(&node, &theirs("4")).await.is_refused(429, "access_denied", "reached its revocation quota");
     // A rejected SET may come again.
     node.advance_secs(1);
-    is_answered(&send(&node, &theirs("4")).await, "accepted");
-    is_answered(&send(&node, &of(SUBJECTS)).await, "accepted");
+    assert_status(&send(&node, &theirs("4")).await, "accepted");
+    assert_status(&send(&node, &of(SUBJECTS)).await, "accepted");
 }

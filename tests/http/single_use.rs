@@ -12,18 +12,18 @@ fn bound(token: &str, nonce: &str) -> Value {
 #[tokio::test]
 async fn a_nonce_is_spent_once_also_after_a_restart() {
     let mut node = Node::start().await;
-    let first = bound(&node.cluster.reporter(), "n");
+    let first = bound(&node.issuers.reporter(), "n");
     node.granted(&first).await;
     node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
     node.restart().await;
     node.exchange(&first).await.is_refused(400, "invalid_request", "nonce already used");
     // Another token of the same subject, and another name of the same subject.
-    node.exchange(&bound(&node.cluster.reporter(), "n")).await.is_refused(
+    node.exchange(&bound(&node.issuers.reporter(), "n")).await.is_refused(
         400,
         "invalid_request",
         "already used",
     );
-    let identifier = node.cluster.agents.sign(&node.cluster.identifier(REPORTER));
+    let identifier = node.issuers.agents.sign(&node.issuers.identifier(REPORTER));
     node.exchange(&bound(&identifier, "n")).await.is_refused(400, "invalid_request", "already used");
     node.granted(&bound(&identifier, "m")).await;
 }
@@ -32,7 +32,7 @@ async fn a_nonce_is_spent_once_also_after_a_restart() {
 async fn a_nonce_is_of_one_subject() {
     let node = Node::start().await;
     for name in ["reporter", "writer"] {
-        let token = node.cluster.es256.sign(&node.cluster.service_account("demo", name));
+        let token = node.issuers.es256.sign(&node.issuers.service_account("demo", name));
         node.granted(&bound(&token, "n")).await;
     }
 }
@@ -40,7 +40,7 @@ async fn a_nonce_is_of_one_subject() {
 #[tokio::test]
 async fn of_many_who_bring_one_nonce_at_once_one_passes() {
     let node = Node::start().await;
-    let request = bound(&node.cluster.reporter(), "n");
+    let request = bound(&node.issuers.reporter(), "n");
     let answers = futures::future::join_all((0..32).map(|_| node.exchange(&request))).await;
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
     assert_eq!(passed, 1);
@@ -51,7 +51,7 @@ async fn of_many_who_bring_one_nonce_at_once_one_passes() {
 async fn nonce_is_retained_as_long_as_a_credential_can_present_it() {
     let node = Node::start().await;
     let long = json!({"exp": 1_900_000_000});
-    let token = node.cluster.es256.sign(&with(&node.cluster.service_account("demo", "reporter"), &long));
+    let token = node.issuers.es256.sign(&with(&node.issuers.service_account("demo", "reporter"), &long));
     node.granted(&bound(&token, "n")).await;
     for _ in 0..24 {
         node.advance_secs(3600 - 1);
@@ -64,7 +64,7 @@ async fn nonce_is_retained_as_long_as_a_credential_can_present_it() {
 #[tokio::test]
 async fn a_refused_exchange_spends_nothing() {
     let node = Node::start().await;
-    let request = bound(&node.cluster.reporter(), "n");
+    let request = bound(&node.issuers.reporter(), "n");
     node.exchange(&with(&request, &json!({"scope": "root"}))).await.is_refused(403, "access_denied", "scope");
     node.exchange(&with(&request, &json!({"audience": "https://x.example"}))).await.is_refused(
         403,
@@ -89,8 +89,8 @@ async fn retried_exchange_repeats_the_token_of_the_first() {
         with(&credential(token, JWT), &json!({"execution_scope": scope}))
     };
     for request in [
-        bound(&node.cluster.reporter(), "n"),
-        bare(&node.cluster.es256.sign(&node.cluster.service_account("demo", "writer"))),
+        bound(&node.issuers.reporter(), "n"),
+        bare(&node.issuers.es256.sign(&node.issuers.service_account("demo", "writer"))),
     ] {
         let first = node.exchange_with(&request, &key).await;
         assert_eq!(first.json()["expires_in"], 30);
@@ -129,7 +129,7 @@ async fn retried_exchange_mints_no_revoked_jti() {
     let node = Node::start().await;
     let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
     assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
-    let request = bound(&node.cluster.reporter(), "n");
+    let request = bound(&node.issuers.reporter(), "n");
     let key = [("idempotency-key", "attempt-1")];
     let first = node.exchange_with(&request, &key).await.minted();
     let again = node.exchange_with(&request, &key).await.minted();
@@ -145,7 +145,7 @@ async fn retried_exchange_mints_no_revoked_jti() {
 #[tokio::test]
 async fn exchange_without_execution_scope_ignores_its_key() {
     let node = Node::start().await;
-    let request = credential(&node.cluster.reporter(), JWT);
+    let request = credential(&node.issuers.reporter(), JWT);
     let key = [("idempotency-key", "attempt-1")];
     let first = node.exchange_with(&request, &key).await.minted();
     let again = node.exchange_with(&with(&request, &json!({"scope": "db.read"})), &key).await.minted();
@@ -155,7 +155,7 @@ async fn exchange_without_execution_scope_ignores_its_key() {
 #[tokio::test]
 async fn a_retry_with_its_key_passes_and_nobody_else_may() {
     let mut node = Node::start().await;
-    let request = bound(&node.cluster.reporter(), "n");
+    let request = bound(&node.issuers.reporter(), "n");
     let key = [("idempotency-key", "attempt-1")];
     let first = node.exchange_with(&request, &key).await.minted();
     let again = node.exchange_with(&request, &key).await.minted();
@@ -180,7 +180,7 @@ async fn one_subject_cannot_use_the_key_of_another() {
     let node = Node::start().await;
     let key = [("idempotency-key", "shared")];
     for name in ["reporter", "writer"] {
-        let token = node.cluster.es256.sign(&node.cluster.service_account("demo", name));
+        let token = node.issuers.es256.sign(&node.issuers.service_account("demo", name));
         node.exchange_with(&bound(&token, "n"), &key).await.minted();
     }
 }

@@ -4,7 +4,7 @@
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Channel, FABRIC, Node, Setup, with};
+use crate::support::{Channel, FABRIC, Node, Response, Setup, with};
 
 const STREAM: &str = "/v1/signals/stream";
 const STATUS: &str = "/v1/signals/status";
@@ -28,7 +28,7 @@ async fn start(is_secure: bool) -> Node {
     Node::start_with(Setup { more_config, is_secure, ..Setup::default() }).await
 }
 
-async fn call(node: &Node, channel: &Channel, method: &str, path: &str, body: &Value) -> Answer {
+async fn call(node: &Node, channel: &Channel, method: &str, path: &str, body: &Value) -> Response {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     node.call_over(channel, method, path, &[("content-type", "application/json")], body).await
 }
@@ -50,7 +50,7 @@ fn ssf() -> Value {
 }
 
 #[track_caller]
-fn id_of(answer: &Answer) -> String {
+fn id_of(answer: &Response) -> String {
     assert_eq!(answer.status, 201, "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     let id = answer.json()["stream_id"].as_str().expect("stream_id").to_owned();
@@ -72,7 +72,7 @@ async fn read(node: &Node, id: &str) -> Value {
     answer.json()
 }
 
-async fn patch(node: &Node, request: &Value) -> Answer {
+async fn patch(node: &Node, request: &Value) -> Response {
     node.call("PATCH", STREAM, &[("content-type", "application/json")], request.to_string()).await
 }
 
@@ -84,7 +84,7 @@ fn path_of<'a>(metadata: &'a Value, name: &str) -> &'a str {
 
 /// CAEP interoperability profile, "Transmitters": metadata, then create, read, status, verify, delete, at the
 /// URLs of the metadata.
-async fn through_every_step(request: &Value, expected: &Value) {
+async fn complete_profile(request: &Value, expected: &Value) {
     let node = start(true).await;
     let metadata = node.get(CONFIGURATION).await.json();
     let [configuration, status, verification] =
@@ -126,7 +126,7 @@ async fn push_stream_completes_the_caep_interoperability_profile() {
         "delivery_method": "push", "endpoint_url": RECEIVER, "min_verification_interval": 60,
         "delivered": 0, "dropped": 0, "dead_letters": 0,
     });
-    through_every_step(&with(&ssf(), &json!({"aud": null})), &expected).await;
+    complete_profile(&with(&ssf(), &json!({"aud": null})), &expected).await;
 }
 
 #[tokio::test]
@@ -136,10 +136,9 @@ async fn poll_stream_completes_the_caep_interoperability_profile() {
         "aud": "spiffe://trust.example/gateway", "status": "enabled", "events_delivered": [REVOKED],
         "delivery": {"method": POLL, "endpoint_url": url}, "delivery_method": "poll", "endpoint_url": url,
     });
-    through_every_step(&json!({"events_requested": [REVOKED], "delivery": {"method": POLL}}), &expected)
-        .await;
+    complete_profile(&json!({"events_requested": [REVOKED], "delivery": {"method": POLL}}), &expected).await;
     // SSF 1.0: no `delivery` means poll.
-    through_every_step(&json!({"events_requested": [REVOKED]}), &expected).await;
+    complete_profile(&json!({"events_requested": [REVOKED]}), &expected).await;
 }
 
 #[tokio::test]
@@ -240,7 +239,7 @@ async fn to_everybody_else_a_stream_is_not_there_in_any_operation() {
     let bearer = node.own_token("agents", "streamer").await.token;
     let authorization = format!("Bearer {bearer}");
     let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
-    let refusal = |answer: &Answer| (answer.status, with(&answer.json(), &json!({"request_id": null})));
+    let refusal = |answer: &Response| (answer.status, with(&answer.json(), &json!({"request_id": null})));
     for (method, path) in operations(&id) {
         let body = body_for(method, &path, &id);
         let answer = call(&node, &second, method, &path, &body).await;
@@ -616,7 +615,7 @@ async fn subjects_are_removed_up_to_a_limit_and_added_again() {
     let ask = async |path: &str, subject: Value| {
         node.post(path, &json!({"stream_id": id, "subject": subject})).await
     };
-    let outcome = |answer: Answer| (answer.status, answer.body);
+    let outcome = |answer: Response| (answer.status, answer.body);
     for n in 0..64 {
         assert_eq!(outcome(ask(REMOVE, subject(n)).await), (204, String::new()), "{n}");
     }

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::support::{Answer, FABRIC, IDP, Minted, Node, OWN, TOOL, credential, with};
+use crate::support::{FABRIC, IDP, Minted, Node, OWN, Response, TOOL, credential, with};
 
 const RENEW: &str = "/v1/identity/agent/renew";
 
-fn identity(answer: &Answer) -> Minted {
+fn identity(answer: &Response) -> Minted {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let body = with(&answer.json(), &json!({"access_token": answer.json()["token"]})).to_string();
-    Answer { status: answer.status, headers: answer.headers.clone(), body }.minted()
+    Response { status: answer.status, headers: answer.headers.clone(), body }.minted()
 }
 
 async fn issue(node: &Node) -> Minted {
@@ -17,13 +17,13 @@ async fn issue(node: &Node) -> Minted {
     identity(&node.post("/v1/identity/agent", &request).await)
 }
 
-async fn renew(node: &Node, token: &Minted) -> Answer {
+async fn renew(node: &Node, token: &Minted) -> Response {
     let bearer = format!("Bearer {}", token.token);
     node.call("POST", RENEW, &[("authorization", &bearer)], "").await
 }
 
 /// An agent's first token, its renewal, and the renewal of that.
-async fn three(node: &Node) -> [Minted; 3] {
+async fn token_chain(node: &Node) -> [Minted; 3] {
     let first = issue(node).await;
     let second = identity(&renew(node, &first).await);
     let third = identity(&renew(node, &second).await);
@@ -43,7 +43,7 @@ async fn is_verified(node: &Node, token: &Minted) -> bool {
     false
 }
 
-async fn is_dead(node: &Node, token: &Minted) -> bool {
+async fn is_revoked(node: &Node, token: &Minted) -> bool {
     let exchanged = node.exchange(&credential(&token.token, OWN)).await.status;
     let renewed = renew(node, token).await.status;
     assert!(matches!((exchanged, renewed), (200, 200) | (400, 401)), "{exchanged} {renewed}");
@@ -60,7 +60,7 @@ async fn node_with_tool() -> Node {
 #[tokio::test]
 async fn renewals_keep_the_family_and_issues_draw_another() {
     let node = Node::start().await;
-    let tokens = three(&node).await;
+    let tokens = token_chain(&node).await;
     let other = issue(&node).await;
     let jti = |token: &Minted| token.claims["jti"].as_str().expect("jti").to_owned();
     let parts = |token: &Minted| {
@@ -85,19 +85,19 @@ async fn renewals_keep_the_family_and_issues_draw_another() {
 async fn revoked_jti_ends_its_whole_family() {
     let mut node = node_with_tool().await;
     for revoked in 0..3 {
-        let (tokens, other) = (three(&node).await, issue(&node).await);
+        let (tokens, other) = (token_chain(&node).await, issue(&node).await);
         let derived = [for_tool(&node, &tokens[0]).await, for_tool(&node, &tokens[2]).await];
         let answer = node.post("/v1/revocations", &json!({"jti": tokens[revoked].claims["jti"]})).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         assert_eq!(answer.json()["value"], tokens[revoked].claims["jti"]);
         for _ in 0..2 {
             for token in &tokens {
-                assert!(is_dead(&node, token).await, "{revoked}");
+                assert!(is_revoked(&node, token).await, "{revoked}");
             }
             for token in &derived {
                 assert!(!is_verified(&node, token).await, "{revoked}");
             }
-            assert!(!is_dead(&node, &other).await);
+            assert!(!is_revoked(&node, &other).await);
             node.restart().await;
         }
     }
@@ -106,7 +106,7 @@ async fn revoked_jti_ends_its_whole_family() {
 #[tokio::test]
 async fn signal_about_a_jwt_id_ends_its_whole_family() {
     let node = Node::start().await;
-    let tokens = three(&node).await;
+    let tokens = token_chain(&node).await;
     let event = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
     let signal = json!({
         "iss": IDP, "jti": "s-1", "iat": node.now_secs(), "aud": FABRIC, "events": {(event): {}},
@@ -114,6 +114,6 @@ async fn signal_about_a_jwt_id_ends_its_whole_family() {
     });
     assert_eq!(node.post("/v1/signals/events", &signal).await.status, 202);
     for token in &tokens {
-        assert!(is_dead(&node, token).await);
+        assert!(is_revoked(&node, token).await);
     }
 }

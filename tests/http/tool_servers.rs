@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use crate::support::tool_server::{
-    OnTheWay, ToolServer, environment, example, losing_the_first_verdict, token_for_another,
+    Interference, ToolServer, environment, example, losing_the_first_verdict, token_for_another,
 };
 use crate::support::{FABRIC, Node, Setup, TOOL, python};
 
@@ -21,7 +21,7 @@ const TOO_LATE_SECS: u64 = 30;
 /// Asserts a call that did not reach the tool: its client received status, error and scope (RFC 6750 §3.1)
 /// and the metadata URL (RFC 9728 §5.1).
 #[track_caller]
-fn is_told(server: &ToolServer, refusal: Option<&str>, status: u16, error: &str) {
+fn assert_challenge(server: &ToolServer, refusal: Option<&str>, status: u16, error: &str) {
     let refusal = refusal.unwrap_or_else(|| panic!("{} answered", server.tool["tool_id"]));
     let (given, challenge) = refusal.split_once(' ').unwrap_or((refusal, ""));
     assert_eq!(given, status.to_string(), "{refusal}");
@@ -38,62 +38,62 @@ fn metadata_url(server: &ToolServer) -> String {
 }
 
 /// Decision and failed check of the newest audit entry.
-async fn newest(node: &Node, server: &ToolServer) -> (String, String) {
+async fn newest_entry(node: &Node, server: &ToolServer) -> (String, String) {
     let id = server.tool["tool_id"].as_str().expect("tool_id");
     let trail = node.get(&format!("/v1/tools/{id}/audit?limit=1")).await.json();
     let text = |name: &str| trail[0][name].as_str().unwrap_or_default().to_owned();
     (text("decision"), text("check"))
 }
 
-async fn refuses_on_the_way(name: &'static str) {
+async fn refuses_interference(name: &'static str) {
     let node = Node::start().await;
     let server = ToolServer::start(&node, name).await;
 
     let passed = server.call(&node, &[]);
     assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
-    assert_eq!(newest(&node, &server).await.0, "allow");
+    assert_eq!(newest_entry(&node, &server).await.0, "allow");
 
     let another = token_for_another(&node, TOOL, server.url()).await;
-    server.befalls(OnTheWay::WithToken(another));
-    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
-    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "audience".to_owned()));
+    server.set_interference(Interference::WithToken(another));
+    assert_challenge(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest_entry(&node, &server).await, ("deny".to_owned(), "audience".to_owned()));
 
-    server.befalls(OnTheWay::BodyChanged);
-    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
-    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "inp_hash".to_owned()));
+    server.set_interference(Interference::BodyChanged);
+    assert_challenge(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest_entry(&node, &server).await, ("deny".to_owned(), "inp_hash".to_owned()));
 
-    server.befalls(OnTheWay::Repeated);
-    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
-    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "revocation".to_owned()));
+    server.set_interference(Interference::Repeated);
+    assert_challenge(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest_entry(&node, &server).await, ("deny".to_owned(), "revocation".to_owned()));
     // Only the first of the two was answered.
     assert_eq!(server.statuses(), [200, 401, 401, 200, 401]);
 
-    server.befalls(OnTheWay::Nothing);
+    server.set_interference(Interference::Nothing);
     let refusal = server.call(&node, &["--scope", "offline"]).refusal;
-    is_told(&server, refusal.as_deref(), 403, "insufficient_scope");
-    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "capabilities".to_owned()));
+    assert_challenge(&server, refusal.as_deref(), 403, "insufficient_scope");
+    assert_eq!(newest_entry(&node, &server).await, ("deny".to_owned(), "capabilities".to_owned()));
 
-    server.befalls(OnTheWay::Delayed(node.clock.clone(), TOO_LATE_SECS));
-    is_told(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
-    assert_eq!(newest(&node, &server).await, ("deny".to_owned(), "token".to_owned()));
+    server.set_interference(Interference::Delayed(node.clock.clone(), TOO_LATE_SECS));
+    assert_challenge(&server, server.call(&node, &[]).refusal.as_deref(), 401, "invalid_token");
+    assert_eq!(newest_entry(&node, &server).await, ("deny".to_owned(), "token".to_owned()));
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_mcp_server_refuses_what_the_fabric_refuses() {
-    refuses_on_the_way("mcp").await;
+    refuses_interference("mcp").await;
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_http_tool_refuses_what_the_fabric_refuses() {
-    refuses_on_the_way("http").await;
+    refuses_interference("http").await;
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_over_a2a_refuses_what_the_fabric_refuses() {
-    refuses_on_the_way("a2a").await;
+    refuses_interference("a2a").await;
 }
 
 // The node needs a thread while the test blocks on a client.
@@ -111,8 +111,8 @@ async fn a_call_without_a_token_is_told_where_to_get_one() {
             let answer = request.send().await.expect("answer");
             assert_eq!(answer.status(), 401, "{name} {authorization:?}");
             let challenge = answer.headers()["www-authenticate"].to_str().expect("ASCII").to_owned();
-            let place = format!("resource_metadata=\"{}\"", metadata_url(&server));
-            assert!(challenge.starts_with("Bearer ") && challenge.contains(&place), "{challenge}");
+            let directory = format!("resource_metadata=\"{}\"", metadata_url(&server));
+            assert!(challenge.starts_with("Bearer ") && challenge.contains(&directory), "{challenge}");
         }
         let document = http.get(metadata_url(&server)).send().await.expect("answer");
         let document: Value = serde_json::from_str(&document.text().await.expect("text")).expect("JSON");
@@ -177,8 +177,8 @@ async fn a_tool_server_that_may_not_verify_does_not_serve() {
 async fn a_verdict_lost_on_the_way_costs_the_caller_nothing() {
     let node = Node::start().await;
     let lost = Arc::new(AtomicUsize::new(0));
-    let place = losing_the_first_verdict(&node, Arc::clone(&lost));
-    let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", place)]).await;
+    let directory = losing_the_first_verdict(&node, Arc::clone(&lost));
+    let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", directory)]).await;
     let passed = server.call(&node, &[]);
     assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
     assert_eq!(lost.load(Ordering::SeqCst), 1);

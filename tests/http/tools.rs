@@ -3,7 +3,7 @@
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Channel, Node, Setup, with};
+use crate::support::{Channel, Node, Response, Setup, with};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -13,7 +13,7 @@ fn entry(tool_id: &str) -> Value {
 }
 
 /// An entry with every field.
-fn whole(tool_id: &str) -> Value {
+fn full_entry(tool_id: &str) -> Value {
     json!({
         "tool_id": tool_id,
         "name": "SQL",
@@ -29,21 +29,21 @@ fn whole(tool_id: &str) -> Value {
     })
 }
 
-async fn registered(node: &Node, entry: &Value) -> Answer {
+async fn register(node: &Node, entry: &Value) -> Response {
     let answer = node.post("/v1/tools", entry).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
     answer
 }
 
-async fn put_if(node: &Node, path: &str, condition: (&str, &str), entry: &Value) -> Answer {
+async fn put_if(node: &Node, path: &str, condition: (&str, &str), entry: &Value) -> Response {
     node.call("PUT", path, &[JSON, condition], entry.to_string()).await
 }
 
-fn etag(answer: &Answer) -> String {
+fn etag(answer: &Response) -> String {
     answer.header("etag").expect("ETag").to_owned()
 }
 
-fn ids(answer: &Answer) -> Vec<String> {
+fn ids(answer: &Response) -> Vec<String> {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let rows = answer.json();
     let rows = rows.as_array().expect("an array");
@@ -51,18 +51,18 @@ fn ids(answer: &Answer) -> Vec<String> {
 }
 
 /// A caller with a bearer token of a secure node.
-struct Holder {
+struct BearerCaller {
     channel: Channel,
     authorization: String,
 }
 
-impl Holder {
+impl BearerCaller {
     async fn of(node: &Node, name: &str) -> Self {
         let token = node.own_token("agents", name).await.token;
         Self { channel: node.anonymous(), authorization: format!("Bearer {token}") }
     }
 
-    async fn call(&self, node: &Node, method: &str, path: &str, body: &Value) -> Answer {
+    async fn call(&self, node: &Node, method: &str, path: &str, body: &Value) -> Response {
         let headers = [JSON, ("authorization", self.authorization.as_str())];
         node.call_over(&self.channel, method, path, &headers, body.to_string()).await
     }
@@ -71,12 +71,12 @@ impl Holder {
 #[tokio::test]
 async fn a_tool_is_registered_read_replaced_and_deregistered() {
     let node = Node::start().await;
-    let created = registered(&node, &whole("sql")).await;
+    let created = register(&node, &full_entry("sql")).await;
     assert_eq!(created.header("location"), Some("/v1/tools/sql"));
     let record = created.json();
     let times =
         json!({"registered_at": "2027-01-15T08:00:00.000Z", "updated_at": "2027-01-15T08:00:00.000Z"});
-    assert_eq!(record, with(&with(&whole("sql"), &times), &json!({"revision": 1})));
+    assert_eq!(record, with(&with(&full_entry("sql"), &times), &json!({"revision": 1})));
     let first = etag(&created);
     assert!(first.starts_with('"') && first.ends_with('"'), "strong: {first}");
 
@@ -115,12 +115,12 @@ async fn a_tool_is_registered_read_replaced_and_deregistered() {
 #[tokio::test]
 async fn the_same_entry_again_is_200_and_another_is_409() {
     let node = Node::start().await;
-    let created = registered(&node, &whole("sql")).await;
-    let again = node.post("/v1/tools", &whole("sql")).await;
+    let created = register(&node, &full_entry("sql")).await;
+    let again = node.post("/v1/tools", &full_entry("sql")).await;
     assert_eq!((again.status, again.json(), etag(&again)), (200, created.json(), etag(&created)));
     let again = node.put("/v1/tools/sql", &created.json()).await;
     assert_eq!((again.status, again.json(), etag(&again)), (200, created.json(), etag(&created)));
-    let other = with(&whole("sql"), &json!({"required_capabilities": []}));
+    let other = with(&full_entry("sql"), &json!({"required_capabilities": []}));
     for path in ["/v1/tools", "/v1/mcp/tools"] {
         let refused = node.post(path, &other).await;
         refused.is_refused(409, "invalid_request", "tool_id: is registered with other content");
@@ -133,8 +133,7 @@ async fn the_same_entry_again_is_200_and_another_is_409() {
 #[tokio::test]
 async fn what_was_not_stated_is_as_the_specification_says() {
     let node = Node::start().await;
-    let record =
-        registered(&node, &with(&entry("t"), &json!({"protocols": [], "version": null}))).await.json();
+    let record = register(&node, &with(&entry("t"), &json!({"protocols": [], "version": null}))).await.json();
     let names: Vec<&str> = record.as_object().expect("object").keys().map(String::as_str).collect();
     let expected = [
         "allowed_operations",
@@ -229,7 +228,7 @@ async fn an_entry_larger_than_its_limits_is_refused() {
     assert_eq!(largest.status, 201);
     let larger = node.call("POST", "/v1/tools", &[JSON], padded(64 * 1024 + 1)).await;
     larger.is_refused(413, "invalid_request", "larger than 64 KiB");
-    registered(&node, &with(&described(4096), &json!({"tool_id": "u"}))).await;
+    register(&node, &with(&described(4096), &json!({"tool_id": "u"}))).await;
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let answer = node.call("POST", "/v1/tools", &form, "tool_id=t").await;
     answer.is_refused(415, "invalid_request", "application/json");
@@ -255,8 +254,8 @@ async fn the_mcp_door_shows_and_takes_only_tools_that_take_mcp() {
     let takes = |id: &str, protocols: Value| with(&entry(id), &json!({"protocols": protocols}));
     let refused = node.post("/v1/mcp/tools", &takes("h", json!(["http"]))).await;
     refused.is_refused(400, "invalid_request", "protocols: must include mcp");
-    registered(&node, &takes("h", json!(["http"]))).await;
-    registered(&node, &takes("a", json!(["a2a/2025-draft-01", "http"]))).await;
+    register(&node, &takes("h", json!(["http"]))).await;
+    register(&node, &takes("a", json!(["a2a/2025-draft-01", "http"]))).await;
     let created = node.post("/v1/mcp/tools", &takes("m", json!(["http", "mcp"]))).await;
     assert_eq!((created.status, created.header("location")), (201, Some("/v1/mcp/tools/m")));
     assert_eq!(node.post("/v1/mcp/tools", &entry("d")).await.status, 201);
@@ -288,13 +287,13 @@ async fn the_mcp_door_shows_and_takes_only_tools_that_take_mcp() {
 #[tokio::test]
 async fn nobody_weakens_the_tool_of_another() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
-    let owner = Holder::of(&node, "toolsmith").await;
-    let created = owner.call(&node, "POST", "/v1/tools", &whole("sql")).await;
+    let owner = BearerCaller::of(&node, "toolsmith").await;
+    let created = owner.call(&node, "POST", "/v1/tools", &full_entry("sql")).await;
     assert_eq!(created.status, 201, "{}", created.body);
     let record = created.json();
     assert_eq!(record["registered_by"], "wimse://trust.example/ns/agents/sa/toolsmith");
 
-    let weaker = with(&whole("sql"), &json!({"required_capabilities": [], "requires_execution": false}));
+    let weaker = with(&full_entry("sql"), &json!({"required_capabilities": [], "requires_execution": false}));
     // The gateway may manage tools as well, but does not own this one.
     node.put("/v1/tools/sql", &weaker).await.is_refused(403, "access_denied", "belongs to another caller");
     for path in ["/v1/tools", "/v1/mcp/tools"] {
@@ -310,19 +309,19 @@ async fn nobody_weakens_the_tool_of_another() {
     // A stated owner does not help either.
     let lie = with(&weaker, &json!({"registered_by": "spiffe://trust.example/gateway"}));
     node.put("/v1/tools/sql", &lie).await.is_refused(403, "access_denied", "belongs to another caller");
-    let other = Holder::of(&node, "toolsmith2").await;
+    let other = BearerCaller::of(&node, "toolsmith2").await;
     let answer = other.call(&node, "PUT", "/v1/tools/sql", &weaker).await;
     answer.is_refused(403, "access_denied", "belongs to another caller");
     assert_eq!(owner.call(&node, "GET", "/v1/tools/sql", &json!({})).await.json(), record);
     // A write that changes nothing is accepted from any manager.
-    assert_eq!(node.post("/v1/tools", &whole("sql")).await.status, 200);
+    assert_eq!(node.post("/v1/tools", &full_entry("sql")).await.status, 200);
 
-    // Operators also have `cluster.admin`. The owner of the tool does not change.
-    let curator = Holder::of(&node, "curator").await;
+    // Operators also have `issuers.admin`. The owner of the tool does not change.
+    let curator = BearerCaller::of(&node, "curator").await;
     let replaced = curator.call(&node, "PUT", "/v1/tools/sql", &weaker).await;
     assert_eq!(replaced.status, 200, "{}", replaced.body);
     assert_eq!(replaced.json()["registered_by"], record["registered_by"]);
-    let back = owner.call(&node, "PUT", "/v1/tools/sql", &whole("sql")).await;
+    let back = owner.call(&node, "PUT", "/v1/tools/sql", &full_entry("sql")).await;
     assert_eq!((back.status, &back.json()["revision"]), (200, &json!(3)));
     assert_eq!(curator.call(&node, "DELETE", "/v1/tools/sql", &json!({})).await.status, 204);
 }
@@ -368,7 +367,7 @@ async fn a_condition_holds_or_nothing_changes() {
     // After a new registration it is another tool: ETags of the first do not match.
     let three = etag(&node.get(path).await);
     assert_eq!(node.call("DELETE", path, &[("if-match", &three)], "").await.status, 204);
-    registered(&node, &entry("t")).await;
+    register(&node, &entry("t")).await;
     for known in [&one, &three] {
         put_if(&node, path, ("if-match", known), &named("four")).await.is_refused(
             412,
@@ -381,7 +380,7 @@ async fn a_condition_holds_or_nothing_changes() {
 #[tokio::test]
 async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
     let node = Node::start().await;
-    let one = etag(&registered(&node, &entry("t")).await);
+    let one = etag(&register(&node, &entry("t")).await);
     for path in ["/v1/tools/t", "/v1/mcp/tools/t"] {
         for condition in ["*", &one, &format!("\"9.9\", {one}")] {
             assert_eq!(node.call("GET", path, &[("if-match", condition)], "").await.status, 200);
@@ -402,7 +401,7 @@ async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
 #[tokio::test]
 async fn of_many_who_replace_one_state_at_once_one_wins() {
     let node = Node::start().await;
-    let one = etag(&registered(&node, &entry("t")).await);
+    let one = etag(&register(&node, &entry("t")).await);
     let writes = (0..16).map(|at| {
         let entry = with(&entry("t"), &json!({"name": format!("name {at}")}));
         let (node, one) = (&node, &one);
@@ -456,8 +455,8 @@ async fn retried_write_has_the_same_outcome() {
 #[tokio::test]
 async fn tools_survive_a_restart() {
     let mut node = Node::start().await;
-    let created = registered(&node, &whole("sql")).await;
-    registered(&node, &entry("t")).await;
+    let created = register(&node, &full_entry("sql")).await;
+    register(&node, &entry("t")).await;
     node.restart().await;
     let read = node.get("/v1/tools/sql").await;
     assert_eq!((read.json(), etag(&read)), (created.json(), etag(&created)));
@@ -487,8 +486,8 @@ const ODD: &str = "<>\"`{}|^~!*'()\\[]@:;,&=+$-._A0z";
 
 #[tokio::test]
 async fn ten_thousand_tools_with_hostile_names_are_listed_once_each() {
-    let unhurried = "[limits]\nrequests_per_second_per_caller = 1000000".to_owned();
-    let mut node = Node::start_with(Setup { more_config: unhurried, ..Setup::default() }).await;
+    let unlimited_node = "[limits]\nrequests_per_second_per_caller = 1000000".to_owned();
+    let mut node = Node::start_with(Setup { more_config: unlimited_node, ..Setup::default() }).await;
     let odd: Vec<char> = ODD.chars().collect();
     let entries: Vec<Value> = (0..10_000_usize)
         .map(|at| {
@@ -530,7 +529,7 @@ async fn ten_thousand_tools_with_hostile_names_are_listed_once_each() {
     // Each has a URL, and is found at its `Location`.
     for (at, entry) in entries.iter().enumerate().take(odd.len()) {
         let changed = with(entry, &json!({"tool_id": format!("{}{at}", odd[at])}));
-        let created = registered(&node, &changed).await;
+        let created = register(&node, &changed).await;
         let location = created.header("location").expect("Location").to_owned();
         let read = node.get(&location).await;
         assert_eq!((read.status, read.json()), (200, created.json()), "{location}");
@@ -562,7 +561,7 @@ async fn pages(node: &Node, path: &str) -> Vec<(String, String)> {
 async fn a_page_is_asked_for_by_rules() {
     let node = Node::start().await;
     for id in ["a", "b", "c"] {
-        registered(&node, &entry(id)).await;
+        register(&node, &entry(id)).await;
     }
     for query in
         ["limit=0", "limit=1001", "limit=-1", "limit=x", "limit=1&limit=1", "cursor=%3D", "order=name"]
@@ -594,7 +593,7 @@ async fn removals_and_replacements_wait_for_every_member() {
     let confirmed = || node.state().cluster().acknowledgements().confirmed;
     let other = with(&entry("t"), &json!({"name": "another"}));
     let before = confirmed();
-    registered(&node, &entry("t")).await;
+    register(&node, &entry("t")).await;
     assert_eq!(node.put("/v1/tools/u", &entry("u")).await.status, 201);
     assert_eq!(node.post("/v1/tools", &entry("t")).await.status, 200);
     assert_eq!(confirmed(), before, "a creation waits for nobody");

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, FABRIC, JWT, Minted, NOW_SECS, Node, ORCHESTRATOR, REPORTER, Setup, TOOL, credential, encode,
+    FABRIC, JWT, Minted, NOW_SECS, Node, ORCHESTRATOR, REPORTER, Response, Setup, TOOL, credential, encode,
     malleate, with,
 };
 
@@ -30,7 +30,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 /// A tool with every requirement.
-fn whole() -> Value {
+fn strict_tool() -> Value {
     json!({
         "tool_id": "sql", "name": "SQL", "resource_uri": TOOL,
         "required_capabilities": ["db.read"], "max_blast_radius": "namespace:demo",
@@ -40,7 +40,7 @@ fn whole() -> Value {
 }
 
 /// A tool without requirements.
-fn bare() -> Value {
+fn plain_tool() -> Value {
     json!({"tool_id": "bare", "name": "takes anything"})
 }
 
@@ -50,49 +50,49 @@ async fn register(node: &Node, entry: &Value) {
 }
 
 /// A node with the tool of every requirement.
-async fn with_sql() -> Node {
+async fn node_with_strict_tool() -> Node {
     let node = Node::start().await;
-    register(&node, &whole()).await;
+    register(&node, &strict_tool()).await;
     node
 }
 
 /// An execution-scoped token for the tool `sql`, for the service account `demo:reporter`.
-async fn bound(node: &Node, changes: &Value) -> Minted {
+async fn execution_token(node: &Node, changes: &Value) -> Minted {
     let claims = with(
-        &node.cluster.service_account("demo", "reporter"),
+        &node.issuers.service_account("demo", "reporter"),
         &json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600}),
     );
     let scope = json!({"htm": "POST", "htu": TOOL, "payload_hash": hash(BODY)});
-    let request = with(&credential(&node.cluster.es256.sign(&claims), JWT), &json!({"audience": TOOL}));
+    let request = with(&credential(&node.issuers.es256.sign(&claims), JWT), &json!({"audience": TOOL}));
     node.granted(&with(&with(&request, &json!({"execution_scope": scope})), changes)).await
 }
 
 /// The same without an execution scope.
-async fn plain(node: &Node, changes: &Value) -> Minted {
-    bound(node, &with(&json!({"execution_scope": null}), changes)).await
+async fn plain_token(node: &Node, changes: &Value) -> Minted {
+    execution_token(node, &with(&json!({"execution_scope": null}), changes)).await
 }
 
-fn asking(token: &str) -> Value {
+fn verify_request(token: &str) -> Value {
     json!({"tool_id": "sql", "token": token, "request_body_hash": hash(BODY)})
 }
 
-async fn verify(node: &Node, request: &Value) -> Answer {
+async fn verify(node: &Node, request: &Value) -> Response {
     node.post("/v1/mcp/verify", request).await
 }
 
-async fn verify_with_key(node: &Node, request: &Value, key: &str) -> Answer {
+async fn verify_with_key(node: &Node, request: &Value, key: &str) -> Response {
     node.call("POST", "/v1/mcp/verify", &[JSON, ("idempotency-key", key)], request.to_string()).await
 }
 
 #[track_caller]
-fn passes(answer: &Answer) {
+fn assert_passes(answer: &Response) {
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(answer.json()["verified"], true);
 }
 
 /// Asserts a failed check, named alone at the head of the text.
 #[track_caller]
-fn fails(answer: &Answer, check: &str, reason: &str) {
+fn assert_fails(answer: &Response, check: &str, reason: &str) {
     answer.is_refused(403, "access_denied", reason);
     assert_eq!(answer.json()["check"], check, "{}", answer.body);
     let text = answer.refusal().2;
@@ -116,11 +116,11 @@ fn changed_signature(token: &str) -> String {
 
 #[tokio::test]
 async fn passing_token_returns_its_subject_and_every_check() {
-    let node = with_sql().await;
+    let node = node_with_strict_tool().await;
     let actor = node.own_token("agents", "orchestrator").await;
-    let minted = bound(&node, &json!({"actor_token": actor.token, "scope": "db.read"})).await;
-    let answer = verify(&node, &asking(&minted.token)).await;
-    passes(&answer);
+    let minted = execution_token(&node, &json!({"actor_token": actor.token, "scope": "db.read"})).await;
+    let answer = verify(&node, &verify_request(&minted.token)).await;
+    assert_passes(&answer);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     let checks: Vec<_> = CHECKS.iter().map(|check| json!({"check": check, "result": "pass"})).collect();
     let expected = json!({
@@ -135,24 +135,24 @@ async fn passing_token_returns_its_subject_and_every_check() {
 #[tokio::test]
 async fn what_a_tool_does_not_ask_for_is_skipped_and_said_so() {
     let node = Node::start().await;
-    register(&node, &bare()).await;
-    let minted = plain(&node, &json!({})).await;
+    register(&node, &plain_tool()).await;
+    let minted = plain_token(&node, &json!({})).await;
     let answer = verify(&node, &json!({"tool_id": "bare", "token": minted.token})).await;
-    passes(&answer);
+    assert_passes(&answer);
     assert_eq!(answer.json().get("actor"), None);
     for (at, check) in CHECKS.iter().enumerate() {
         let result = if at < 3 { "pass" } else { "skip" };
         assert_eq!(answer.json()["checks"][at], json!({"check": check, "result": result}));
     }
     // A token without an execution scope passes any number of times.
-    passes(&verify(&node, &json!({"tool_id": "bare", "token": minted.token})).await);
+    assert_passes(&verify(&node, &json!({"tool_id": "bare", "token": minted.token})).await);
 }
 
 #[tokio::test]
 async fn every_member_is_checked_and_named() {
-    let node = with_sql().await;
-    let minted = bound(&node, &json!({})).await;
-    let good = asking(&minted.token);
+    let node = node_with_strict_tool().await;
+    let minted = execution_token(&node, &json!({})).await;
+    let good = verify_request(&minted.token);
     for (changes, text) in [
         (json!({"tool_id": null}), "tool_id: is required"),
         (json!({"tool_id": ""}), "tool_id: is required"),
@@ -186,44 +186,49 @@ async fn every_member_is_checked_and_named() {
     verify(&node, &huge).await.is_refused(413, "invalid_request", "");
     // None of it used the token. Unknown fields are ignored, and padding is tolerated.
     let padded = json!({"request_body_hash": format!("{}=", hash(BODY)), "x": 1});
-    passes(&verify(&node, &with(&good, &padded)).await);
+    assert_passes(&verify(&node, &with(&good, &padded)).await);
 }
 
 #[tokio::test]
 async fn unknown_tool_is_404_for_any_token_and_has_no_trail() {
-    let node = with_sql().await;
-    let good = bound(&node, &json!({})).await.token;
+    let node = node_with_strict_tool().await;
+    let good = execution_token(&node, &json!({})).await.token;
     let long = "t".repeat(10_000);
     for tool_id in ["sq", "sql ", "SQL", "sql/x", "\u{202e}", long.as_str()] {
         for token in [good.as_str(), "x"] {
-            let answer = verify(&node, &with(&asking(token), &json!({"tool_id": tool_id}))).await;
+            let answer = verify(&node, &with(&verify_request(token), &json!({"tool_id": tool_id}))).await;
             answer.is_refused(404, "not_found", "there is no tool with this tool_id");
         }
     }
     node.get("/v1/tools/sq/audit").await.is_refused(404, "not_found", "");
-    passes(&verify(&node, &asking(&good)).await);
+    assert_passes(&verify(&node, &verify_request(&good)).await);
 }
 
 #[tokio::test]
 async fn failed_check_has_one_name_in_answer_metric_and_audit() {
-    let node = with_sql().await;
+    let node = node_with_strict_tool().await;
     register(
         &node,
-        &with(&whole(), &json!({"tool_id": "mail", "resource_uri": "https://tools.example/mail"})),
+        &with(&strict_tool(), &json!({"tool_id": "mail", "resource_uri": "https://tools.example/mail"})),
     )
     .await;
     register(
         &node,
-        &with(&whole(), &json!({"tool_id": "root", "required_capabilities": ["db.rea", "db.read"]})),
+        &with(&strict_tool(), &json!({"tool_id": "root", "required_capabilities": ["db.rea", "db.read"]})),
     )
     .await;
-    register(&node, &with(&whole(), &json!({"tool_id": "small", "max_blast_radius": "namespace:dem"}))).await;
-    register(&node, &with(&whole(), &json!({"tool_id": "get", "allowed_operations": ["GET", "POS"]}))).await;
-    register(&node, &with(&whole(), &json!({"tool_id": "there", "allowed_targets": [format!("{TOOL}/")]})))
+    register(&node, &with(&strict_tool(), &json!({"tool_id": "small", "max_blast_radius": "namespace:dem"})))
         .await;
-    let used = bound(&node, &json!({})).await.token;
-    passes(&verify(&node, &asking(&used)).await);
-    let good = bound(&node, &json!({})).await;
+    register(&node, &with(&strict_tool(), &json!({"tool_id": "get", "allowed_operations": ["GET", "POS"]})))
+        .await;
+    register(
+        &node,
+        &with(&strict_tool(), &json!({"tool_id": "there", "allowed_targets": [format!("{TOOL}/")]})),
+    )
+    .await;
+    let used = execution_token(&node, &json!({})).await.token;
+    assert_passes(&verify(&node, &verify_request(&used)).await);
+    let good = execution_token(&node, &json!({})).await;
     let changed = changed_signature(&good.token);
     let elsewhere = json!({"protocol": "http"});
     let other_body = json!({"request_body_hash": hash(b"another")});
@@ -239,9 +244,9 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
         ("there", &good.token, json!({}), "target", "target not allowed"),
     ];
     for (tool_id, token, changes, check, reason) in &cases {
-        let request = with(&with(&asking(token), &json!({"tool_id": tool_id})), changes);
+        let request = with(&with(&verify_request(token), &json!({"tool_id": tool_id})), changes);
         let answer = verify(&node, &request).await;
-        fails(&answer, check, reason);
+        assert_fails(&answer, check, reason);
         let newest = trail(&node, tool_id).await.swap_remove(0);
         assert_eq!(newest["request_id"], answer.json()["request_id"]);
         assert_eq!((&newest["action"], &newest["decision"]), (&json!("verify"), &json!("deny")));
@@ -253,7 +258,7 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
         let counted = format!(r#"svc_verify_checks_total{{check="{check}",result="fail"}} 1"#);
         assert!(page.contains(&counted), "{counted}");
     }
-    passes(&verify(&node, &asking(&good.token)).await);
+    assert_passes(&verify(&node, &verify_request(&good.token)).await);
     let newest = trail(&node, "sql").await.swap_remove(0);
     assert_eq!((&newest["decision"], &newest["subject"]), (&json!("allow"), &json!(REPORTER)));
     assert_eq!((&newest["jti"], &newest["txn"]), (&good.claims["jti"], &good.claims["txn"]));
@@ -272,10 +277,10 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
 
 #[tokio::test]
 async fn of_200_at_once_with_one_token_exactly_one_passes() {
-    let node = with_sql().await;
-    let minted = bound(&node, &json!({})).await;
+    let node = node_with_strict_tool().await;
+    let minted = execution_token(&node, &json!({})).await;
     // Half of them with the other valid signature: it is the same token.
-    let requests = [asking(&minted.token), asking(&malleate(&minted.token))];
+    let requests = [verify_request(&minted.token), verify_request(&malleate(&minted.token))];
     let ask = async |at: usize| loop {
         let answer = verify(&node, &requests[at % 2]).await;
         // Refused for overload, before verification.
@@ -287,7 +292,7 @@ async fn of_200_at_once_with_one_token_exactly_one_passes() {
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
     assert_eq!(passed, 1);
     for answer in answers.iter().filter(|answer| answer.status != 200) {
-        fails(answer, "revocation", "token already used");
+        assert_fails(answer, "revocation", "token already used");
     }
     let allowed = node.get("/v1/tools/sql/audit?decision=allow").await.json();
     let allowed =
@@ -297,114 +302,114 @@ async fn of_200_at_once_with_one_token_exactly_one_passes() {
 
 #[tokio::test]
 async fn a_retry_with_its_key_passes_again_and_no_other_request_does() {
-    let mut node = with_sql().await;
-    let token = bound(&node, &json!({})).await.token;
-    let request = asking(&token);
-    passes(&verify_with_key(&node, &request, "attempt-1").await);
-    passes(&verify_with_key(&node, &request, "attempt-1").await);
-    fails(&verify(&node, &request).await, "revocation", "token already used");
+    let mut node = node_with_strict_tool().await;
+    let token = execution_token(&node, &json!({})).await.token;
+    let request = verify_request(&token);
+    assert_passes(&verify_with_key(&node, &request, "attempt-1").await);
+    assert_passes(&verify_with_key(&node, &request, "attempt-1").await);
+    assert_fails(&verify(&node, &request).await, "revocation", "token already used");
     for _ in 0..2 {
         let answer = verify_with_key(&node, &request, "attempt-2").await;
-        fails(&answer, "revocation", "token already used");
+        assert_fails(&answer, "revocation", "token already used");
     }
     // The key with another body, of the same token or of another.
     let other = with(&request, &json!({"x": 1}));
     verify_with_key(&node, &other, "attempt-1").await.is_refused(422, "invalid_request", "Idempotency-Key");
-    let another = asking(&bound(&node, &json!({})).await.token);
+    let another = verify_request(&execution_token(&node, &json!({})).await.token);
     verify_with_key(&node, &another, "attempt-1").await.is_refused(422, "invalid_request", "Idempotency-Key");
     assert_eq!(trail(&node, "sql").await[0]["decision"], "deny");
     node.restart().await;
-    passes(&verify_with_key(&node, &request, "attempt-1").await);
-    fails(&verify(&node, &request).await, "revocation", "token already used");
+    assert_passes(&verify_with_key(&node, &request, "attempt-1").await);
+    assert_fails(&verify(&node, &request).await, "revocation", "token already used");
     // A retry repeats every check.
-    let replaced = with(&whole(), &json!({"protocols": ["http"]}));
+    let replaced = with(&strict_tool(), &json!({"protocols": ["http"]}));
     assert_eq!(node.put("/v1/tools/sql", &replaced).await.status, 200);
     let answer = verify_with_key(&node, &request, "attempt-1").await;
-    fails(&answer, "protocol", "protocol mcp not accepted by tool");
-    assert_eq!(node.put("/v1/tools/sql", &whole()).await.status, 200);
+    assert_fails(&answer, "protocol", "protocol mcp not accepted by tool");
+    assert_eq!(node.put("/v1/tools/sql", &strict_tool()).await.status, 200);
     node.advance_secs(30);
-    fails(&verify_with_key(&node, &request, "attempt-1").await, "token", "token expired");
+    assert_fails(&verify_with_key(&node, &request, "attempt-1").await, "token", "token expired");
 }
 
 #[tokio::test]
 async fn a_verification_that_is_refused_spends_nothing() {
-    let node = with_sql().await;
-    let token = bound(&node, &json!({})).await.token;
-    let wrong = with(&asking(&token), &json!({"request_body_hash": hash(b"another")}));
+    let node = node_with_strict_tool().await;
+    let token = execution_token(&node, &json!({})).await.token;
+    let wrong = with(&verify_request(&token), &json!({"request_body_hash": hash(b"another")}));
     for _ in 0..2 {
         let answer = verify_with_key(&node, &wrong, "attempt").await;
-        fails(&answer, "inp_hash", "request body hash mismatch");
+        assert_fails(&answer, "inp_hash", "request body hash mismatch");
     }
-    let missing = with(&asking(&token), &json!({"request_body_hash": null}));
-    fails(&verify(&node, &missing).await, "inp_hash", "request_body_hash missing");
+    let missing = with(&verify_request(&token), &json!({"request_body_hash": null}));
+    assert_fails(&verify(&node, &missing).await, "inp_hash", "request_body_hash missing");
     // The idempotency key is free too.
-    passes(&verify_with_key(&node, &asking(&token), "attempt").await);
+    assert_passes(&verify_with_key(&node, &verify_request(&token), "attempt").await);
 }
 
 #[tokio::test]
 async fn current_tool_entry_applies_not_that_at_issue() {
-    let node = with_sql().await;
-    register(&node, &bare()).await;
-    let token = plain(&node, &json!({})).await.token;
+    let node = node_with_strict_tool().await;
+    register(&node, &plain_tool()).await;
+    let token = plain_token(&node, &json!({})).await.token;
     let request = json!({"tool_id": "bare", "token": token});
-    passes(&verify(&node, &request).await);
-    let stricter = with(&bare(), &json!({"required_capabilities": ["db.drop"]}));
+    assert_passes(&verify(&node, &request).await);
+    let stricter = with(&plain_tool(), &json!({"required_capabilities": ["db.drop"]}));
     assert_eq!(node.put("/v1/tools/bare", &stricter).await.status, 200);
-    fails(&verify(&node, &request).await, "capabilities", "missing capability db.drop");
+    assert_fails(&verify(&node, &request).await, "capabilities", "missing capability db.drop");
     assert_eq!(node.call("DELETE", "/v1/tools/bare", &[], "").await.status, 204);
     verify(&node, &request).await.is_refused(404, "not_found", "tool_id");
-    register(&node, &bare()).await;
-    passes(&verify(&node, &request).await);
+    register(&node, &plain_tool()).await;
+    assert_passes(&verify(&node, &request).await);
 }
 
 #[tokio::test]
 async fn execution_scoped_token_has_no_leeway_and_others_five_seconds() {
-    let node = with_sql().await;
-    register(&node, &bare()).await;
-    let one_call = bound(&node, &json!({})).await.token;
-    let any_call = plain(&node, &json!({})).await.token;
+    let node = node_with_strict_tool().await;
+    register(&node, &plain_tool()).await;
+    let one_call = execution_token(&node, &json!({})).await.token;
+    let any_call = plain_token(&node, &json!({})).await.token;
     node.advance_secs(29);
-    let wrong = with(&asking(&one_call), &json!({"request_body_hash": hash(b"x")}));
-    fails(&verify(&node, &wrong).await, "inp_hash", "request body hash mismatch");
+    let wrong = with(&verify_request(&one_call), &json!({"request_body_hash": hash(b"x")}));
+    assert_fails(&verify(&node, &wrong).await, "inp_hash", "request body hash mismatch");
     node.advance_secs(1);
-    fails(&verify(&node, &asking(&one_call)).await, "token", "token expired");
+    assert_fails(&verify(&node, &verify_request(&one_call)).await, "token", "token expired");
     let request = json!({"tool_id": "bare", "token": any_call});
     node.advance_secs(274);
-    passes(&verify(&node, &request).await);
+    assert_passes(&verify(&node, &request).await);
     node.advance_secs(1);
     assert_eq!(node.now_secs(), NOW_SECS + 305);
-    fails(&verify(&node, &request).await, "token", "token expired");
+    assert_fails(&verify(&node, &request).await, "token", "token expired");
 }
 
 #[tokio::test]
 async fn tool_refuses_tokens_for_us_and_from_foreign_issuers() {
     let node = Node::start().await;
-    register(&node, &bare()).await;
+    register(&node, &plain_tool()).await;
     let ours = node.own_token("agents", "orchestrator").await.token;
     let answer = verify(&node, &json!({"tool_id": "bare", "token": ours})).await;
-    fails(&answer, "audience", "token is meant for the fabric itself");
+    assert_fails(&answer, "audience", "token is meant for the fabric itself");
     // A credential that an exchange would accept is no token for a tool.
-    let foreign = node.cluster.reporter();
+    let foreign = node.issuers.reporter();
     let answer = verify(&node, &json!({"tool_id": "bare", "token": foreign})).await;
-    fails(&answer, "token", "signing key unknown");
+    assert_fails(&answer, "token", "signing key unknown");
 }
 
 #[tokio::test]
 async fn a_tainted_keys_tokens_pass_no_tool() {
     let node = Node::start().await;
-    register(&node, &bare()).await;
-    let minted = plain(&node, &json!({})).await;
+    register(&node, &plain_tool()).await;
+    let minted = plain_token(&node, &json!({})).await;
     let request = json!({"tool_id": "bare", "token": minted.token});
-    passes(&verify(&node, &request).await);
+    assert_passes(&verify(&node, &request).await);
     let kid = minted.header["kid"].as_str().expect("kid");
     assert_eq!(node.call("POST", &format!("/v1/sys/keys/{kid}/taint"), &[], "").await.status, 200);
-    fails(&verify(&node, &request).await, "token", "signing key unknown");
+    assert_fails(&verify(&node, &request).await, "token", "signing key unknown");
 }
 
 #[tokio::test]
 async fn the_token_of_a_revoked_agent_and_of_its_child_passes_no_tool() {
     let node = Node::start().await;
-    register(&node, &bare()).await;
+    register(&node, &plain_tool()).await;
     let issue = async |changes: Value| {
         let request =
             json!({"agent_name": "a", "platform": "mcp", "capabilities": ["db.read"], "delegation_depth": 2});
@@ -423,35 +428,35 @@ async fn the_token_of_a_revoked_agent_and_of_its_child_passes_no_tool() {
         requests.push(json!({"tool_id": "bare", "token": minted.token}));
     }
     for request in &requests {
-        passes(&verify(&node, request).await);
+        assert_passes(&verify(&node, request).await);
     }
     let path = format!("/v1/identity/agents/{}", parent.replace(':', "%3A").replace('/', "%2F"));
     assert_eq!(node.call("DELETE", &path, &[], "").await.status, 204);
     for request in &requests {
-        fails(&verify(&node, request).await, "revocation", "token revoked");
+        assert_fails(&verify(&node, request).await, "revocation", "token revoked");
     }
 }
 
 #[tokio::test]
 async fn bound_token_passes_with_the_clients_certificate() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
-    register(&node, &bare()).await;
+    register(&node, &plain_tool()).await;
     let digest = super::bound_tokens::digest_of(&node.certificates().callers[0].1);
-    let minted = plain(&node, &json!({"req_cnf": {"x5t#S256": digest}})).await;
+    let minted = plain_token(&node, &json!({"req_cnf": {"x5t#S256": digest}})).await;
     assert_eq!(minted.claims["cnf"]["x5t#S256"], digest);
     // Over a connection with that certificate, which belongs to the tool server and proves nothing.
     let request = json!({"tool_id": "bare", "token": minted.token});
     let elsewhere = "token is bound to another certificate than cnf names";
-    fails(&verify(&node, &request).await, "token", elsewhere);
+    assert_fails(&verify(&node, &request).await, "token", elsewhere);
     let other = json!({"cnf": {"x5t#S256": hash(b"another certificate")}});
-    fails(&verify(&node, &with(&request, &other)).await, "token", elsewhere);
-    passes(&verify(&node, &with(&request, &json!({"cnf": {"x5t#S256": digest}}))).await);
+    assert_fails(&verify(&node, &with(&request, &other)).await, "token", elsewhere);
+    assert_passes(&verify(&node, &with(&request, &json!({"cnf": {"x5t#S256": digest}}))).await);
 }
 
 #[tokio::test]
 async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     let mut node = Node::start().await;
-    register(&node, &bare()).await;
+    register(&node, &plain_tool()).await;
     node.stop().await;
     let data = node.directory.path().join("data");
     let earlier = node.directory.path().join("earlier");
@@ -460,12 +465,12 @@ async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     let spend = async |node: &Node, from: usize| {
         for at in from..from + 24 {
             let scope = json!({"htm": "POST", "htu": TOOL, "nonce": format!("n{at}")});
-            bound(node, &json!({"execution_scope": scope})).await;
+            execution_token(node, &json!({"execution_scope": scope})).await;
         }
     };
     spend(&node, 0).await;
-    let request = json!({"tool_id": "bare", "token": plain(&node, &json!({})).await.token});
-    passes(&verify(&node, &request).await);
+    let request = json!({"tool_id": "bare", "token": plain_token(&node, &json!({})).await.token});
+    assert_passes(&verify(&node, &request).await);
     node.stop().await;
     std::fs::remove_dir_all(&data).expect("remove");
     std::fs::rename(&earlier, &data).expect("rename");
@@ -474,7 +479,7 @@ async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     answer.is_refused(503, "server_error", "this node has not applied the log");
     // The index is applied while the request waits, or before the next one.
     spend(&node, 100).await;
-    passes(&verify(&node, &request).await);
+    assert_passes(&verify(&node, &request).await);
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -27,7 +27,7 @@ const FABRIC: &str = "http://127.0.0.1:8693";
 
 /// Directory with the files of a node. It is removed when this value is dropped.
 pub struct Site {
-    place: PathBuf,
+    directory: PathBuf,
     issuer: SigningKey,
     /// Owned directory, removed on drop; `None` if [`Site::at`] borrowed one.
     _directory: Option<TempDir>,
@@ -42,25 +42,25 @@ impl Site {
     }
 
     /// Uses a directory that another value owns.
-    pub fn at(place: &Path) -> Self {
+    pub fn at(directory: &Path) -> Self {
         let issuer = SigningKey::generate().expect("key");
         let keys = json!({ "keys": [issuer.public_jwk()] });
-        fs::write(place.join("issuer.jwks"), keys.to_string()).expect("keys");
-        Self { place: place.to_owned(), issuer, _directory: None }
+        fs::write(directory.join("issuer.jwks"), keys.to_string()).expect("keys");
+        Self { directory: directory.to_owned(), issuer, _directory: None }
     }
 
-    pub fn place(&self) -> &Path {
-        &self.place
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The data directory.
     pub fn data(&self) -> PathBuf {
-        self.place.join("data")
+        self.directory.join("data")
     }
 
     /// A path beside the data directory.
     pub fn beside(&self, name: &str) -> PathBuf {
-        self.place.join(name)
+        self.directory.join(name)
     }
 
     pub fn config(&self, data: &Path) -> Config {
@@ -205,7 +205,7 @@ impl Process {
     }
 
     /// Waits for the exit. Returns status and log.
-    pub fn ended(mut self) -> (ExitStatus, String) {
+    pub fn wait_for_exit(mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         while self.log.read_line(&mut said).expect("log") > 0 {}
         (self.child.wait().expect("end"), said)

@@ -6,7 +6,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
@@ -21,7 +21,7 @@ pub struct Minted {
     pub answer: Value,
 }
 
-impl Answer {
+impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
     }
@@ -61,7 +61,7 @@ impl Answer {
     }
 
     /// Invariants of every answer.
-    pub fn check_invariants(&self, sent: &str) {
+    pub fn assert_invariants(&self, sent: &str) {
         let request_id = self.header("x-request-id").expect("X-Request-Id");
         assert!(!request_id.is_empty());
         self.header("svc-index").expect("Svc-Index").parse::<u64>().expect("an index");

@@ -12,7 +12,7 @@ use trust_fabric::pki;
 use super::TRUST_DOMAIN;
 
 /// The code blocks of `docs/guide/certificates.md` in this language, in order.
-pub fn blocks_of_the_page(language: &str) -> Vec<String> {
+pub fn documented_blocks(language: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/certificates.md");
     let page = fs::read_to_string(page).expect("read the page");
     let fence = format!("```{language}\n");
@@ -22,9 +22,9 @@ pub fn blocks_of_the_page(language: &str) -> Vec<String> {
 }
 
 /// A directory in which every command of `docs/guide/certificates.md` was run in one shell, in order.
-pub fn documented() -> TempDir {
+pub fn run_documented_commands() -> TempDir {
     let directory = tempfile::tempdir().expect("directory");
-    let commands = blocks_of_the_page("sh").concat();
+    let commands = documented_blocks("sh").concat();
     let output = Command::new("sh")
         .args(["-euxc", &commands])
         .current_dir(directory.path())
@@ -36,7 +36,7 @@ pub fn documented() -> TempDir {
 }
 
 /// The output of `trust-fabric pki --caller …`.
-pub fn development(callers: &[&str]) -> (TempDir, pki::Made) {
+pub fn development_pki(callers: &[&str]) -> (TempDir, pki::Made) {
     let directory = tempfile::tempdir().expect("directory");
     let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
     let callers =

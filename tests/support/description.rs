@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::Response;
 
 pub struct Description {
     document: Value,
@@ -23,7 +23,7 @@ impl Description {
     }
 
     /// Asserts that the document describes this answer.
-    pub fn check(&self, method: &str, path: &str, answer: &Answer) {
+    pub fn check(&self, method: &str, path: &str, answer: &Response) {
         let path = path.split('?').next().unwrap_or_default();
         let Some((template, operations)) = self.operations(path) else {
             assert_eq!(answer.status, 404, "{path} is not described: {}", answer.body);
@@ -80,11 +80,11 @@ impl Description {
             .map(|(template, operations)| (template.as_str(), operations.as_object().expect("operations")))
     }
 
-    fn check_body(&self, reference: &str, answer: &Answer, place: &str) {
-        self.check_against(&json!({"$ref": reference}), answer, place);
+    fn check_body(&self, reference: &str, answer: &Response, directory: &str) {
+        self.check_against(&json!({"$ref": reference}), answer, directory);
     }
 
-    fn check_against(&self, schema: &Value, answer: &Answer, place: &str) {
+    fn check_against(&self, schema: &Value, answer: &Response, directory: &str) {
         let mut validators = self.validators.lock().expect("lock");
         let validator = validators.entry(schema.to_string()).or_insert_with(|| {
             let mut whole = schema.clone();
@@ -94,6 +94,6 @@ impl Description {
         let body: Value = serde_json::from_str(&answer.body).expect("a JSON body");
         let mistakes: Vec<String> =
             validator.iter_errors(&body).map(|error| format!("{}: {error}", error.instance_path())).collect();
-        assert!(mistakes.is_empty(), "{place}: {mistakes:?} in {}", answer.body);
+        assert!(mistakes.is_empty(), "{directory}: {mistakes:?} in {}", answer.body);
     }
 }

@@ -8,14 +8,14 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::{FABRIC, NOW_SECS, REPORTER, Signer};
 
 /// Every issuer that the node under test trusts, and one that it does not.
-pub struct Cluster {
+pub struct Issuers {
     /// Serves all documents.
     pub server: MockServer,
     /// First key of the API server.
     pub es256: Signer,
     /// Second key of the API server.
     pub rs256: Signer,
-    /// Key of the identifier issuer, with the same `kid` as [`Cluster::es256`].
+    /// Key of the identifier issuer, with the same `kid` as [`Issuers::es256`].
     pub agents: Signer,
     /// Key of the trust domain whose bundle is a file.
     pub file_svids: Signer,
@@ -27,10 +27,10 @@ pub struct Cluster {
     pub other_idp: Signer,
 }
 
-impl Cluster {
+impl Issuers {
     /// Generates the keys and serves the documents.
     pub async fn start() -> Self {
-        let cluster = Self {
+        let issuers = Self {
             server: MockServer::start().await,
             es256: Signer::es256("shared"),
             rs256: Signer::rsa("rsa"),
@@ -40,8 +40,8 @@ impl Cluster {
             idp: Signer::es256("idp"),
             other_idp: Signer::es256("idp"),
         };
-        cluster.serve().await;
-        cluster
+        issuers.serve().await;
+        issuers
     }
 
     /// `iss` of the API server.
@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// Serves `GET route` in place of the mocks so far.
-    pub async fn answer_instead(&self, route: &str, answer: ResponseTemplate) {
+    pub async fn replace_mock(&self, route: &str, answer: ResponseTemplate) {
         Mock::given(method("GET"))
             .and(path(route))
             .respond_with(answer)

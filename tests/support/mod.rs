@@ -13,9 +13,9 @@ pub mod raw;
 mod signer;
 pub mod tool_server;
 
-pub use answer::{Answer, Minted};
+pub use answer::{Minted, Response};
 pub use feed::{Event, Feed};
-pub use issuer::{Cluster, credential};
+pub use issuer::{Issuers, credential};
 pub use node::{Channel, Node, Setup};
 pub use signer::{Signer, encode, malleate};
 

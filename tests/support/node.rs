@@ -18,11 +18,11 @@ use trust_fabric::config::{self, Config, Overrides};
 use trust_fabric::state::State;
 use trust_fabric::{node, pki};
 
-use super::certificates::development;
+use super::certificates::development_pki;
 use super::description::Description;
 use super::feed::Feed;
 use super::issuer::bundle;
-use super::{Answer, Cluster, FABRIC, IDP, MIGRATE, Minted, NOW_SECS, OTHER_IDP, TOOL, TRUST_DOMAIN, with};
+use super::{FABRIC, IDP, Issuers, MIGRATE, Minted, NOW_SECS, OTHER_IDP, Response, TOOL, TRUST_DOMAIN, with};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -34,7 +34,7 @@ pub struct Setup {
     /// Files of the shipped policy to leave out: `identity.rego`, `signals.rego`.
     pub without: &'static [&'static str],
     /// Configures no signal issuer.
-    pub is_without_issuers_of_signals: bool,
+    pub without_signal_issuers: bool,
     /// Additional lines of the configuration file.
     pub more_config: String,
     /// Replaces [`NOW_SECS`].
@@ -42,7 +42,7 @@ pub struct Setup {
     /// TLS and a table of callers, as in production, instead of development mode.
     pub is_secure: bool,
     /// Continues to serve when its Raft instance has stopped, as a partitioned node does.
-    pub survives_core: bool,
+    pub survives_replica: bool,
 }
 
 /// A listener, and the client certificate for it.
@@ -58,11 +58,11 @@ pub const CALLERS: [&str; 5] = ["gateway", "operator", "stranger", "second", "ch
 
 /// A node, its issuers and its client.
 pub struct Node {
-    pub cluster: Cluster,
+    pub issuers: Issuers,
     pub clock: Clock,
     pub directory: TempDir,
     config: Config,
-    survives_core: bool,
+    survives_replica: bool,
     thread: Option<thread::JoinHandle<Result<(), node::Error>>>,
     shutdown: CancellationToken,
     /// `None` while the node is stopped.
@@ -82,13 +82,13 @@ type Started = (SocketAddr, Option<SocketAddr>, State);
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
     (config, clock, shutdown, started): (Config, Clock, CancellationToken, oneshot::Sender<Started>),
-    survives_core: bool,
+    survives_replica: bool,
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
         let running = node::start(config, clock, Path::new(PROGRAM), shutdown.clone()).await?;
         let told = (running.address, running.tls_address, running.state.clone());
         started.send(told).map_err(drop).expect("the test waits");
-        if survives_core {
+        if survives_replica {
             shutdown.cancelled().await;
         }
         running.until_stopped().await
@@ -106,7 +106,7 @@ async fn wait_for<T: Send + 'static>(thread: thread::JoinHandle<T>) -> thread::R
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.begin_to_stop();
+        self.begin_shutdown();
         // The shutdown waits for every handle of the state.
         self.state = None;
         if let Some(thread) = self.thread.take() {
@@ -123,11 +123,11 @@ impl Node {
     }
 
     pub async fn start_with(setup: Setup) -> Self {
-        let cluster = Cluster::start().await;
+        let issuers = Issuers::start().await;
         let directory = tempfile::tempdir().expect("directory");
-        let certificates = setup.is_secure.then(|| development(&CALLERS));
+        let certificates = setup.is_secure.then(|| development_pki(&CALLERS));
         let edge = certificates.as_ref().map_or_else(development_mode, |(_, made)| production(made));
-        let file = write_files(directory.path(), &cluster, &setup, &edge);
+        let file = write_files(directory.path(), &issuers, &setup, &edge);
         let config =
             config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("configuration");
         let clock = Clock::manual(Timestamp::from_secs(setup.now_secs.unwrap_or(NOW_SECS)));
@@ -138,11 +138,11 @@ impl Node {
             .build()
             .expect("client");
         let mut node = Self {
-            cluster,
+            issuers,
             clock,
             directory,
             config,
-            survives_core: setup.survives_core,
+            survives_replica: setup.survives_replica,
             thread: None,
             shutdown: CancellationToken::new(),
             state: None,
@@ -163,7 +163,7 @@ impl Node {
         self.shutdown = CancellationToken::new();
         let (start, started) = oneshot::channel();
         let node = (self.config.clone(), self.clock.clone(), self.shutdown.clone(), start);
-        self.thread = Some(run_in_thread(node, self.survives_core));
+        self.thread = Some(run_in_thread(node, self.survives_replica));
         let (plain, tls, state) = started.await.expect("the node starts");
         self.state = Some(state);
         self.base = format!("http://{plain}");
@@ -198,22 +198,22 @@ impl Node {
     }
 
     /// Starts a graceful shutdown, as a signal does.
-    pub fn begin_to_stop(&self) {
+    pub fn begin_shutdown(&self) {
         self.shutdown.cancel();
     }
 
-    /// Waits for the end after [`Node::begin_to_stop`].
-    pub async fn wait_until_stopped(mut self) {
+    /// Waits for the end after [`Node::begin_shutdown`].
+    pub async fn wait_for_shutdown(mut self) {
         self.stop().await;
     }
 
     /// Shuts down.
     pub async fn stop(&mut self) {
-        self.begin_to_stop();
+        self.begin_shutdown();
         self.state = None;
         let thread = self.thread.take().expect("running");
-        let ended = wait_for(thread).await;
-        ended.expect("no panic").expect("a clean stop");
+        let wait_for_exit = wait_for(thread).await;
+        wait_for_exit.expect("no panic").expect("a clean stop");
     }
 
     /// The replicated state. A shutdown waits until every clone is dropped.
@@ -293,19 +293,19 @@ impl Node {
     }
 
     /// The channel of most tests: HTTP in development mode, else TLS as `gateway`.
-    fn usual(&self) -> Channel {
+    fn default_channel(&self) -> Channel {
         if self.is_secure() { self.certified("gateway") } else { self.plain() }
     }
 
     /// [`IDP`] reports the account of a workload as disabled, which blocks it.
-    pub async fn disabled(&self, id: &str) {
+    pub async fn disable_account(&self, id: &str) {
         let set = json!({
             "iss": IDP, "jti": uuid::Uuid::new_v4().to_string(), "iat": self.now_secs(), "aud": FABRIC,
             "sub_id": {"format": "uri", "uri": id},
             "events": {"https://schemas.openid.net/secevent/risc/event-type/account-disabled": {}},
         });
-        let header = with(&self.cluster.idp.header(), &json!({"typ": "secevent+jwt"}));
-        let token = self.cluster.idp.sign_as(&header, &set);
+        let header = with(&self.issuers.idp.header(), &json!({"typ": "secevent+jwt"}));
+        let token = self.issuers.idp.sign_as(&header, &set);
         let headers = [("content-type", "application/secevent+jwt")];
         let answer =
             self.call_over(&self.certified("second"), "POST", "/v1/signals/events", &headers, token).await;
@@ -328,8 +328,8 @@ impl Node {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Vec<u8>>,
-    ) -> Answer {
-        self.call_over(&self.usual(), method, path, headers, body).await
+    ) -> Response {
+        self.call_over(&self.default_channel(), method, path, headers, body).await
     }
 
     /// The same over another channel.
@@ -340,7 +340,7 @@ impl Node {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Vec<u8>>,
-    ) -> Answer {
+    ) -> Response {
         let body = body.into();
         let sent = String::from_utf8_lossy(&body).into_owned();
         let name = Method::from_bytes(method.as_bytes()).expect("method");
@@ -349,13 +349,13 @@ impl Node {
             request = request.header(*name, *value);
         }
         let response = request.send().await.unwrap_or_else(|error| panic!("{method} {path}: {error:?}"));
-        let answer = Answer {
+        let answer = Response {
             status: response.status().as_u16(),
             headers: response.headers().clone(),
             body: response.text().await.expect("an answer in UTF-8"),
         };
         if method != "HEAD" {
-            answer.check_invariants(&sent);
+            answer.assert_invariants(&sent);
         }
         self.description.check(method, path, &answer);
         answer
@@ -370,7 +370,7 @@ impl Node {
         Feed::of(request.send().await.expect("an answer"))
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Response {
         if self.description.is_empty() {
             return self.bare(path).await;
         }
@@ -378,26 +378,26 @@ impl Node {
     }
 
     /// Without `/openapi.json`.
-    async fn bare(&self, path: &str) -> Answer {
+    async fn bare(&self, path: &str) -> Response {
         let response = self.http.get(format!("{}{path}", self.base)).send().await.expect("answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Answer { status, headers, body: response.text().await.expect("text") }
+        Response { status, headers, body: response.text().await.expect("text") }
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> Response {
         self.call("POST", path, &[("content-type", "application/json")], body.to_string()).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+    pub async fn put(&self, path: &str, body: &Value) -> Response {
         self.call("PUT", path, &[("content-type", "application/json")], body.to_string()).await
     }
 
     /// `POST /v1/exchange/token` in JSON.
-    pub async fn exchange(&self, request: &Value) -> Answer {
+    pub async fn exchange(&self, request: &Value) -> Response {
         self.exchange_with(request, &[]).await
     }
 
-    pub async fn exchange_with(&self, request: &Value, headers: &[(&str, &str)]) -> Answer {
+    pub async fn exchange_with(&self, request: &Value, headers: &[(&str, &str)]) -> Response {
         let headers: Vec<_> = headers.iter().copied().chain([("content-type", "application/json")]).collect();
         let answer = self.call("POST", "/v1/exchange/token", &headers, request.to_string()).await;
         // RFC 6749 §5.1.
@@ -406,7 +406,7 @@ impl Node {
     }
 
     /// `POST /v1/exchange/token` as a form.
-    pub async fn exchange_form(&self, pairs: &[(&str, &str)]) -> Answer {
+    pub async fn exchange_form(&self, pairs: &[(&str, &str)]) -> Response {
         let body: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
         let media = [("content-type", "application/x-www-form-urlencoded")];
         self.call("POST", "/v1/exchange/token", &media, body).await
@@ -445,10 +445,10 @@ impl Node {
     /// A token for the node itself, from a service account of `namespace`.
     pub async fn own_token(&self, namespace: &str, name: &str) -> Minted {
         let claims = with(
-            &self.cluster.service_account(namespace, name),
+            &self.issuers.service_account(namespace, name),
             &json!({"iat": self.now_secs(), "nbf": self.now_secs(), "exp": self.now_secs() + 3600}),
         );
-        let token = self.cluster.es256.sign(&claims);
+        let token = self.issuers.es256.sign(&claims);
         self.granted(&with(&super::credential(&token, super::JWT), &json!({"audience": FABRIC}))).await
     }
 }
@@ -485,7 +485,7 @@ callers = [
     )
 }
 
-fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup, edge: &str) -> std::path::PathBuf {
+fn write_files(directory: &Path, issuers: &Issuers, setup: &Setup, edge: &str) -> std::path::PathBuf {
     let policies = directory.join("policies");
     std::fs::create_dir(&policies).expect("directory");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/exchange.rego");
@@ -495,10 +495,10 @@ fn write_files(directory: &Path, cluster: &Cluster, setup: &Setup, edge: &str) -
     for name in ["identity.rego", "signals.rego"].into_iter().filter(|name| !setup.without.contains(name)) {
         std::fs::copy(shipped.join(name), policies.join(name)).expect("copy");
     }
-    std::fs::write(policies.join("data.json"), tables(cluster).to_string()).expect("write");
+    std::fs::write(policies.join("data.json"), tables(issuers).to_string()).expect("write");
     let bundle_file = directory.join("bundle.json");
-    std::fs::write(&bundle_file, bundle(&cluster.file_svids).to_string()).expect("write");
-    let (data, server) = (directory.join("data"), cluster.server.uri());
+    std::fs::write(&bundle_file, bundle(&issuers.file_svids).to_string()).expect("write");
+    let (data, server) = (directory.join("data"), issuers.server.uri());
     let text = format!(
         r#"{edge}
 node.data_dir = "{data}"
@@ -555,9 +555,9 @@ verified_email = true
         data = data.display(),
         policies = policies.display(),
         bundle_file = bundle_file.display(),
-        kubernetes = cluster.kubernetes(),
-        identifiers = cluster.identifiers(),
-        signals = if setup.is_without_issuers_of_signals { String::new() } else { signals(cluster) },
+        kubernetes = issuers.kubernetes(),
+        identifiers = issuers.identifiers(),
+        signals = if setup.without_signal_issuers { String::new() } else { signals(issuers) },
         more = setup.more_config,
     );
     let file = directory.join("trust-fabric.toml");
@@ -566,7 +566,7 @@ verified_email = true
 }
 
 /// Configuration of the signal issuers.
-fn signals(cluster: &Cluster) -> String {
+fn signals(issuers: &Issuers) -> String {
     format!(
         r#"
 [[signals]]
@@ -583,14 +583,14 @@ keys_url = "{server}/other-idp/jwks"
 callers = ["spiffe://{TRUST_DOMAIN}/second"]
 trust_domains = ["{TRUST_DOMAIN}"]
 "#,
-        server = cluster.server.uri(),
-        kubernetes = cluster.kubernetes(),
-        identifiers = cluster.identifiers(),
+        server = issuers.server.uri(),
+        kubernetes = issuers.kubernetes(),
+        identifiers = issuers.identifiers(),
     )
 }
 
 /// Data of the shipped policy for the issuers of the tests.
-pub fn tables(cluster: &Cluster) -> Value {
+pub fn tables(issuers: &Issuers) -> Value {
     let all = json!(["db.read", "db.write"]);
     let demo = json!({
         "audiences": [TOOL, FABRIC, MIGRATE], "default_audience": TOOL, "capabilities": all,
@@ -605,8 +605,8 @@ pub fn tables(cluster: &Cluster) -> Value {
     });
     json!({"exchange": {
         "issuers": {
-            (cluster.kubernetes()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
-            (cluster.identifiers()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
+            (issuers.kubernetes()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
+            (issuers.identifiers()): {"kinds": ["jwt"], "trust_domains": [TRUST_DOMAIN]},
             FABRIC: {"kinds": ["agent-a2a"], "trust_domains": [TRUST_DOMAIN]},
             "spiffe://files.example": {"kinds": ["spiffe-svid"], "trust_domains": ["files.example"]},
             "spiffe://endpoint.example": {"kinds": ["spiffe-svid"], "trust_domains": ["endpoint.example"]},

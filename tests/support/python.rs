@@ -65,18 +65,18 @@ impl Transmitter {
         let stdin = child.stdin.take().expect("stdin");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let mut transmitter = Self { child, stdin, stdout, jwks: Value::Null };
-        transmitter.jwks = transmitter.heard()["jwks"].take();
+        transmitter.jwks = transmitter.receive()["jwks"].take();
         transmitter
     }
 
     /// The SET that joserfc signs for an order: `{"set", "alg"?, "header"?}`.
     pub fn sign(&mut self, order: &Value) -> String {
         writeln!(self.stdin, "{order}").expect("write");
-        let said = self.heard();
+        let said = self.receive();
         said["token"].as_str().unwrap_or_else(|| panic!("{order}: {said}")).to_owned()
     }
 
-    fn heard(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("read");
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("transmitter.py: {line:?}"))
@@ -130,7 +130,7 @@ impl Receiver {
             }
         });
         let mut receiver = Self { child, stdin, said, pushes: VecDeque::new(), port: 0 };
-        receiver.port = receiver.heard().await["port"].as_u64().expect("port");
+        receiver.port = receiver.receive().await["port"].as_u64().expect("port");
         receiver
     }
 
@@ -143,7 +143,7 @@ impl Receiver {
     pub async fn order(&mut self, order: &Value) {
         writeln!(self.stdin, "{order}").expect("write");
         loop {
-            let said = self.heard().await;
+            let said = self.receive().await;
             if said.get("ready").is_some() {
                 return;
             }
@@ -155,23 +155,23 @@ impl Receiver {
     pub async fn next(&mut self) -> Value {
         let push = match self.pushes.pop_front() {
             Some(push) => push,
-            None => self.heard().await,
+            None => self.receive().await,
         };
         assert!(push.get("refused").is_none(), "{push}");
         push
     }
 
     /// Pushes that no call of `next` returned.
-    pub fn rest(&mut self) -> Vec<Value> {
+    pub fn remaining(&mut self) -> Vec<Value> {
         while let Ok(push) = self.said.try_recv() {
             self.pushes.push_back(push);
         }
         self.pushes.drain(..).collect()
     }
 
-    async fn heard(&mut self) -> Value {
-        let heard = timeout(Duration::from_secs(60), self.said.recv()).await;
-        heard.expect("receiver.py says something").expect("receiver.py runs")
+    async fn receive(&mut self) -> Value {
+        let received = timeout(Duration::from_secs(60), self.said.recv()).await;
+        received.expect("receiver.py answers").expect("receiver.py runs")
     }
 }
 

@@ -24,7 +24,7 @@ const CHANGED: &[u8] = b"Leipzig";
 
 /// Effect of the proxy on a call.
 #[derive(Clone)]
-pub enum OnTheWay {
+pub enum Interference {
     Nothing,
     /// Changes the body.
     BodyChanged,
@@ -43,7 +43,7 @@ pub struct ToolServer {
     name: &'static str,
     directory: TempDir,
     child: Child,
-    on_the_way: Arc<Mutex<OnTheWay>>,
+    on_the_way: Arc<Mutex<Interference>>,
     /// Statuses of the answers to calls, in order.
     statuses: Arc<Mutex<Vec<u16>>>,
 }
@@ -95,7 +95,7 @@ impl ToolServer {
             name,
             directory,
             child,
-            on_the_way: Arc::new(Mutex::new(OnTheWay::Nothing)),
+            on_the_way: Arc::new(Mutex::new(Interference::Nothing)),
             statuses: Arc::default(),
         };
         server.carry(before, (Ipv4Addr::LOCALHOST, port).into());
@@ -108,7 +108,7 @@ impl ToolServer {
     }
 
     /// Sets the effect on later calls.
-    pub fn befalls(&self, what: OnTheWay) {
+    pub fn set_interference(&self, what: Interference) {
         *self.on_the_way.lock().expect("lock") = what;
     }
 
@@ -119,7 +119,7 @@ impl ToolServer {
     /// Runs `examples/<name>/client.py` as the reporter.
     pub fn call(&self, node: &Node, arguments: &[&str]) -> Ended {
         let file = self.directory.path().join("credential");
-        std::fs::write(&file, node.cluster.reporter()).expect("write");
+        std::fs::write(&file, node.issuers.reporter()).expect("write");
         let output = program(&format!("{}/client.py", self.name), &environment(node, "gateway"))
             .args(["--url", self.url(), "--credential"])
             .arg(&file)
@@ -147,17 +147,22 @@ impl ToolServer {
 }
 
 /// Passes one request and its answer. A connection carries no more.
-fn pass(mut client: TcpStream, behind: SocketAddr, on_the_way: &Mutex<OnTheWay>, statuses: &Mutex<Vec<u16>>) {
+fn pass(
+    mut client: TcpStream,
+    behind: SocketAddr,
+    on_the_way: &Mutex<Interference>,
+    statuses: &Mutex<Vec<u16>>,
+) {
     let Some((mut head, mut body)) = read_request(&mut client) else { return };
     let asked = body.windows(ASKED.len()).position(|window| window == ASKED);
     if let Some(at) = asked {
         let what = on_the_way.lock().expect("lock").clone();
         match what {
-            OnTheWay::Nothing => {}
-            OnTheWay::BodyChanged => body[at..at + CHANGED.len()].copy_from_slice(CHANGED),
-            OnTheWay::Repeated => drop(forward(behind, &head, &body, statuses)),
-            OnTheWay::Delayed(clock, secs) => clock.advance(Duration::from_secs(secs)),
-            OnTheWay::WithToken(token) => {
+            Interference::Nothing => {}
+            Interference::BodyChanged => body[at..at + CHANGED.len()].copy_from_slice(CHANGED),
+            Interference::Repeated => drop(forward(behind, &head, &body, statuses)),
+            Interference::Delayed(clock, secs) => clock.advance(Duration::from_secs(secs)),
+            Interference::WithToken(token) => {
                 let lines = head.lines().filter(|line| !is_named(line, "authorization"));
                 head = lines
                     .chain([format!("authorization: Bearer {token}").as_str()])
@@ -296,7 +301,7 @@ fn program(path: &str, environment: &[(&str, String)]) -> Command {
 /// A token of the reporter for another audience, bound to a call of this tool.
 pub async fn token_for_another(node: &Node, audience: &str, htu: &str) -> String {
     let request = with(
-        &credential(&node.cluster.reporter(), JWT),
+        &credential(&node.issuers.reporter(), JWT),
         &json!({"audience": audience, "execution_scope": {"htm": "POST", "htu": htu}}),
     );
     node.granted(&request).await.token
