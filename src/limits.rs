@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Maximum size of a request body; beyond it: 413.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
-/// Maximum part of an oversized request body that is read and discarded, so that its sender reads the answer.
+/// Maximum part of an oversized request body that is read and discarded, so that its sender reads the response.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
 /// Maximum size of a compact JWS, checked before it is decoded (contract §3).
@@ -112,7 +112,7 @@ pub const REVOCATION_REASON_BYTES_MAX: usize = 256;
 /// applied and reports no count.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const AGENT_SCANS_MAX: usize = 1;
-/// Maximum duration of the count of agents that a revocation covers; beyond it: the answer has no count.
+/// Maximum duration of the count of agents that a revocation covers; beyond it: the response has no count.
 pub const AGENT_COUNT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum agents or tools read per step of a scan, so that other requests proceed.
 pub const AGENT_SCAN_ROWS_AT_ONCE: usize = 256;
@@ -293,9 +293,9 @@ pub const FEED_TEXT_BYTES_MAX: usize = 512;
 
 // --- poll delivery -----------------------------------------------------------------------------
 
-/// Maximum SETs per answer to a poll, also if `maxEvents` is larger (RFC 8936 §2.2).
+/// Maximum SETs per response to a poll, also if `maxEvents` is larger (RFC 8936 §2.2).
 pub const POLL_EVENTS_MAX: usize = 100;
-/// Size of the events in an answer to a poll beyond which none is added; the next poll continues.
+/// Size of the events in a response to a poll beyond which none is added; the next poll continues.
 pub const POLL_ANSWER_BYTES_FULL: usize = 256 * 1024;
 /// Maximum request body of a poll.
 /// Metric: `svc_http_requests_total{status="413"}`.
@@ -378,11 +378,11 @@ pub const PUSHES_PER_OWNER_AT_HOST_MAX: usize = 8;
 /// of the receiver.
 /// Metric: `svc_push_total{result="no_place"}`.
 pub const PUSH_PLACE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Maximum time of a push that has its permit, to the last byte of the answer that is read.
+/// Maximum time of a push that has its permit, to the last byte of the response that is read.
 pub const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum wait for the body of a 403 answer to a push; beyond it: the status alone counts.
+/// Maximum wait for the body of a 403 response to a push; beyond it: the status alone counts.
 pub const PUSH_REFUSAL_BODY_WAIT: Duration = Duration::from_secs(1);
-/// Maximum body of a 400 or 403 answer to a push. The body of other answers is not read.
+/// Maximum body of a 400 or 403 response to a push. The body of other responses is not read.
 pub const PUSH_ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 // --- live feed ---------------------------------------------------------------------------------
@@ -610,7 +610,7 @@ pub const FRESHNESS_WAITS_MAX: usize = 2_048;
 /// Maximum wait of a read for a ReadIndex, and then for this node to apply that index; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);
-/// Maximum wait for one answer to ReadIndex; beyond it: requested again.
+/// Maximum wait for one response to ReadIndex; beyond it: requested again.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const READ_INDEX_ATTEMPT: Duration = Duration::from_millis(500);
 /// Pause after a failed ReadIndex.
@@ -736,7 +736,7 @@ pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
 /// Age at which a TLS connection is closed gracefully, so that its client is verified again.
 /// Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const TLS_CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
-/// Maximum time from the head of a request to the head of its answer, reading of the body included.
+/// Maximum time from the head of a request to the head of its response, reading of the body included.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum headers per request; beyond it: 431.
@@ -750,10 +750,10 @@ pub const HEAD_BYTES_MAX: usize = 16 * 1024;
 pub const REQUEST_LINE_BYTES_MAX: usize = 8 * 1024;
 /// Maximum bytes per read of an HTTP/1.1 head.
 pub const HEAD_BYTES_PER_READ_MAX: usize = 4 * 1024;
-/// Size of the send buffer of an HTTP/1.1 connection; beyond it the answer waits.
+/// Size of the send buffer of an HTTP/1.1 connection; beyond it the response waits.
 /// Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const HTTP1_SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Maximum wait after a refused request until its sender stops sending, so that it reads the answer.
+/// Maximum wait after a refused request until its sender stops sending, so that it reads the response.
 /// Metric: `svc_http_connections_closed_total{reason="violation"}`.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum concurrent requests per HTTP/2 connection (RFC 9113 §5.1.2).
@@ -773,7 +773,7 @@ pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// Maximum HTTP/2 frame (RFC 9113 §4.2: the smallest permitted maximum).
 /// Metric: `svc_http_connections_closed_total{reason="failed"}`.
 pub const HTTP2_FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// Size of the send buffer of an HTTP/2 answer; beyond it the answer waits.
+/// Size of the send buffer of an HTTP/2 response; beyond it the response waits.
 /// Metric: `svc_http_connections_closed_total{reason="write_stall"}`.
 pub const HTTP2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Interval of pings on an HTTP/2 connection.
@@ -817,7 +817,7 @@ pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
 /// Maximum requests in flight per caller; beyond it: 429.
 /// Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const REQUESTS_OF_CALLER_MAX: usize = 512;
-/// Maximum answers that wait until the rest of their request body is read; beyond it: answered at once.
+/// Maximum responses that wait until the rest of their request body is read; beyond it: answered at once.
 pub const LEFTOVERS_MAX: usize = 1_024;
 /// Maximum time of a connection of `admin.sock`, which serves one after the other; beyond it: closed.
 pub const ADMIN_SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
@@ -934,7 +934,7 @@ pub const PEER_STREAMS_MAX: u32 = 1_024;
 pub const PEER_HEADER_BYTES_MAX: u32 = 16 * 1024;
 /// Flow-control window of a call, and of a connection, between nodes.
 pub const PEER_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Maximum wait for a connection to a node, TLS handshake included, and for its first answer.
+/// Maximum wait for a connection to a node, TLS handshake included, and for its first response.
 pub const PEER_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause before entries are sent again to a node that did not accept them.
 pub const PEER_RETRY_PAUSE: Duration = Duration::from_millis(50);

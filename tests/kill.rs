@@ -85,7 +85,7 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
             match told {
                 ExchangeOutcome::Granted => *granted.entry(nonce).or_default() += 1,
                 ExchangeOutcome::AlreadyUsed if !granted.contains_key(&nonce) => {
-                    drop(spent_unheard.insert(nonce))
+                    spent_unheard.insert(nonce);
                 }
                 ExchangeOutcome::AlreadyUsed => {}
                 ExchangeOutcome::Nothing => assert!(round < KILLS, "no answer for {nonce} in the last round"),

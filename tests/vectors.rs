@@ -234,13 +234,13 @@ fn every_vector_of_the_nine_checks_ends_as_expected() {
     let (known, cases) = NodeState::read(manifest());
     let mut wrong = Vec::new();
     for case in &cases {
-        let (wait_for_exit, reason, trace) = match known.verify(case) {
+        let (outcome, reason, trace) = match known.verify(case) {
             Ok(verified) => ("pass", None, steps(verified.trace())),
             Err(failure) => (failure.check.as_str(), Some(failure.reason.clone()), steps(&failure.trace)),
         };
-        if (wait_for_exit, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
+        if (outcome, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
             wrong.push(format!(
-                "{}: {wait_for_exit} {reason:?}, expected {} {:?}",
+                "{}: {outcome} {reason:?}, expected {} {:?}",
                 case.name, case.expected, case.reason
             ));
         }
@@ -270,8 +270,8 @@ fn vectors_cover_every_check_every_pair_and_every_skip() {
 #[test]
 fn the_vectors_are_what_their_program_makes() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checks/make.py");
-    let wait_for_exit = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
-    assert!(wait_for_exit.success());
+    let outcome = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
+    assert!(outcome.success());
 }
 
 #[test]
@@ -279,8 +279,8 @@ fn independent_implementation_agrees_on_every_vector() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = root.join("tests/vectors/checks/manifest.json");
     let program = python::script("check_vectors.py");
-    let wait_for_exit = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
-    assert!(wait_for_exit.status.success(), "{}", String::from_utf8_lossy(&wait_for_exit.stdout));
+    let outcome = Command::new(python::python()).arg(program).arg(manifest).output().expect("python");
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stdout));
 }
 
 /// Fields: `tests/vectors/signals/README.md`.

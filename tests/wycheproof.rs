@@ -204,14 +204,14 @@ fn wycheproof_jws_and_jwk_files() {
                 assert!(Compact::parse(&jwe).is_err(), "{name} {}: a JWE is no JWS", test["tcId"]);
                 continue;
             };
-            let directory = format!("{name} {} {}", test["tcId"], test["comment"]);
+            let context = format!("{name} {} {}", test["tcId"], test["comment"]);
             match (jose::verify(&document(group), token), is_valid(test)) {
                 (Ok(_), true) => counts.0 += 1,
                 (Err(refusal), true) => {
-                    assert!(is_refused_by_rule(&refusal), "{directory}: {refusal:?}");
+                    assert!(is_refused_by_rule(&refusal), "{context}: {refusal:?}");
                     counts.1 += 1;
                 }
-                (verified, false) => assert!(verified.is_err(), "{directory}"),
+                (verified, false) => assert!(verified.is_err(), "{context}"),
             }
         }
         assert_eq!(counts, (valid, refused_by_rule), "{name}");
@@ -282,9 +282,9 @@ fn wycheproof_key_agreement_files() {
             let is_refused =
                 !is_known || flags.iter().any(|flag| REFUSED_KEYS.iter().any(|refused| flag == refused));
             let read = EncryptionKey::from_jwk(&jwk);
-            let directory =
+            let context =
                 format!("{name} {} {} {flags:?}: {:?}", test["tcId"], test["comment"], read.as_ref().err());
-            assert_eq!(read.is_err(), is_refused, "{directory}");
+            assert_eq!(read.is_err(), is_refused, "{context}");
             if is_refused { counts.1 += 1 } else { counts.0 += 1 }
         }
         assert_eq!(counts, expected, "{name}");

@@ -571,8 +571,8 @@ async fn agent_is_renewed_until_its_last_second_and_no_longer() {
     assert_eq!((&last.minted.claims["exp"], &last.minted.claims["root_exp"]), (&json!(ends), &json!(ends)));
     node.advance_secs(1);
     // The agent's tokens end with it.
-    let wait_for_exit = with_bearer(&node, "POST", RENEW, last.token()).await;
-    wait_for_exit.is_refused(401, "access_denied", "the bearer token is not valid");
+    let ended = with_bearer(&node, "POST", RENEW, last.token()).await;
+    ended.is_refused(401, "access_denied", "the bearer token is not valid");
     assert_eq!(node.get(&agent.path()).await.json()["status"], "ended");
     assert_eq!(node.get(&parent.path()).await.json()["status"], "ended");
     // Retained for a day, and removed when others are issued.

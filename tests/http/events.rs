@@ -526,7 +526,7 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
     };
     tokio::select! {
         () = test => {}
-        wait_for_exit = connection => panic!("the connection ended: {wait_for_exit:?}"),
+        ended = connection => panic!("the connection ended: {ended:?}"),
     }
 }
 
@@ -677,8 +677,8 @@ async fn the_command_shows_events_until_it_is_interrupted() {
         assert!(child.wait().expect("it ends").success());
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
-    let wait_for_exit =
+    let ended =
         command.args(["events", "--types", "x", "--server", node.base()]).output().expect("the program runs");
-    let said = String::from_utf8_lossy(&wait_for_exit.stderr).into_owned();
-    assert!(!wait_for_exit.status.success() && said.contains("types: each must be one of"), "{said}");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("types: each must be one of"), "{said}");
 }

@@ -82,13 +82,13 @@ async fn json_test_suite_routes() {
             let mut headers = vec![("content-type", "application/json")];
             headers.extend(takes_bearer.then_some(("authorization", bearer)));
             let answer = node.call(method, path, &headers, bytes.clone()).await;
-            let directory = format!("{method} {path} {name}: {} {}", answer.status, answer.body);
-            assert!(answer.status < 500 || answer.status == 501, "{directory}");
+            let context = format!("{method} {path} {name}: {} {}", answer.status, answer.body);
+            assert!(answer.status < 500 || answer.status == 501, "{context}");
             let is_syntax = SYNTAX.iter().any(|text| answer.body.contains(text));
             match is_accepted(name) {
-                Some(true) => assert!(!is_syntax, "{directory}"),
+                Some(true) => assert!(!is_syntax, "{context}"),
                 Some(false) => {
-                    assert!(answer.status == 413 || answer.status == 400 && is_syntax, "{directory}")
+                    assert!(answer.status == 413 || answer.status == 400 && is_syntax, "{context}")
                 }
                 None => {}
             }

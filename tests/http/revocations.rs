@@ -672,7 +672,7 @@ async fn streams_of_a_workload_are_named_on_the_first_page_and_stay() {
         });
         let created =
             node.call_over(&gateway, "POST", "/v1/signals/stream", &[JSON], request.to_string()).await;
-        assert_eq!(created.status, 201, "{}", receipt_of.body);
+        assert_eq!(created.status, 201, "{}", created.body);
         streams.insert(text(&created.json()["stream_id"]).to_owned());
     }
     let request = json!({"subject": GATEWAY});

@@ -111,8 +111,8 @@ async fn a_call_without_a_token_is_told_where_to_get_one() {
             let answer = request.send().await.expect("answer");
             assert_eq!(answer.status(), 401, "{name} {authorization:?}");
             let challenge = answer.headers()["www-authenticate"].to_str().expect("ASCII").to_owned();
-            let directory = format!("resource_metadata=\"{}\"", metadata_url(&server));
-            assert!(challenge.starts_with("Bearer ") && challenge.contains(&directory), "{challenge}");
+            let metadata = format!("resource_metadata=\"{}\"", metadata_url(&server));
+            assert!(challenge.starts_with("Bearer ") && challenge.contains(&metadata), "{challenge}");
         }
         let document = http.get(metadata_url(&server)).send().await.expect("answer");
         let document: Value = serde_json::from_str(&document.text().await.expect("text")).expect("JSON");
@@ -177,8 +177,8 @@ async fn a_tool_server_that_may_not_verify_does_not_serve() {
 async fn a_verdict_lost_on_the_way_costs_the_caller_nothing() {
     let node = Node::start().await;
     let lost = Arc::new(AtomicUsize::new(0));
-    let directory = losing_the_first_verdict(&node, Arc::clone(&lost));
-    let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", directory)]).await;
+    let proxy = losing_the_first_verdict(&node, Arc::clone(&lost));
+    let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", proxy)]).await;
     let passed = server.call(&node, &[]);
     assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
     assert_eq!(lost.load(Ordering::SeqCst), 1);

@@ -80,11 +80,11 @@ impl Description {
             .map(|(template, operations)| (template.as_str(), operations.as_object().expect("operations")))
     }
 
-    fn check_body(&self, reference: &str, answer: &Response, directory: &str) {
-        self.check_against(&json!({"$ref": reference}), answer, directory);
+    fn check_body(&self, reference: &str, answer: &Response, context: &str) {
+        self.check_against(&json!({"$ref": reference}), answer, context);
     }
 
-    fn check_against(&self, schema: &Value, answer: &Response, directory: &str) {
+    fn check_against(&self, schema: &Value, answer: &Response, context: &str) {
         let mut validators = self.validators.lock().expect("lock");
         let validator = validators.entry(schema.to_string()).or_insert_with(|| {
             let mut whole = schema.clone();
@@ -94,6 +94,6 @@ impl Description {
         let body: Value = serde_json::from_str(&answer.body).expect("a JSON body");
         let mistakes: Vec<String> =
             validator.iter_errors(&body).map(|error| format!("{}: {error}", error.instance_path())).collect();
-        assert!(mistakes.is_empty(), "{directory}: {mistakes:?} in {}", answer.body);
+        assert!(mistakes.is_empty(), "{context}: {mistakes:?} in {}", answer.body);
     }
 }

@@ -212,8 +212,8 @@ impl Node {
         self.begin_shutdown();
         self.state = None;
         let thread = self.thread.take().expect("running");
-        let wait_for_exit = wait_for(thread).await;
-        wait_for_exit.expect("no panic").expect("a clean stop");
+        let ended = wait_for(thread).await;
+        ended.expect("no panic").expect("a clean stop");
     }
 
     /// The replicated state. A shutdown waits until every clone is dropped.
