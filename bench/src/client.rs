@@ -12,7 +12,7 @@ use crate::credentials::{AUDIENCE, FABRIC, Issuer};
 use crate::members::Members;
 use crate::registry::{body_hash, write_verification};
 use crate::settings::SIGNAL_ISSUER;
-use crate::wire::{self, Answer, Target};
+use crate::wire::{self, Response, Target};
 
 /// Maximum wait for one answer; then the next node is tried.
 const TRY_MAX: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ impl Client {
         number: u64,
         nonce: Option<&str>,
         good: &[u16],
-    ) -> Result<Answer> {
+    ) -> Result<Response> {
         let credential = self.issuer.credential_of(account, number)?;
         let mut body = json!({
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -150,7 +150,7 @@ impl Client {
     }
 
     /// The same with retries until there is a verdict.
-    pub async fn verdict_in_the_end(&self, node: usize, request: &[u8]) -> Result<bool> {
+    pub async fn eventual_verdict(&self, node: usize, request: &[u8]) -> Result<bool> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(verdict) = self.verdict(node, request).await {
@@ -161,7 +161,7 @@ impl Client {
         bail!("node {} did not answer a verification in {PATIENCE:?}", node + 1)
     }
 
-    async fn until(&self, targets: &[Target], request: &[u8], good: &[u16]) -> Result<Answer> {
+    async fn until(&self, targets: &[Target], request: &[u8], good: &[u16]) -> Result<Response> {
         let begun = Instant::now();
         let mut last = String::from("no answer");
         while begun.elapsed() < PATIENCE {
@@ -183,17 +183,17 @@ impl Client {
     }
 }
 
-fn minted(answer: &Answer) -> Result<String> {
+fn minted(answer: &Response) -> Result<String> {
     let answer: Value = serde_json::from_slice(answer.body())?;
     Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
 }
 
-async fn once(target: &Target, request: &[u8]) -> std::io::Result<Answer> {
-    target.connect().await?.ask(request).await
+async fn once(target: &Target, request: &[u8]) -> std::io::Result<Response> {
+    target.connect().await?.call(request).await
 }
 
 /// Verdict of an answer; `None` if it neither accepts the token nor reports it as revoked or used.
-pub fn verdict(answer: &Answer) -> Option<bool> {
+pub fn verdict(answer: &Response) -> Option<bool> {
     match answer.status {
         200 => Some(true),
         403 if wire::find(answer.body(), br#""check":"revocation""#).is_some() => Some(false),
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_another_reason_is_no_verdict() {
-        let of = |status, body: &str| verdict(&Answer { status, bytes: body.as_bytes().to_vec(), head: 0 });
+        let of = |status, body: &str| verdict(&Response { status, bytes: body.as_bytes().to_vec(), head: 0 });
         assert_eq!(of(200, ""), Some(true));
         assert_eq!(of(403, r#"{"check":"revocation"}"#), Some(false));
         assert_eq!(of(403, r#"{"check":"audience"}"#), None);

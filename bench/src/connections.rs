@@ -38,7 +38,7 @@ pub async fn run(start: &Start, plain: usize, stalled: usize, rate: f64) -> Resu
     for (name, target, variant, count) in floods(&node, plain, stalled) {
         let before = good.alone(BEFORE).await;
         let (memory_before, _) = node.memory_kib()?;
-        node.forget_peak();
+        node.reset_peak();
         drop(good.take());
         let held = slow::hold(&target, variant, count).await?;
         let opened = held.opened();

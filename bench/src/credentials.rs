@@ -147,13 +147,13 @@ pub const BODY: [&str; 2] = [
 ];
 
 /// Exchange requests that differ only in their token, in one buffer.
-pub struct Prepared {
+pub struct PreparedRequests {
     head: Vec<u8>,
     tokens: Vec<u8>,
     token_bytes: usize,
 }
 
-impl Prepared {
+impl PreparedRequests {
     /// Prepares `count` of them, numbered from `first`, for `host`.
     pub fn new(issuer: &Issuer, host: &str, first: u64, count: usize) -> Result<Self> {
         let token_bytes = issuer.credential(first)?.len();
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn prepared_requests_are_whole_and_differ() {
         let issuer = Issuer::new("k").expect("issuer");
-        let prepared = Prepared::new(&issuer, "localhost", 7, 3).expect("requests");
+        let prepared = PreparedRequests::new(&issuer, "localhost", 7, 3).expect("requests");
         assert_eq!(prepared.count(), 3);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         prepared.write(0, &mut first);

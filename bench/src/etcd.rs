@@ -77,7 +77,7 @@ impl Etcd {
         let begun = Instant::now();
         let request = put("ready", b"yes");
         for target in self.targets.clone() {
-            while !target.ask(&request).await.is_ok_and(|answer| answer.status == 200) {
+            while !target.call(&request).await.is_ok_and(|answer| answer.status == 200) {
                 for child in &mut self.children {
                     if let Some(status) = child.try_wait()? {
                         bail!("etcd ended: {status}; is the package etcd-server installed?");

@@ -12,7 +12,7 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
 };
 
-use crate::credentials::Prepared;
+use crate::credentials::PreparedRequests;
 use crate::load::{self, Write, as_f64, quantile_ms};
 use crate::node::Start;
 use crate::overload::Load;
@@ -54,7 +54,7 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
         let floor = load::closed_loop(&target, &bare, CONNECTIONS, STEP).await?;
         let count = PER_SEC_MAX * 2;
         let first = (round as u64 + 1) << 32;
-        let prepared = Arc::new(Prepared::new(&node.issuer, &target.host, first, count)?);
+        let prepared = Arc::new(PreparedRequests::new(&node.issuer, &target.host, first, count)?);
         let used = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let write: Write = {
             let (prepared, used) = (Arc::clone(&prepared), Arc::clone(&used));

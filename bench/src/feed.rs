@@ -46,7 +46,7 @@ pub struct Size {
 }
 
 /// Events received in one measurement.
-struct Heard {
+struct ReceivedEvents {
     /// From the answer of the write to the event, in microseconds; 0 if the event came first.
     latency: Histogram<u64>,
     missed: u64,
@@ -91,7 +91,7 @@ async fn measure(
 ) -> Result<()> {
     let events = size.rate * size.seconds;
     let (before, _) = node.memory_kib()?;
-    node.forget_peak();
+    node.reset_peak();
     let mut held = Vec::new();
     for _ in 0..stalled {
         held.push(open(&node.http, None, Some(STALLED_BUFFER_BYTES)).await?);
@@ -106,7 +106,7 @@ async fn measure(
     let (open, _) = node.memory_kib()?;
     let written = write(&node.http, name, size).await?;
     ended.send_replace(true);
-    let mut heard = Heard { latency: Histogram::new(3)?, missed: 0, repeated: 0 };
+    let mut heard = ReceivedEvents { latency: Histogram::new(3)?, missed: 0, repeated: 0 };
     while let Some(arrivals) = readers.join_next().await {
         heard.add(&arrivals??, &written)?;
     }
@@ -199,7 +199,7 @@ async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> 
                 tokio::time::sleep_until(due.into()).await;
                 let body = json!({"tool_id": format!("{name}-{number}"), "name": "bench"}).to_string();
                 let request = wire::request_with("POST", "/v1/tools", &target.host, "", body.as_bytes());
-                let (status, _) = connection.ask_status(&request).await?;
+                let (status, _) = connection.call_status(&request).await?;
                 if status != 201 {
                     bail!("a tool is answered {status}");
                 }
@@ -295,7 +295,7 @@ fn number_in(data: &str, name: &str) -> Option<u32> {
     subject.strip_prefix(name)?.strip_prefix('-')?.parse().ok()
 }
 
-impl Heard {
+impl ReceivedEvents {
     fn add(&mut self, arrivals: &[(u32, Instant)], written: &[Written]) -> Result<()> {
         let mut counts = vec![0_u64; written.len()];
         for (number, arrived) in arrivals {

@@ -57,7 +57,7 @@ impl GoodClient {
                         let (seen, schedule) = (Arc::clone(&seen), Arc::clone(&schedule));
                         workers.spawn(async move {
                             while let Some((number, due)) = schedule.next().await {
-                                worker.ask(number, Some(due)).await;
+                                worker.call(number, Some(due)).await;
                                 lock(&seen).tally.add(&std::mem::replace(&mut worker.tally, Tally::new()));
                             }
                         });

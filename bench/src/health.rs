@@ -13,41 +13,41 @@ use crate::wire::{self, Connection, Target};
 
 /// Maximum wait for a new cluster: the signing keys of its nodes are published for ten minutes before they
 /// may sign.
-const FOUNDED_MAX: Duration = Duration::from_secs(780);
+const NEW_CLUSTER_TIMEOUT: Duration = Duration::from_secs(780);
 
 /// Poll interval per node.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum wait for an answer; a slower node counts as absent.
-const ANSWER_MAX: Duration = Duration::from_millis(400);
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Health of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct NodeHealth {
     /// The id of the leader that it knows.
     pub leader: Option<u64>,
     /// Whether it is ready.
-    pub is_well: bool,
+    pub is_ready: bool,
 }
 
 /// Health of all nodes; `None` for a node without an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View(pub Vec<Option<Said>>);
+pub struct View(pub Vec<Option<NodeHealth>>);
 
 impl View {
     /// Index of the leader: a node that reports that it leads, and that most nodes name.
     pub fn leader(&self) -> Option<usize> {
         (0..self.0.len()).find(|node| {
-            let of = |said: &Option<Said>| said.and_then(|said| said.leader) == Some(*node as u64 + 1);
+            let of = |said: &Option<NodeHealth>| said.and_then(|said| said.leader) == Some(*node as u64 + 1);
             of(&self.0[*node]) && self.0.iter().filter(|said| of(said)).count() * 2 > self.0.len()
         })
     }
 
     /// Whether every node is ready and names this leader.
-    pub fn is_well(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.leader().is_some_and(|leader| {
             self.0
                 .iter()
-                .all(|said| said.is_some_and(|said| said.is_well && said.leader == Some(leader as u64 + 1)))
+                .all(|said| said.is_some_and(|said| said.is_ready && said.leader == Some(leader as u64 + 1)))
         })
     }
 }
@@ -68,7 +68,7 @@ impl Health {
             asking.spawn(async move {
                 let mut connection = None;
                 loop {
-                    let said = timeout(ANSWER_MAX, ask(&target, &mut connection)).await.ok().flatten();
+                    let said = timeout(RESPONSE_TIMEOUT, call(&target, &mut connection)).await.ok().flatten();
                     sender.send_if_modified(|view| std::mem::replace(&mut view.0[node], said) != said);
                     sleep(PAUSE).await;
                 }
@@ -81,7 +81,7 @@ impl Health {
     pub async fn of(members: &Members) -> Result<Self> {
         let health = Self::watch(members.targets("operator")?);
         eprintln!("waiting until all nodes are well: up to eleven minutes for a new cluster of several");
-        health.until("not all nodes were well", FOUNDED_MAX, View::is_well).await?;
+        health.until("not all nodes were well", NEW_CLUSTER_TIMEOUT, View::is_ready).await?;
         Ok(health)
     }
 
@@ -112,22 +112,22 @@ impl Health {
     }
 }
 
-async fn ask(target: &Target, kept: &mut Option<Connection>) -> Option<Said> {
+async fn call(target: &Target, kept: &mut Option<Connection>) -> Option<NodeHealth> {
     // Taken out, so that an abandoned request drops its connection.
     let mut connection = match kept.take() {
         Some(connection) => connection,
         None => target.connect().await.ok()?,
     };
-    let answer = connection.ask(&wire::request("GET", "/v1/sys/health", &target.host, "")).await.ok()?;
+    let answer = connection.call(&wire::request("GET", "/v1/sys/health", &target.host, "")).await.ok()?;
     *kept = Some(connection);
     said(answer.status, answer.body())
 }
 
-fn said(status: u16, body: &[u8]) -> Option<Said> {
+fn said(status: u16, body: &[u8]) -> Option<NodeHealth> {
     let health: Value = serde_json::from_slice(body).ok()?;
-    Some(Said {
+    Some(NodeHealth {
         leader: health.get("leader").and_then(Value::as_u64),
-        is_well: status == 200 && health.get("status").and_then(Value::as_str) == Some("pass"),
+        is_ready: status == 200 && health.get("status").and_then(Value::as_str) == Some("pass"),
     })
 }
 
@@ -139,7 +139,7 @@ mod tests {
         View(
             leaders
                 .iter()
-                .map(|leader| leader.map(|leader| Said { leader: Some(leader), is_well: true }))
+                .map(|leader| leader.map(|leader| NodeHealth { leader: Some(leader), is_ready: true }))
                 .collect(),
         )
     }
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn all_is_well_when_all_are_and_agree() {
-        assert!(view(&[Some(2), Some(2), Some(2)]).is_well());
-        assert!(!view(&[Some(2), Some(2), Some(1)]).is_well());
-        assert!(!view(&[Some(2), Some(2), None]).is_well());
+        assert!(view(&[Some(2), Some(2), Some(2)]).is_ready());
+        assert!(!view(&[Some(2), Some(2), Some(1)]).is_ready());
+        assert!(!view(&[Some(2), Some(2), None]).is_ready());
         let mut ill = view(&[Some(2), Some(2), Some(2)]);
-        ill.0[0] = Some(Said { leader: Some(2), is_well: false });
-        assert!(!ill.is_well());
+        ill.0[0] = Some(NodeHealth { leader: Some(2), is_ready: false });
+        assert!(!ill.is_ready());
         assert_eq!(ill.leader(), Some(1));
     }
 
@@ -169,13 +169,13 @@ mod tests {
         let said = |status, text: &str| said(status, text.as_bytes());
         assert_eq!(
             said(200, r#"{"status":"pass","leader":3}"#),
-            Some(Said { leader: Some(3), is_well: true })
+            Some(NodeHealth { leader: Some(3), is_ready: true })
         );
         assert_eq!(
             said(200, r#"{"status":"warn","leader":3}"#),
-            Some(Said { leader: Some(3), is_well: false })
+            Some(NodeHealth { leader: Some(3), is_ready: false })
         );
-        assert_eq!(said(503, r#"{"status":"fail"}"#), Some(Said { leader: None, is_well: false }));
+        assert_eq!(said(503, r#"{"status":"fail"}"#), Some(NodeHealth { leader: None, is_ready: false }));
         assert_eq!(said(429, ""), None);
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::wire::{self, ANSWER_MAX, Connection, Target};
+use crate::wire::{self, Connection, RESPONSE_TIMEOUT, Target};
 
 /// Maximum recorded latency.
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
@@ -138,7 +138,7 @@ pub async fn closed_loop(
         workers.spawn(async move {
             let mut worker = Worker::new(target, Some(connection), write);
             while begun.elapsed() < duration {
-                worker.ask(next.fetch_add(1, Ordering::Relaxed), None).await;
+                worker.call(next.fetch_add(1, Ordering::Relaxed), None).await;
             }
             worker.tally
         });
@@ -167,7 +167,7 @@ pub async fn open_loop(
         workers.spawn(async move {
             let mut worker = Worker::new(target, Some(connection), write);
             while let Some((number, due)) = schedule.next().await {
-                worker.ask(number, Some(due)).await;
+                worker.call(number, Some(due)).await;
             }
             worker.tally
         });
@@ -285,11 +285,11 @@ impl Worker {
     }
 
     /// Sends a request and records it; a lost connection is replaced for the next one.
-    pub async fn ask(&mut self, number: u64, due: Option<Instant>) {
+    pub async fn call(&mut self, number: u64, due: Option<Instant>) {
         (self.write)(number, &mut self.request);
         let sent = Instant::now();
         let due = due.unwrap_or(sent);
-        let status = timeout(ANSWER_MAX, self.try_ask()).await.unwrap_or_default().unwrap_or_default();
+        let status = timeout(RESPONSE_TIMEOUT, self.try_ask()).await.unwrap_or_default().unwrap_or_default();
         self.tally.record(status, due, sent);
     }
 
@@ -298,7 +298,7 @@ impl Worker {
             Some(connection) => connection,
             None => self.target.connect().await.ok()?,
         };
-        let (status, last) = connection.ask_status(&self.request).await.ok()?;
+        let (status, last) = connection.call_status(&self.request).await.ok()?;
         self.connection = (!last).then_some(connection);
         Some(status)
     }

@@ -175,7 +175,7 @@ enum Command {
     /// accept is stale, or an answer is neither good nor an orderly 503 or 429.
     Failover {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: failover::Plan,
     },
@@ -183,14 +183,14 @@ enum Command {
     /// in its sockets: none that began after the 202 may be accepted
     Resume {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: resume::Plan,
     },
     /// All nodes killed right after the 202 of a revocation, which must still apply
     Together {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: together::Plan,
     },
@@ -198,21 +198,21 @@ enum Command {
     /// exactly one accepts it
     Race {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: race::Plan,
     },
     /// Durable writes per second at 1, 64 and 1024 clients, beside three members of etcd, in turns
     Writes {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: writes::Plan,
     },
     /// Exchanges per second at one, two and three nodes, each capped at a part of a core; needs root
     Scaling {
         #[command(flatten)]
-        place: members::Place,
+        place: members::ClusterArgs,
         #[command(flatten)]
         plan: scaling::Plan,
     },

@@ -26,7 +26,7 @@ const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// The nodes and their addresses.
 #[derive(clap::Args, Clone)]
-pub struct Place {
+pub struct ClusterArgs {
     /// The trust-fabric program; its nodes are started on loopback
     #[arg(long, required_unless_present = "compose")]
     pub program: Option<PathBuf>,
@@ -89,7 +89,7 @@ struct Local {
     child: Option<Child>,
 }
 
-impl Place {
+impl ClusterArgs {
     /// Starts the nodes on empty data directories, or finds the containers. They may not be ready yet.
     pub fn members(&self) -> Result<Members> {
         fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
@@ -194,7 +194,7 @@ struct Listeners {
     https: SocketAddr,
 }
 
-impl Place {
+impl ClusterArgs {
     fn start_again(&self, program: &Path, dir: &Path, members: &mut Members) -> Result<()> {
         for id in 1..=self.nodes {
             let place = dir.join(format!("node-{id}"));
@@ -244,7 +244,7 @@ impl Members {
     }
 
     /// Resumes a paused node.
-    pub fn wake(&mut self, node: usize) -> Result<()> {
+    pub fn resume_node(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::CONT, "CONT")
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let key = rcgen::KeyPair::generate().expect("key");
         let ca = rcgen::CertificateParams::default().self_signed(&key).expect("certificate");
         fs::write(dir.join("pki/ca.pem"), ca.pem()).expect("written");
-        let place = |docker: &str| Place {
+        let place = |docker: &str| ClusterArgs {
             program: None,
             compose: vec!["fabric-1=https://127.0.0.1:1".to_owned()],
             docker: docker.into(),
@@ -418,7 +418,7 @@ mod tests {
         members.kill(0).expect("killed");
         members.start(0).expect("started");
         members.pause(0).expect("paused");
-        members.wake(0).expect("woken");
+        members.resume_node(0).expect("woken");
         let calls = fs::read_to_string(dir.join("calls")).expect("calls");
         assert_eq!(
             calls,

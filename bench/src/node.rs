@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use crate::certificates::{self, Identity, TRUST_DOMAIN};
 use crate::credentials::Issuer;
 use crate::settings::{CALLERS, Settings};
-use crate::wire::{self, Answer, Target};
+use crate::wire::{self, Response, Target};
 
 /// Maximum wait for the node to become ready.
 const READY_MAX: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ const QUIET_MAX: Duration = Duration::from_secs(300);
 
 /// Usage of threads.
 #[derive(Clone, Copy, Default)]
-pub struct Used {
+pub struct ThreadUsage {
     /// Processor time.
     pub cpu_secs: f64,
     /// Bytes passed to `write` and similar calls.
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// Resets the peak to the current memory.
-    pub fn forget_peak(&self) {
+    pub fn reset_peak(&self) {
         drop(fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5"));
     }
 
@@ -180,7 +180,7 @@ impl Node {
         let target = self.target("workload")?;
         let body = crate::credentials::exchange(&self.issuer.credential(0)?);
         let request = wire::request_with("POST", "/v1/exchange/token", &target.host, "", body.as_bytes());
-        let answer = target.ask(&request).await?;
+        let answer = target.call(&request).await?;
         let text = String::from_utf8_lossy(answer.body()).into_owned();
         if answer.status != 200 {
             bail!("a good exchange is answered {}: {text}", answer.status);
@@ -202,7 +202,7 @@ impl Node {
                 let mut connection = target.connect().await?;
                 let mut tokens = Vec::new();
                 for _ in 0..count.div_ceil(CONNECTIONS) {
-                    let answer = connection.ask(&request).await?;
+                    let answer = connection.call(&request).await?;
                     let answer: serde_json::Value = serde_json::from_slice(answer.body())?;
                     tokens.push(answer["access_token"].as_str().context("no access_token")?.to_owned());
                 }
@@ -217,8 +217,8 @@ impl Node {
     }
 
     /// Usage of its threads so far, by name.
-    pub fn threads(&self) -> Result<BTreeMap<String, Used>> {
-        let mut threads = BTreeMap::<String, Used>::new();
+    pub fn threads(&self) -> Result<BTreeMap<String, ThreadUsage>> {
+        let mut threads = BTreeMap::<String, ThreadUsage>::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             // The thread may have exited.
@@ -254,7 +254,7 @@ impl Node {
         let begun = Instant::now();
         let request = wire::request("GET", "/readyz", "localhost", "connection: close\r\n");
         loop {
-            if let Ok(Answer { status: 200, .. }) = self.http.ask(&request).await {
+            if let Ok(Response { status: 200, .. }) = self.http.call(&request).await {
                 return Ok(());
             }
             self.still_runs()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use crate::credentials::Prepared;
+use crate::credentials::PreparedRequests;
 use crate::load::{self, Latencies, Tally, Write, as_f64, quantile_ms};
 use crate::node::{Start, cpu_secs};
 use crate::report::{Report, ms};
@@ -55,7 +55,7 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
     let target = node.target("workload")?;
     let mut first = 1;
     let mut prepare = |count: usize| -> Result<Write> {
-        let prepared = Prepared::new(&node.issuer, &target.host, first, count)?;
+        let prepared = PreparedRequests::new(&node.issuer, &target.host, first, count)?;
         first += count as u64;
         Ok(Arc::new(move |number, request: &mut Vec<u8>| prepared.write(number, request)))
     };

@@ -21,18 +21,18 @@ const TAKEN: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
 const BACKLOG: u32 = 128;
 
 /// Reserved address of a future receiver.
-pub struct Place(SocketAddr);
+pub struct ReservedAddress(SocketAddr);
 
 /// Listens until it is dropped.
 pub struct Receiver {
     pub url: String,
-    seen: Seen,
+    seen: ArrivalLog,
     _listening: JoinSet<()>,
 }
 
 /// Arrivals. Clones share them.
 #[derive(Clone, Default)]
-pub struct Seen(Arc<Mutex<Arrivals>>);
+pub struct ArrivalLog(Arc<Mutex<Arrivals>>);
 
 #[derive(Default)]
 struct Arrivals {
@@ -52,7 +52,7 @@ struct Arrival {
     at: Instant,
 }
 
-impl Place {
+impl ReservedAddress {
     /// Reserves a port.
     pub fn reserve() -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -65,12 +65,12 @@ impl Place {
 }
 
 impl Receiver {
-    pub fn start(place: &Place) -> Result<Self> {
+    pub fn start(place: &ReservedAddress) -> Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
         socket.bind(place.0)?;
         let listener = socket.listen(BACKLOG)?;
-        let seen = Seen::default();
+        let seen = ArrivalLog::default();
         let mut listening = JoinSet::new();
         let taken = seen.clone();
         listening.spawn(async move {
@@ -82,12 +82,12 @@ impl Receiver {
         Ok(Self { url: place.url(), seen, _listening: listening })
     }
 
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> ArrivalLog {
         self.seen.clone()
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: Seen) {
+async fn serve(mut stream: TcpStream, seen: ArrivalLog) {
     let mut read = Vec::with_capacity(4096);
     loop {
         let Some((head, end)) = request(&read) else {
@@ -118,7 +118,7 @@ fn request(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((head, head + length?)).filter(|(_, end)| *end <= bytes.len())
 }
 
-impl Seen {
+impl ArrivalLog {
     /// Records a SET without verifying its signature, which is left to the tests.
     fn take(&self, token: &[u8]) -> Result<()> {
         let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn repeated_late_and_renamed_events_are_counted_apart() {
-        let seen = Seen::default();
+        let seen = ArrivalLog::default();
         for (jti, txn, subject) in [
             ("i-5-0-s", "1", "a"),
             ("i-5-1-s", "2", "b"),

@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::client::Client;
 use crate::health::{Health, View};
-use crate::members::{Members, Place};
+use crate::members::{ClusterArgs, Members};
 use crate::report::Report;
 
 /// Maximum wait for another leader, and for all nodes to be ready again.
-const WELL_MAX: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum time for one presentation.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -42,7 +42,7 @@ pub struct Plan {
 
 /// Counts of round results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Ends {
+struct RoundCounts {
     /// Exactly one acceptance.
     once: u64,
     /// None, although every presentation was answered.
@@ -53,7 +53,7 @@ struct Ends {
     unknown: u64,
 }
 
-impl Ends {
+impl RoundCounts {
     fn add(&mut self, verdicts: &[Option<bool>]) {
         let accepted = verdicts.iter().filter(|verdict| **verdict == Some(true)).count();
         match accepted {
@@ -65,7 +65,7 @@ impl Ends {
     }
 }
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
     let client = Arc::new(Client::new(&members)?);
@@ -75,7 +75,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     for _ in 0..plan.at_once {
         let (client, next, rounds) = (Arc::clone(&client), Arc::clone(&next), plan.rounds);
         workers.spawn(async move {
-            let mut ends = Ends::default();
+            let mut ends = RoundCounts::default();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= rounds {
@@ -90,7 +90,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     }
     let begun = Instant::now();
     let mut kills = 0;
-    let mut all = Ends::default();
+    let mut all = RoundCounts::default();
     let racing = async {
         while let Some(ends) = workers.join_next().await {
             let ends = ends??;
@@ -168,9 +168,9 @@ async fn kill(every_secs: f64, members: &mut Members, health: &Health, kills: &m
         members.kill(node)?;
         *kills += 1;
         let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
-        health.until("the node still answered", WELL_MAX, is_silent).await?;
+        health.until("the node still answered", READY_TIMEOUT, is_silent).await?;
         members.start(node)?;
-        health.until("not all nodes were well", WELL_MAX, View::is_well).await?;
+        health.until("not all nodes were well", READY_TIMEOUT, View::is_ready).await?;
     }
 }
 
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_token_that_is_accepted_twice_or_never_is_told() {
-        let mut ends = Ends::default();
+        let mut ends = RoundCounts::default();
         ends.add(&[Some(true), Some(false), Some(false)]);
         ends.add(&[Some(true), None, Some(false)]);
         ends.add(&[Some(false), None, Some(false)]);
-        assert_eq!(ends, Ends { once: 2, unknown: 1, ..Ends::default() });
+        assert_eq!(ends, RoundCounts { once: 2, unknown: 1, ..RoundCounts::default() });
         ends.add(&[Some(true), Some(false), Some(true)]);
         ends.add(&[Some(false), Some(false), Some(false)]);
         assert_eq!((ends.more, ends.never), (1, 1));

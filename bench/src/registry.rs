@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::credentials::AUDIENCE;
 use crate::load::{self, Write, as_f64};
-use crate::wire::{self, ANSWER_MAX, Connection, Target};
+use crate::wire::{self, Connection, RESPONSE_TIMEOUT, Target};
 
 /// Connections for registrations.
 const CONNECTIONS: usize = 96;
@@ -29,11 +29,11 @@ const PROGRESS_EVERY: u64 = 50_000;
 
 /// The id of a tool. All have the same length.
 pub fn tool_id(number: u64) -> String {
-    format!("tool-{:016x}", mixed(number))
+    format!("tool-{:016x}", split_mix(number))
 }
 
 /// `SplitMix64`: a bijection whose values look random.
-fn mixed(number: u64) -> u64 {
+fn split_mix(number: u64) -> u64 {
     let mut value = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -85,7 +85,7 @@ async fn register_one(target: &Target, connection: &mut Option<Connection>, numb
             Some(open) => open,
             None => target.connect().await?,
         };
-        match timeout(ANSWER_MAX, open.ask_status(&request)).await {
+        match timeout(RESPONSE_TIMEOUT, open.call_status(&request)).await {
             Ok(Ok((status, last))) => {
                 *connection = (!last).then_some(open);
                 match status {
@@ -108,7 +108,7 @@ impl Draws {
     /// Sequence number of this draw, and a number below `tools`.
     fn next(&self, tools: u64) -> (u64, u64) {
         let place = self.0.fetch_add(1, Ordering::Relaxed);
-        (place, mixed(place ^ 0x5bd1_e995_0000_0000) % tools.max(1))
+        (place, split_mix(place ^ 0x5bd1_e995_0000_0000) % tools.max(1))
     }
 }
 
@@ -159,7 +159,7 @@ fn token(tokens: &[String], place: u64) -> &str {
 pub fn body_hash(place: u64) -> String {
     let mut hash = [0; 32];
     for (number, part) in (0..).zip(hash.chunks_exact_mut(8)) {
-        part.copy_from_slice(&mixed(place.wrapping_mul(4).wrapping_add(number)).to_be_bytes());
+        part.copy_from_slice(&split_mix(place.wrapping_mul(4).wrapping_add(number)).to_be_bytes());
     }
     URL_SAFE_NO_PAD.encode(hash)
 }

@@ -19,25 +19,25 @@ use tokio::time::timeout;
 use crate::client::{Client, verdict};
 use crate::health::{Health, View};
 use crate::load;
-use crate::members::{Members, Place};
+use crate::members::{ClusterArgs, Members};
 use crate::report::Report;
 use crate::wire::Connection;
 
 /// Maximum wait for another leader, and for the old one to return.
 const LEADER_MAX: Duration = Duration::from_secs(90);
 /// Maximum wait for queued answers.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Fault that hides the revocation from the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum What {
+pub enum FaultKind {
     /// SIGSTOP, and SIGCONT later
     Pause,
     /// Network partition from the other nodes while clients still reach it; needs --hosts
     Cut,
 }
 
-impl What {
+impl FaultKind {
     fn begin(self, members: &mut Members, node: usize) -> Result<()> {
         match self {
             Self::Pause => members.pause(node),
@@ -47,7 +47,7 @@ impl What {
 
     fn end(self, members: &mut Members, node: usize) -> Result<()> {
         match self {
-            Self::Pause => members.wake(node),
+            Self::Pause => members.resume_node(node),
             Self::Cut => members.join(node),
         }
     }
@@ -56,8 +56,8 @@ impl What {
 #[derive(clap::Args, Clone)]
 pub struct Plan {
     /// Fault of the leader
-    #[arg(long, value_enum, default_value_t = What::Pause)]
-    fault: What,
+    #[arg(long, value_enum, default_value_t = FaultKind::Pause)]
+    fault: FaultKind,
     /// Rounds
     #[arg(long, default_value_t = 50)]
     rounds: u64,
@@ -101,7 +101,7 @@ impl Verdicts {
 /// Verifications that began before the 202, after it during the fault, and after the fault.
 type Round = [Verdicts; 3];
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
     let client = Client::new(&members)?;
@@ -161,7 +161,7 @@ async fn one(
         place += 1;
         client.verification(&token, place, None)
     };
-    if !client.verdict_in_the_end(old, &next()).await? {
+    if !client.eventual_verdict(old, &next()).await? {
         bail!("the token is refused before anybody has revoked it");
     }
 
@@ -179,8 +179,11 @@ async fn one(
         connection.send(&next()).await?;
     }
     // A partitioned node must answer now; a sleeping one answers later.
-    let early =
-        if plan.fault == What::Cut { answers(std::mem::take(&mut after)).await } else { Verdicts::default() };
+    let early = if plan.fault == FaultKind::Cut {
+        answers(std::mem::take(&mut after)).await
+    } else {
+        Verdicts::default()
+    };
     plan.fault.end(members, old)?;
     if others.is_empty() {
         // A single node: the queue comes before the revocation.
@@ -196,7 +199,7 @@ async fn one(
     let mut later = answers(after).await;
     later.add_all(early);
     let round = [answers(before).await, later, awake];
-    health.until("not all nodes were well", LEADER_MAX, View::is_well).await?;
+    health.until("not all nodes were well", LEADER_MAX, View::is_ready).await?;
     Ok(round)
 }
 
@@ -205,7 +208,7 @@ async fn answers(connections: Vec<Connection>) -> Verdicts {
     let mut reading = JoinSet::new();
     for mut connection in connections {
         reading.spawn(async move {
-            let answer = timeout(ANSWER_MAX, connection.answer()).await.ok()?.ok()?;
+            let answer = timeout(RESPONSE_TIMEOUT, connection.answer()).await.ok()?.ok()?;
             verdict(&answer)
         });
     }

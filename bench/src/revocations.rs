@@ -21,7 +21,7 @@ use crate::report::{Report, mib, ms};
 use crate::settings::SIGNAL_ISSUER;
 use crate::signals;
 use crate::window::{Window, median};
-use crate::wire::{self, ANSWER_MAX, Connection, Target};
+use crate::wire::{self, Connection, RESPONSE_TIMEOUT, Target};
 
 /// Rounds; the median counts.
 const ROUNDS: usize = 5;
@@ -193,7 +193,7 @@ async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
 async fn allow(target: &Target, more: u64) -> Result<()> {
     let body = json!({"issuer": SIGNAL_ISSUER, "more": more}).to_string();
     let request = wire::request_with("POST", "/v1/sys/signals/allowance", &target.host, "", body.as_bytes());
-    let answer = target.ask(&request).await?;
+    let answer = target.call(&request).await?;
     if answer.status != 200 {
         bail!("an allowance is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
     }
@@ -207,7 +207,7 @@ pub async fn send(target: &Target, connection: &mut Option<Connection>, request:
             Some(open) => open,
             None => target.connect().await?,
         };
-        match timeout(ANSWER_MAX, open.ask_status(request)).await {
+        match timeout(RESPONSE_TIMEOUT, open.call_status(request)).await {
             Ok(Ok((status, last))) => {
                 *connection = (!last).then_some(open);
                 match status {

@@ -9,10 +9,10 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use crate::cap::Cap;
-use crate::credentials::Prepared;
+use crate::credentials::PreparedRequests;
 use crate::health::Health;
 use crate::load::{self, Tally, Write, quantile_ms};
-use crate::members::{Members, Place};
+use crate::members::{ClusterArgs, Members};
 use crate::node::cpu_secs;
 use crate::report::{Report, ms};
 use crate::window::middle;
@@ -40,7 +40,7 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let members = place.members()?;
     let health = Health::of(&members).await?;
     let pids = (0..members.count()).map(|node| members.pid(node)).collect::<Result<Vec<_>>>()?;
@@ -121,7 +121,7 @@ impl Load<'_> {
         let mut writes = Vec::new();
         for target in &self.targets[..asked] {
             let (issuer, size) = (&self.members.issuer, usize::try_from(count)?);
-            let prepared = Prepared::new(issuer, &target.host, self.first, size)?;
+            let prepared = PreparedRequests::new(issuer, &target.host, self.first, size)?;
             self.first += count;
             let write: Write = Arc::new(move |number, request| prepared.write(number, request));
             writes.push((target.clone(), write));

@@ -20,7 +20,7 @@ use crate::credentials::FABRIC;
 use crate::load::{self, as_f64};
 use crate::node::{Node, Start};
 use crate::overload::Cores;
-use crate::push_receiver::{Place, Receiver, Seen};
+use crate::push_receiver::{ArrivalLog, Receiver, ReservedAddress};
 use crate::report::{Report, mib, ms};
 use crate::revocations::send;
 use crate::settings::SIGNAL_ISSUER;
@@ -69,14 +69,14 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
         size.events
     ));
     let ceiling = signatures_per_sec()?;
-    let (place, quick) = (Place::reserve()?, Receiver::start(&Place::reserve()?)?);
+    let (place, quick) = (ReservedAddress::reserve()?, Receiver::start(&ReservedAddress::reserve()?)?);
     let held_id = create(&node, &place.url(), &HELD).await?;
     create(&node, &quick.url, &[QUICK]).await?;
     let polled_id = create_polled(&node, &HELD).await?;
 
     let alone = latencies(&node, &quick, 0..QUICK_RATE * size.seconds).await?;
     let signals = size.events / HELD.len() as u64;
-    bring(&node, 0..signals / 2).await?;
+    send_signals(&node, 0..signals / 2).await?;
     let memory = node.memory_kib()?.0;
     let polled = poll(&node, &polled_id).await?;
     let mut alike = 0;
@@ -90,7 +90,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
         let mut caught_up = JoinSet::new();
         let (target, wanted, seen) = (node.target("transmitter")?, size.events, receiver.seen());
         caught_up.spawn(async move {
-            bring_to(&target, signals / 2..signals).await?;
+            send_signals_to(&target, signals / 2..signals).await?;
             seen.until(wanted).await
         });
         let latencies = latencies_while(&node, &quick, numbers, &mut caught_up).await?;
@@ -127,7 +127,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     // The backlog is delivered until the node is killed in the middle.
     let more = size.events / 5;
     set_status(&node, &held_id, "paused").await?;
-    bring(&node, signals..signals + more / HELD.len() as u64).await?;
+    send_signals(&node, signals..signals + more / HELD.len() as u64).await?;
     set_status(&node, &held_id, "enabled").await?;
     seen.until(size.events + more / 4).await?;
     let before = seen.events();
@@ -144,7 +144,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     row("with another jti", seen.renamed().to_string());
     row("out of their subject's order", seen.out_of_order().to_string());
     wrong += lost + seen.renamed() + seen.out_of_order();
-    row("never acknowledged, at the end", standing(&node, &polled_id).await?);
+    row("never acknowledged, at the end", status_line(&node, &polled_id).await?);
     drop(node);
     report.fail(wrong);
     report.finish(start.output.as_deref())
@@ -176,7 +176,7 @@ async fn create(node: &Node, url: &str, events: &[&str]) -> Result<String> {
     let body = json!({
         "iss": FABRIC, "aud": url, "events_requested": events, "delivery_method": "push", "endpoint_url": url,
     });
-    let answer = ask(&target, "/v1/signals/stream", &body).await?;
+    let answer = call(&target, "/v1/signals/stream", &body).await?;
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
@@ -185,7 +185,7 @@ async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
     let body = json!({
         "iss": FABRIC, "aud": "https://poller.example/", "events_requested": events, "delivery_method": "poll",
     });
-    let answer = ask(&node.target("receiver")?, "/v1/signals/stream", &body).await?;
+    let answer = call(&node.target("receiver")?, "/v1/signals/stream", &body).await?;
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
@@ -193,7 +193,7 @@ async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
 async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/poll/{stream_id}"));
     let body = json!({"returnImmediately": true}).to_string();
-    let answer = target.ask(&wire::request_with("POST", &path, &target.host, "", body.as_bytes())).await?;
+    let answer = target.call(&wire::request_with("POST", &path, &target.host, "", body.as_bytes())).await?;
     if answer.status != 200 {
         bail!("{path} is answered {}", answer.status);
     }
@@ -201,9 +201,9 @@ async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
 }
 
 /// Status and reason of a stream, and the answer to a poll of it.
-async fn standing(node: &Node, stream_id: &str) -> Result<String> {
+async fn status_line(node: &Node, stream_id: &str) -> Result<String> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/status?stream_id={stream_id}"));
-    let answer = target.ask(&wire::request_with("GET", &path, &target.host, "", b"")).await?;
+    let answer = target.call(&wire::request_with("GET", &path, &target.host, "", b"")).await?;
     let status: Value = serde_json::from_slice(answer.body())?;
     let sets: Value = serde_json::from_slice(&poll(node, stream_id).await?)?;
     let sets = sets["sets"].as_object().map_or(0, serde_json::Map::len);
@@ -213,12 +213,12 @@ async fn standing(node: &Node, stream_id: &str) -> Result<String> {
 
 async fn set_status(node: &Node, stream_id: &str, status: &str) -> Result<()> {
     let target = node.target("receiver")?;
-    ask(&target, "/v1/signals/status", &json!({"stream_id": stream_id, "status": status})).await.map(drop)
+    call(&target, "/v1/signals/status", &json!({"stream_id": stream_id, "status": status})).await.map(drop)
 }
 
-async fn ask(target: &Target, path: &str, body: &Value) -> Result<Value> {
+async fn call(target: &Target, path: &str, body: &Value) -> Result<Value> {
     let request = wire::request_with("POST", path, &target.host, "", body.to_string().as_bytes());
-    let answer = target.ask(&request).await?;
+    let answer = target.call(&request).await?;
     if !matches!(answer.status, 200 | 201) {
         bail!("{path} is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
     }
@@ -241,12 +241,12 @@ fn signal(name: &str, number: u64, events: &[&str]) -> String {
     set.to_string()
 }
 
-async fn bring(node: &Node, numbers: std::ops::Range<u64>) -> Result<()> {
-    bring_to(&node.target("transmitter")?, numbers).await
+async fn send_signals(node: &Node, numbers: std::ops::Range<u64>) -> Result<()> {
+    send_signals_to(&node.target("transmitter")?, numbers).await
 }
 
 /// Sends these signals of the stream that was down, each until it is acknowledged.
-async fn bring_to(target: &Target, numbers: std::ops::Range<u64>) -> Result<()> {
+async fn send_signals_to(target: &Target, numbers: std::ops::Range<u64>) -> Result<()> {
     let next = Arc::new(AtomicU64::new(numbers.start));
     let mut senders = JoinSet::<Result<()>>::new();
     for connection in load::open(target, SENDERS).await? {
@@ -323,7 +323,7 @@ async fn arrived(quick: &Receiver, sent: Vec<(String, Instant)>) -> Result<Vec<f
     Ok(latencies)
 }
 
-impl Seen {
+impl ArrivalLog {
     /// Waits for so many arrivals.
     async fn until(&self, events: u64) -> Result<()> {
         let begun = Instant::now();

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::client::Client;
 use crate::health::{Health, View};
-use crate::members::{Members, Place};
+use crate::members::{ClusterArgs, Members};
 use crate::report::Report;
 
 /// Maximum wait for all nodes.
-const WELL_MAX: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(clap::Args, Clone)]
 pub struct Plan {
@@ -24,7 +24,7 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
     let client = Client::new(&members)?;
@@ -68,7 +68,7 @@ async fn one(
         place += 1;
         client.verification(&token, place, None)
     };
-    if !client.verdict_in_the_end(0, &next()).await? {
+    if !client.eventual_verdict(0, &next()).await? {
         bail!("the token is refused before anybody has revoked it");
     }
     // Nodes take turns in acknowledging.
@@ -80,19 +80,19 @@ async fn one(
     }
     let killed_after = acknowledged.elapsed();
     let is_silent = |view: &View| view.0.iter().all(Option::is_none);
-    health.until("a killed node still answered", WELL_MAX, is_silent).await?;
+    health.until("a killed node still answered", READY_TIMEOUT, is_silent).await?;
     for node in &nodes {
         members.start(*node)?;
     }
     // Verified before they are ready too: no node may accept it meanwhile.
     let mut refusals = 0;
     for node in &nodes {
-        refusals += usize::from(!client.verdict_in_the_end(*node, &next()).await?);
+        refusals += usize::from(!client.eventual_verdict(*node, &next()).await?);
     }
-    health.until("not all nodes were well", WELL_MAX, View::is_well).await?;
+    health.until("not all nodes were well", READY_TIMEOUT, View::is_ready).await?;
     let mut still = 0;
     for node in &nodes {
-        still += usize::from(!client.verdict_in_the_end(*node, &next()).await?);
+        still += usize::from(!client.eventual_verdict(*node, &next()).await?);
     }
     Ok((refusals.min(still), killed_after))
 }

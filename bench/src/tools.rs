@@ -113,7 +113,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     write_ratios(&mut report, &closed, &open);
     for registry in &mut registries {
         registry.node.until_quiet().await?;
-        registry.tell_memory("memory after the measurements, MiB", "its highest then, MiB")?;
+        registry.report_memory("memory after the measurements, MiB", "its highest then, MiB")?;
         registry.node.still_runs()?;
     }
     write_registries(&mut report, &registries);
@@ -144,14 +144,14 @@ impl Registry {
         registry.told.push(("registered in a second", format!("{rate:.0}")));
         let quiet = registry.node.until_quiet().await?;
         registry.told.push(("quiet after, s", format!("{:.0}", quiet.as_secs_f64())));
-        registry.tell_memory("memory with all, MiB", "its highest until then, MiB")?;
+        registry.report_memory("memory with all, MiB", "its highest until then, MiB")?;
         let data = registry.node.data_bytes()? / 1024;
         registry.told.push(("data directory, MiB", mib(data)));
-        registry.node.forget_peak();
+        registry.node.reset_peak();
         Ok(registry)
     }
 
-    fn tell_memory(&mut self, now: &'static str, highest: &'static str) -> Result<()> {
+    fn report_memory(&mut self, now: &'static str, highest: &'static str) -> Result<()> {
         let (memory, peak) = self.node.memory_kib()?;
         self.told.push((now, mib(memory)));
         self.told.push((highest, mib(peak)));

@@ -16,7 +16,7 @@ use aws_lc_rs::signature::{
 };
 
 use crate::load::{self, as_f64};
-use crate::node::{Node, Start, Used};
+use crate::node::{Node, Start, ThreadUsage};
 use crate::overload::Cores;
 use crate::registry::{self, Draws};
 use crate::report::{Report, ms};
@@ -68,7 +68,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
     report.table(&COLUMNS);
 
     let (draws, place, host) = (Draws::default(), (&node, &target), target.host.as_str());
-    let before = Whole::now(&node)?;
+    let before = Totals::now(&node)?;
     let (mut rounds, mut shares, mut all) = (Vec::new(), Shares::default(), Vec::new());
     for round in 0..ROUNDS {
         let new = Arc::new(node.tokens(PER_SEC_MAX * usize::try_from(seconds)?).await?);
@@ -116,7 +116,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64) -> Result<bool> {
     write_audit(&mut report, micros, &shares);
     node.until_quiet().await?;
     let verified = all.iter().map(|window| window.tally.count(200)).sum();
-    before.write_bytes(&mut report, &Whole::now(&node)?, verified);
+    before.write_bytes(&mut report, &Totals::now(&node)?, verified);
     report.fail(all.iter().map(Window::wrong).sum());
     report.finish(start.output.as_deref())
 }
@@ -141,7 +141,12 @@ struct Shares {
 }
 
 impl Shares {
-    fn add(&mut self, before: &BTreeMap<String, Used>, after: &BTreeMap<String, Used>, verifications: u64) {
+    fn add(
+        &mut self,
+        before: &BTreeMap<String, ThreadUsage>,
+        after: &BTreeMap<String, ThreadUsage>,
+        verifications: u64,
+    ) {
         for (name, used) in after {
             let then = before.get(name).copied().unwrap_or_default();
             *self.cpu_secs.entry(name.clone()).or_default() += used.cpu_secs - then.cpu_secs;
@@ -189,19 +194,19 @@ fn write_audit(report: &mut Report, [once, seen, absent]: [f64; 3], shares: &Sha
 }
 
 /// Totals so far.
-struct Whole {
-    threads: BTreeMap<String, Used>,
+struct Totals {
+    threads: BTreeMap<String, ThreadUsage>,
     data_bytes: u64,
 }
 
-impl Whole {
+impl Totals {
     fn now(node: &Node) -> Result<Self> {
         Ok(Self { threads: node.threads()?, data_bytes: node.data_bytes()? })
     }
 
     fn write_bytes(&self, report: &mut Report, after: &Self, verifications: u64) {
         let written =
-            |whole: &Self, name| whole.threads.get(name).map_or(0, |used: &Used| used.written_bytes);
+            |whole: &Self, name| whole.threads.get(name).map_or(0, |used: &ThreadUsage| used.written_bytes);
         let by = |name| written(after, name) - written(self, name);
         let each = |bytes: u64| format!("{:.0}", as_f64(bytes) / as_f64(verifications.max(1)));
         report.line("");

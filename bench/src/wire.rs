@@ -16,13 +16,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// Maximum wait for a connection, handshake included, in well-behaved traffic.
-pub const CONNECT_MAX: Duration = Duration::from_secs(10);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum wait for one answer in well-behaved traffic.
-pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum wait for the answer to an attack.
-const STRANGE_ANSWER_MAX: Duration = Duration::from_secs(5);
+const ATTACK_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Connections per source address; nodes limit them per address.
 const CONNECTIONS_PER_SOURCE: u32 = 100;
 
@@ -56,7 +56,7 @@ impl Target {
         if self.address.ip().is_loopback() {
             socket.bind(SocketAddr::from((next_source(), 0)))?;
         }
-        let stream = timeout(CONNECT_MAX, socket.connect(self.address)).await??;
+        let stream = timeout(CONNECT_TIMEOUT, socket.connect(self.address)).await??;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -72,10 +72,10 @@ impl Target {
     }
 
     /// Sends `request` on a new connection and reads one answer.
-    pub async fn ask(&self, request: &[u8]) -> io::Result<Answer> {
+    pub async fn call(&self, request: &[u8]) -> io::Result<Response> {
         let mut connection = self.connect().await?;
         connection.asks_for_heads = request.starts_with(b"HEAD ");
-        timeout(STRANGE_ANSWER_MAX, connection.ask(request)).await?
+        timeout(ATTACK_RESPONSE_TIMEOUT, connection.call(request)).await?
     }
 }
 
@@ -85,7 +85,7 @@ pub async fn handshake(
     config: &Arc<rustls::ClientConfig>,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-    timeout(CONNECT_MAX, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await?
+    timeout(CONNECT_TIMEOUT, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await?
 }
 
 /// The next source address of 127.1.0.0/16.
@@ -97,7 +97,7 @@ fn next_source() -> Ipv4Addr {
 }
 
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     /// Head and body as received.
     pub bytes: Vec<u8>,
@@ -105,7 +105,7 @@ pub struct Answer {
     pub head: usize,
 }
 
-impl Answer {
+impl Response {
     pub fn body(&self) -> &[u8] {
         self.bytes.get(self.head..).unwrap_or_default()
     }
@@ -135,33 +135,33 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer.
-    pub async fn ask(&mut self, request: &[u8]) -> io::Result<Answer> {
+    pub async fn call(&mut self, request: &[u8]) -> io::Result<Response> {
         self.send(request).await?;
         self.answer().await
     }
 
     /// Sends a request and reads the status of its answer without copying. `true`: the connection ends here.
-    pub async fn ask_status(&mut self, request: &[u8]) -> io::Result<(u16, bool)> {
+    pub async fn call_status(&mut self, request: &[u8]) -> io::Result<(u16, bool)> {
         self.send(request).await?;
         let (status, _, end, last) = self.next().await?;
         self.read.drain(..end);
         Ok((status, last))
     }
 
-    pub async fn answer(&mut self) -> io::Result<Answer> {
+    pub async fn answer(&mut self) -> io::Result<Response> {
         let (status, head, end, _) = self.next().await?;
-        Ok(Answer { status, bytes: self.read.drain(..end).collect(), head })
+        Ok(Response { status, bytes: self.read.drain(..end).collect(), head })
     }
 
     /// Status, end of head, end of answer, and whether the connection ends after it.
     async fn next(&mut self) -> io::Result<(u16, usize, usize, bool)> {
         loop {
-            if let Some(found) = complete_answer(&self.read, self.asks_for_heads)? {
+            if let Some(found) = complete_response(&self.read, self.asks_for_heads)? {
                 if found.0 >= 200 {
                     return Ok(found);
                 }
                 self.read.drain(..found.2);
-            } else if self.read.len() > ANSWER_BYTES_MAX {
+            } else if self.read.len() > RESPONSE_BYTES_MAX {
                 return Err(io::Error::other("the answer is too large"));
             } else if self.io.read_buf(&mut self.read).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -171,7 +171,7 @@ impl Connection {
 }
 
 /// The first answer in `bytes`, if it is complete.
-fn complete_answer(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usize, usize, bool)>> {
+fn complete_response(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usize, usize, bool)>> {
     let Some(head) = find(bytes, b"\r\n\r\n").map(|at| at + 4) else { return Ok(None) };
     let status = bytes
         .get(9..12)
@@ -227,27 +227,30 @@ mod tests {
     fn an_answer_is_complete_with_its_last_byte_and_not_before() {
         let bytes = b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1";
         for end in 0..70 {
-            assert_eq!(complete_answer(&bytes[..end], false).expect("well formed"), None, "{end}");
+            assert_eq!(complete_response(&bytes[..end], false).expect("well formed"), None, "{end}");
         }
-        assert_eq!(complete_answer(bytes, false).expect("well formed"), Some((401, 67, 70, true)));
+        assert_eq!(complete_response(bytes, false).expect("well formed"), Some((401, 67, 70, true)));
     }
 
     #[test]
     fn an_answer_in_chunks_ends_with_the_empty_one() {
         let bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
-        assert_eq!(complete_answer(bytes, false).expect("well formed"), Some((200, 47, bytes.len(), false)));
-        assert_eq!(complete_answer(&bytes[..bytes.len() - 1], false).expect("well formed"), None);
+        assert_eq!(
+            complete_response(bytes, false).expect("well formed"),
+            Some((200, 47, bytes.len(), false))
+        );
+        assert_eq!(complete_response(&bytes[..bytes.len() - 1], false).expect("well formed"), None);
     }
 
     #[test]
     fn the_answer_to_head_ends_with_its_head() {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n";
-        assert_eq!(complete_answer(bytes, true).expect("well formed"), Some((200, 38, 38, false)));
-        assert_eq!(complete_answer(bytes, false).expect("well formed"), None);
+        assert_eq!(complete_response(bytes, true).expect("well formed"), Some((200, 38, 38, false)));
+        assert_eq!(complete_response(bytes, false).expect("well formed"), None);
     }
 
     #[test]
     fn what_is_no_answer_is_an_error() {
-        assert!(complete_answer(b"SSH-2.0-x\r\n\r\n", false).is_err());
+        assert!(complete_response(b"SSH-2.0-x\r\n\r\n", false).is_err());
     }
 }

@@ -19,7 +19,7 @@ use crate::credentials::AUDIENCE;
 use crate::etcd::{self, Etcd};
 use crate::health::Health;
 use crate::load::{self, Tally, Write, quantile_ms};
-use crate::members::{Members, Place};
+use crate::members::{ClusterArgs, Members};
 use crate::node::cpu_secs;
 use crate::report::{Report, ms};
 use crate::wire::Target;
@@ -46,7 +46,7 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let etcd = if plan.without_etcd { None } else { Some(Etcd::start(&plan.etcd, &place.dir).await?) };
     let members = place.members()?;
     let health = Health::of(&members).await?;

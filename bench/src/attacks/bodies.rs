@@ -6,14 +6,14 @@ use anyhow::Result;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::wire;
 
 /// Size of the decompressed body.
 const INFLATED_BYTES: usize = 1024 * 1024;
 
 /// A megabyte of zeros, compressed, from a caller that may exchange: refused with 415, unread.
-pub async fn compressed(field: &Field<'_>) -> Result<Outcome> {
+pub async fn compressed(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&vec![0; INFLATED_BYTES])?;
@@ -24,7 +24,7 @@ pub async fn compressed(field: &Field<'_>) -> Result<Outcome> {
     {
         let header = format!("content-encoding: {coding}\r\n");
         let request = wire::request_with("POST", "/v1/exchange/token", &target.host, &header, &body);
-        let status = target.ask(&request).await.map_or(0, |answer| answer.status);
+        let status = target.call(&request).await.map_or(0, |answer| answer.status);
         outcome.must_refuse(&format!("content-encoding {coding}"), status, &[415]);
     }
     Ok(outcome)

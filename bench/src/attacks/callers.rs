@@ -6,7 +6,7 @@ use anyhow::Result;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::certificates::{self, TRUST_DOMAIN};
 use crate::wire::Target;
 
@@ -17,12 +17,12 @@ fn refusal(listener: &str) -> [u16; 1] {
 }
 
 /// A sample of invalid certificates, and no certificate, on every protected route.
-pub async fn certificates(field: &Field<'_>) -> Result<Outcome> {
+pub async fn certificates(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {
         for route in field.routes.iter().filter(|route| !route.public) {
             let what = format!("no certificate, {listener}, {} {}", route.method, route.path);
-            ask(
+            call(
                 &mut outcome,
                 &what,
                 &target,
@@ -39,14 +39,14 @@ pub async fn certificates(field: &Field<'_>) -> Result<Outcome> {
         for route in field.routes.iter().filter(|route| !route.public) {
             let what = format!("{name}, {} {}", route.method, route.path);
             // A refusal in the handshake appears as a closed connection.
-            ask(&mut outcome, &what, &target, &route.request(&route.path, &target.host, ""), &[0]).await;
+            call(&mut outcome, &what, &target, &route.request(&route.path, &target.host, ""), &[0]).await;
         }
     }
     Ok(outcome)
 }
 
 /// Headers that only a trusted proxy may set, on every protected route of both listeners.
-pub async fn headers(field: &Field<'_>) -> Result<Outcome> {
+pub async fn headers(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let headers = spoofed(field)?;
     for (listener, target) in field.node.anonymous() {
@@ -57,7 +57,7 @@ pub async fn headers(field: &Field<'_>) -> Result<Outcome> {
                 let request = route.request(&route.path, &target.host, &format!("{header}\r\n"));
                 // An invalid header (an underscore may be refused) is refused as such.
                 let expected = [refusal(listener)[0], 400];
-                ask(&mut outcome, &what, &target, &request, &expected).await;
+                call(&mut outcome, &what, &target, &request, &expected).await;
             }
         }
     }
@@ -65,7 +65,7 @@ pub async fn headers(field: &Field<'_>) -> Result<Outcome> {
 }
 
 /// Invalid bearer tokens on every protected route.
-pub async fn bearers(field: &Field<'_>) -> Result<Outcome> {
+pub async fn bearers(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let bearers = field.node.issuer.bad_bearers(&field.minted)?;
     for (listener, target) in field.node.anonymous() {
@@ -75,7 +75,7 @@ pub async fn bearers(field: &Field<'_>) -> Result<Outcome> {
                     let what = format!("{scheme} {name}, {listener}, {} {}", route.method, route.path);
                     let header = format!("authorization: {scheme} {bearer}\r\n");
                     let request = route.request(&route.path, &target.host, &header);
-                    ask(&mut outcome, &what, &target, &request, &refusal(listener)).await;
+                    call(&mut outcome, &what, &target, &request, &refusal(listener)).await;
                 }
             }
         }
@@ -83,13 +83,13 @@ pub async fn bearers(field: &Field<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-async fn ask(outcome: &mut Outcome, what: &str, target: &Target, request: &[u8], expected: &[u16]) {
-    let status = target.ask(request).await.map_or(0, |answer| answer.status);
+async fn call(outcome: &mut Outcome, what: &str, target: &Target, request: &[u8], expected: &[u16]) {
+    let status = target.call(request).await.map_or(0, |answer| answer.status);
     outcome.must_refuse(what, status, expected);
 }
 
 /// Proxy headers that name the operator as the caller.
-fn spoofed(field: &Field<'_>) -> Result<Vec<String>> {
+fn spoofed(field: &AttackContext<'_>) -> Result<Vec<String>> {
     let operator = format!("spiffe://{TRUST_DOMAIN}/operator");
     let pem = fs::read_to_string(field.node.pki().join("operator.pem"))?;
     let base64: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();

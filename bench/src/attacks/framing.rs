@@ -9,7 +9,7 @@ use anyhow::Result;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::load::is_server_error;
 use crate::wire::Target;
 
@@ -215,7 +215,7 @@ const CASES: [Case; 76] = [
 ];
 
 /// Every case on both listeners, and heads that are too large.
-pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
+pub async fn attack(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let large = large();
     for (listener, target) in field.node.anonymous() {

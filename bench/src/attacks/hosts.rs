@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::wire;
 
 /// Documents that name the issuer and its URLs.
@@ -42,19 +42,19 @@ const BESIDE: [&str; 8] = [
 ];
 
 /// Foreign names in `Host` and in other headers.
-pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
+pub async fn attack(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {
         for document in DOCUMENTS {
             for host in FOREIGN {
-                let answer = target.ask(&wire::request("GET", document, host, "")).await;
+                let answer = target.call(&wire::request("GET", document, host, "")).await;
                 let status = answer.map_or(0, |answer| answer.status);
                 outcome.must_refuse(&format!("Host {host:?}, {listener}, {document}"), status, &[400, 403]);
             }
             for header in BESIDE {
                 outcome.tries += 1;
                 let request = wire::request("GET", document, &target.host, &format!("{header}\r\n"));
-                let Ok(answer) = target.ask(&request).await else {
+                let Ok(answer) = target.call(&request).await else {
                     outcome.note(format!("no answer: {header}, {listener}, {document}"));
                     continue;
                 };

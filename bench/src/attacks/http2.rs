@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::certificates;
 use crate::wire::{self, Target};
 
@@ -134,7 +134,7 @@ impl Flood {
 }
 
 /// One flood on several connections.
-pub async fn attack(field: &Field<'_>, flood: Flood) -> Result<Outcome> {
+pub async fn attack(field: &AttackContext<'_>, flood: Flood) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let Some(https) = &field.node.https else { return Ok(outcome) };
     let target = Target { tls: Some(certificates::client(&field.node.pki(), None, b"h2")?), ..https.clone() };

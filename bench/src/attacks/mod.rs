@@ -34,7 +34,7 @@ const ROUND_MAX: Duration = Duration::from_secs(120);
 const NOTES_MAX: usize = 8;
 
 /// Shared context of the attacks.
-struct Field<'n> {
+struct AttackContext<'n> {
     node: &'n Node,
     /// All routes of `/openapi.json`.
     routes: Vec<Route>,
@@ -94,7 +94,7 @@ impl Attack {
         }
     }
 
-    async fn run(self, field: &Field<'_>) -> Result<Outcome> {
+    async fn run(self, field: &AttackContext<'_>) -> Result<Outcome> {
         match self {
             Self::Certificates => callers::certificates(field).await,
             Self::Headers => callers::headers(field).await,
@@ -196,9 +196,9 @@ pub async fn run(start: &Start, only: Option<&str>, rate: f64) -> Result<bool> {
         }
         let before = good.alone(BEFORE).await;
         let (memory_before, _) = node.memory_kib()?;
-        node.forget_peak();
+        node.reset_peak();
         drop(good.take());
-        let field = Field { node: &node, routes: routes.clone(), minted: minted.clone() };
+        let field = AttackContext { node: &node, routes: routes.clone(), minted: minted.clone() };
         let outcome = rounds(attack, &field).await?;
         let during = good.take();
         node.still_runs()?;
@@ -233,7 +233,7 @@ pub async fn run(start: &Start, only: Option<&str>, rate: f64) -> Result<bool> {
     report.finish(start.output.as_deref())
 }
 
-async fn rounds(attack: Attack, field: &Field<'_>) -> Result<Outcome> {
+async fn rounds(attack: Attack, field: &AttackContext<'_>) -> Result<Outcome> {
     let begun = Instant::now();
     let mut all = Outcome::default();
     for _ in 0..ROUNDS_MAX {

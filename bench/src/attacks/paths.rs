@@ -3,21 +3,21 @@
 use anyhow::Result;
 
 use super::routes::Route;
-use super::{Field, Outcome};
+use super::{AttackContext, Outcome};
 use crate::load::is_server_error;
 use crate::node::Node;
 
 /// Every route in every spelling, without credentials, on both listeners.
-pub async fn attack(field: &Field<'_>) -> Result<Outcome> {
+pub async fn attack(field: &AttackContext<'_>) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (listener, target) in field.node.anonymous() {
         // In development mode every caller may change the node; routes that do are left out.
         for route in field.routes.iter().filter(|route| may_be_asked(field.node, route)) {
             let right = route.request(&route.path, &target.host, "");
-            let decision = target.ask(&right).await.map_or(0, |answer| answer.status);
+            let decision = target.call(&right).await.map_or(0, |answer| answer.status);
             for path in spellings(&route.path) {
                 for request in requests(route, &path, &target.host) {
-                    let status = target.ask(&request).await.map_or(0, |answer| answer.status);
+                    let status = target.call(&request).await.map_or(0, |answer| answer.status);
                     let line = String::from_utf8_lossy(&request);
                     let what = format!("{} ({listener})", line.lines().next().unwrap_or_default());
                     if status == decision && !is_server_error(status) {

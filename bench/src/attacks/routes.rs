@@ -40,7 +40,7 @@ impl Route {
 /// Reads `/openapi.json`.
 pub async fn read(node: &Node) -> Result<Vec<Route>> {
     let target = node.target("operator")?;
-    let answer = target.ask(&wire::request("GET", "/openapi.json", &target.host, "")).await?;
+    let answer = target.call(&wire::request("GET", "/openapi.json", &target.host, "")).await?;
     let document: serde_json::Value = serde_json::from_slice(answer.body()).context("/openapi.json")?;
     let paths = document["paths"].as_object().context("/openapi.json has no paths")?;
     let mut routes = Vec::new();

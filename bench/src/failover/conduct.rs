@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::history::{Fault, Micros};
 use super::traffic::Traffic;
-use super::{Plan, WELL_MAX, What};
+use super::{FaultKind, Plan, READY_TIMEOUT};
 use crate::health::{Health, View};
 use crate::members::Members;
 
@@ -28,7 +28,7 @@ pub async fn rounds(
     for round in 1..=plan.rounds {
         let begun = Instant::now();
         told.send_replace(format!("round {round} of {}", plan.rounds));
-        if plan.fault != What::None {
+        if plan.fault != FaultKind::None {
             let node = health.now().leader().context("nobody leads when the leader is to be hit")?;
             hit(plan, node, members, health, traffic).await.with_context(|| format!("in round {round}"))?;
             members.still_run()?;
@@ -50,10 +50,10 @@ async fn hit(
     traffic.history().faults.push(Fault { node, at, led_at: None, well_at: Micros::MAX });
     let since = Instant::now();
     match plan.fault {
-        What::Kill => members.kill(node)?,
-        What::Pause => members.pause(node)?,
-        What::Cut => members.cut(node)?,
-        What::None => return Ok(()),
+        FaultKind::Kill => members.kill(node)?,
+        FaultKind::Pause => members.pause(node)?,
+        FaultKind::Cut => members.cut(node)?,
+        FaultKind::None => return Ok(()),
     }
     let note = |change: &dyn Fn(&mut Fault, Micros)| {
         let now = traffic.now();
@@ -69,16 +69,16 @@ async fn hit(
     sleep_until(since + Duration::from_secs_f64(plan.down)).await;
     // Its state before the fault is dropped. A partitioned node still answers.
     let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
-    if plan.fault != What::Cut {
+    if plan.fault != FaultKind::Cut {
         health.until("the node still answered", LEADER_MAX, is_silent).await?;
     }
     match plan.fault {
-        What::Kill => members.start(node)?,
-        What::Pause => members.wake(node)?,
-        What::Cut => members.join(node)?,
-        What::None => {}
+        FaultKind::Kill => members.start(node)?,
+        FaultKind::Pause => members.resume_node(node)?,
+        FaultKind::Cut => members.join(node)?,
+        FaultKind::None => {}
     }
-    health.until("not all nodes were well", WELL_MAX, View::is_well).await?;
+    health.until("not all nodes were well", READY_TIMEOUT, View::is_ready).await?;
     note(&|fault, now| {
         fault.well_at = now;
         fault.led_at.get_or_insert(now);

@@ -22,19 +22,19 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::health::{Health, View};
-use crate::members::Place;
+use crate::members::ClusterArgs;
 use history::Kind;
 use seconds::{Cell, Second};
 use traffic::{Rates, Traffic};
 
 /// Maximum wait for all nodes to be healthy, at the start and after each fault.
-pub const WELL_MAX: Duration = Duration::from_secs(90);
+pub const READY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Duration of the load before the first and after the last fault.
 const CALM: Duration = Duration::from_secs(3);
 
 /// Fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum What {
+pub enum FaultKind {
     /// kill -9, and a restart
     Kill,
     /// SIGSTOP, and SIGCONT later
@@ -49,8 +49,8 @@ pub enum What {
 #[derive(clap::Args, Clone)]
 pub struct Plan {
     /// Fault of the leader
-    #[arg(long, value_enum, default_value_t = What::Kill)]
-    fault: What,
+    #[arg(long, value_enum, default_value_t = FaultKind::Kill)]
+    fault: FaultKind,
     /// Number of faults
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -73,7 +73,7 @@ pub struct Plan {
     html: Option<PathBuf>,
 }
 
-pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
+pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let mut members = place.members()?;
     let health = Health::of(&members).await?;
     let traffic = Arc::new(Traffic::new(&members, plan.rates)?);
@@ -82,7 +82,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     let (stop, stopped) = watch::channel(false);
     let (told, round) = watch::channel(String::new());
     let mut beside = JoinSet::new();
-    beside.spawn(note_leaders(Arc::clone(&traffic), health.changes()));
+    beside.spawn(record_leaders(Arc::clone(&traffic), health.changes()));
     beside.spawn(show(Arc::clone(&traffic), round));
     let load = tokio::spawn(Arc::clone(&traffic).run(stopped));
 
@@ -109,7 +109,7 @@ pub async fn run(place: &Place, plan: &Plan) -> Result<bool> {
     result::write(plan, members.count(), &traffic, looked)
 }
 
-async fn note_leaders(traffic: Arc<Traffic>, mut views: watch::Receiver<View>) {
+async fn record_leaders(traffic: Arc<Traffic>, mut views: watch::Receiver<View>) {
     loop {
         let leader = views.borrow_and_update().leader();
         let now = traffic.now();

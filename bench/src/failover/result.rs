@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::history::{Gap, History, Kind, Lost, Micros, Outcome, name, quantile};
 use super::seconds::{self, Second};
 use super::traffic::Traffic;
-use super::{Plan, WELL_MAX, What, page};
+use super::{FaultKind, Plan, READY_TIMEOUT, page};
 use crate::health::{Health, View};
 use crate::load::as_f64;
 use crate::report::Report;
@@ -18,22 +18,22 @@ use crate::report::Report;
 const WRITE_GAP_SECS: [(usize, f64); 3] = [(50, 0.6), (99, 1.5), (100, 3.0)];
 
 /// Observations after the load.
-pub struct Looked {
+pub struct Observations {
     lost: Vec<Lost>,
     /// Tools of the run on each node.
     tools: Vec<usize>,
 }
 
 /// Reads everything acknowledged from every node.
-pub async fn look(health: &Health, traffic: &Traffic) -> Result<Looked> {
-    health.until("not all nodes were well at the end", WELL_MAX, View::is_well).await?;
+pub async fn look(health: &Health, traffic: &Traffic) -> Result<Observations> {
+    health.until("not all nodes were well at the end", READY_TIMEOUT, View::is_ready).await?;
     traffic.check_revoked().await;
     let mut nodes = Vec::new();
     for node in 0..health.now().0.len() {
         nodes.push(traffic.tools_at(node).await?);
     }
     let lost = traffic.history().lost(&nodes, |number| traffic.entry(number));
-    Ok(Looked { lost, tools: nodes.iter().map(BTreeMap::len).collect() })
+    Ok(Observations { lost, tools: nodes.iter().map(BTreeMap::len).collect() })
 }
 
 /// Figures of a run.
@@ -46,7 +46,7 @@ pub struct Figures {
 
 /// Prints, writes the files, and returns whether there was no violation. An unfinished run is reported as far
 /// as it went.
-pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Looked>) -> Result<bool> {
+pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Observations>) -> Result<bool> {
     let history = traffic.history();
     let gaps: BTreeMap<_, _> = Kind::ALL.map(|kind| (kind, history.gaps(kind))).into();
     let seconds = seconds::seconds(&history);
@@ -58,10 +58,10 @@ pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Looked
         "{nodes} nodes; {} while requests come at a fixed rate, whatever the answers: {}. A request is sent to the\n\
          next node at once when one does not answer well; times count from when it was due, in milliseconds.\n",
         match plan.fault {
-            What::Kill => format!("{} times kill -9 of the leader", history.faults.len()),
-            What::Pause => format!("{} times SIGSTOP and SIGCONT of the leader", history.faults.len()),
-            What::Cut => format!("{} times the leader cut off from its peers", history.faults.len()),
-            What::None => "no faults".to_owned(),
+            FaultKind::Kill => format!("{} times kill -9 of the leader", history.faults.len()),
+            FaultKind::Pause => format!("{} times SIGSTOP and SIGCONT of the leader", history.faults.len()),
+            FaultKind::Cut => format!("{} times the leader cut off from its peers", history.faults.len()),
+            FaultKind::None => "no faults".to_owned(),
         },
         Kind::ALL
             .map(|kind| format!("{} of {} in a second", plan.rates.of(kind), kind.name()))
@@ -146,7 +146,7 @@ fn write_gaps(report: &mut Report, plan: &Plan, history: &History, gaps: &BTreeM
         "\nThe gap of a fault is the longest time without a good answer from the last one before the fault until\n\
          the next fault; the longest wait is that of one request from when it was due, over all its tries.",
     );
-    if plan.fault == What::Kill {
+    if plan.fault == FaultKind::Kill {
         let mut writes: Vec<_> =
             gaps.get(&Kind::Write).into_iter().flatten().map(|gap| gap.silence).collect();
         writes.sort_unstable();
@@ -173,7 +173,7 @@ fn write_elsewhere(report: &mut Report, history: &History) {
     }
 }
 
-fn write_promises(report: &mut Report, history: &History, looked: Option<&Looked>) {
+fn write_promises(report: &mut Report, history: &History, looked: Option<&Observations>) {
     let stale = history.stale();
     let after = history
         .checks
@@ -213,7 +213,7 @@ fn as_json(
     history: &History,
     seconds: &[Second],
     gaps: &BTreeMap<Kind, Vec<Gap>>,
-    looked: Option<&Looked>,
+    looked: Option<&Observations>,
 ) -> Value {
     let faults: Vec<_> = history
         .faults

@@ -21,7 +21,7 @@ use crate::load::as_f64;
 use crate::members::Members;
 use crate::registry::write_verification;
 use crate::settings::SIGNAL_ISSUER;
-use crate::wire::{self, Answer, Connection, Target};
+use crate::wire::{self, Connection, Response, Target};
 
 /// First and longest pause of a client after a failure of all nodes.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -167,7 +167,7 @@ impl Traffic {
         for number in 0..8 {
             let entry = self.entry_of("base").to_string();
             let outcome = match number {
-                0 => self.ask(Kind::Write, 0, &self.post(Kind::Write, "/v1/tools", &entry)).await.0,
+                0 => self.call(Kind::Write, 0, &self.post(Kind::Write, "/v1/tools", &entry)).await.0,
                 _ => self.exchange(u64::MAX - number).await,
             };
             if outcome != Outcome::Good {
@@ -229,7 +229,7 @@ impl Traffic {
         };
         let body = credentials::exchange(&credential);
         let request = self.post(Kind::Exchange, "/v1/exchange/token", &body);
-        let (outcome, answer) = self.ask(Kind::Exchange, number, &request).await;
+        let (outcome, answer) = self.call(Kind::Exchange, number, &request).await;
         let answer = answer.and_then(|answer| serde_json::from_slice::<Value>(answer.body()).ok());
         if let (Outcome::Good, Some(answer)) = (outcome, answer)
             && let Some(text) = answer["access_token"].as_str()
@@ -307,7 +307,7 @@ impl Traffic {
             .map_or_else(|| format!("nobody{}-{number}", self.run), |token| self.account(token.subject));
         let body = self.revocation(&account, number);
         let request = self.post(Kind::Signal, "/v1/signals/events", &body);
-        let (outcome, _) = self.ask(Kind::Signal, number, &request).await;
+        let (outcome, _) = self.call(Kind::Signal, number, &request).await;
         let acknowledged = self.now();
         let Some(token) = token else { return outcome };
         {
@@ -350,7 +350,7 @@ impl Traffic {
     async fn register(&self, number: u64) -> Outcome {
         let body = self.entry(number).to_string();
         let request = self.post(Kind::Write, "/v1/tools", &body);
-        let (outcome, _) = self.ask(Kind::Write, number, &request).await;
+        let (outcome, _) = self.call(Kind::Write, number, &request).await;
         if outcome == Outcome::Good {
             self.history().written.insert(number);
         }
@@ -385,7 +385,7 @@ impl Traffic {
             let cursor = URL_SAFE_NO_PAD.encode(&last);
             let path = format!("/v1/tools?limit={PAGE}&cursor={cursor}");
             let request = wire::request("GET", &path, &target.host, "");
-            let answer = timeout(wire::ANSWER_MAX, connection.ask(&request)).await??;
+            let answer = timeout(wire::RESPONSE_TIMEOUT, connection.call(&request)).await??;
             if answer.status != 200 {
                 bail!("node {}: a list of tools is answered {}", node + 1, answer.status);
             }
@@ -417,7 +417,7 @@ impl Traffic {
     // --- how it is sent ----------------------------------------------------------------------
 
     /// Tries one node after the other until one answers well or with a final failure.
-    async fn ask(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Answer>) {
+    async fn call(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Response>) {
         let begun = Instant::now();
         let mut node = self.first(number);
         let good: &[u16] = match kind {
@@ -441,7 +441,7 @@ impl Traffic {
     }
 
     /// Records a try, and its answer if it is odd.
-    fn note(&self, one: Try, answer: Option<&Answer>) {
+    fn note(&self, one: Try, answer: Option<&Response>) {
         let mut history = self.history();
         if let (Outcome::Wrong(status), Some(answer)) = (one.outcome, answer)
             && history.odd.len() < ODD_MAX
@@ -459,7 +459,7 @@ impl Traffic {
 
     /// One request to one node; the time of sending, and the answer. Replaces a connection that the node has
     /// closed.
-    async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Answer)> {
+    async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Response)> {
         let target = &self.targets[kind.place()][node];
         let idle = || self.idle[kind.place()][node].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let asking = async {
@@ -471,7 +471,7 @@ impl Traffic {
                     None => target.connect().await.ok()?,
                 };
                 let sent = self.now();
-                match connection.ask(request).await {
+                match connection.call(request).await {
                     Ok(answer) => {
                         idle().push(connection);
                         return Some((sent, answer));
@@ -540,7 +540,7 @@ const fn is_final(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Good | Outcome::Wrong(_))
 }
 
-fn outcome_of(answer: Option<&Answer>, good: &[u16]) -> Outcome {
+fn outcome_of(answer: Option<&Response>, good: &[u16]) -> Outcome {
     let Some(answer) = answer else { return Outcome::None };
     match answer.status {
         status if good.contains(&status) => Outcome::Good,
@@ -556,7 +556,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_told_from_an_orderly_refusal() {
-        let answer = |status, body: &str| Answer { status, bytes: body.as_bytes().to_vec(), head: 0 };
+        let answer = |status, body: &str| Response { status, bytes: body.as_bytes().to_vec(), head: 0 };
         let of = |status, body| outcome_of(Some(&answer(status, body)), &[200, 201]);
         assert_eq!(of(201, ""), Outcome::Good);
         assert_eq!(of(503, r#"{"error_description":"its outcome is unknown"}"#), Outcome::Unknown);
