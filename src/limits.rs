@@ -1,7 +1,7 @@
 //! Every limit of the product, in one table: name, value, unit and reason.
 //!
 //! A queue, body, list, cache or wait that grows without a line here is a bug. `make fix` writes
-//! `docs/reference/limits.md` from this file, and a house rule compares the two. A doc may end with the metric
+//! `docs/reference/limits.md` from this file; a house rule compares the two. A doc may end with the metric
 //! that shows how often the limit was exceeded; the house rule checks that the metric exists.
 
 use std::time::Duration;
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Maximum size of a request body; beyond it: 413.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_BYTES_MAX: usize = 256 * 1024;
-/// Maximum part of an oversized request body that is read and discarded, so that its sender reads the response.
+/// Maximum part of an oversized request body that is read and discarded, so that its sender reads the
+/// response.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
 /// Maximum size of a compact JWS, checked before it is decoded (contract §3).
