@@ -1,4 +1,4 @@
-"""The Trust Fabric as a tool server and its clients see it: two calls and one hash.
+"""Client of the Trust Fabric for tool servers and their clients: two calls and one hash.
 
 Copy this file. The environment says how to reach the broker:
 FABRIC_URL (default http://127.0.0.1:8693), and over TLS FABRIC_CA, FABRIC_CERT and FABRIC_KEY.
@@ -16,7 +16,7 @@ BROKER = os.environ.get("FABRIC_URL", "http://127.0.0.1:8693")
 
 
 class Refused(Exception):
-    """The fabric looked at the call, and it fails `check`; or it grants no token for it."""
+    """The call fails `check`, or no token is granted for it."""
 
     def __init__(self, check: str, description: str):
         super().__init__(description)
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class Unavailable(Exception):
-    """There is no verdict. Then the call is not served: nobody checked it."""
+    """There is no verdict, so the call is not served."""
 
 
 def body_hash(body: bytes) -> str:
@@ -37,13 +37,13 @@ def _http() -> dict:
     tls = ssl.create_default_context(cafile=os.environ.get("FABRIC_CA"))
     if "FABRIC_CERT" in os.environ:
         tls.load_cert_chain(os.environ["FABRIC_CERT"], os.environ["FABRIC_KEY"])
-    # The broker itself waits up to 2 s until it can prove that its answer is fresh. Tokens go to the
-    # broker only, whatever proxy the environment knows.
+    # The broker itself waits up to 2 s for its freshness lease. Tokens go only to the broker, whatever
+    # proxy the environment names.
     return {"base_url": BROKER, "timeout": 5, "verify": tls, "trust_env": False}
 
 
 def issuer() -> str:
-    """What the broker calls itself: the `iss` of its tokens (RFC 8414)."""
+    """The issuer identifier of the broker: the `iss` of its tokens (RFC 8414)."""
     with httpx2.Client(**_http()) as http:
         return http.get("/.well-known/oauth-authorization-server").raise_for_status().json()["issuer"]
 
@@ -73,11 +73,11 @@ class Fabric:
         return answer.json()["access_token"]
 
     async def verify(self, tool_id: str, protocol: str, token: str, body: bytes) -> dict:
-        """Who calls and what they may do, once all nine checks passed; else `Refused`."""
+        """The caller and its grants, if all nine checks passed; else raises `Refused`."""
         question = {"tool_id": tool_id, "protocol": protocol, "token": token,
                     "request_body_hash": body_hash(body)}
-        # A passing check spends the token. With the same key a second try is known as ours, so that
-        # an answer lost on the way costs nothing.
+        # A passing verification uses the token. The same key marks a retry, so that a lost response costs
+        # nothing.
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         for is_last in (False, True):
             try:
@@ -89,24 +89,24 @@ class Fabric:
                     raise Unavailable("the broker did not answer") from error
         if answer.status_code == 200 and verdict["verified"] is True:
             return verdict
-        # 403 without `check` is about this server: its certificate may not verify. 400 can only be the
-        # token, as the rest of the question is ours.
+        # 403 without `check` refers to this server: its certificate may not verify. 400 can only refer to the
+        # token, because the rest of the request is ours.
         if answer.status_code == 400 or (answer.status_code == 403 and "check" in verdict):
             raise Refused(verdict.get("check", "token"), verdict["error_description"])
         raise Unavailable(f"the broker answered {answer.status_code}")
 
 
 class Bound:
-    """Gives each request of an HTTP client a token of its own: `AsyncClient(event_hooks=bound.hooks)`."""
+    """Adds a separate token to each request of an HTTP client: `AsyncClient(event_hooks=bound.hooks)`."""
 
     def __init__(self, credential_file: str, resource: str, scope: str | None = None):
         self.fabric, self.credential_file, self.resource, self.scope = Fabric(), credential_file, resource, scope
         self.hooks = {"request": [self.bind], "response": [self.note]}
-        # Protocol libraries keep the status and the challenge of a refusal to themselves.
+        # Protocol libraries hide the status and the challenge of a refusal.
         self.refusal = "no answer"
 
     async def bind(self, request) -> None:
-        # Never for another address: whoever the tool redirects us to gets no token.
+        # Never for another address: the target of a redirect gets no token.
         if str(request.url) == self.resource:
             # Read each time: the platform replaces the file before the credential in it expires.
             with open(self.credential_file, encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""What stands before a tool server of any protocol (ASGI): the body is read, then the call is checked."""
+"""Middleware for a tool server of any protocol (ASGI): reads the body, then verifies the call."""
 
 import argparse
 import contextvars
@@ -14,7 +14,7 @@ import fabric
 
 BODY_BYTES_MAX = 1 << 20
 
-# The body of the request that is being answered, for those who see only the token.
+# The body of the current request, for code that has only the token.
 body_of_call = contextvars.ContextVar("body_of_call")
 
 
@@ -27,8 +27,8 @@ async def answer(send, status: int, document: dict, headers=()) -> None:
 
 
 class WholeBody:
-    """Reads the body before anything behind it runs: the hash is of all of it. And whatever is behind
-    it, a check without a verdict ends in 503, never in an answer of the tool."""
+    """Reads the whole body before the application runs, because the hash covers all of it. Without a
+    verdict the response is 503, never a result of the tool."""
 
     def __init__(self, app):
         self.app = app
@@ -61,7 +61,7 @@ class WholeBody:
 
 
 class Bearer:
-    """A protected resource (RFC 6750, RFC 9728) in front of `app`: what is not in `public` needs a token."""
+    """A protected resource (RFC 6750, RFC 9728) in front of `app`: every path outside `public` needs a token."""
 
     def __init__(self, app, tool: dict, public: tuple[str, ...] = ()):
         self.app, self.tool, self.public = app, tool, public
@@ -90,17 +90,17 @@ class Bearer:
             verdict = await self.fabric.verify(
                 self.tool["tool_id"], self.tool["protocols"][0], token, body_of_call.get())
         except fabric.Refused as refused:
-            # RFC 6750 §3.1: 403 for a token that lacks a scope. All else is cured, if at all, by another
-            # token, one for this very request: 401.
+            # RFC 6750 §3.1: 403 for a token that lacks a scope; else 401, because only another token for this
+            # request may help.
             if refused.check == "capabilities":
                 return await self.challenge(send, 403, "insufficient_scope", str(refused))
             return await self.challenge(send, 401, "invalid_token", str(refused))
-        # Where frameworks look: `request.user`, `request.auth`.
+        # Read by frameworks: `request.user`, `request.auth`.
         scope["user"], scope["auth"] = SimpleUser(verdict["subject"]), AuthCredentials(verdict["capabilities"])
         return await self.app(scope, receive, send)
 
     async def challenge(self, send, status: int, error: str = "", description: str = "") -> None:
-        # RFC 6750 §3.1: whoever brings no token is told no error.
+        # RFC 6750 §3.1: without a token there is no error code.
         said = {"error": error, "error_description": description} if error else {}
         fields = said | {"scope": self.scope, "resource_metadata": self.metadata_url}
         challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in fields.items())

@@ -1,9 +1,9 @@
-# Who may exchange which credential for which token.
+# Token exchange: permitted credentials, audiences and grants.
 #
-# The question is `input`, the tables are `data.exchange`, the answer is `decision`; all three are
+# The input is `input`, the tables are `data.exchange`, the output is `decision`; all three are
 # described in docs/guide/policy.md. Edit the tables first: most changes need no change here.
 #
-# Denied unless every rule below has nothing to say against it.
+# Denied if any rule below finds a problem.
 package svc.exchange
 
 import rego.v1
@@ -26,9 +26,9 @@ decision := {
 	count(audience_problems) > 0
 }
 
-# --- who speaks ------------------------------------------------------------------------------
+# --- issuers ---------------------------------------------------------------------------------
 
-# An issuer speaks with the kinds of credential and for the trust domains in its row, no others.
+# An issuer is accepted only for the kinds of credential and the trust domains in its row.
 problems contains "the subject's issuer may not speak for it" if not is_spoken_for(input.subject)
 
 problems contains "the actor's issuer may not speak for it" if {
@@ -42,23 +42,23 @@ is_spoken_for(party) if {
 	party.trust_domain in issuer.trust_domains
 }
 
-# --- what a workload may have ----------------------------------------------------------------
+# --- grants of a workload --------------------------------------------------------------------
 
 # The most specific row decides alone: the workload's own, else its namespace's, else the first
-# rule for paths that fits. Rows are never added up.
+# matching path rule. Rows are never merged.
 row(party) := found if {
 	found := data.exchange.workloads[party.id]
 } else := found if {
 	found := namespace_row(party)
 } else := path_rows(party)[0]
 
-# Rules are evaluated once per question, functions once per call.
+# Rules are evaluated once per decision, functions once per call.
 subject_row := row(input.subject)
 
 actor_row := row(input.actor)
 
-# `<scheme>://<trust domain>/ns/<namespace>/sa/<service account>`: what the identifier says, so
-# that an exchanged token is treated like the credential it came from.
+# `<scheme>://<trust domain>/ns/<namespace>/sa/<service account>`: parsed from
+# the identifier, so that an exchanged token is treated like the credential it came from.
 namespace_row(party) := data.exchange.namespaces[party.trust_domain][namespace] if {
 	["ns", namespace, "sa", _] = segments(party)
 }
@@ -172,7 +172,7 @@ grants := object.union(
 	blast_radius,
 )
 
-# What the audience offers, the subject may have and, if there is one, the actor may have too.
+# Capabilities that the audience offers, the subject has and, if present, the actor has too.
 capabilities contains capability if {
 	some capability in data.exchange.audiences[audience].capabilities
 	capability in subject_row.capabilities

@@ -1,11 +1,11 @@
-# Who may have which agent issued an identity.
+# Agent identities: permitted callers and grants.
 #
-# The question is `input`, the tables are `data.identity`, the answer is `decision`; all three are
+# The input is `input`, the tables are `data.identity`, the output is `decision`; all three are
 # described in docs/guide/policy.md. Edit the tables first: most changes need no change here. Without this
 # file no agent has an identity.
 #
-# Denied unless every rule below has nothing to say against it. A renewal asks again, for what the
-# agent was granted and in the name of whoever had it issued.
+# Denied if any rule below finds a problem. A renewal is decided again, for the grants of the agent and
+# in the name of the caller that issued it.
 package svc.identity
 
 import rego.v1
@@ -16,16 +16,16 @@ decision := {"allow": true, "reason": "granted", "grants": grants} if count(prob
 
 decision := {"allow": false, "reason": concat("; ", sort(problems))} if count(problems) > 0
 
-# --- who asks --------------------------------------------------------------------------------
+# --- callers ---------------------------------------------------------------------------------
 
-# The caller's own row, by its whole identifier. Nobody asks only in development mode.
+# The caller's own row, by its whole identifier. Only development mode has requests without a caller.
 row := data.identity.callers[input.caller]
 
 row := data.identity.nobody if not input.caller
 
 problems contains "no row of the policy covers the caller" if not row
 
-# --- for what --------------------------------------------------------------------------------
+# --- agents ----------------------------------------------------------------------------------
 
 problems contains "the caller may not have agents of this platform" if {
 	row
@@ -37,9 +37,9 @@ problems contains "the caller may not give its agents any of these capabilities"
 	count(capabilities) == 0
 }
 
-# --- with which grants -----------------------------------------------------------------------
+# --- grants ----------------------------------------------------------------------------------
 
-# The most that is granted; what the request and the parent state narrows it further.
+# The maximum grant; the request and the parent narrow it further.
 grants := object.union(
 	{
 		"capabilities": capabilities,

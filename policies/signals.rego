@@ -1,11 +1,11 @@
-# Which security event tokens are accepted, and what their events do.
+# Security event tokens: permitted events and their effects.
 #
-# The question is `input`, the tables are `data.signals`, the answer is `decision`; all three are
+# The input is `input`, the tables are `data.signals`, the output is `decision`; all three are
 # described in docs/guide/policy.md. Edit the tables first: most changes need no change here. Without this
 # file no signal is accepted.
 #
-# Denied unless every rule below has nothing to say against it. Whether the issuer may speak for the
-# subject is not asked here: it never gets further than its configuration says, whatever is answered.
+# Denied if any rule below finds a problem. The authority of the issuer over the subject is not decided
+# here: the configuration bounds it, whatever the output.
 package svc.signals
 
 import rego.v1
@@ -16,7 +16,7 @@ decision := {"allow": true, "reason": "accepted", "effects": effects} if count(p
 
 decision := {"allow": false, "reason": concat("; ", sort(problems))} if count(problems) > 0
 
-# --- who sends what --------------------------------------------------------------------------
+# --- issuers ---------------------------------------------------------------------------------
 
 # An issuer with a row may send what its row lists; one without may send everything.
 problems contains sprintf("the issuer may not send %s", [uri]) if {
@@ -29,19 +29,19 @@ problems contains "the question has no event" if not asks
 
 asks if count(input.set.events) > 0
 
-# Without its tables nothing would be denied, and no event would do anything.
+# Without its tables nothing would be denied, and no event would have an effect.
 problems contains "the policy has no table of issuers" if not is_object(data.signals.issuers)
 
 problems contains "the policy has no table of effects" if not is_object(data.signals.effects)
 
-# --- what it does ----------------------------------------------------------------------------
+# --- effects ---------------------------------------------------------------------------------
 
 effects := {uri: effect |
 	some uri, claims in input.set.events
 	effect := effect_of(uri, claims)
 }
 
-# An event without a row is recorded, and does nothing.
+# An event without a row is recorded and has no effect.
 effect_of(uri, _) := {"effect": "none"} if not data.signals.effects[uri]
 
 effect_of(uri, _) := data.signals.effects[uri] if data.signals.effects[uri].effect

@@ -118,7 +118,7 @@ test_another_spelling_of_an_event_type_has_no_effect if {
 	}
 }
 
-# --- events that do not say what the table looks at ------------------------------------------
+# --- events without the fields of the table ---------------------------------------------------
 
 test_denies_an_event_that_lacks_what_decides_and_names_it if {
 	lacking := {
@@ -157,7 +157,7 @@ test_one_bad_event_denies_the_token if {
 	not decision.effects
 }
 
-# --- who sends -------------------------------------------------------------------------------
+# --- issuers ---------------------------------------------------------------------------------
 
 test_an_issuer_with_a_row_sends_only_what_the_row_lists if {
 	revoked := concat("/", [caep, "session-revoked"])

@@ -1,4 +1,4 @@
-"""Asks an agent over A2A, each request with a token of its own from the Trust Fabric."""
+"""Calls an agent over A2A, each request with a separate token from the Trust Fabric."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ async def main(options) -> None:
     bound = Bound(options.credential, options.url, options.scope)
     message = SendMessageRequest(message=new_text_message(options.city, role=Role.ROLE_USER))
     async with httpx.AsyncClient(event_hooks=bound.hooks, trust_env=False) as http:
-        # The card says where the agent is; a token is made for the address we were told, and no other.
+        # The card names the agent's address; the token is for the configured address and no other.
         agent = await create_client(urljoin(options.url, "/"), ClientConfig(streaming=False, httpx_client=http))
         try:
             async for part in agent.send_message(message):

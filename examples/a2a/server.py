@@ -25,7 +25,7 @@ import guard
 class Orders(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         city = context.get_user_input()
-        # Who asks is in `context.call_context.user`, put there by the guard.
+        # The guard has set the caller in `context.call_context.user`.
         await event_queue.enqueue_event(new_text_message(f"{len(city)} orders from {city}"))
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -33,7 +33,7 @@ class Orders(AgentExecutor):
 
 
 def card_of(tool: dict) -> AgentCard:
-    """What the agent says of itself to everybody, and that it wants a bearer token."""
+    """The public agent card, which requires a bearer token."""
     skill = AgentSkill(id="orders", name="Orders", description="How many orders there are from a city",
                        tags=["orders"])
     bearer = HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT",
@@ -59,7 +59,7 @@ def main() -> None:
         *create_agent_card_routes(card),
         *create_jsonrpc_routes(handler, urlsplit(tool["resource_uri"]).path),
     ])
-    # The card is for those who have no token yet.
+    # Clients without a token read the card.
     guard.serve(guard.WholeBody(guard.Bearer(app, tool, public=(AGENT_CARD_WELL_KNOWN_PATH,))), port)
 
 

@@ -1,4 +1,4 @@
-"""Calls a tool of an MCP server, each request with a token of its own from the Trust Fabric."""
+"""Calls a tool of an MCP server, each request with a separate token from the Trust Fabric."""
 
 import argparse
 import asyncio

@@ -25,18 +25,18 @@ class FabricVerifier(TokenVerifier):
             caller = await self.fabric.verify(
                 self.tool["tool_id"], "mcp", token, guard.body_of_call.get())
         except fabric.Refused as refused:
-            # Without the scopes it needs, the SDK answers 403 insufficient_scope; without a token, 401
-            # invalid_token. Where no scope is needed, the first would let the call through.
+            # Without the required scopes the SDK returns 403 insufficient_scope; without a token, 401
+            # invalid_token. If no scope is required, the former would admit the call.
             if refused.check == "capabilities" and self.tool["required_capabilities"]:
                 return AccessToken(token=token, client_id="", scopes=[])
             return None
-        # No `expires_at`: the broker judged it a moment ago, by the clock that the token was made by.
+        # No `expires_at`: the broker has just verified it, with the clock that minted the token.
         return AccessToken(token=token, client_id=caller["subject"], subject=caller["subject"],
                            scopes=caller["capabilities"], claims={"iss": caller["issuer"]})
 
 
 class NameScope:
-    """The MCP specification wants `scope` in the challenge; the SDK leaves it out."""
+    """Adds `scope` to the challenge: the MCP specification requires it, and the SDK omits it."""
 
     def __init__(self, app, scope: str):
         self.app, self.said = app, f', scope="{scope}"'.encode()
@@ -68,8 +68,8 @@ def main() -> None:
         return f"{len(city)} orders from {city}"
 
     app = server.streamable_http_app(streamable_http_path=urlsplit(tool["resource_uri"]).path)
-    # The last one added is the first to see a request. Added to the application, not put around it,
-    # they are inside of what answers 500 for an exception.
+    # The last one added is the first to see a request. Added to the application, not around it, they run
+    # inside the handler that returns 500 for an exception.
     app.add_middleware(NameScope, scope=" ".join(tool["required_capabilities"]))
     app.add_middleware(guard.WholeBody)
     guard.serve(app, port)
