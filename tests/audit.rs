@@ -226,7 +226,7 @@ async fn killed_node_accepts_no_single_use_token_twice() {
     }
     assert!(allowed.values().all(|times| *times == 1), "a token was allowed twice");
     assert!(allowed.len() >= passed.len(), "a token passed that is not in the trail");
-    // A token can be used in the log without an answer to its caller.
+    // A token can be used in the log without a response to its caller.
     println!("{} of {TOKENS} passed, {} allowed in the trail", passed.len(), allowed.len());
     node.kill();
 }

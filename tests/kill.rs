@@ -15,7 +15,7 @@ const EXCHANGES: u32 = 10_000;
 const CALLERS: usize = 32;
 const KILLS: u32 = 4;
 
-/// The answer to an exchange with a nonce.
+/// The response to an exchange with a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExchangeOutcome {
     Granted,
@@ -155,7 +155,7 @@ async fn told(
     assert_eq!(answer.status().as_u16(), 200);
     is_there.notify_one();
     let (mut text, mut read, mut tools) = (String::new(), 0, Vec::new());
-    // A killed node ends no answer: its connection breaks.
+    // A killed node ends no response: its connection breaks.
     while let Ok(Some(chunk)) = answer.chunk().await {
         text.push_str(std::str::from_utf8(&chunk).expect("text"));
         while let Some(length) = text[read..].find("\n\n") {

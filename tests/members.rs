@@ -182,7 +182,7 @@ async fn json_of(answer: Response) -> Value {
     serde_json::from_str(&answer.text().await.expect("text")).expect("JSON")
 }
 
-/// Checks the answers of a member that waits for `missing`.
+/// Checks the responses of a member that waits for `missing`.
 async fn assert_waits_for(member: &Member, client: &Client, missing: &str) {
     assert_eq!(member.get(client, "/livez").await.status(), 200);
     for path in ["/readyz", "/v1/sys/health"] {

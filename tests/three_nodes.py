@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks a cluster of three nodes: all are healthy; each answers an exchange; a tool registered on one is at once
+"""Checks a cluster of three nodes: all are healthy; each performs an exchange; a tool registered on one is at once
 verified on another and listed on the third; a token revoked on one is refused on all; all know an Idempotency-Key. Then
 the leader is killed, and all of it holds on the other two, also for earlier writes. Then it restarts, and all of it holds
 on all three.

@@ -14,7 +14,7 @@ use crate::registry::{body_hash, write_verification};
 use crate::settings::SIGNAL_ISSUER;
 use crate::wire::{self, Response, Target};
 
-/// Maximum wait for one answer; then the next node is tried.
+/// Maximum wait for one response; then the next node is tried.
 const TRY_MAX: Duration = Duration::from_secs(5);
 /// Maximum wait for a success of any node.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ impl Client {
         minted(&self.exchanged(account, number, None, &[200]).await?)
     }
 
-    /// An execution-scoped token of a workload. A nonce is used even if the answer is lost with its node; the
+    /// An execution-scoped token of a workload. A nonce is used even if the response is lost with its node; the
     /// next try takes another.
     pub async fn execution_token(&self, account: &str, number: u64) -> Result<String> {
         let mut refused = String::new();
@@ -192,7 +192,7 @@ async fn once(target: &Target, request: &[u8]) -> std::io::Result<Response> {
     target.connect().await?.call(request).await
 }
 
-/// Verdict of an answer; `None` if it neither accepts the token nor reports it as revoked or used.
+/// Verdict of a response; `None` if it neither accepts the token nor reports it as revoked or used.
 pub fn verdict(answer: &Response) -> Option<bool> {
     match answer.status {
         200 => Some(true),

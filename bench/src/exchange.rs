@@ -1,7 +1,7 @@
 //! `bench exchange`: throughput of exchanges beside its ceiling.
 //!
 //! The ceiling has two costs, measured in the same minute on the same machine: one ES256 verification and one
-//! signature, and an answer of the same listener without a handler.
+//! signature, and a response of the same listener without a handler.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

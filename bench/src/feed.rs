@@ -47,7 +47,7 @@ pub struct Size {
 
 /// Events received in one measurement.
 struct ReceivedEvents {
-    /// From the answer of the write to the event, in microseconds; 0 if the event came first.
+    /// From the response of the write to the event, in microseconds; 0 if the event came first.
     latency: Histogram<u64>,
     missed: u64,
     repeated: u64,
@@ -185,7 +185,7 @@ struct Written {
     took: Duration,
 }
 
-/// Registers tools at the rate, in open loop. Returns the time of each answer by number.
+/// Registers tools at the rate, in open loop. Returns the time of each response by number.
 async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> {
     let begun = Instant::now();
     let mut writers = JoinSet::new();
@@ -217,7 +217,7 @@ async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> 
     Ok(all.into_iter().map(|(_, written)| written).collect())
 }
 
-/// Subscribes to tools, optionally after an id, and waits for the head of the answer.
+/// Subscribes to tools, optionally after an id, and waits for the head of the response.
 async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Result<TcpStream> {
     let mut stream = target.connect_tcp_with(buffer).await?;
     let more = last_id.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();

@@ -17,7 +17,7 @@ const NEW_CLUSTER_TIMEOUT: Duration = Duration::from_secs(780);
 
 /// Poll interval per node.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum wait for an answer; a slower node counts as absent.
+/// Maximum wait for a response; a slower node counts as absent.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Health of one node.
@@ -29,7 +29,7 @@ pub struct NodeHealth {
     pub is_ready: bool,
 }
 
-/// Health of all nodes; `None` for a node without an answer.
+/// Health of all nodes; `None` for a node without a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View(pub Vec<Option<NodeHealth>>);
 

@@ -1,5 +1,5 @@
 //! Load and its measurement: open loop (a schedule that does not wait for answers) and closed loop (as fast
-//! as the answers come).
+//! as the responses come).
 //!
 //! Open loop counts latency from the due time of a request, so that a stall of the node counts for every
 //! request that had to wait.
@@ -27,7 +27,7 @@ const PACE_PAUSE: Duration = Duration::from_micros(500);
 /// Writes request n into a buffer.
 pub type Write = Arc<dyn Fn(u64, &mut Vec<u8>) + Send + Sync>;
 
-/// Latencies in microseconds per status; 0 is no answer.
+/// Latencies in microseconds per status; 0 is no response.
 pub type Latencies = BTreeMap<u16, Histogram<u64>>;
 
 /// Results of requests.
@@ -64,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// Answers with this status.
+    /// Responses with this status.
     pub fn count(&self, status: u16) -> u64 {
         self.since_due.get(&status).map_or(0, Histogram::len)
     }
@@ -73,12 +73,12 @@ impl Tally {
         self.since_due.values().map(Histogram::len).sum()
     }
 
-    /// Answers of this status per second.
+    /// Responses of this status per second.
     pub fn per_sec(&self, status: u16) -> f64 {
         as_f64(self.count(status)) / self.elapsed.as_secs_f64()
     }
 
-    /// Answers with server errors except 503.
+    /// Responses with server errors except 503.
     pub fn server_errors(&self) -> u64 {
         self.since_due
             .iter()

@@ -166,13 +166,13 @@ enum Command {
     /// A fixed load on a cluster while its leader is repeatedly killed, paused or partitioned: gaps, lost
     /// writes, stale accepts
     ///
-    /// The gap of a fault, for one kind of request, is the longest time without a good answer from the last
+    /// The gap of a fault, for one kind of request, is the longest time without a good response from the last
     /// one before the fault to the next fault, or to the end: it affects a client that sends without pause
     /// and tries the next node at once. The longest wait is that of one request, from its due time, over all
     /// its tries. An acknowledged write is lost if a node does not have it with its content at the end. An
     /// accept is stale if the verification began, on any node, after the 202 of the revocation of its
     /// subject. Unknown outcomes (503 that states so) are counted apart. Exits with 1 if a write is lost, an
-    /// accept is stale, or an answer is neither good nor an orderly 503 or 429.
+    /// accept is stale, or a response is neither good nor an orderly 503 or 429.
     Failover {
         #[command(flatten)]
         place: members::ClusterArgs,

@@ -1,8 +1,8 @@
 //! `bench race`: one execution-scoped token is presented to all nodes at once; exactly one may accept it.
 //!
 //! A presentation to a node that was killed is retried at the next one with the same `Idempotency-Key`: it is
-//! the same presentation and has the same answer. So each round has as many presentations as nodes, each with
-//! one answer, of which exactly one accepts.
+//! the same presentation and has the same response. So each round has as many presentations as nodes, each with
+//! one response, of which exactly one accepts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ struct RoundCounts {
     never: u64,
     /// More than one.
     more: u64,
-    /// No acceptance, and a presentation without an answer.
+    /// No acceptance, and a presentation without a response.
     unknown: u64,
 }
 
@@ -125,7 +125,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// Answers to the presentations of one token.
+/// Responses to the presentations of one token.
 async fn one(client: &Arc<Client>, number: u64) -> Result<Vec<Option<bool>>> {
     let account = client.account(0);
     let token = client.execution_token(&account, number).await?;

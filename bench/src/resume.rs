@@ -74,7 +74,7 @@ pub struct Plan {
 struct Verdicts {
     accepted: u64,
     refused: u64,
-    /// 503, or no answer.
+    /// 503, or no response.
     none: u64,
 }
 
@@ -178,7 +178,7 @@ async fn one(
     for connection in &mut after {
         connection.send(&next()).await?;
     }
-    // A partitioned node must answer now; a sleeping one answers later.
+    // A partitioned node must answer now; a sleeping one later.
     let early = if plan.fault == FaultKind::Cut {
         answers(std::mem::take(&mut after)).await
     } else {

@@ -189,7 +189,7 @@ async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
-/// The answer to a poll that acknowledges nothing.
+/// The response to a poll that acknowledges nothing.
 async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/poll/{stream_id}"));
     let body = json!({"returnImmediately": true}).to_string();
@@ -200,7 +200,7 @@ async fn poll(node: &Node, stream_id: &str) -> Result<Vec<u8>> {
     Ok(answer.body().to_vec())
 }
 
-/// Status and reason of a stream, and the answer to a poll of it.
+/// Status and reason of a stream, and the response to a poll of it.
 async fn status_line(node: &Node, stream_id: &str) -> Result<String> {
     let (target, path) = (node.target("receiver")?, format!("/v1/signals/status?stream_id={stream_id}"));
     let answer = target.call(&wire::request_with("GET", &path, &target.host, "", b"")).await?;

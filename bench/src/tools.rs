@@ -266,7 +266,7 @@ fn write_registries(report: &mut Report, registries: &[Registry]) {
     }
 }
 
-/// Number of answers other than 200 in all windows.
+/// Number of responses other than 200 in all windows.
 fn others(windows: &[Window]) -> String {
     windows.iter().map(|window| window.tally.total() - window.tally.count(200)).sum::<u64>().to_string()
 }

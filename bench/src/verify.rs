@@ -1,7 +1,7 @@
 //! `bench verify`: throughput of verifications beside its ceiling, and the cost of auditing them.
 //!
 //! The ceiling has two costs, measured in the same minute on the same machine: the verification of an ES256
-//! signature, and an answer of the same listener without a handler. The audit cannot be switched off. Its
+//! signature, and a response of the same listener without a handler. The audit cannot be switched off. Its
 //! cost lies between that of its two threads, which do nothing else here, and the difference to a
 //! verification for an unknown tool, which verifies the token and is not audited.
 

@@ -1,4 +1,4 @@
-//! One measurement of load: its answers, and the usage of the node and the generator.
+//! One measurement of load: its responses, and the usage of the node and the generator.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Window {
         self.tally.per_sec(self.expected)
     }
 
-    /// A quantile of the latency of expected answers since their due time, in milliseconds.
+    /// A quantile of the latency of expected responses since their due time, in milliseconds.
     pub fn ms(&self, quantile: f64) -> f64 {
         quantile_ms(self.tally.since_due.get(&self.expected), quantile)
     }
@@ -97,7 +97,7 @@ impl Window {
         100.0 * self.own_cpu_secs / self.tally.elapsed.as_secs_f64()
     }
 
-    /// Answers that are neither expected nor an orderly refusal.
+    /// Responses that are neither expected nor an orderly refusal.
     pub fn wrong(&self) -> u64 {
         let refused: u64 = NOT_NOW.into_iter().map(|status| self.tally.count(status)).sum();
         self.tally.total() - self.tally.count(self.expected) - refused

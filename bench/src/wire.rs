@@ -17,11 +17,11 @@ use tokio_rustls::TlsConnector;
 
 /// Maximum wait for a connection, handshake included, in well-behaved traffic.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum wait for one answer in well-behaved traffic.
+/// Maximum wait for one response in well-behaved traffic.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum wait for the answer to an attack.
+/// Maximum wait for the response to an attack.
 const ATTACK_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer.
+/// Maximum size of a response.
 const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Connections per source address; nodes limit them per address.
 const CONNECTIONS_PER_SOURCE: u32 = 100;
@@ -71,7 +71,7 @@ impl Target {
         Ok(Connection::over(io))
     }
 
-    /// Sends `request` on a new connection and reads one answer.
+    /// Sends `request` on a new connection and reads one response.
     pub async fn call(&self, request: &[u8]) -> io::Result<Response> {
         let mut connection = self.connect().await?;
         connection.asks_for_heads = request.starts_with(b"HEAD ");
@@ -134,13 +134,13 @@ impl Connection {
         self.io.flush().await
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub async fn call(&mut self, request: &[u8]) -> io::Result<Response> {
         self.send(request).await?;
         self.answer().await
     }
 
-    /// Sends a request and reads the status of its answer without copying. `true`: the connection ends here.
+    /// Sends a request and reads the status of its response without copying. `true`: the connection ends here.
     pub async fn call_status(&mut self, request: &[u8]) -> io::Result<(u16, bool)> {
         self.send(request).await?;
         let (status, _, end, last) = self.next().await?;
@@ -153,7 +153,7 @@ impl Connection {
         Ok(Response { status, bytes: self.read.drain(..end).collect(), head })
     }
 
-    /// Status, end of head, end of answer, and whether the connection ends after it.
+    /// Status, end of head, end of response, and whether the connection ends after it.
     async fn next(&mut self) -> io::Result<(u16, usize, usize, bool)> {
         loop {
             if let Some(found) = complete_response(&self.read, self.asks_for_heads)? {
@@ -170,7 +170,7 @@ impl Connection {
     }
 }
 
-/// The first answer in `bytes`, if it is complete.
+/// The first response in `bytes`, if it is complete.
 fn complete_response(bytes: &[u8], only_head: bool) -> io::Result<Option<(u16, usize, usize, bool)>> {
     let Some(head) = find(bytes, b"\r\n\r\n").map(|at| at + 4) else { return Ok(None) };
     let status = bytes

@@ -52,7 +52,7 @@ fn encoded(id: &str) -> String {
     id.replace(':', "%3A").replace('/', "%2F")
 }
 
-/// Decodes the answer like that of an exchange.
+/// Decodes the response like that of an exchange.
 #[track_caller]
 fn issued(answer: &Response) -> Issued {
     assert_eq!(answer.status, 200, "{}", answer.body);

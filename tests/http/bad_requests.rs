@@ -182,7 +182,7 @@ fn encoded(bytes: usize) -> String {
 
 #[tokio::test]
 async fn an_error_never_repeats_a_token_wherever_it_was_put() {
-    // The invariants of every answer search for the signature. Each case tries another way in.
+    // The invariants of every response search for the signature. Each case tries another way in.
     let node = Node::start().await;
     let token = node.issuers.reporter();
     let good = credential(&token, JWT);

@@ -254,7 +254,7 @@ async fn no_event_holds_a_token_wherever_somebody_put_one() {
     .await;
     node.exchange(&credential(&own, JWT)).await;
     node.exchange(&credential(&format!("{own}x"), OWN)).await;
-    // No part of a truncated token is published. The answer may contain it: its sender has the token.
+    // No part of a truncated token is published. The response may contain it: its sender has the token.
     let (header, rest) = own.split_once('.').expect("a token");
     let piece = format!("{header}.{}", &rest[..60]);
     let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": format!("{TOOL}?t={piece}")});
@@ -476,7 +476,7 @@ async fn get(node: &Node, client: &mut Client, path: &str) -> hyper::Response<In
     client.send_request(request).await.expect("an answer")
 }
 
-/// Reads more of an answer, if it continues.
+/// Reads more of a response, if it continues.
 async fn more(answer: &mut hyper::Response<Incoming>, text: &mut String) -> bool {
     let Some(frame) = answer.body_mut().frame().await else { return false };
     let frame = frame.expect("it ends as an answer does");
@@ -643,7 +643,7 @@ async fn http2_feed_continues_beside_requests_until_shutdown() {
             }
         }
         node.begin_shutdown();
-        // The feed ends as a complete answer.
+        // The feed ends as a complete response.
         while more(&mut feed, &mut String::new()).await {}
         drop(client);
     };

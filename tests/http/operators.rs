@@ -155,7 +155,7 @@ async fn ban_lasts_until_it_is_lifted() {
         send(&node, &second, "POST", "/v1/exchange/token", &with(&source(), &json!({}))).await.status
     };
     assert_eq!(exchange().await, 200);
-    // A watermark covers no certificate, and the answer reports that.
+    // A watermark covers no certificate, and the response reports that.
     let made = revoke(&node, "operator", &json!({"subject": SECOND})).await;
     assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(false)));
     assert_eq!(made.json()["not_covered"], json!(["credentials issued later", "client certificates"]));

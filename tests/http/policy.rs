@@ -227,7 +227,7 @@ async fn the_policy_routes_read_their_bodies_strictly() {
     ] {
         node.put(POLICY, &body).await.is_refused(400, "invalid_request", "");
     }
-    // Above the limit, and within the part that is discarded so that the sender reads the answer.
+    // Above the limit, and within the part that is discarded so that the sender reads the response.
     let large = json!({"sources": [{"path": "a.rego", "text": "x".repeat(3_000_000)}]});
     node.put(POLICY, &large).await.is_refused(413, "invalid_request", "");
     let form = [("content-type", "application/x-www-form-urlencoded")];

@@ -94,7 +94,7 @@ async fn poll_now(node: &Node, stream_id: &str, members: &Value) -> Response {
     answer
 }
 
-/// `jti` and claims of the SETs in an answer, in order.
+/// `jti` and claims of the SETs in a response, in order.
 fn received_sets(answer: &Response) -> Vec<(String, Value)> {
     // A map of serde_json would sort by name.
     let at = answer.body.find('{').expect("an object");
@@ -113,7 +113,7 @@ fn jtis(answer: &Response) -> Vec<String> {
     received_sets(answer).into_iter().map(|(jti, _)| jti).collect()
 }
 
-/// Subjects of the SETs in an answer.
+/// Subjects of the SETs in a response.
 fn subjects(answer: &Response) -> Vec<String> {
     let uri = |claims: &Value| claims["sub_id"]["uri"].as_str().unwrap_or_default().to_owned();
     received_sets(answer).iter().map(|(_, claims)| uri(claims)).collect()
@@ -476,7 +476,7 @@ async fn subject_beyond_the_issuers_authority_is_not_relayed() {
     assert_eq!(told, [&json!({"format": "complex", "user": named, "tenant": named})]);
 }
 
-/// In the flat shape `iss` is any name for the transmitter. The answer and every SET carry ours.
+/// In the flat shape `iss` is any name for the transmitter. The response and every SET carry ours.
 #[tokio::test]
 async fn flat_stream_of_any_issuer_carries_ours() {
     let node = Node::start().await;

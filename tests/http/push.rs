@@ -1,4 +1,4 @@
-//! Push streams to an independent receiver: content, order, and the effect of its answers.
+//! Push streams to an independent receiver: content, order, and the effect of its responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -222,7 +222,7 @@ async fn failed_push_is_retried_with_the_same_set() {
     }
     node.clock.advance(Duration::from_secs(300));
     set_status(&node, &stream_id, "paused").await;
-    // The receiver accepted it, however long its answer is.
+    // The receiver accepted it, however long its response is.
     receiver.order(&json!({"mode": "large"})).await;
     receiver.remaining();
     set_status(&node, &stream_id, "enabled").await;

@@ -13,7 +13,7 @@ use crate::support::{FABRIC, Node, Setup, TOOL, python};
 
 /// One per protocol.
 const EXAMPLES: [&str; 3] = ["mcp", "http", "a2a"];
-/// The answer of every server to its client.
+/// The response of every server to its client.
 const ANSWER: &str = "7 orders from Dresden";
 /// Lifetime of an execution-scoped token (contract §3), and the second at which it has expired.
 const TOO_LATE_SECS: u64 = 30;

@@ -62,7 +62,7 @@ pub struct Curl<'c> {
 }
 
 impl Curl<'_> {
-    /// Status of the answer, `None` without one. Sends `body` as JSON.
+    /// Status of the response, `None` without one. Sends `body` as JSON.
     pub fn status(self, method: &str, url: &str, body: Option<&Value>) -> Option<u16> {
         let mut curl = Command::new("curl");
         curl.args(["--disable", "--silent", "--noproxy", "*", "--max-time", "20"])

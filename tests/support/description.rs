@@ -1,4 +1,4 @@
-//! `/openapi.json` as the specification of every answer.
+//! `/openapi.json` as the specification of every response.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -19,7 +19,7 @@ impl Event {
     }
 }
 
-/// An open answer of the feed.
+/// An open response of the feed.
 pub struct Feed {
     pub status: u16,
     pub headers: HeaderMap,

@@ -1,7 +1,6 @@
-//! Shared by the tests: a node that can be restarted, a client that checks every answer against
+//! Shared by the tests: a node that can be restarted, a client that checks every response against
 //! `/openapi.json`, and issuers with real keys.
 
-mod answer;
 pub mod certificates;
 mod description;
 mod feed;
@@ -10,13 +9,14 @@ mod node;
 pub mod program;
 pub mod python;
 pub mod raw;
+mod response;
 mod signer;
 pub mod tool_server;
 
-pub use answer::{Minted, Response};
 pub use feed::{Event, Feed};
 pub use issuer::{Issuers, credential};
 pub use node::{Channel, Node, Setup};
+pub use response::{Minted, Response};
 pub use signer::{Signer, encode, malleate};
 
 use serde_json::Value;

@@ -321,7 +321,7 @@ impl Node {
         self.clock.now().secs()
     }
 
-    /// Sends a request. The answer must match `/openapi.json` and the invariants.
+    /// Sends a request. The response must match `/openapi.json` and the invariants.
     pub async fn call(
         &self,
         method: &str,

@@ -73,13 +73,13 @@ fn client(ca: &Path, caller: Option<&Pair>) -> ClientConfig {
     builder.with_client_auth_cert(vec![certificate], key).expect("a pair")
 }
 
-/// The status of the first answer, 0 without one.
+/// The status of the first response, 0 without one.
 pub fn status(answer: &str) -> u16 {
     let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
     status.and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
-/// The body of the first answer.
+/// The body of the first response.
 pub fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }

@@ -44,7 +44,7 @@ pub struct ToolServer {
     directory: TempDir,
     child: Child,
     on_the_way: Arc<Mutex<Interference>>,
-    /// Statuses of the answers to calls, in order.
+    /// Statuses of the responses to calls, in order.
     statuses: Arc<Mutex<Vec<u16>>>,
 }
 
@@ -146,7 +146,7 @@ impl ToolServer {
     }
 }
 
-/// Passes one request and its answer. A connection carries no more.
+/// Passes one request and its response. A connection carries no more.
 fn pass(
     mut client: TcpStream,
     behind: SocketAddr,
@@ -215,7 +215,7 @@ fn forward(behind: SocketAddr, head: &str, body: &[u8], statuses: &Mutex<Vec<u16
     answer
 }
 
-/// A proxy to the node that drops the first answer to a verification and counts dropped answers.
+/// A proxy to the node that drops the first response to a verification and counts dropped responses.
 #[expect(clippy::disallowed_methods, reason = "it carries for as long as the test's process lives")]
 pub fn losing_the_first_verdict(node: &Node, lost: Arc<AtomicUsize>) -> String {
     let before = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

@@ -1,6 +1,6 @@
 //! Raw HTTP/1.1: heads that two parsers may read differently, and hidden requests.
 //!
-//! Every case requests `/livez`, which answers 200 to any client. More 200 answers than a case allows mean
+//! Every case requests `/livez`, which answers 200 to any client. More 200 responses than a case allows mean
 //! that the node read a request that is not one.
 
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::wire::Target;
 
 const QUIET_MAX: Duration = Duration::from_millis(700);
 const CASE_MAX: Duration = Duration::from_secs(3);
-/// Maximum bytes read of the answers to one case.
+/// Maximum bytes read of the responses to one case.
 const READ_MAX: usize = 1024 * 1024;
 /// Concurrent cases.
 const AT_ONCE: usize = 8;
 
-/// Name, bytes, and permitted number of 200 answers. `@` stands for the rest of a valid request: ` HTTP/1.1`,
+/// Name, bytes, and permitted number of 200 responses. `@` stands for the rest of a valid request: ` HTTP/1.1`,
 /// the end of the line, and a valid `Host` line.
 type Case = (&'static str, &'static str, usize);
 
@@ -237,7 +237,7 @@ pub async fn attack(field: &AttackContext<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Answers of the node to a case.
+/// Responses of the node to a case.
 struct Answers {
     statuses: Vec<u16>,
     closed: bool,

@@ -1,4 +1,4 @@
-//! Host attacks: a foreign name must not be accepted, and must never appear in an answer.
+//! Host attacks: a foreign name must not be accepted, and must never appear in a response.
 
 use anyhow::Result;
 

@@ -114,9 +114,9 @@ impl Attack {
 pub struct Outcome {
     /// Requests, streams, frames or connections, depending on the attack.
     pub tries: u64,
-    /// Answers that accepted an attack.
+    /// Responses that accepted an attack.
     pub wrong_accepts: u64,
-    /// Answers 500 and above, except 503.
+    /// Responses 500 and above, except 503.
     pub server_errors: u64,
     /// Time until the node had closed the last connection of the attack.
     pub closed_within: Option<Duration>,
@@ -127,7 +127,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Counts an answer that must be a refusal with one of these statuses (0: no answer).
+    /// Counts a response that must be a refusal with one of these statuses (0: no response).
     pub fn must_refuse(&mut self, what: &str, status: u16, expected: &[u16]) {
         self.tries += 1;
         if (100..400).contains(&status) {

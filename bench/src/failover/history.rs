@@ -40,15 +40,15 @@ impl Kind {
 /// Result of a try or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The expected answer.
+    /// The expected response.
     Good,
     /// 503 with unknown outcome.
     Unknown,
     /// 503 or 429.
     NotNow,
-    /// No answer: the connection was refused or broke, or a timeout.
+    /// No response: the connection was refused or broke, or a timeout.
     None,
-    /// Any other answer.
+    /// Any other response.
     Wrong(u16),
 }
 
@@ -116,9 +116,9 @@ pub struct History {
 /// Effect of one fault on one kind of request.
 ///
 /// The span of a fault lasts until the next one, or until the end of the run. `silence` is the gap: the
-/// longest time of the span without a good answer, counted from the last good answer before the fault. A
+/// longest time of the span without a good response, counted from the last good response before the fault. A
 /// client that sends without pause and tries the next node at once gets nothing for so long. `wait` is the
-/// longest time from the due time of a request to its good answer, over the requests that were due in the
+/// longest time from the due time of a request to its good response, over the requests that were due in the
 /// span or waited when it began. It is never much shorter than the gap, and longer if one request was unlucky
 /// while others were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,9 +225,9 @@ impl History {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub tries: u64,
-    /// Answers that were not good, by name.
+    /// Responses that were not good, by name.
     pub refused: BTreeMap<String, u64>,
-    /// Longest time from the start of a try to its good answer.
+    /// Longest time from the start of a try to its good response.
     pub wait: Micros,
 }
 

@@ -154,7 +154,7 @@ fn latencies(drawn: &mut String, kind: Kind, cells: &[&Cell], scale: f64, top: f
         let mut path = String::new();
         let mut is_open = false;
         for (second, cell) in cells.iter().enumerate() {
-            // A second without an answer interrupts the line.
+            // A second without a response interrupts the line.
             let Some(ms) = of(cell) else {
                 is_open = false;
                 continue;

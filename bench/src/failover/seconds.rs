@@ -17,7 +17,7 @@ pub struct Cell {
     /// Neither good nor of unknown outcome.
     pub errors: u64,
     pub unknown: u64,
-    /// Latency of good answers since their due time, in milliseconds; `None` without a good answer.
+    /// Latency of good responses since their due time, in milliseconds; `None` without a good response.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
 }

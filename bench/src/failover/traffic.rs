@@ -416,7 +416,7 @@ impl Traffic {
 
     // --- how it is sent ----------------------------------------------------------------------
 
-    /// Tries one node after the other until one answers well or with a final failure.
+    /// Tries one node after the other until one succeeds or fails finally.
     async fn call(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Response>) {
         let begun = Instant::now();
         let mut node = self.first(number);
@@ -440,7 +440,7 @@ impl Traffic {
         }
     }
 
-    /// Records a try, and its answer if it is odd.
+    /// Records a try, and its response if it is odd.
     fn note(&self, one: Try, answer: Option<&Response>) {
         let mut history = self.history();
         if let (Outcome::Wrong(status), Some(answer)) = (one.outcome, answer)
@@ -457,7 +457,7 @@ impl Traffic {
         history.tries.push(one);
     }
 
-    /// One request to one node; the time of sending, and the answer. Replaces a connection that the node has
+    /// One request to one node; the time of sending, and the response. Replaces a connection that the node has
     /// closed.
     async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Response)> {
         let target = &self.targets[kind.place()][node];

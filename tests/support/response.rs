@@ -1,4 +1,4 @@
-//! An answer of the node, and the invariants of every answer.
+//! A response of the node, and the invariants of every response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -47,7 +47,7 @@ impl Response {
         assert!(refusal.2.contains(description), "{} lacks {description:?}", self.body);
     }
 
-    /// Decodes the token of a 200 answer.
+    /// Decodes the token of a 200 response.
     #[track_caller]
     pub fn minted(&self) -> Minted {
         assert_eq!(self.status, 200, "{}", self.body);
@@ -60,7 +60,7 @@ impl Response {
         Minted { header: part(0), claims: part(1), token, answer }
     }
 
-    /// Invariants of every answer.
+    /// Invariants of every response.
     pub fn assert_invariants(&self, sent: &str) {
         let request_id = self.header("x-request-id").expect("X-Request-Id");
         assert!(!request_id.is_empty());
