@@ -289,7 +289,7 @@ async fn parts_of_different_lives_are_refused() {
 
 /// The advice in the error message works: operators have nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_without_its_state_makes_it_again_from_the_log() {
+async fn node_without_state_rebuilds_it_from_the_log() {
     let past = &History::make().await;
     let without =
         past.start_damaged("without-state", |data| fs::remove_dir_all(data.join("state")).expect("remove"));

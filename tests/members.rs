@@ -204,7 +204,7 @@ async fn assert_waits_for(member: &Member, client: &Client, missing: &str) {
 
 /// Regression: such a member opened no port and logged nothing.
 #[tokio::test]
-async fn a_member_that_is_alone_says_why_it_waits() {
+async fn lone_member_reports_why_it_waits() {
     let site = Site::new();
     let client = client().build().expect("client");
     let mut member = site.start(2);
@@ -251,7 +251,7 @@ async fn ready(site: &Site, operator: &Client) -> (Vec<Member>, usize) {
 /// Regression: a planned stop caused an election, and writes waited for it.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the log is read beside the writes")]
-async fn a_leader_that_is_told_to_stop_hands_over_first() {
+async fn leader_hands_over_before_it_stops() {
     let site = Site::new();
     let operator = site.operator();
     let (mut members, leads) = ready(&site, &operator).await;

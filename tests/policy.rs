@@ -202,7 +202,7 @@ fn rules_that_contradict_each_other_deny() {
 }
 
 #[test]
-fn an_error_behind_a_negation_denies() {
+fn error_inside_a_negation_denies() {
     // Each of these would allow if the helper counted as undefined.
     for helper in [
         "blocked := 1 if input.subject\n\nblocked := 2 if input.request",
@@ -278,7 +278,7 @@ fn a_loop_without_a_near_end_is_denied_by_the_deadline() {
 }
 
 #[test]
-fn one_thread_may_ask_two_bundles_in_turn() {
+fn one_thread_evaluates_two_bundles_in_turn() {
     let a = Bundle::compile(&[policy(&granting("scopes", "[\"a\"]"))]).expect("compiles");
     let b = Bundle::compile(&[policy(&granting("scopes", "[\"b\"]"))]).expect("compiles");
     for _ in 0..3 {
@@ -334,7 +334,7 @@ fn the_digest_does_not_depend_on_file_order_but_on_every_byte() {
 }
 
 #[test]
-fn loads_what_the_child_accepts_and_repeats_why_it_does_not() {
+fn loads_accepted_bundles_and_repeats_the_compilers_error() {
     let bundle = compile::load(Path::new(PROGRAM), &shipped()).expect("loads");
     assert_eq!(bundle.digest(), Bundle::compile(&shipped()).expect("compiles").digest());
     let refused = compile::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")]);
@@ -343,7 +343,7 @@ fn loads_what_the_child_accepts_and_repeats_why_it_does_not() {
 }
 
 #[test]
-fn a_policy_that_takes_long_to_parse_is_stopped_at_the_deadline() {
+fn slow_compilation_is_stopped_at_the_timeout() {
     let nested = format!("decision := {}{}", "[".repeat(40), "]".repeat(40));
     let began = Clock::system().boot();
     let refused = compile::load(Path::new(PROGRAM), &[policy(&nested)]);
@@ -365,7 +365,7 @@ fn a_compiler_that_does_not_read_is_stopped_at_the_deadline() {
 }
 
 #[test]
-fn the_shipped_policy_passes_its_own_tests() {
+fn shipped_policy_passes_its_tests() {
     let outcomes = Bundle::compile(&shipped()).expect("compiles").test();
     assert!(outcomes.len() >= 20, "{outcomes:#?}");
     let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
@@ -409,7 +409,7 @@ fn a_test_that_does_not_end_fails_in_time() {
 }
 
 #[test]
-fn an_explanation_shows_the_answer_and_the_rules_behind_it() {
+fn explanation_has_the_decision_and_its_rules() {
     let bundle = Bundle::compile(&shipped()).expect("compiles");
     let input = serde_json::to_value(question()).expect("question");
     let explanation = bundle.explain(Point::Exchange, &input);
@@ -569,7 +569,7 @@ fn signal_rules_are_optional_but_must_compile() {
 }
 
 #[test]
-fn an_answer_about_one_signal_is_never_given_for_another() {
+fn decision_cache_separates_signals() {
     let rule = r#"decision := {"allow": input.is_signed, "reason": "", "effects": {uri: {"effect": "none"} | some uri, _ in input.set.events}}"#;
     let bundle = signal_policy(rule).expect("compiles");
     for _ in 0..3 {
@@ -579,7 +579,7 @@ fn an_answer_about_one_signal_is_never_given_for_another() {
 }
 
 #[test]
-fn one_thread_may_ask_every_rule_of_a_bundle_in_turn() {
+fn one_thread_evaluates_every_rule_of_a_bundle() {
     let bundle = Bundle::compile(&shipped()).expect("compiles");
     for _ in 0..3 {
         assert_eq!(decided(&bundle), Ok("db.read".to_owned()));

@@ -95,7 +95,7 @@ async fn a_failed_write_of_the_log_stops_the_node() {
 
 /// Regression: a thread stuck in fsync kept the process from exiting.
 #[tokio::test]
-async fn a_node_whose_disk_hangs_ends_when_it_is_told_to() {
+async fn node_with_a_hung_disk_exits_on_a_signal() {
     let site = Site::new();
     let credential = site.credential();
     let node = site.spawn().expect("starts");

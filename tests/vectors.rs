@@ -268,7 +268,7 @@ fn vectors_cover_every_check_every_pair_and_every_skip() {
 }
 
 #[test]
-fn the_vectors_are_what_their_program_makes() {
+fn vectors_equal_the_output_of_their_program() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checks/make.py");
     let outcome = Command::new(python::python()).arg(program).arg("--check").status().expect("python");
     assert!(outcome.success());

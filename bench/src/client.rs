@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_for_another_reason_is_no_verdict() {
+    fn other_refusals_are_no_verdict() {
         let of = |status, body: &str| verdict(&Response { status, bytes: body.as_bytes().to_vec(), head: 0 });
         assert_eq!(of(200, ""), Some(true));
         assert_eq!(of(403, r#"{"check":"revocation"}"#), Some(false));

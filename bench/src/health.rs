@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_says_so_and_is_believed_by_most() {
+    fn leader_reports_itself_and_is_named_by_most() {
         assert_eq!(view(&[Some(2), Some(2), None]).leader(), Some(1));
         assert_eq!(view(&[Some(1), Some(2), None]).leader(), None, "one voice each");
         assert_eq!(view(&[None, Some(1), Some(1)]).leader(), None, "it does not answer");

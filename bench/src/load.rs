@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tallies_add_up_and_tell_orderly_refusals_from_errors() {
+    fn tallies_add_up_and_separate_refusals_from_errors() {
         let now = Instant::now();
         let mut all = Tally::new();
         for status in [200, 200, 503, 500, 0] {

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_is_accepted_twice_or_never_is_told() {
+    fn token_accepted_twice_or_never_is_reported() {
         let mut ends = RoundCounts::default();
         ends.add(&[Some(true), Some(false), Some(false)]);
         ends.add(&[Some(true), None, Some(false)]);

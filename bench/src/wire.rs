@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_complete_with_its_last_byte_and_not_before() {
+    fn response_is_complete_at_its_last_byte() {
         let bytes = b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1";
         for end in 0..70 {
             assert_eq!(complete_response(&bytes[..end], false).expect("well formed"), None, "{end}");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_chunks_ends_with_the_empty_one() {
+    fn chunked_response_ends_with_the_empty_chunk() {
         let bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
         assert_eq!(
             complete_response(bytes, false).expect("well formed"),
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_head_ends_with_its_head() {
+    fn response_to_head_ends_with_its_head() {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n";
         assert_eq!(complete_response(bytes, true).expect("well formed"), Some((200, 38, 38, false)));
         assert_eq!(complete_response(bytes, false).expect("well formed"), None);
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn malformed_response_is_an_error() {
         assert!(complete_response(b"SSH-2.0-x\r\n\r\n", false).is_err());
     }
 }

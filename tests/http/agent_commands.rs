@@ -80,7 +80,7 @@ fn read(file: &Path) -> String {
 }
 
 #[tokio::test]
-async fn no_agent_is_issued_whose_token_would_be_lost() {
+async fn oversized_agent_token_is_refused() {
     let node = Node::start().await;
     fail(&node, &LEAST, "--token-file");
     let nowhere = node.directory.path().join("no/where");

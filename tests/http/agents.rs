@@ -255,7 +255,7 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
 /// Attack: a renewed token did not derive from the token it renewed. One that was forged with a stolen key
 /// became valid under another key and outlived the taint of the stolen one.
 #[tokio::test]
-async fn a_renewed_token_dies_with_the_key_of_the_one_it_renewed() {
+async fn renewed_token_is_covered_by_the_taint_of_the_first_key() {
     let node = Node::start().await;
     node.advance_secs(600);
     let agent = issue(&node, &root()).await;
@@ -315,7 +315,7 @@ async fn policy_decides_by_the_callers_own_row() {
 }
 
 #[tokio::test]
-async fn a_policy_that_grants_nothing_that_was_asked_for_denies() {
+async fn policy_that_grants_no_requested_capability_denies() {
     let node = Node::start().await;
     let identity = "package svc.identity\nimport rego.v1\n\
         decision := {\"allow\": true, \"reason\": \"\", \"grants\": {\"capabilities\": [\"other\"]}}";

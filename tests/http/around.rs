@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{FABRIC, GRANT, JWT, Node, credential};
 
 #[tokio::test]
-async fn the_metadata_of_rfc_8414_names_what_answers() {
+async fn rfc_8414_metadata_lists_existing_endpoints() {
     let node = Node::start().await;
     let metadata = node.get("/.well-known/oauth-authorization-server").await.json();
     assert_eq!(metadata["issuer"], FABRIC);
@@ -25,7 +25,7 @@ async fn the_metadata_of_rfc_8414_names_what_answers() {
 }
 
 #[tokio::test]
-async fn health_says_that_the_node_works() {
+async fn health_reports_a_working_node() {
     let node = Node::start().await;
     let health = node.get("/v1/sys/health").await;
     assert_eq!((health.status, health.header("cache-control")), (200, Some("no-store")));
@@ -47,7 +47,7 @@ async fn health_says_that_the_node_works() {
 }
 
 #[tokio::test]
-async fn metrics_are_well_formed_and_name_nobody() {
+async fn metrics_are_well_formed_and_contain_no_identifier() {
     let node = Node::start().await;
     let token = node.issuers.reporter();
     let minted = node.granted(&credential(&token, JWT)).await;
@@ -125,7 +125,7 @@ async fn unknown_routes_and_methods_return_the_error_object() {
 }
 
 #[tokio::test]
-async fn an_answer_can_be_asked_for_at_an_index() {
+async fn min_index_is_waited_for() {
     let node = Node::start().await;
     let index: u64 = node.get("/livez").await.header("svc-index").expect("index").parse().expect("number");
     let at = |index: String| {
@@ -142,7 +142,7 @@ async fn an_answer_can_be_asked_for_at_an_index() {
 }
 
 #[tokio::test]
-async fn the_index_grows_with_what_is_written() {
+async fn index_grows_with_writes() {
     let node = Node::start().await;
     let index = |answer: &crate::support::Response| -> u64 {
         answer.header("svc-index").expect("index").parse().expect("number")
@@ -157,7 +157,7 @@ async fn the_index_grows_with_what_is_written() {
 }
 
 #[tokio::test]
-async fn every_request_has_an_id_of_its_own_whatever_it_brings() {
+async fn every_request_gets_a_new_request_id() {
     let node = Node::start().await;
     let mut ids = std::collections::BTreeSet::new();
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

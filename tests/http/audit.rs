@@ -193,7 +193,7 @@ fn is_abandoned(entry: &Value, action: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_a_caller_did_that_hung_up_is_in_the_trail() {
+async fn writes_of_a_disconnected_caller_are_in_the_trail() {
     let node = Node::start().await;
     ready(&node).await;
     let path = format!("/v1/tools/{TOOL_ID}");

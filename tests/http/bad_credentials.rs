@@ -44,7 +44,7 @@ fn named(cases: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(String
 }
 
 #[tokio::test]
-async fn an_algorithm_is_one_that_the_issuer_is_allowed() {
+async fn algorithm_must_be_allowed_for_the_issuer() {
     let node = Node::start().await;
     let (es256, rs256) = (&node.issuers.es256, &node.issuers.rs256);
     let claims = node.issuers.service_account("demo", "reporter");
@@ -181,7 +181,7 @@ async fn extensions_that_must_be_understood_are_refused() {
 }
 
 #[tokio::test]
-async fn a_token_of_another_type_is_not_a_credential() {
+async fn token_of_another_type_is_refused() {
     let node = Node::start().await;
     let signer = &node.issuers.es256;
     let claims = node.issuers.service_account("demo", "reporter");
@@ -204,7 +204,7 @@ async fn a_token_of_another_type_is_not_a_credential() {
 }
 
 #[tokio::test]
-async fn one_kind_is_never_taken_for_another() {
+async fn token_types_are_not_interchangeable() {
     let node = Node::start().await;
     let own = node.own_token("demo", "reporter").await.token;
     let jwt = node.issuers.reporter();
@@ -421,7 +421,7 @@ async fn a_payload_or_header_with_two_readings_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_exactly_a_compact_token_is_refused() {
+async fn malformed_compact_token_is_refused() {
     let node = Node::start().await;
     let good = node.issuers.reporter();
     let parts: Vec<&str> = good.split('.').collect();

@@ -8,7 +8,7 @@ const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 const PATH: &str = "/v1/exchange/token";
 
 #[tokio::test]
-async fn a_body_has_one_reading_or_none() {
+async fn ambiguous_body_is_refused() {
     let node = Node::start().await;
     let good = credential(&node.issuers.reporter(), JWT).to_string();
     let member = |text: &str| format!("{},{text}}}", &good[..good.len() - 1]);
@@ -42,7 +42,7 @@ async fn a_body_has_one_reading_or_none() {
 }
 
 #[tokio::test]
-async fn a_media_type_that_is_not_known_is_refused() {
+async fn unknown_media_type_is_refused() {
     let node = Node::start().await;
     let good = credential(&node.issuers.reporter(), JWT).to_string();
     for headers in [

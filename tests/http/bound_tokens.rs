@@ -42,7 +42,7 @@ async fn bound(node: &Node) -> Minted {
 }
 
 #[tokio::test]
-async fn a_token_is_bound_only_if_its_caller_asks() {
+async fn token_is_bound_only_on_request() {
     let node = secure().await;
     assert_eq!(bound(&node).await.answer["token_type"], "Bearer");
     let minted = node.granted(&exchange_request(&node, &json!({}))).await;
@@ -66,7 +66,7 @@ async fn a_form_can_ask_as_well() {
 }
 
 #[tokio::test]
-async fn nobody_makes_a_token_for_a_certificate_they_do_not_show() {
+async fn token_is_bound_only_to_the_presented_certificate() {
     let node = secure().await;
     let other = digest_of(&node.certificates().callers[1].1);
     for (asked, text) in [

@@ -174,7 +174,7 @@ async fn the_description_lists_no_operation_beside_the_route_table() {
 }
 
 #[tokio::test]
-async fn a_bearer_is_judged_by_every_rule() {
+async fn bearer_token_is_verified_by_every_rule() {
     let node = secure().await;
     let token = bearer(&node, "operator").await.token;
     let call = async |authorization: &str| {
@@ -253,7 +253,7 @@ async fn a_missing_capability_is_named() {
 }
 
 #[tokio::test]
-async fn a_route_for_certificates_does_not_take_a_bearer_beside_one() {
+async fn certificate_route_refuses_an_additional_bearer_token() {
     let node = secure().await;
     let value = authorization(&bearer(&node, "operator").await.token);
     let headers = [("authorization", value.as_str())];
@@ -326,7 +326,7 @@ async fn expired_certificate_is_refused_on_an_open_connection() {
 }
 
 #[tokio::test]
-async fn health_tells_strangers_no_details() {
+async fn health_hides_details_from_anonymous_callers() {
     let node = secure().await;
     let health =
         async |channel: &Channel| node.call_over(channel, "GET", "/v1/sys/health", &[], "").await.json();
@@ -340,7 +340,7 @@ async fn health_tells_strangers_no_details() {
 }
 
 #[tokio::test]
-async fn whoever_changed_the_policy_is_remembered() {
+async fn policy_change_records_its_caller() {
     let node = secure().await;
     let operator = node.certified("operator");
     let current = node.call_over(&operator, "GET", "/v1/sys/policy", &[], "").await.json();

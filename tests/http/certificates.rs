@@ -222,7 +222,7 @@ async fn curl_and_requests_accept_and_show_the_certificates_of_pki() {
 }
 
 #[test]
-fn the_configuration_on_the_page_is_one() {
+fn documented_configuration_is_valid() {
     let directory = tempfile::tempdir().expect("directory");
     let file = directory.path().join("node.toml");
     let rest = r#"

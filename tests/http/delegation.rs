@@ -49,7 +49,7 @@ async fn the_chain_ends_with_the_first_of_its_credentials() {
 }
 
 #[tokio::test]
-async fn a_second_actor_nests_the_first_and_the_smaller_depth_holds() {
+async fn second_actor_nests_the_first_and_smaller_depth_applies() {
     let node = Node::start().await;
     let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": FABRIC}));
     let first = node.granted(&acted(&request, &node.own_token("agents", "a0").await.token)).await;
@@ -68,7 +68,7 @@ async fn a_second_actor_nests_the_first_and_the_smaller_depth_holds() {
 }
 
 #[tokio::test]
-async fn an_actor_without_depth_is_refused_and_told_why() {
+async fn actor_without_depth_is_refused_with_a_reason() {
     let node = Node::start().await;
     let request = credential(&node.issuers.reporter(), JWT);
     let none = node.own_token("agents", "spent").await;
@@ -103,7 +103,7 @@ async fn shipped_policy_refuses_foreign_actor_with_a_depth() {
 }
 
 #[tokio::test]
-async fn nobody_acts_twice_in_one_chain() {
+async fn actor_cannot_repeat_in_a_chain() {
     let node = Node::start().await;
     let actor = node.own_token("agents", "orchestrator").await.token;
     let request = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": FABRIC}));
@@ -202,7 +202,7 @@ async fn may_act_names_the_only_actor() {
 }
 
 #[tokio::test]
-async fn may_act_goes_with_the_token_through_every_exchange() {
+async fn may_act_is_kept_by_every_exchange() {
     let node = Node::start().await;
     let may_act = json!({"sub": ORCHESTRATOR, "iss": FABRIC});
     let named = node.own_token("agents", "orchestrator").await.token;
@@ -252,7 +252,7 @@ async fn blast_radii_that_do_not_compare_are_refused() {
 }
 
 #[tokio::test]
-async fn an_actor_that_is_not_acceptable_is_refused_with_one_text() {
+async fn invalid_actor_tokens_are_refused_with_one_text() {
     let node = Node::start().await;
     let request = credential(&node.issuers.reporter(), JWT);
     let own = node.own_token("agents", "orchestrator").await;

@@ -70,7 +70,7 @@ fn filled(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn no_spelling_of_a_path_is_a_weaker_door_to_its_route() {
+async fn no_spelling_of_a_path_weakens_its_route() {
     let node = secure_with("[limits]\nrequests_per_second_per_caller = 1000000\n").await;
     let mut tried = 0;
     for wire in &wires(&node) {
@@ -136,7 +136,7 @@ async fn headers_that_override_the_method_or_the_path_do_not() {
 
 /// Host header attacks on documents that clients trust: no document contains a name from the request.
 #[tokio::test]
-async fn a_document_never_repeats_the_name_it_was_asked_by() {
+async fn documents_never_contain_the_host_header() {
     let node = secure().await;
     let documents = ["/.well-known/oauth-authorization-server", "/v1/identity/jwks", "/openapi.json"];
     for wire in &wires(&node) {
@@ -181,7 +181,7 @@ async fn a_document_never_repeats_the_name_it_was_asked_by() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_answered_with_the_error_object() {
+async fn malformed_http_gets_the_error_object() {
     let node = Node::start().await;
     let wire = Wire { address: node.address(), tls: None };
     let many = "x: y\r\n".repeat(70);
@@ -264,7 +264,7 @@ async fn a_caller_beyond_its_rate_waits_and_others_do_not() {
 
 /// Regression: one of two listeners is idle and ends at once; the Raft instance must not end with it.
 #[tokio::test]
-async fn a_node_that_stops_answers_what_is_under_way_over_tls() {
+async fn tls_request_in_flight_is_answered_at_shutdown() {
     let node = secure().await;
     let made = node.certificates();
     let (ca, pair) = (made.ca.certificate.clone(), made.callers[0].1.clone());
@@ -320,7 +320,7 @@ async fn new_client_ca_closes_and_refuses_connections_of_the_old_one() {
 
 /// RFC 9110 §10.1.1: a client that expects 100 Continue gets the refusal before it sends its body.
 #[tokio::test]
-async fn who_is_refused_is_not_invited_to_send_a_body_first() {
+async fn refused_request_gets_no_100_continue() {
     let node = secure().await;
     for wire in &wires(&node) {
         let more = "expect: 100-continue\r\ncontent-length: 100000\r\n";
@@ -348,7 +348,7 @@ async fn health_has_a_rate_of_its_own() {
 
 /// Attack: an unauthenticated client holds every permit of the node for two seconds with one header.
 #[tokio::test]
-async fn waiting_for_an_index_takes_nobodys_place() {
+async fn waiting_for_an_index_uses_no_permit() {
     let node = secure_with("[limits]\nrequests_per_second_per_caller = 100000\n").await;
     let anonymous = node.plain();
     let far = u64::MAX.to_string();
@@ -427,7 +427,7 @@ async fn curl_and_requests_reach_every_route_only_with_certificates() {
 }
 
 #[tokio::test]
-async fn the_metadata_says_how_callers_are_known() {
+async fn metadata_lists_client_authentication_methods() {
     let node = secure().await;
     let path = "/.well-known/oauth-authorization-server";
     let metadata = node.call_over(&node.plain(), "GET", path, &[], "").await.json();
@@ -443,7 +443,7 @@ async fn the_metadata_says_how_callers_are_known() {
 /// Regression: serde fills a struct from an array too, in the order of its fields. No such document is
 /// specified.
 #[tokio::test]
-async fn an_array_is_no_request_whatever_it_holds() {
+async fn array_is_refused_as_a_request() {
     let node = Node::start().await;
     let texts = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]);
     for path in [

@@ -131,7 +131,7 @@ async fn an_agent_registers_its_own_keys_only() {
 }
 
 #[tokio::test]
-async fn keys_are_read_over_tls_by_whoever_is_known() {
+async fn keys_are_readable_over_tls_by_known_callers() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let agent = agent(&node).await;
     assert_eq!(register(&node, &agent, &key(1)).await.status, 201);

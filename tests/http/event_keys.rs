@@ -229,7 +229,7 @@ async fn callers_at_the_same_moment_make_no_key_too_many() {
 
 /// The log entry is all that remains of a request whose caller disconnected.
 #[tokio::test]
-async fn a_node_replaces_a_tainted_key_though_nobody_waits_for_that() {
+async fn tainted_key_is_replaced_after_its_caller_disconnected() {
     let node = Node::start().await;
     let kid = published(&node, "ES256").await.pop_first().expect("a key");
     let state = node.state();

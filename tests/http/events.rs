@@ -94,7 +94,7 @@ async fn metric(node: &Node, series: &str) -> f64 {
 // --- events --------------------------------------------------------------------------------------
 
 #[tokio::test]
-async fn the_feed_says_at_once_how_to_read_it() {
+async fn feed_begins_with_retry_and_id() {
     let node = Node::start().await;
     let mut feed = feed(&node, "").await;
     let header = |name: &str| feed.headers.get(name).map(|value| value.to_str().expect("text"));
@@ -116,7 +116,7 @@ async fn the_feed_says_at_once_how_to_read_it() {
 }
 
 #[tokio::test]
-async fn each_cause_is_told_once() {
+async fn each_event_is_published_once() {
     let node = Node::start().await;
     // From the very first event.
     let mut all = feed(&node, "?last_event_id=00000000000000000000000000000000-0-0").await;
@@ -189,7 +189,7 @@ async fn each_cause_is_told_once() {
 }
 
 #[tokio::test]
-async fn exchanges_and_denials_are_told_as_they_happen() {
+async fn exchanges_and_denials_are_published_live() {
     let node = Node::start().await;
     register(&node, "sql").await;
     let mut live = feed(&node, "?types=exchange,denial").await;
@@ -240,7 +240,7 @@ async fn exchanges_and_denials_are_told_as_they_happen() {
 }
 
 #[tokio::test]
-async fn no_event_holds_a_token_wherever_somebody_put_one() {
+async fn no_event_contains_a_token() {
     let node = Node::start().await;
     let source = node.issuers.reporter();
     let mut live = feed(&node, "").await;
@@ -415,7 +415,7 @@ async fn id_from_a_node_ahead_waits_instead_of_reset() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_for_is_refused_by_name() {
+async fn invalid_feed_parameters_are_refused_by_name() {
     let node = Node::start().await;
     let get = async |query: &str, headers: &[(&str, &str)]| {
         node.call("GET", &format!("{EVENTS}{query}"), headers, "").await
@@ -531,7 +531,7 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
 }
 
 #[tokio::test]
-async fn one_identity_reads_only_so_often_at_once() {
+async fn subscribers_are_limited_per_identity() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let mut readers = Vec::new();
@@ -610,7 +610,7 @@ async fn a_feed_ends_when_the_holder_of_its_certificate_is_blocked() {
 }
 
 #[tokio::test]
-async fn when_the_node_stops_readers_are_let_go_at_once() {
+async fn shutdown_disconnects_subscribers_at_once() {
     let mut node = Node::start().await;
     let (mut reading, mut idle) = (feed(&node, "").await, feed(&node, "?types=stream").await);
     for reader in [&mut reading, &mut idle] {

@@ -117,7 +117,7 @@ async fn guide_commands_for_streams_work_in_order() {
 /// Regression: a second checkout, older than the last build of the first, ran the first one's program and
 /// tests, because cargo reused the shared target directory.
 #[test]
-fn a_checkout_that_comes_after_another_is_built_anew() {
+fn checkout_after_another_is_rebuilt() {
     let directory = tempfile::tempdir().expect("directory");
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let checkouts = ["first", "second"].map(|name| directory.path().join(name));

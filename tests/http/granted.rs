@@ -230,7 +230,7 @@ async fn the_policy_can_demand_an_execution_scope() {
 }
 
 #[tokio::test]
-async fn a_token_without_a_kid_is_accepted_only_if_one_key_fits() {
+async fn token_without_a_kid_needs_exactly_one_matching_key() {
     let node = Node::start().await;
     let claims = node.issuers.service_account("demo", "reporter");
     // The API server has one key for each algorithm.

@@ -111,7 +111,7 @@ async fn invalid_source_refuses_only_its_own_issuer() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
-async fn a_slow_source_is_given_up_and_holds_nobody_else_up() {
+async fn slow_source_times_out_and_delays_no_other_issuer() {
     let node = Node::start().await;
     let keys = document(&json!({"keys": [node.issuers.es256.jwk()]})).set_delay(Duration::from_secs(60));
     node.issuers.replace_mock(JWKS, keys).await;
@@ -173,7 +173,7 @@ async fn rotated_key_is_fetched_and_unknown_kids_are_rate_limited() {
 }
 
 #[tokio::test]
-async fn known_keys_serve_while_their_source_is_away_but_not_for_ever() {
+async fn cached_keys_serve_an_unreachable_source_for_a_limited_time() {
     let node = Node::start().await;
     node.granted(&reporter(&node, &node.issuers.es256)).await;
     node.issuers.replace_mock(JWKS, ResponseTemplate::new(500)).await;

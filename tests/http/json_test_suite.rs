@@ -88,7 +88,7 @@ async fn json_test_suite_routes() {
             match is_accepted(name) {
                 Some(true) => assert!(!is_syntax, "{context}"),
                 Some(false) => {
-                    assert!(answer.status == 413 || answer.status == 400 && is_syntax, "{context}")
+                    assert!(answer.status == 413 || answer.status == 400 && is_syntax, "{context}");
                 }
                 None => {}
             }

@@ -29,7 +29,7 @@ fn request(node: &Node) -> Value {
 }
 
 #[tokio::test]
-async fn only_public_halves_are_published_each_fit_for_one_use() {
+async fn only_public_keys_are_published_each_for_one_use() {
     let node = Node::start().await;
     let jwks = node.get("/v1/identity/jwks").await.json();
     let keys = jwks["keys"].as_array().expect("keys");
@@ -46,7 +46,7 @@ async fn only_public_halves_are_published_each_fit_for_one_use() {
 }
 
 #[tokio::test]
-async fn the_key_set_may_be_cached_for_a_minute_and_says_so() {
+async fn jwk_set_is_cacheable_for_a_minute() {
     let node = Node::start().await;
     for path in ["/v1/identity/jwks", "/.well-known/oauth-authorization-server"] {
         let first = node.get(path).await;
@@ -72,7 +72,7 @@ async fn the_key_set_may_be_cached_for_a_minute_and_says_so() {
 }
 
 #[tokio::test]
-async fn the_key_set_has_its_own_media_type_for_whoever_asks() {
+async fn jwk_set_media_type_is_returned_on_request() {
     let node = Node::start().await;
     for (accept, media) in [
         ("application/jwk-set+json", "application/jwk-set+json"),

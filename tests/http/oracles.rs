@@ -81,7 +81,7 @@ async fn pyjwt_and_joserfc_verify_minted_tokens() {
 }
 
 #[test]
-fn another_rego_engine_gives_the_same_answers() {
+fn second_rego_engine_gives_the_same_decisions() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(python())
         .arg(script("check_policy.py"))
@@ -111,7 +111,7 @@ fn received(jwks: &Value, token: &str) -> Result<SecurityEventToken, Error> {
 }
 
 #[test]
-fn what_joserfc_signs_as_a_transmitter_is_read_as_it_was_said() {
+fn sets_signed_by_joserfc_are_read_with_their_claims() {
     let mut transmitter = Transmitter::start();
     let jwks = transmitter.jwks.clone();
     let examples: Vec<Value> =

@@ -42,7 +42,7 @@ async fn applied_policy_decides_at_once_with_its_digest_in_tokens() {
 }
 
 #[tokio::test]
-async fn an_earlier_policy_can_be_made_current_again() {
+async fn earlier_policy_can_be_restored() {
     let node = Node::start().await;
     let first = node.get(POLICY).await.json()["digest"].clone();
     let second = put(&node, &[granting("db.admin")]).await.json()["digest"].clone();
@@ -60,7 +60,7 @@ async fn an_earlier_policy_can_be_made_current_again() {
 }
 
 #[tokio::test]
-async fn of_two_who_change_the_policy_one_is_told() {
+async fn concurrent_policy_change_is_reported() {
     let node = Node::start().await;
     let first = node.get(POLICY).await.json()["digest"].clone();
     let change = |capability: &str| json!({"sources": [granting(capability)], "expected_current": first});
@@ -70,7 +70,7 @@ async fn of_two_who_change_the_policy_one_is_told() {
 }
 
 #[tokio::test]
-async fn a_broken_policy_is_refused_and_the_last_good_one_stays() {
+async fn broken_policy_is_refused_and_the_active_one_stays() {
     let node = Node::start().await;
     let before = node.get(POLICY).await.json()["digest"].clone();
     let ok = "decision := {\"allow\": false, \"reason\": \"x\"}";
@@ -117,7 +117,7 @@ async fn policy_that_parses_too_slowly_is_refused_at_the_timeout() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_permit_denies() {
+async fn malformed_decision_denies() {
     let node = Node::start().await;
     for (name, rules) in [
         ("a string", "decision := \"allow\""),
@@ -208,7 +208,7 @@ async fn policy_timeout_denies_with_503_and_can_be_retried() {
 }
 
 #[tokio::test]
-async fn a_denial_says_the_policys_reason_in_plain_ascii() {
+async fn denial_has_the_policys_reason_in_ascii() {
     let rego = "package svc.exchange\nimport rego.v1\n\
         decision := {\"allow\": false, \"reason\": \"nein, \\u00e4 \\\"quoted\\\" \\n\", \"refusal\": \"audience\"}";
     let node = Node::start_with(Setup { rego: Some(rego), ..Setup::default() }).await;
@@ -240,7 +240,7 @@ async fn the_policy_routes_read_their_bodies_strictly() {
 }
 
 #[tokio::test]
-async fn an_explanation_shows_what_the_policy_would_answer() {
+async fn explanation_has_the_hypothetical_decision() {
     let node = Node::start().await;
     let question = json!({"subject": {"id": "wimse://trust.example/ns/demo/sa/reporter", "kind": "jwt"}});
     let answer = node.post("/v1/sys/policy/explain", &question).await;
@@ -249,7 +249,7 @@ async fn an_explanation_shows_what_the_policy_would_answer() {
 }
 
 #[tokio::test]
-async fn a_bundle_may_be_as_large_as_its_limit_says() {
+async fn bundle_at_its_size_limit_is_accepted() {
     let mut node = Node::start().await;
     // Quotation marks take two bytes each in JSON.
     let data = json!({"path": "data.json", "text": json!({"x": "\"".repeat(300_000)}).to_string()});

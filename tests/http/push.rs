@@ -395,7 +395,7 @@ async fn new_endpoint_gets_the_backlog_and_deletion_ends_delivery() {
 }
 
 #[tokio::test]
-async fn what_is_not_delivered_is_the_operators_to_see() {
+async fn undelivered_events_are_visible_to_operators() {
     let node = Node::start().await;
     let polled = json!({"iss": FABRIC, "aud": AUD, "events_requested": [REVOKED], "delivery_method": "poll"});
     assert_eq!(node.post(STREAM, &polled).await.status, 201);

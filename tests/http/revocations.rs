@@ -183,7 +183,7 @@ async fn jti_revocation_covers_descendants_and_no_siblings() {
 }
 
 #[tokio::test]
-async fn a_client_is_revoked_with_what_it_had_exchanged() {
+async fn client_revocation_covers_its_exchanged_tokens() {
     let node = secure().await;
     let claims = node.issuers.service_account("demo", "reporter");
     let request = credential(&node.issuers.es256.sign(&claims), JWT);
@@ -488,7 +488,7 @@ impl AgentTrees {
 }
 
 #[tokio::test]
-async fn an_agent_takes_its_descendants_along_and_no_sibling() {
+async fn agent_revocation_covers_descendants_and_no_sibling() {
     let forest = AgentTrees::issue().await;
     let id = forest.agents[1].0.clone();
     forest.assert_covered(&json!({"agent": id}), &[1, 2, 7]).await;
@@ -543,7 +543,7 @@ async fn dry_run_and_count_omit_agents_gone_before_or_issued_after() {
 }
 
 #[tokio::test]
-async fn an_agent_that_has_ended_is_named_and_counted_by_nobody() {
+async fn ended_agent_is_neither_listed_nor_counted() {
     let node = Node::start().await;
     let (id, _) = issue(&node, None, None).await;
     let request = json!({"agent": id});
@@ -610,7 +610,7 @@ async fn a_revocation_of_a_workload_stands_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_dry_run_names_what_a_revocation_hits_page_by_page() {
+async fn dry_run_lists_affected_agents_in_pages() {
     let node = unlimited_node().await;
     // More than one step of a scan reads.
     let (root, _) = issue(&node, None, None).await;

@@ -83,7 +83,7 @@ fn run_on_a_terminal(node: &Node, typed: &str, arguments: &[&str]) -> (bool, Str
 }
 
 #[tokio::test]
-async fn somebody_at_a_terminal_is_shown_what_is_hit_and_asked() {
+async fn terminal_prompts_with_the_affected_agents() {
     let node = Node::start().await;
     let root = issue(&node, None).await;
     issue(&node, Some(&root)).await;
@@ -101,7 +101,7 @@ async fn somebody_at_a_terminal_is_shown_what_is_hit_and_asked() {
 }
 
 #[tokio::test]
-async fn what_is_revoked_is_told_by_its_form_or_by_its_kind() {
+async fn revocation_target_is_recognised_by_form_or_kind() {
     let node = Node::start().await;
     node.advance_secs(600);
     // For the node itself: a token for a tool is no credential anyway.

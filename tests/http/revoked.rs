@@ -205,7 +205,7 @@ async fn a_user_is_revoked_also_as_part_of_a_complex_subject() {
 }
 
 #[tokio::test]
-async fn a_credential_that_is_revoked_takes_what_it_was_exchanged_for() {
+async fn credential_revocation_covers_its_exchanged_tokens() {
     let token = |node: &Node, _: &TokenSet| json!({"format": "jwt_id", "iss": node.issuers.identifiers(), "jti": "source"});
     assert_covers(token, &OF_THE_CREDENTIAL).await;
 }
@@ -217,7 +217,7 @@ async fn mid_chain_revocation_covers_descendants_not_ancestors() {
 }
 
 #[tokio::test]
-async fn an_actor_that_is_revoked_takes_what_it_did_for_others() {
+async fn actor_revocation_covers_its_delegated_tokens() {
     assert_covers(|_, _| json!({"format": "uri", "uri": ORCHESTRATOR}), &["orchestrator", "acted"]).await;
 }
 

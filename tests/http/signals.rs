@@ -186,7 +186,7 @@ async fn token_under_a_known_jti_is_validated_first() {
 }
 
 #[tokio::test]
-async fn repetition_is_a_duplicate_whatever_policy_has_become() {
+async fn duplicate_is_recognised_after_a_policy_change() {
     let node = Node::start().await;
     let said = valid_set(&node);
     assert_status(&send(&node, &said).await, "accepted");
@@ -279,7 +279,7 @@ async fn unknown_key_is_temporary_while_its_source_is_paused() {
 }
 
 #[tokio::test]
-async fn of_many_who_bring_one_signal_at_once_one_is_accepted() {
+async fn one_of_many_concurrent_duplicates_is_accepted() {
     let node = Node::start().await;
     let said = valid_set(&node);
     let answers = futures::future::join_all((0..32).map(|_| send(&node, &said))).await;
@@ -302,7 +302,7 @@ async fn a_jti_counts_once_for_each_issuer_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_member_that_is_missing_or_of_another_type_is_named() {
+async fn missing_or_mistyped_field_is_named() {
     let node = Node::start().await;
     let set = valid_set(&node);
     let cases = [
@@ -497,7 +497,7 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
 }
 
 #[tokio::test]
-async fn a_signed_token_is_judged_by_the_keys_of_its_issuer_alone() {
+async fn set_is_verified_with_the_keys_of_its_issuer_alone() {
     let node = Node::start().await;
     let set = valid_set(&node);
     let (idp, other_idp) = (&node.issuers.idp, &node.issuers.other_idp);
@@ -661,7 +661,7 @@ async fn every_example_of_caep_and_risc_has_its_effect_on_credentials() {
 }
 
 #[tokio::test]
-async fn an_issuer_revokes_only_whom_it_speaks_for() {
+async fn issuer_revokes_only_subjects_within_its_authority() {
     let node = Node::start().await;
     let svid = node.issuers.endpoint_svids.sign(&crate::support::Issuers::svid("endpoint.example"));
     let svid = credential(&svid, crate::support::SVID);
@@ -721,7 +721,7 @@ async fn an_issuer_revokes_only_whom_it_speaks_for() {
 }
 
 #[tokio::test]
-async fn a_prefix_of_a_subject_is_another_subject() {
+async fn prefix_of_a_subject_is_another_subject() {
     let node = Node::start().await;
     let kubernetes = node.issuers.kubernetes();
     let (short, long) = (service_account(&node, "cart"), service_account(&node, "cart-2"));
@@ -749,7 +749,7 @@ async fn a_prefix_of_a_subject_is_another_subject() {
 /// Regression: a revocation or a block of a workload by one scheme of its name did not cover credentials and
 /// certificates with the other.
 #[tokio::test]
-async fn both_names_of_a_workload_are_one_identity() {
+async fn both_schemes_of_a_workload_are_one_identity() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let over_gateway = async |request: &Value| {
@@ -784,7 +784,7 @@ async fn both_names_of_a_workload_are_one_identity() {
 }
 
 #[tokio::test]
-async fn what_has_no_effect_is_answered_so_and_remembered() {
+async fn signal_without_effect_is_accepted_and_recorded() {
     let node = Node::start().await;
     let reporter = service_account(&node, "reporter");
     for (sub_id, events) in [
@@ -816,7 +816,7 @@ async fn what_has_no_effect_is_answered_so_and_remembered() {
 }
 
 #[tokio::test]
-async fn only_who_blocked_lifts_and_only_with_an_event_that_is_later() {
+async fn only_the_blocking_issuer_lifts_with_a_later_event() {
     let node = Node::start().await;
     // Issued so late that no watermark of this test covers it.
     let later = async |node: &Node| {
@@ -920,7 +920,7 @@ async fn replace_rule(node: &Node, text: &str) {
 }
 
 #[tokio::test]
-async fn what_policy_denies_or_cannot_answer_is_not_accepted() {
+async fn signal_denied_or_undecided_by_policy_is_rejected() {
     let node = Node::start().await;
     // The rule needs the `change_type`.
     let unclear = set(&node, &workload(REPORTER), &json!({(format!("{CAEP}/credential-change")): {}}));

@@ -29,7 +29,7 @@ async fn a_nonce_is_spent_once_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_nonce_is_of_one_subject() {
+async fn nonce_belongs_to_one_subject() {
     let node = Node::start().await;
     for name in ["reporter", "writer"] {
         let token = node.issuers.es256.sign(&node.issuers.service_account("demo", name));
@@ -38,7 +38,7 @@ async fn a_nonce_is_of_one_subject() {
 }
 
 #[tokio::test]
-async fn of_many_who_bring_one_nonce_at_once_one_passes() {
+async fn one_of_many_concurrent_uses_of_a_nonce_passes() {
     let node = Node::start().await;
     let request = bound(&node.issuers.reporter(), "n");
     let answers = futures::future::join_all((0..32).map(|_| node.exchange(&request))).await;
@@ -153,7 +153,7 @@ async fn exchange_without_execution_scope_ignores_its_key() {
 }
 
 #[tokio::test]
-async fn a_retry_with_its_key_passes_and_nobody_else_may() {
+async fn retry_with_its_key_passes_and_other_callers_fail() {
     let mut node = Node::start().await;
     let request = bound(&node.issuers.reporter(), "n");
     let key = [("idempotency-key", "attempt-1")];

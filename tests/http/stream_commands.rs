@@ -83,7 +83,7 @@ async fn poll_stream_reports_its_url_and_requests_all_by_default() {
 }
 
 #[tokio::test]
-async fn what_the_node_refuses_is_said() {
+async fn refusals_by_the_node_are_printed() {
     let node = Node::start().await;
     fail(&node, &["create", "--push", "http://receiver.example", "--aud", "a"], "delivery.endpoint_url: ");
     fail(&node, &["create", "--poll"], "aud: is required");

@@ -142,7 +142,7 @@ async fn poll_stream_completes_the_caep_interoperability_profile() {
 }
 
 #[tokio::test]
-async fn discovery_names_what_answers_and_nothing_else() {
+async fn discovery_document_lists_exactly_the_existing_endpoints() {
     let node = start(true).await;
     let answer = node.call_over(&node.plain(), "GET", CONFIGURATION, &[], "").await;
     assert_eq!((answer.status, answer.header("cache-control")), (200, Some("public, max-age=60")));
@@ -323,7 +323,7 @@ async fn both_shapes_make_a_stream_and_are_both_answered() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_stream_is_refused_by_its_member() {
+async fn invalid_stream_fields_are_refused_by_name() {
     let node = start(true).await;
     let push = |url: &str| json!({"delivery": {"method": PUSH, "endpoint_url": url}});
     for (base, changes, text) in [
@@ -422,7 +422,7 @@ async fn a_push_to_this_machine_is_made_by_its_two_names() {
 }
 
 #[tokio::test]
-async fn patch_changes_what_it_states_and_put_the_whole() {
+async fn patch_changes_stated_fields_and_put_all() {
     let mut node = start(true).await;
     let id = made(&node, &with(&flat(), &json!({"description": "mine"}))).await;
     let before = read(&node, &id).await;
@@ -608,7 +608,7 @@ async fn verification_bounds_state_length_and_interval() {
 }
 
 #[tokio::test]
-async fn subjects_are_removed_up_to_a_limit_and_added_again() {
+async fn excluded_subjects_are_limited_and_can_be_added() {
     let node = start(true).await;
     let id = made(&node, &flat()).await;
     let subject = |n: usize| json!({"format": "email", "email": format!("a{n}@b.example")});

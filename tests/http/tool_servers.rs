@@ -80,25 +80,25 @@ async fn refuses_interference(name: &'static str) {
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_mcp_server_refuses_what_the_fabric_refuses() {
+async fn mcp_server_refuses_calls_that_fail_verification() {
     refuses_interference("mcp").await;
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_http_tool_refuses_what_the_fabric_refuses() {
+async fn http_tool_refuses_calls_that_fail_verification() {
     refuses_interference("http").await;
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_over_a2a_refuses_what_the_fabric_refuses() {
+async fn a2a_agent_refuses_calls_that_fail_verification() {
     refuses_interference("a2a").await;
 }
 
 // The node needs a thread while the test blocks on a client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_without_a_token_is_told_where_to_get_one() {
+async fn call_without_a_token_gets_the_metadata_url() {
     let node = Node::start().await;
     for name in EXAMPLES {
         let server = ToolServer::start(&node, name).await;

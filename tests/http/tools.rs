@@ -113,7 +113,7 @@ async fn a_tool_is_registered_read_replaced_and_deregistered() {
 }
 
 #[tokio::test]
-async fn the_same_entry_again_is_200_and_another_is_409() {
+async fn same_entry_is_200_and_a_different_one_409() {
     let node = Node::start().await;
     let created = register(&node, &full_entry("sql")).await;
     let again = node.post("/v1/tools", &full_entry("sql")).await;
@@ -131,7 +131,7 @@ async fn the_same_entry_again_is_200_and_another_is_409() {
 }
 
 #[tokio::test]
-async fn what_was_not_stated_is_as_the_specification_says() {
+async fn omitted_fields_have_their_specified_defaults() {
     let node = Node::start().await;
     let record = register(&node, &with(&entry("t"), &json!({"protocols": [], "version": null}))).await.json();
     let names: Vec<&str> = record.as_object().expect("object").keys().map(String::as_str).collect();
@@ -249,7 +249,7 @@ async fn a_put_is_about_the_tool_in_its_path() {
 }
 
 #[tokio::test]
-async fn the_mcp_door_shows_and_takes_only_tools_that_take_mcp() {
+async fn mcp_routes_list_and_accept_only_mcp_tools() {
     let node = Node::start().await;
     let takes = |id: &str, protocols: Value| with(&entry(id), &json!({"protocols": protocols}));
     let refused = node.post("/v1/mcp/tools", &takes("h", json!(["http"]))).await;
@@ -285,7 +285,7 @@ async fn the_mcp_door_shows_and_takes_only_tools_that_take_mcp() {
 }
 
 #[tokio::test]
-async fn nobody_weakens_the_tool_of_another() {
+async fn tool_of_another_caller_cannot_be_weakened() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let owner = BearerCaller::of(&node, "toolsmith").await;
     let created = owner.call(&node, "POST", "/v1/tools", &full_entry("sql")).await;
@@ -327,7 +327,7 @@ async fn nobody_weakens_the_tool_of_another() {
 }
 
 #[tokio::test]
-async fn a_condition_holds_or_nothing_changes() {
+async fn failed_precondition_changes_nothing() {
     let node = Node::start().await;
     let path = "/v1/tools/t";
     let failed = "condition of If-Match";
@@ -378,7 +378,7 @@ async fn a_condition_holds_or_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
+async fn conditional_reads_of_a_tool() {
     let node = Node::start().await;
     let one = etag(&register(&node, &entry("t")).await);
     for path in ["/v1/tools/t", "/v1/mcp/tools/t"] {
@@ -399,7 +399,7 @@ async fn a_tool_is_read_only_in_the_state_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn of_many_who_replace_one_state_at_once_one_wins() {
+async fn one_of_many_concurrent_replacements_wins() {
     let node = Node::start().await;
     let one = etag(&register(&node, &entry("t")).await);
     let writes = (0..16).map(|at| {
@@ -558,7 +558,7 @@ async fn pages(node: &Node, path: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_page_is_asked_for_by_rules() {
+async fn page_parameters_are_validated() {
     let node = Node::start().await;
     for id in ["a", "b", "c"] {
         register(&node, &entry(id)).await;

@@ -133,7 +133,7 @@ async fn passing_token_returns_its_subject_and_every_check() {
 }
 
 #[tokio::test]
-async fn what_a_tool_does_not_ask_for_is_skipped_and_said_so() {
+async fn checks_without_a_requirement_are_reported_as_skipped() {
     let node = Node::start().await;
     register(&node, &plain_tool()).await;
     let minted = plain_token(&node, &json!({})).await;
@@ -276,7 +276,7 @@ async fn failed_check_has_one_name_in_answer_metric_and_audit() {
 }
 
 #[tokio::test]
-async fn of_200_at_once_with_one_token_exactly_one_passes() {
+async fn one_of_200_concurrent_verifications_passes() {
     let node = node_with_strict_tool().await;
     let minted = execution_token(&node, &json!({})).await;
     // Half of them with the other valid signature: it is the same token.
@@ -301,7 +301,7 @@ async fn of_200_at_once_with_one_token_exactly_one_passes() {
 }
 
 #[tokio::test]
-async fn a_retry_with_its_key_passes_again_and_no_other_request_does() {
+async fn retry_with_its_key_passes_and_other_requests_fail() {
     let mut node = node_with_strict_tool().await;
     let token = execution_token(&node, &json!({})).await.token;
     let request = verify_request(&token);
@@ -407,7 +407,7 @@ async fn a_tainted_keys_tokens_pass_no_tool() {
 }
 
 #[tokio::test]
-async fn the_token_of_a_revoked_agent_and_of_its_child_passes_no_tool() {
+async fn tokens_of_a_revoked_agent_and_child_fail_verification() {
     let node = Node::start().await;
     register(&node, &plain_tool()).await;
     let issue = async |changes: Value| {

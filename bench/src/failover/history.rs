@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_never_comes_back_is_found_out() {
+    fn cluster_that_never_recovers_is_reported() {
         let history = History {
             requests: vec![good(0, 90)],
             faults: vec![fault(100)],
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_one_of_the_values() {
+    fn quantile_is_one_of_the_values() {
         let values: Vec<_> = (1..=200).collect();
         assert_eq!(
             [50, 99, 100].map(|percent| quantile(&values, percent)),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_other_nodes_refuse_while_one_is_down_is_counted() {
+    fn only_refusals_by_healthy_nodes_are_counted() {
         let one = |node, sent, outcome| Try { kind: Kind::Verify, node, sent, done: sent + 7, outcome };
         let history = History {
             tries: vec![

@@ -555,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_outcome_is_told_from_an_orderly_refusal() {
+    fn unknown_outcome_differs_from_an_orderly_refusal() {
         let answer = |status, body: &str| Response { status, bytes: body.as_bytes().to_vec(), head: 0 };
         let of = |status, body| outcome_of(Some(&answer(status, body)), &[200, 201]);
         assert_eq!(of(201, ""), Outcome::Good);

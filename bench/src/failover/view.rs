@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_drawn_over_the_one_before() {
+    fn table_is_drawn_over_the_previous_one() {
         let mut view = View { is_terminal: true, past: vec![Second::default()], drawn_lines: 0 };
         let first = view.table("round 1");
         assert!(first.starts_with("\u{1b}[2K1 s, leader -, round 1\n"), "{first:?}");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_errors_only_where_there_are_some() {
+    fn line_has_errors_only_if_there_are_some() {
         let mut view = View { is_terminal: false, past: vec![Second::default()], drawn_lines: 0 };
         assert!(!view.line("").contains("errors"));
         view.past[0].kinds[0].errors = 2;
