@@ -124,7 +124,7 @@ impl Keyring {
     /// Runs [`Keyring::ensure`] until the node stops: a request that retires or taints a key may be cancelled before
     /// the successor is published, or publishing may fail.
     pub async fn run(self) {
-        self.run_with(tokio::time::interval(limits::SIGNING_KEYS_LOOK_INTERVAL)).await;
+        self.run_with(tokio::time::interval(limits::SIGNING_KEY_CHECK_INTERVAL)).await;
     }
 
     async fn run_with(self, mut ticks: Interval) {

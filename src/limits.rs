@@ -95,17 +95,17 @@ pub const REVOCATIONS_MAX: u64 = 12_000_000;
 pub const REVOCATIONS_PER_ISSUER_MAX: u64 = 10_000_000;
 /// Maximum revocations by operators on top of [`REVOCATIONS_MAX`].
 /// Metric: `svc_revocations`.
-pub const REVOCATIONS_OF_OPERATORS_MAX: u64 = 100_000;
+pub const OPERATOR_REVOCATIONS_MAX: u64 = 100_000;
 /// Maximum retained subject blocks, lifted ones included; a signal beyond it: 503.
 /// Metric: `svc_signals_total{result="unavailable"}`.
-pub const BLOCKS_MAX: u64 = 1_000_000;
+pub const SUBJECT_BLOCKS_MAX: u64 = 1_000_000;
 /// Maximum retained subject blocks per issuer.
 /// Metric: `svc_signals_total{result="unavailable"}`.
-pub const BLOCKS_PER_ISSUER_MAX: u64 = 500_000;
+pub const SUBJECT_BLOCKS_PER_ISSUER_MAX: u64 = 500_000;
 /// Maximum subject blocks read per page of their list, lifted ones included; beyond it: the page ends early.
-pub const BLOCK_ROWS_SEEN_AT_ONCE: usize = 10_000;
+pub const SUBJECT_BLOCKS_READ_PER_PAGE: usize = 10_000;
 /// Maximum expired revocations and subject blocks removed per log entry, unless the entry adds half as many.
-pub const REVOCATIONS_FORGOTTEN_AT_ONCE: usize = 256;
+pub const REVOCATIONS_EXPIRED_PER_ENTRY: usize = 256;
 /// Maximum length of the `reason` of an operator's revocation.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const REVOCATION_REASON_BYTES_MAX: usize = 256;
@@ -121,12 +121,12 @@ pub const AGENT_SCAN_ROWS_AT_ONCE: usize = 256;
 // --- agents ------------------------------------------------------------------------------------
 
 /// Lifetime of an agent identity token (contract §4).
-pub const AGENT_TOKEN_LIFETIME: Duration = TOKEN_LIFETIME_LONGEST;
+pub const AGENT_TOKEN_LIFETIME: Duration = TOKEN_LIFETIME_MAX;
 /// Maximum lifetime of an agent identity; after it the token is not renewed (contract §4).
 /// Metric: `svc_http_requests_total{status="403"}`.
 pub const AGENT_LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Retention of an ended agent.
-pub const AGENT_KEPT_AFTER_END: Duration = Duration::from_secs(24 * 3600);
+pub const ENDED_AGENT_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Maximum retained agents in the cluster, ended ones included.
 /// Metric: `svc_http_requests_total{status="409"}`.
 pub const AGENTS_MAX: u64 = 1_000_000;
@@ -134,7 +134,7 @@ pub const AGENTS_MAX: u64 = 1_000_000;
 /// Metric: `svc_http_requests_total{status="409"}`.
 pub const AGENTS_PER_CALLER_MAX: u64 = 500_000;
 /// Maximum ended agents removed per issued agent: more than one, so that their number falls.
-pub const AGENTS_FORGOTTEN_AT_ONCE: usize = 2;
+pub const ENDED_AGENTS_REMOVED_PER_ISSUE: usize = 2;
 /// Maximum length of `agent_name`.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const AGENT_NAME_BYTES_MAX: usize = 256;
@@ -178,14 +178,14 @@ pub const KEY_PUBLISH_AHEAD: Duration = Duration::from_secs(600);
 /// Maximum lifetime of a token that a signing key signs: that of an agent identity token (contract §4). SETs
 /// have no `exp`; for them see [`SET_AGE_MAX`].
 /// Metric: `svc_signing_keys{state="retired"}`.
-pub const TOKEN_LIFETIME_LONGEST: Duration = Duration::from_secs(3600);
+pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 /// Maximum signing keys in the cluster, of all algorithms. A key whose last token has expired does not count.
 /// Metric: `svc_signing_keys`, `svc_http_requests_total{status="409"}`.
 pub const SIGNING_KEYS_MAX: usize = 256;
 /// Interval at which a node checks that it has the signing keys it needs. It also checks after each change of
 /// a key.
 /// Metric: `svc_signing_keys{state="pending"}`.
-pub const SIGNING_KEYS_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+pub const SIGNING_KEY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// `max-age` of a JWK Set in caches (contract §1).
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(60);
 /// Maximum request body of an encryption key registration. The largest accepted RSA key has 1.4 KB.
@@ -201,10 +201,10 @@ pub const ENCRYPTION_KEY_SUBJECTS_MAX: u64 = 10_000;
 /// issued here.
 pub const ENCRYPTION_KEY_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum ended encryption keys removed per registration: more than one, so that their number falls.
-pub const ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE: usize = 4;
+pub const ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION: usize = 4;
 /// Maximum encryption keys removed in one step when a fact is revoked. The others are not returned meanwhile:
 /// the revocation is retained until they are removed.
-pub const ENCRYPTION_KEYS_REMOVED_AT_ONCE: usize = 64;
+pub const ENCRYPTION_KEYS_REMOVED_PER_STEP: usize = 64;
 
 // --- stream requests ---------------------------------------------------------------------------
 
@@ -244,10 +244,10 @@ pub const STREAMS_MAX: u64 = 1_000;
 pub const STREAMS_PER_CALLER_MAX: u64 = 100;
 /// Maximum excluded subjects per stream; beyond it: 409.
 /// Metric: `svc_http_requests_total{status="409"}`.
-pub const STREAM_SUBJECTS_MAX: usize = 64;
+pub const EXCLUDED_SUBJECTS_PER_STREAM_MAX: usize = 64;
 /// Maximum total size of the excluded subjects of a stream, as JSON; beyond it: 409.
 /// Metric: `svc_http_requests_total{status="409"}`.
-pub const STREAM_SUBJECTS_BYTES_MAX: usize = 16 * 1024;
+pub const EXCLUDED_SUBJECTS_BYTES_MAX: usize = 16 * 1024;
 /// Maximum events of a stream that are completed out of order, ahead of its cursor; beyond it: delivered
 /// again.
 pub const STREAM_WINDOW: usize = 1_000;
@@ -257,13 +257,13 @@ pub const STREAM_BACKLOG_MAX: usize = 100_000;
 /// Maximum time for which a stream retains an undelivered event (contract §6).
 pub const STREAM_HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Retention of events in the outbox, in elapsed time: a little longer than [`STREAM_HELD_MAX`].
-pub const EVENTS_KEPT: Duration = Duration::from_secs(24 * 3600 + 600);
+pub const OUTBOX_RETENTION: Duration = Duration::from_secs(24 * 3600 + 600);
 /// Maximum size of the outbox with the overhead of its rows; beyond it the oldest events are dropped, and
 /// streams count them as missed.
 pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Maximum events dropped per appended event, unless that one is larger: more than one, so that their number
 /// falls.
-pub const OUTBOX_DROPPED_AT_ONCE: usize = 4;
+pub const OUTBOX_EVENTS_DROPPED_PER_APPEND: usize = 4;
 /// Maximum size of a relayed event (claims, subject identifier and `txn`, as JSON); a signal beyond it: 400.
 /// The SET that carries it stays within [`TOKEN_BYTES_MAX`], so that a receiver of this product accepts it.
 /// Metric: `svc_signals_total{result="invalid"}`.
@@ -288,7 +288,7 @@ pub const VERIFICATION_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Maximum retained events of the live feed. A subscriber that resumes from an older one receives `reset`.
 pub const FEED_EVENTS_MAX: u64 = 100_000;
 /// Events of the live feed that are dropped together.
-pub const FEED_DROPPED_AT_ONCE: usize = 1_024;
+pub const FEED_EVENTS_DROPPED_TOGETHER: usize = 1_024;
 /// Maximum retained length of a text in the live feed; beyond it: truncated.
 pub const FEED_TEXT_BYTES_MAX: usize = 512;
 
@@ -459,10 +459,10 @@ pub const RSA_MODULUS_BITS_MAX: usize = 8192;
 
 /// Maximum time to parse and compile a policy bundle; beyond it the compiling process is killed.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
-pub const POLICY_LOAD_DEADLINE: Duration = Duration::from_secs(2);
+pub const POLICY_LOAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time of one decision; beyond it: denied with 503, and the caller may retry.
 /// Metric: `svc_policy_decisions_total{decision="error"}`.
-pub const POLICY_DECISION_DEADLINE: Duration = Duration::from_millis(100);
+pub const POLICY_DECISION_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a policy bundle, all files together.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
@@ -490,11 +490,11 @@ pub const POLICY_DECISIONS_CACHED_MAX: u64 = 10_000;
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_CALL_DEPTH_MAX: usize = 32;
 /// Maximum time of one rule in the tests of a policy, or of an explanation.
-pub const POLICY_TEST_DEADLINE: Duration = Duration::from_secs(2);
+pub const POLICY_TEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum length of the public reason of a denial; beyond it: truncated.
 pub const POLICY_REASON_BYTES_MAX: usize = 512;
 /// Maximum length of the message from the compiling process; beyond it: truncated.
-pub const POLICY_VERDICT_BYTES_MAX: usize = 4096;
+pub const POLICY_COMPILER_MESSAGE_BYTES_MAX: usize = 4096;
 /// Maximum length of a blast radius.
 /// Metric: `svc_exchange_total{result="policy_failed"}`.
 pub const BLAST_RADIUS_BYTES_MAX: usize = 256;
@@ -542,17 +542,17 @@ pub const SUBMISSIONS_AHEAD_MAX: u64 = 32 * 1024;
 /// Retention of replies for a proposer id that proposes nothing, in elapsed time: far longer than a process
 /// waits for them.
 /// Metric: `svc_exchange_total{result="unavailable"}`.
-pub const ORIGIN_KEPT: Duration = Duration::from_secs(600);
+pub const PROPOSER_RETENTION: Duration = Duration::from_secs(600);
 /// Maximum retained proposer ids, of some 50 bytes each; a command of another is refused.
 /// Metric: `svc_exchange_total{result="unavailable"}`.
-pub const ORIGINS_MAX: u64 = 4096;
+pub const PROPOSERS_MAX: u64 = 4096;
 /// Maximum retained proposer ids whose replies have expired; beyond it those unused for longest are removed.
-pub const ORIGINS_UNUSED_MAX: usize = 1024;
+pub const PROPOSERS_UNUSED_MAX: usize = 1024;
 /// Interval of the sweep for unused proposer ids, in elapsed time.
-pub const ORIGINS_SWEPT_EVERY: Duration = Duration::from_secs(60);
+pub const PROPOSER_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum replies removed per log entry because they were received, and because their process is gone: twice
 /// the number that an entry adds, so that their number falls.
-pub const REPLIES_FORGOTTEN_AT_ONCE: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
+pub const REPLIES_REMOVED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Size of the Raft log beyond which it is purged up to a snapshot; half of it stays.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Maximum time without a freshness lease for which health reports the last known leader.
@@ -656,14 +656,14 @@ pub const NONCES_PER_CALLER_MAX: u64 = 10_000_000;
 /// Retention of a used execution-scoped token, in elapsed time from its use: until five minutes after its
 /// `exp`, which is at most [`EXECUTION_TOKEN_LIFETIME`] and [`LEEWAY`] ahead.
 /// Metric: `svc_http_requests_total{status="403"}`.
-pub const SPENT_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);
+pub const USED_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);
 /// Maximum retained used execution-scoped tokens in the cluster, of some 70 bytes on disk each; beyond it:
 /// 429. None is removed early.
 /// Metric: `svc_http_requests_total{status="429"}`.
-pub const SPENT_TOKENS_MAX: u64 = 20_000_000;
+pub const USED_TOKENS_MAX: u64 = 20_000_000;
 /// Maximum retained used execution-scoped tokens per caller; beyond it: 429.
 /// Metric: `svc_http_requests_total{status="429"}`.
-pub const SPENT_TOKENS_PER_CALLER_MAX: u64 = 10_000_000;
+pub const USED_TOKENS_PER_CALLER_MAX: u64 = 10_000_000;
 /// Retention of the outcome of an `Idempotency-Key`, in elapsed time (contract §1).
 /// Metric: `svc_exchange_total{result="idempotency_key"}`.
 pub const IDEMPOTENCY_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -686,9 +686,9 @@ pub const TOOLS_PER_CALLER_MAX: u64 = 1_000_000;
 /// Size of a page of tools or agents beyond which no row is added; the rest is on the next page.
 pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
 /// Memory for packed rows of tools; the others are read from the database.
-pub const TOOLS_IN_MEMORY_BYTES: usize = 112 * 1024 * 1024;
+pub const TOOLS_PACKED_BYTES_MAX: usize = 112 * 1024 * 1024;
 /// Memory for packed heads of the tools' audit trails; the others are read from the database.
-pub const AUDIT_HEADS_IN_MEMORY_BYTES: usize = 80 * 1024 * 1024;
+pub const AUDIT_HEADS_PACKED_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Maximum request body of a tool entry.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const TOOL_BODY_BYTES_MAX: usize = 64 * 1024;
@@ -902,7 +902,7 @@ pub const PUSH_DESCRIPTION_BYTES_MAX: usize = 256;
 /// Metric: `svc_stream_events_total{result="dropped"}`.
 pub const STREAM_BACKLOG_SLACK: u64 = 1_000;
 /// Time beyond [`STREAM_HELD_MAX`] at which all events older than that are dropped. It is shorter than the
-/// margin of [`EVENTS_KEPT`].
+/// margin of [`OUTBOX_RETENTION`].
 /// Metric: `svc_stream_events_total{result="dropped"}`.
 pub const STREAM_HELD_SLACK: Duration = Duration::from_secs(300);
 /// Interval at which the backlog of the streams is checked.
@@ -982,9 +982,9 @@ pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
 // --- command line ------------------------------------------------------------------------------
 
 /// Minimum backoff of the command line before it reconnects to the live feed.
-pub const EVENTS_PAUSE_MIN: Duration = Duration::from_millis(500);
+pub const EVENTS_BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// Maximum backoff of the command line before it reconnects to the live feed.
-pub const EVENTS_PAUSE_MAX: Duration = Duration::from_secs(30);
+pub const EVENTS_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Maximum file of certificates or private keys that `pki` reads.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum lifetime of a development certificate in days.
@@ -997,9 +997,9 @@ pub const PKI_CALLER_BYTES_MAX: usize = 64;
 /// Maximum length of a DNS name (RFC 1035 §2.3.4, as text).
 pub const DNS_NAME_BYTES_MAX: usize = 253;
 /// Maximum wait of the development broker for its node to become ready.
-pub const DEMO_READY_MAX: Duration = Duration::from_secs(30);
+pub const DEMO_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the development broker polls its node's readiness.
-pub const DEMO_READY_PAUSE: Duration = Duration::from_millis(50);
+pub const DEMO_READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a configuration file.
 pub const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 /// Minimum heartbeat interval of Raft.

@@ -76,7 +76,7 @@ pub enum Error {
     #[error("this is no {0}")]
     Header(&'static str),
     /// The live feed sent nothing, not even a heartbeat.
-    #[error("{0} has sent nothing for {secs} s", secs = limits::EVENTS_SILENCE_MAX.as_secs())]
+    #[error("{0} has sent nothing for {secs} s", secs = limits::EVENTS_SILENCE_TIMEOUT.as_secs())]
     Silent(Url),
     /// The node refused the request.
     #[error("{}", .0.description)]

@@ -23,7 +23,7 @@ impl NodeClient {
     pub async fn events(&self, query: &[(&str, &str)], after: Option<&str>) -> Result<Events, Error> {
         let server = self.server().clone();
         let request = Request { query, ..Request::get(&["v1", "events"]) };
-        let mut request = self.build(&server, &request)?.timeout(limits::EVENTS_REQUEST_MAX);
+        let mut request = self.build(&server, &request)?.timeout(limits::EVENTS_REQUEST_TIMEOUT);
         if let Some(after) = after {
             let after = HeaderValue::try_from(after).map_err(|_| Error::Header("id of an event"))?;
             request = request.header("last-event-id", after);
@@ -53,7 +53,7 @@ impl Events {
             if let Some(event) = self.parser.pop() {
                 return Ok(Some(event));
             }
-            let chunk = tokio::time::timeout(limits::EVENTS_SILENCE_MAX, self.response.chunk()).await;
+            let chunk = tokio::time::timeout(limits::EVENTS_SILENCE_TIMEOUT, self.response.chunk()).await;
             let chunk = chunk.map_err(|_| Error::Silent(self.server.clone()))?;
             let chunk = chunk.map_err(|error| error::of_request(self.server.clone(), &error))?;
             let Some(chunk) = chunk else { return Ok(None) };

@@ -15,8 +15,8 @@ pub const ENDPOINTS_MAX: usize = 16;
 /// Maximum line of the live feed, and maximum event.
 pub const EVENT_BYTES_MAX: usize = 64 * 1024;
 /// Maximum silence of the live feed, heartbeats included.
-pub const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(45);
+pub const EVENTS_SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum time of one request for the live feed. A node ends it sooner.
-pub const EVENTS_REQUEST_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const EVENTS_REQUEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum file of certificates or private keys.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;

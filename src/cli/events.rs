@@ -154,7 +154,7 @@ struct Pauses(Duration);
 impl Pauses {
     fn next(&mut self, has_succeeded: bool) -> Duration {
         let longer = if has_succeeded { Duration::ZERO } else { self.0 * 2 };
-        self.0 = longer.clamp(limits::EVENTS_PAUSE_MIN, limits::EVENTS_PAUSE_MAX);
+        self.0 = longer.clamp(limits::EVENTS_BACKOFF_MIN, limits::EVENTS_BACKOFF_MAX);
         self.0
     }
 }
@@ -172,8 +172,8 @@ mod tests {
         let mut pauses = Pauses::default();
         let millis: Vec<_> = (0..9).map(|_| pauses.next(false).as_millis()).collect();
         assert_eq!(millis, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
-        assert_eq!(pauses.next(true), limits::EVENTS_PAUSE_MIN);
-        assert_eq!(pauses.next(false), limits::EVENTS_PAUSE_MIN * 2);
+        assert_eq!(pauses.next(true), limits::EVENTS_BACKOFF_MIN);
+        assert_eq!(pauses.next(false), limits::EVENTS_BACKOFF_MIN * 2);
     }
 
     #[test]

@@ -95,13 +95,13 @@ async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
         loop {
             match broker.get(&["readyz"]).await {
                 Err(error) if error.status() == Some(503) => {
-                    tokio::time::sleep(limits::DEMO_READY_PAUSE).await;
+                    tokio::time::sleep(limits::DEMO_READY_POLL_INTERVAL).await;
                 }
                 answer => return answer.map(drop),
             }
         }
     };
-    let outcome = tokio::time::timeout(limits::DEMO_READY_MAX, ready).await;
+    let outcome = tokio::time::timeout(limits::DEMO_READY_TIMEOUT, ready).await;
     Ok(outcome.map_err(|_| Error::Unexpected("the broker was not ready in time"))??)
 }
 

@@ -20,7 +20,7 @@ use crate::{json, limits};
 const SOURCES_JSON_BYTES_MAX: u64 =
     6 * limits::POLICY_BYTES_MAX as u64 + 64 * limits::POLICY_FILES_MAX as u64;
 
-/// Compiles `sources` in a child process, then here. Blocks for at most [`limits::POLICY_LOAD_DEADLINE`] (twice if
+/// Compiles `sources` in a child process, then here. Blocks for at most [`limits::POLICY_LOAD_TIMEOUT`] (twice if
 /// the child does not read), and as long again. `program` is the binary of this product.
 ///
 /// # Errors
@@ -66,15 +66,15 @@ fn start(program: &Path, theirs: UnixStream) -> io::Result<Child> {
 
 /// Sends the sources and reads until the child closes its end by exiting.
 fn exchange_with_child(ours: &mut UnixStream, sources: &[u8]) -> io::Result<String> {
-    ours.set_write_timeout(Some(limits::POLICY_LOAD_DEADLINE))?;
-    ours.set_read_timeout(Some(limits::POLICY_LOAD_DEADLINE))?;
+    ours.set_write_timeout(Some(limits::POLICY_LOAD_TIMEOUT))?;
+    ours.set_read_timeout(Some(limits::POLICY_LOAD_TIMEOUT))?;
     // A child that exits before it has read everything may have written a reason.
     match ours.write_all(sources).and_then(|()| ours.shutdown(Shutdown::Write)) {
         Err(error) if !is_hung_up(&error) => return Err(error),
         _ => {}
     }
     let mut reply = Vec::new();
-    match ours.take(limits::POLICY_VERDICT_BYTES_MAX as u64).read_to_end(&mut reply) {
+    match ours.take(limits::POLICY_COMPILER_MESSAGE_BYTES_MAX as u64).read_to_end(&mut reply) {
         Err(error) if !is_hung_up(&error) => Err(error),
         _ => Ok(String::from_utf8_lossy(&reply).trim().to_owned()),
     }
@@ -136,6 +136,6 @@ mod tests {
             .expect("mode");
         let refused = load(&program, &[]);
         let Err(Error::RefusedByCompiler(reply)) = refused else { panic!("{refused:?}") };
-        assert_eq!(reply.len(), limits::POLICY_VERDICT_BYTES_MAX);
+        assert_eq!(reply.len(), limits::POLICY_COMPILER_MESSAGE_BYTES_MAX);
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Program {
 impl Program {
     /// Compiles the rule `entry_point`, for example `data.svc.exchange.decision`.
     pub(super) fn compile(sources: &[Source], entry_point: &'static str) -> Result<Self, Error> {
-        let mut prepared = engine(sources, limits::POLICY_DECISION_DEADLINE)?;
+        let mut prepared = engine(sources, limits::POLICY_DECISION_TIMEOUT)?;
         call_graph::check(&mut prepared, sources)?;
         check(&mut prepared, entry_point)?;
         Ok(Self { prepared: Arc::new(prepared), entry_point })

@@ -86,7 +86,7 @@ pub enum Error {
     #[error("{0}")]
     RefusedByCompiler(String),
     /// The compiler process exceeded its deadline and was killed.
-    #[error("bundle was not compiled within {} ms; its compiler was killed", limits::POLICY_LOAD_DEADLINE.as_millis())]
+    #[error("bundle was not compiled within {} ms; its compiler was killed", limits::POLICY_LOAD_TIMEOUT.as_millis())]
     LoadDeadlineExceeded,
     /// The compiler process could not be started, or communication with it failed.
     #[error("policy compiler: {0}")]

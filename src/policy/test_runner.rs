@@ -35,7 +35,7 @@ pub struct Explanation {
 
 /// Runs every rule `test_*` of the packages `*_test`.
 pub(super) fn run(sources: &[Source]) -> Vec<TestOutcome> {
-    let found = evaluation::engine(sources, limits::POLICY_TEST_DEADLINE)
+    let found = evaluation::engine(sources, limits::POLICY_TEST_TIMEOUT)
         .and_then(|mut engine| Ok((rules(&mut engine)?, engine)));
     let (rules, mut engine) = match found {
         Ok(found) => found,
@@ -49,7 +49,7 @@ pub(super) fn run(sources: &[Source]) -> Vec<TestOutcome> {
 
 /// Whether all files parse and compile together.
 pub(super) fn check(sources: &[Source]) -> Result<(), Error> {
-    let mut engine = evaluation::engine(sources, limits::POLICY_TEST_DEADLINE)?;
+    let mut engine = evaluation::engine(sources, limits::POLICY_TEST_TIMEOUT)?;
     rules(&mut engine).map(drop)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn explain(
     answer: Result<Json, Denial>,
 ) -> Explanation {
     let mut values = BTreeMap::new();
-    let found = evaluation::engine(sources, limits::POLICY_TEST_DEADLINE)
+    let found = evaluation::engine(sources, limits::POLICY_TEST_TIMEOUT)
         .and_then(|mut engine| Ok((rules(&mut engine)?, engine)));
     if let Ok((rules, mut engine)) = found {
         engine.set_input(Value::from(input.clone()));

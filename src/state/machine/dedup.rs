@@ -5,9 +5,9 @@
 //! that it may resend. Below the watermark, commands are not applied and replies are deleted. At or above it, a command
 //! is applied once, and every duplicate gets the same reply, also if that is a refusal.
 //!
-//! A proposer that was idle for [`limits::ORIGIN_KEPT`] waits for no reply: it gives up after
+//! A proposer that was idle for [`limits::PROPOSER_RETENTION`] waits for no reply: it gives up after
 //! [`limits::PROPOSE_TIMEOUT`] by its boot clock. Its replies are deleted; its row stays, so that a late duplicate from
-//! a suspended process or leader is refused and a new command is applied. The [`limits::ORIGINS_UNUSED_MAX`] newest idle
+//! a suspended process or leader is refused and a new command is applied. The [`limits::PROPOSERS_UNUSED_MAX`] newest idle
 //! rows are retained: a duplicate of a deleted one would be older than that many process starts.
 
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl Dedup {
 
     /// Ends an entry: writes the replies that may be requested again, and deletes those below the low watermarks.
     pub fn end(self, tables: &mut Tables<'_>) {
-        let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
+        let mut left = limits::REPLIES_REMOVED_PER_ENTRY;
         for (origin, Proposer { mut row, next_before, replies }) in self.proposers {
             let origin = origin.as_bytes();
             for (sequence, reply) in replies.range(row.low_watermark..) {
@@ -112,7 +112,7 @@ impl Dedup {
             row
         } else {
             let proposers = tables.number(ORIGINS)?;
-            if proposers >= limits::ORIGINS_MAX {
+            if proposers >= limits::PROPOSERS_MAX {
                 return Ok(None);
             }
             tables.put(META, ORIGINS, (proposers + 1).to_be_bytes().to_vec());
@@ -128,7 +128,7 @@ fn refused(refusal: Refusal) -> Bytes {
 }
 
 fn is_idle(row: &OriginRow, elapsed: Timestamp) -> bool {
-    elapsed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::ORIGIN_KEPT
+    elapsed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::PROPOSER_RETENTION
 }
 
 /// Raises the low watermark above every sequence so far.
@@ -152,10 +152,10 @@ fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, n
 /// their limit.
 fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
     let millis = i64::try_from(tables.number(ORIGINS_SWEPT)?).unwrap_or(i64::MAX);
-    if elapsed.since(Timestamp::from_millis(millis)) < limits::ORIGINS_SWEPT_EVERY {
+    if elapsed.since(Timestamp::from_millis(millis)) < limits::PROPOSER_SWEEP_INTERVAL {
         return Ok(());
     }
-    let mut left = limits::REPLIES_FORGOTTEN_AT_ONCE;
+    let mut left = limits::REPLIES_REMOVED_PER_ENTRY;
     let mut is_done = true;
     let mut without_replies = Vec::new();
     for (origin, mut row) in tables.messages::<OriginRow>(ORIGIN)? {
@@ -175,7 +175,7 @@ fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
         }
     }
     without_replies.sort_unstable();
-    without_replies.truncate(without_replies.len().saturating_sub(limits::ORIGINS_UNUSED_MAX));
+    without_replies.truncate(without_replies.len().saturating_sub(limits::PROPOSERS_UNUSED_MAX));
     for (_, origin) in &without_replies {
         tables.delete(ORIGIN, origin);
     }

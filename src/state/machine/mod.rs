@@ -722,7 +722,7 @@ mod tests {
         let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
         harness.one(retired, retire("first"));
         let facts = harness.machine.index().signing_keys["first"].clone();
-        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        let dead = retired.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::LEEWAY);
         assert!(facts.verifies(dead.minus(Duration::from_millis(1))));
         assert!(!facts.verifies(dead));
         harness.one(dead, publish("third", 1));
@@ -828,7 +828,7 @@ mod tests {
         let retired = START.plus(limits::KEY_PUBLISH_AHEAD);
         assert_eq!(harness.one(retired, retire("k0")), DONE);
         assert_eq!(harness.one(retired, publish("more", 1)), Reply::Refused(Refusal::TooManySigningKeys));
-        let dead = retired.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::LEEWAY);
+        let dead = retired.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::LEEWAY);
         assert_eq!(harness.one(dead, publish("more", 1)), DONE);
     }
 

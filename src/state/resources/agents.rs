@@ -192,7 +192,7 @@ pub fn record_revocation(
     let agent_id = workload.as_ref();
     let Some(row) = find(tables, agent_id)?.filter(|row| row.revoked_at_millis == 0) else { return Ok(()) };
     let ends_at = Timestamp::from_millis(row.ends_at_millis);
-    let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_LONGEST));
+    let last_token_ends_at = ends_at.min(now.plus(limits::TOKEN_LIFETIME_MAX));
     tables.delete(AGENT_END, &end(ends_at, agent_id));
     tables.put(AGENT_END, &end(last_token_ends_at, agent_id), Vec::new());
     let (revoked_at_millis, revoked_by) = (now.millis(), by.to_owned());
@@ -297,11 +297,11 @@ fn ancestors(row: &AgentRow) -> &[String] {
 /// Deletes a few agents that expired, or were revoked, long ago.
 fn delete_expired(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
     // Rows that this entry has written have not expired.
-    let kept = now.minus(limits::AGENT_KEPT_AFTER_END).millis();
+    let kept = now.minus(limits::ENDED_AGENT_RETENTION).millis();
     let mut ended = Vec::new();
     tables.earlier_keys(AGENT_END, &[], &mut |key| {
         let Some((at, id)) = key.split_first_chunk::<8>() else { return false };
-        if i64::from_be_bytes(*at) > kept || ended.len() == limits::AGENTS_FORGOTTEN_AT_ONCE {
+        if i64::from_be_bytes(*at) > kept || ended.len() == limits::ENDED_AGENTS_REMOVED_PER_ISSUE {
             return false;
         }
         if !tables.is_deleted(AGENT_END, key) {
@@ -621,7 +621,7 @@ mod tests {
         harness.apply(START, vec![new_by("same", None, caller), without(caller)]);
         assert_eq!(stands(&harness, "same"), AgentStatus::Revoked);
         harness.one(START, new_by("after", None, caller));
-        let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 1);
         harness.one(end, new_by("x", None, "spiffe://a.example/other"));
         assert_eq!((rows(&harness, AGENT_ISSUER_REVOKED), rows(&harness, AGENT)), (0, 1));
@@ -723,7 +723,7 @@ mod tests {
             );
         }
         harness.one(START, gone("ab", "alice", false));
-        let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         // The revoked one is deleted sooner.
         harness.one(last.minus(Duration::from_millis(1)), new("b", None));
         assert_eq!(
@@ -746,7 +746,7 @@ mod tests {
         harness.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
         harness.one(START, gone("root", "alice", false));
         assert_eq!(rows(&harness, AGENT_END), 3);
-        let last = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        let last = START.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         issued(harness.one(last.minus(Duration::from_millis(1)), new("a", None)));
         assert_eq!((rows(&harness, AGENT), rows(&harness, AGENT_END)), (4, 4));
         issued(harness.one(last, new("b", None)));
@@ -779,7 +779,7 @@ mod tests {
         // A revocation frees capacity, but not at once.
         harness.one(START, gone("b", "alice", false));
         assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
-        let later = START.plus(limits::TOKEN_LIFETIME_LONGEST).plus(limits::AGENT_KEPT_AFTER_END);
+        let later = START.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         issued(harness.one(later, new("c", None)));
         assert_eq!(refused(&harness.one(later, new("d", None))), Some(Refusal::TooManyAgents));
     }
@@ -792,7 +792,7 @@ mod tests {
         harness.one(START, Command::IssueAgent(bobs));
         let row = (OWNED.to_owned(), Quota::Agents.key("alice"));
         harness.rows.0.insert(row, limits::AGENTS_PER_CALLER_MAX.to_be_bytes().to_vec());
-        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         assert_eq!(refused(&harness.one(later, new("a", None))), Some(Refusal::TooManyAgents));
         assert_eq!((rows(&harness, AGENT), rows(&harness, OWNED)), (0, 1));
         assert_eq!(harness.rows.0[&(META.to_owned(), AGENTS.to_vec())], 0u64.to_be_bytes());
@@ -802,12 +802,12 @@ mod tests {
     fn deletion_of_expired_agents_is_bounded_per_command() {
         let mut harness = StateHarness::default();
         harness.apply(START, (0..7).map(|at| new(&format!("a{at}"), None)).collect());
-        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         harness.one(later, new("b0", None));
-        assert_eq!(rows(&harness, AGENT), 7 - limits::AGENTS_FORGOTTEN_AT_ONCE + 1);
+        assert_eq!(rows(&harness, AGENT), 7 - limits::ENDED_AGENTS_REMOVED_PER_ISSUE + 1);
         // Several commands of one entry do not delete the same row twice.
         harness.apply(later, vec![new("b1", None), new("b2", None)]);
-        assert_eq!(rows(&harness, AGENT), 7 - 3 * limits::AGENTS_FORGOTTEN_AT_ONCE + 3);
+        assert_eq!(rows(&harness, AGENT), 7 - 3 * limits::ENDED_AGENTS_REMOVED_PER_ISSUE + 3);
         harness.apply(later, vec![new("b3", None), new("b4", None)]);
         assert_eq!(
             (rows(&harness, AGENT), rows(&harness, AGENT_END), rows(&harness, AGENT_OF_ISSUER)),
@@ -827,7 +827,7 @@ mod tests {
         issued(harness.one(START, new("b", None)));
         assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         // An agent that expired long ago frees capacity.
-        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::AGENT_KEPT_AFTER_END);
+        let later = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         issued(harness.one(later, new("c", None)));
     }
 

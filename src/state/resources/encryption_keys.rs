@@ -88,7 +88,7 @@ pub fn remove_registered_with(
     fact: &Digest128,
     below: u64,
 ) -> Result<bool, Corrupt> {
-    const MOST: usize = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
+    const MOST: usize = limits::ENCRYPTION_KEYS_REMOVED_PER_STEP;
     let rows = tables.keys_under(ENCRYPTION_KEY_OF, fact.as_bytes(), &[], MOST + 1)?;
     let malformed = || Corrupt::row("an index row of a registrar has no encryption key");
     for row in rows.iter().take(MOST) {
@@ -122,7 +122,7 @@ fn delete_expired(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrup
         if is_due && !tables.is_deleted(ENCRYPTION_KEY_END, key) {
             ended.push(name.to_vec());
         }
-        is_due && ended.len() < limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE
+        is_due && ended.len() < limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION
     })?;
     let malformed = || Corrupt::row("an expiry row has no encryption key");
     for name in ended {
@@ -609,13 +609,13 @@ mod tests {
     #[test]
     fn revocation_is_retained_until_its_keys_are_removed() {
         let mut harness = StateHarness::default();
-        let many = 2 * limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE + 1;
+        let many = 2 * limits::ENCRYPTION_KEYS_REMOVED_PER_STEP + 1;
         let subject = |number: usize| format!("{WORKLOAD}-{number}");
         for number in 0..many {
             harness.one(NOW, key_of(&subject(number), "k", 1, &["alice"]));
         }
         harness.one(NOW, revoked("alice"));
-        let most = limits::ENCRYPTION_KEYS_REMOVED_AT_ONCE;
+        let most = limits::ENCRYPTION_KEYS_REMOVED_PER_STEP;
         assert_eq!(harness.rows_in(&[ENCRYPTION_KEY]), many - most);
         let idle = || Command::AllowRevocations(command::AllowRevocations::default());
         let mut at = NOW.plus(limits::REVOCATION_RETENTION);
@@ -647,7 +647,7 @@ mod tests {
     #[test]
     fn removal_of_expired_keys_is_bounded_per_command() {
         let mut harness = StateHarness::default();
-        let most = limits::ENCRYPTION_KEYS_FORGOTTEN_AT_ONCE;
+        let most = limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION;
         for number in 0..=most {
             harness.one(NOW, key_of(WORKLOAD, &number.to_string(), 1, &[]));
         }

@@ -258,7 +258,7 @@ pub fn truncate(text: &str, bytes_max: usize) -> &str {
 /// Whether the retention of an event of this elapsed time has ended.
 #[must_use]
 pub fn is_expired(then: Timestamp, elapsed: Timestamp) -> bool {
-    then.plus(limits::EVENTS_KEPT) < elapsed
+    then.plus(limits::OUTBOX_RETENTION) < elapsed
 }
 
 #[cfg(test)]

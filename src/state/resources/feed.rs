@@ -79,7 +79,7 @@ pub fn append_with_id(
     tables.put(FEED, &id.key(), row.encode_to_vec());
     span.end = id.next();
     span.events = span.events.saturating_add(1);
-    if span.events >= limits::FEED_EVENTS_MAX.saturating_add(limits::FEED_DROPPED_AT_ONCE as u64) {
+    if span.events >= limits::FEED_EVENTS_MAX.saturating_add(limits::FEED_EVENTS_DROPPED_TOGETHER as u64) {
         drop_oldest(tables, &mut span)?;
     }
     span.put(tables, SPAN);
@@ -88,7 +88,7 @@ pub fn append_with_id(
 
 /// Drops the oldest events by one range deletion, none of them of this entry.
 fn drop_oldest(tables: &mut Tables<'_>, span: &mut Span) -> Result<(), Corrupt> {
-    let most = limits::FEED_DROPPED_AT_ONCE;
+    let most = limits::FEED_EVENTS_DROPPED_TOGETHER;
     let (mut seen, mut kept) = (0, None);
     tables.earlier_keys(FEED, &span.begin.key(), &mut |key| {
         if seen == most {

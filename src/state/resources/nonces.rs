@@ -29,15 +29,15 @@ const NONCES_LIMITS: QuotaLimits =
 const TOKENS: TtlBuckets = TtlBuckets {
     table: SPENT_TOKEN,
     oldest: b"oldest_spent_token_bucket",
-    retention: limits::SPENT_TOKEN_RETENTION,
+    retention: limits::USED_TOKEN_RETENTION,
     bucket: Duration::from_secs(300),
 };
 const _: () = assert!(
-    limits::SPENT_TOKEN_RETENTION.as_secs()
+    limits::USED_TOKEN_RETENTION.as_secs()
         == limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs() + 300
 );
 const TOKENS_LIMITS: QuotaLimits =
-    QuotaLimits { per_owner: limits::SPENT_TOKENS_PER_CALLER_MAX, total: limits::SPENT_TOKENS_MAX };
+    QuotaLimits { per_owner: limits::USED_TOKENS_PER_CALLER_MAX, total: limits::USED_TOKENS_MAX };
 
 /// Records the token of an exchange, and uses up the nonce, if any. A retry of the same request under the same
 /// `Idempotency-Key` does not get here: it receives the recorded token.

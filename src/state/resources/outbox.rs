@@ -108,7 +108,7 @@ fn bytes_of(row: &OutboxRow) -> u64 {
 fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes: u64) -> Result<(), Corrupt> {
     let (mut dropped, mut freed, mut outcome) = (Vec::new(), 0_u64, Ok(()));
     tables.earlier_rows(OUTBOX, &span.begin.key(), &mut |key, row| {
-        if dropped.len() >= limits::OUTBOX_DROPPED_AT_ONCE && freed >= bytes {
+        if dropped.len() >= limits::OUTBOX_EVENTS_DROPPED_PER_APPEND && freed >= bytes {
             return false;
         }
         match decode::<OutboxRow>(OUTBOX, row) {

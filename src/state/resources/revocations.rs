@@ -219,12 +219,12 @@ pub fn by_operator(
     command: command::Revoke,
 ) -> Result<Reply, Corrupt> {
     let fact = command.fact.ok_or_else(|| Corrupt::row("a revoke command has no fact"))?;
-    let most = limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
+    let most = limits::REVOCATIONS_MAX + limits::OPERATOR_REVOCATIONS_MAX;
     if tables.number(REVOCATIONS)? >= most {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
     if command.blocks
-        && subject_blocks::count(tables)? >= limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX
+        && subject_blocks::count(tables)? >= limits::SUBJECT_BLOCKS_MAX + limits::OPERATOR_REVOCATIONS_MAX
     {
         return Ok(Reply::Refused(Refusal::TooManyRevocations));
     }
@@ -260,7 +260,7 @@ pub fn by_operator(
 
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
 pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> Result<(), Corrupt> {
-    let most = limits::REVOCATIONS_FORGOTTEN_AT_ONCE.max(facts.saturating_mul(2));
+    let most = limits::REVOCATIONS_EXPIRED_PER_ENTRY.max(facts.saturating_mul(2));
     let mut ended = Vec::new();
     let from = tables.row(META, DELETED_UP_TO)?.unwrap_or_default();
     tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn deletion_of_revocations_is_bounded_per_entry() {
         let mut harness = StateHarness::default();
-        let many = limits::REVOCATIONS_FORGOTTEN_AT_ONCE + 1;
+        let many = limits::REVOCATIONS_EXPIRED_PER_ENTRY + 1;
         for number in 0..many {
             harness.one(START, gone(&fact(&number.to_string())));
         }

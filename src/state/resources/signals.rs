@@ -220,9 +220,9 @@ fn has_capacity(tables: &Tables<'_>, command: &AcceptSignal) -> Result<bool, Cor
         && fits(
             blocks.len(),
             all_blocks,
-            limits::BLOCKS_MAX,
+            limits::SUBJECT_BLOCKS_MAX,
             of_issuer.blocks,
-            limits::BLOCKS_PER_ISSUER_MAX,
+            limits::SUBJECT_BLOCKS_PER_ISSUER_MAX,
         ))
 }
 

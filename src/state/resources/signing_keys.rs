@@ -75,7 +75,7 @@ impl SigningKeyState {
 /// which does not expire, until its maximum age (contract §6).
 const fn outlived_by(algorithm: SigningAlgorithm) -> Duration {
     let longest = match algorithm {
-        SigningAlgorithm::Es256 => limits::TOKEN_LIFETIME_LONGEST,
+        SigningAlgorithm::Es256 => limits::TOKEN_LIFETIME_MAX,
         SigningAlgorithm::Rs256 => limits::SET_AGE_MAX,
     };
     Duration::from_secs(longest.as_secs() + limits::LEEWAY.as_secs())

@@ -224,7 +224,7 @@ fn list(
     let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
     let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
     view.scan(BLOCK, &from, &mut |key, row| {
-        if blocked.len() >= limit || seen >= limits::BLOCK_ROWS_SEEN_AT_ONCE {
+        if blocked.len() >= limit || seen >= limits::SUBJECT_BLOCKS_READ_PER_PAGE {
             next = last;
             return false;
         }

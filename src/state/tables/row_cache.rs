@@ -19,9 +19,9 @@ pub struct RowCache {
 impl Default for RowCache {
     fn default() -> Self {
         Self {
-            tools: PackedTable::new(Packing::Compressed, limits::TOOLS_IN_MEMORY_BYTES),
+            tools: PackedTable::new(Packing::Compressed, limits::TOOLS_PACKED_BYTES_MAX),
             // Hashes have nothing in common.
-            audit_heads: PackedTable::new(Packing::Plain, limits::AUDIT_HEADS_IN_MEMORY_BYTES),
+            audit_heads: PackedTable::new(Packing::Plain, limits::AUDIT_HEADS_PACKED_BYTES_MAX),
         }
     }
 }

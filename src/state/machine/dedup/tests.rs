@@ -23,7 +23,7 @@ const TOO_MANY: Reply = Reply::Refused(Refusal::TooManySubmissions);
 const SPENT: Reply = Reply::Refused(Refusal::NonceSpent);
 
 // A proposer gives up long before its replies are deleted.
-const _: () = assert!(limits::PROPOSE_TIMEOUT.as_secs() * 60 <= limits::ORIGIN_KEPT.as_secs());
+const _: () = assert!(limits::PROPOSE_TIMEOUT.as_secs() * 60 <= limits::PROPOSER_RETENTION.as_secs());
 // All that is queued at a proposer and in flight fits into the window of sequences.
 const _: () = assert!(
     (limits::PROPOSALS_QUEUED_MAX + limits::ENTRIES_IN_FLIGHT_MAX * limits::COMMANDS_PER_ENTRY_MAX) as u64
@@ -186,7 +186,7 @@ fn deduplication_costs_one_put_and_one_delete_per_command() {
 #[test]
 fn deletion_of_replies_is_bounded_per_entry() {
     let mut harness = StateHarness::default();
-    let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
+    let most = limits::REPLIES_REMOVED_PER_ENTRY;
     let sent = 2 * most + 10;
     harness.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
     harness.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
@@ -222,7 +222,7 @@ fn leap_of_the_low_watermark_takes_effect_at_once() {
 
 #[test]
 fn idle_proposer_gets_no_duplicate_applied_and_may_continue() {
-    let kept = limits::ORIGIN_KEPT.as_secs();
+    let kept = limits::PROPOSER_RETENTION.as_secs();
     let mut harness = StateHarness::default();
     // The third command is still in flight.
     assert_eq!(harness.submit(START, vec![own(1, 1, 1), own(1, 2, 1), own(1, 4, 1)]), [DONE, DONE, DONE]);
@@ -249,18 +249,18 @@ fn wall_clock_set_ahead_deletes_no_reply() {
 
 #[test]
 fn sweep_deletes_a_bounded_number_of_replies() {
-    let most = limits::REPLIES_FORGOTTEN_AT_ONCE;
+    let most = limits::REPLIES_REMOVED_PER_ENTRY;
     let mut harness = StateHarness::default();
     harness.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
     harness.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
-    let gone = limits::ORIGIN_KEPT.as_secs();
+    let gone = limits::PROPOSER_RETENTION.as_secs();
     harness.submit(after(gone - 1), vec![own(3, 1, 1)]);
     let of_others = |harness: &StateHarness| harness.count(REPLY) - 1;
     assert_eq!(of_others(&harness) as u64, most + 10 + 7);
     // The last sweep was less than an interval ago.
     harness.submit(after(gone), vec![own(3, 2, 2)]);
     assert_eq!(of_others(&harness) as u64, most + 10 + 7);
-    let swept = after(gone - 1).plus(limits::ORIGINS_SWEPT_EVERY);
+    let swept = after(gone - 1).plus(limits::PROPOSER_SWEEP_INTERVAL);
     for (sequence, left) in [(3, 10 + 7), (4, 0)] {
         harness.submit(swept, vec![own(3, sequence, sequence)]);
         assert_eq!(of_others(&harness), left);
@@ -271,13 +271,13 @@ fn sweep_deletes_a_bounded_number_of_replies() {
 
 #[test]
 fn idle_proposers_over_the_limit_are_deleted_oldest_first() {
-    let most = limits::ORIGINS_UNUSED_MAX as u64;
+    let most = limits::PROPOSERS_UNUSED_MAX as u64;
     let mut harness = StateHarness::default();
     // Later ones come first in the order of ids.
     for at in 0..most + 3 {
         harness.submit(after(at), vec![own(10_000 - at, 1, 1)]);
     }
-    let all_unused = after(most + 3).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
+    let all_unused = after(most + 3).plus(limits::PROPOSER_RETENTION).plus(limits::PROPOSER_SWEEP_INTERVAL);
     // The first entry deletes the replies, the second the proposers over the limit.
     for sequence in 1..=2 {
         harness.submit(all_unused, vec![own(1, sequence, sequence)]);
@@ -295,17 +295,17 @@ fn idle_proposers_over_the_limit_are_deleted_oldest_first() {
 #[test]
 fn new_proposer_over_the_limit_is_refused_until_a_sweep() {
     let mut harness = StateHarness::default();
-    let entry = (1..=limits::ORIGINS_MAX).map(|of| own(of, 1, 1)).collect();
+    let entry = (1..=limits::PROPOSERS_MAX).map(|of| own(of, 1, 1)).collect();
     assert!(harness.submit(START, entry).iter().all(|reply| *reply == DONE));
-    let new = limits::ORIGINS_MAX + 1;
+    let new = limits::PROPOSERS_MAX + 1;
     let entry = || vec![own(new, 1, 1), own(1, 2, 1), own(new, 1, 1)];
     assert_eq!(
         harness.submit(after(1), entry()),
         [TOO_MANY, DONE, TOO_MANY],
         "a known proposer may continue"
     );
-    let later = after(2).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
-    for _ in 0..limits::ORIGINS_MAX / limits::REPLIES_FORGOTTEN_AT_ONCE {
+    let later = after(2).plus(limits::PROPOSER_RETENTION).plus(limits::PROPOSER_SWEEP_INTERVAL);
+    for _ in 0..limits::PROPOSERS_MAX / limits::REPLIES_REMOVED_PER_ENTRY {
         harness.submit(later, vec![own(1, 3, 3)]);
     }
     assert_eq!(harness.submit(later, vec![own(new, 1, 1)]), [DONE]);
@@ -317,7 +317,7 @@ fn batch_of_version_1_is_applied_without_deduplication() {
     let mut harness = StateHarness::default();
     // Idle, so that a sweep would delete something.
     harness.submit(START, vec![own(1, 1, 1)]);
-    let later = after(1).plus(limits::ORIGIN_KEPT).plus(limits::ORIGINS_SWEPT_EVERY);
+    let later = after(1).plus(limits::PROPOSER_RETENTION).plus(limits::PROPOSER_SWEEP_INTERVAL);
     let stamp = Stamp { time: later, latest: later, passed: later };
     let batch = encode_batch_without_ids(stamp, vec![spend(1), spend(1), spend(2)]);
     let applied = harness.machine.apply(&harness.rows, &batch, 9).expect("applies");
@@ -412,7 +412,7 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
     for (_, at, submission) in submissions {
         let new = || Known { low_watermark: 1, at: *at, replies: BTreeMap::new() };
         let known = origins.entry(submission.origin).or_insert_with(new);
-        if at.since(known.at) >= limits::ORIGIN_KEPT {
+        if at.since(known.at) >= limits::PROPOSER_RETENTION {
             let behind = known.replies.last_key_value().map_or(0, |(last, _)| last + 1);
             known.low_watermark = known.low_watermark.max(behind);
         }
@@ -456,7 +456,7 @@ proptest! {
         let last = submissions.last().map_or(START, |(_, at, _)| *at);
         let is_here = |of: &Origin| {
             let used = submissions.iter().rfind(|(_, _, submission)| submission.origin == *of);
-            used.is_some_and(|(_, at, _)| last.since(*at) < limits::ORIGIN_KEPT)
+            used.is_some_and(|(_, at, _)| last.since(*at) < limits::PROPOSER_RETENTION)
         };
         for (of, sequence) in &kept {
             prop_assert!(rows.contains(&reply_key(of.as_bytes(), *sequence)) || !is_here(of));

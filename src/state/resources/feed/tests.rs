@@ -259,7 +259,7 @@ fn filled(events: u64) -> StateHarness {
 
 #[test]
 fn oldest_events_are_dropped_in_one_range() {
-    let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
+    let at_once = limits::FEED_EVENTS_DROPPED_TOGETHER as u64;
     let full = limits::FEED_EVENTS_MAX + at_once;
     let mut harness = filled(full - 2);
     harness.one(START, policy("a"));
@@ -275,7 +275,7 @@ fn oldest_events_are_dropped_in_one_range() {
 
 #[test]
 fn entry_drops_repeatedly_but_none_of_its_own_events() {
-    let at_once = limits::FEED_DROPPED_AT_ONCE as u64;
+    let at_once = limits::FEED_EVENTS_DROPPED_TOGETHER as u64;
     let mut harness = filled(limits::FEED_EVENTS_MAX + at_once - 1);
     let many = 2 * at_once + 10;
     harness.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());

@@ -187,7 +187,7 @@ fn outbox_end_changes_only_with_a_new_event() {
 fn events_are_dropped_after_their_retention() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, signal("1", &["a"]));
-    let kept = START.plus(limits::EVENTS_KEPT);
+    let kept = START.plus(limits::OUTBOX_RETENTION);
     harness.one(kept, signal("2", &["b"]));
     assert_eq!(harness.waiting(), ["a", "b"]);
     let over = kept.plus(Duration::from_millis(1));
@@ -207,7 +207,7 @@ fn wall_clock_does_not_change_the_retention_of_events() {
     harness.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
     assert_eq!(harness.waiting(), ["a", "b"]);
     // Elapsed time advances, log time does not.
-    let elapsed = START.plus(limits::EVENTS_KEPT).plus(SECOND);
+    let elapsed = START.plus(limits::OUTBOX_RETENTION).plus(SECOND);
     let stamp = Stamp { time: START, latest: START, passed: elapsed };
     harness.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
     assert_eq!(harness.waiting(), ["c"]);
@@ -215,12 +215,12 @@ fn wall_clock_does_not_change_the_retention_of_events() {
 
 #[test]
 fn dropped_events_are_bounded_per_event() {
-    let at_once = limits::OUTBOX_DROPPED_AT_ONCE;
+    let at_once = limits::OUTBOX_EVENTS_DROPPED_PER_APPEND;
     let mut harness = StateHarness::with_stream();
     let many: Vec<String> = (0..3 * at_once).map(|number| format!("{number:02}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     harness.one(START, signal("1", &many));
-    let over = START.plus(limits::EVENTS_KEPT).plus(SECOND);
+    let over = START.plus(limits::OUTBOX_RETENTION).plus(SECOND);
     harness.one(over, signal("2", &["x"]));
     assert_eq!(harness.waiting().len(), 2 * at_once + 1);
     harness.one(over, signal("3", &["y", "z"]));
@@ -233,7 +233,7 @@ fn old_events_are_dropped_without_streams_too() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, signal("1", &["a"]));
     harness.one(START, delete_stream("s"));
-    harness.one(START.plus(limits::EVENTS_KEPT).plus(SECOND), signal("2", &["b"]));
+    harness.one(START.plus(limits::OUTBOX_RETENTION).plus(SECOND), signal("2", &["b"]));
     assert!(harness.waiting().is_empty());
     assert_eq!((harness.outbox().events, harness.outbox().bytes), (0, 0));
 }
@@ -289,7 +289,7 @@ fn flood_of_tools_displaces_no_event() {
             Tool { tool_id: format!("t{number}"), protocols: vec!["mcp".to_owned()], ..Tool::default() };
         Command::PutTool(PutTool { tool: Some(tool), caller: "mallory".to_owned(), ..PutTool::default() })
     };
-    let flood = limits::FEED_EVENTS_MAX + 2 * limits::FEED_DROPPED_AT_ONCE as u64;
+    let flood = limits::FEED_EVENTS_MAX + 2 * limits::FEED_EVENTS_DROPPED_TOGETHER as u64;
     for from in (0..flood).step_by(512) {
         harness.apply(START, (from..from + 512).map(tool).collect());
     }

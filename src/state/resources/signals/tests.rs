@@ -264,7 +264,7 @@ fn rows_per_issuer_are_limited() {
     let key = (REVOCATION_QUOTA.to_owned(), A.as_bytes().to_vec());
     let full = RevocationQuotaRow {
         revocations: limits::REVOCATIONS_PER_ISSUER_MAX,
-        blocks: limits::BLOCKS_PER_ISSUER_MAX,
+        blocks: limits::SUBJECT_BLOCKS_PER_ISSUER_MAX,
         ..RevocationQuotaRow::default()
     };
     harness.rows.0.insert(key, full.encode_to_vec());
@@ -347,7 +347,7 @@ fn revocation_limit_refuses_signals_before_operators() {
     };
     assert!(matches!(harness.one(START, revoke()), Reply::Revoked(_)));
     assert!(harness.refuses("c", START));
-    harness.set_number(REVOCATIONS, limits::REVOCATIONS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX);
+    harness.set_number(REVOCATIONS, limits::REVOCATIONS_MAX + limits::OPERATOR_REVOCATIONS_MAX);
     assert_eq!(harness.one(START, revoke()), refused);
     assert_eq!(harness.one(START, signal(A, "4", vec![])), DONE, "no effects need no capacity");
 }
@@ -355,7 +355,7 @@ fn revocation_limit_refuses_signals_before_operators() {
 #[test]
 fn blocks_over_the_limit_are_refused_for_signals() {
     let mut harness = StateHarness::default();
-    harness.set_number(BLOCKS, limits::BLOCKS_MAX);
+    harness.set_number(BLOCKS, limits::SUBJECT_BLOCKS_MAX);
     let refused = Reply::Refused(Refusal::TooManyRevocations);
     assert_eq!(harness.one(START, signal(A, "1", vec![block("a", "risk", START)])), refused);
     assert!(!harness.refuses("a", START));

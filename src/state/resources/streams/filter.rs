@@ -18,7 +18,7 @@ use crate::token::subject_id::SubjectId;
 pub struct Added {
     /// Delivered event types.
     pub types: BTreeMap<String, EventId>,
-    /// Subjects that were excluded before. At most [`limits::STREAM_SUBJECTS_MAX`].
+    /// Subjects that were excluded before. At most [`limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX`].
     pub subjects: Vec<(SubjectId, EventId)>,
 }
 
@@ -82,8 +82,8 @@ pub fn change_subject(
     }
     if command.removed {
         let bytes: usize = row.removed_subjects.iter().map(String::len).sum();
-        if row.removed_subjects.len() >= limits::STREAM_SUBJECTS_MAX
-            || bytes.saturating_add(command.sub_id.len()) > limits::STREAM_SUBJECTS_BYTES_MAX
+        if row.removed_subjects.len() >= limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX
+            || bytes.saturating_add(command.sub_id.len()) > limits::EXCLUDED_SUBJECTS_BYTES_MAX
         {
             return Ok(Reply::Refused(Refusal::TooManySubjects));
         }
@@ -103,8 +103,8 @@ fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, cursor: Even
     added.retain(|added| since(added) > cursor);
     added.push(Since { what, since: Some(here.into()) });
     let is_too_much = |added: &[Since]| {
-        added.len() > limits::STREAM_SUBJECTS_MAX
-            || added.iter().map(|added| added.what.len()).sum::<usize>() > limits::STREAM_SUBJECTS_BYTES_MAX
+        added.len() > limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX
+            || added.iter().map(|added| added.what.len()).sum::<usize>() > limits::EXCLUDED_SUBJECTS_BYTES_MAX
     };
     while is_too_much(added) {
         added.remove(0);

@@ -402,7 +402,7 @@ fn subject_is_excluded_once_and_added_again() {
 #[test]
 fn excluded_subjects_are_limited() {
     let mut harness = StateHarness::with_stream();
-    for number in 0..limits::STREAM_SUBJECTS_MAX {
+    for number in 0..limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX {
         stands(harness.one(START, subject(&email(&format!("{number}@b.example")), true)));
     }
     refused(&harness.one(START, subject(&email("more@b.example"), true)), Refusal::TooManySubjects);
@@ -415,7 +415,7 @@ fn excluded_subjects_are_limited() {
         let empty = json!({"format": "iss_sub", "iss": letter, "sub": ""}).to_string().len();
         json!({"format": "iss_sub", "iss": letter, "sub": "s".repeat(bytes - empty)})
     };
-    let quarter = limits::STREAM_SUBJECTS_BYTES_MAX / 8;
+    let quarter = limits::EXCLUDED_SUBJECTS_BYTES_MAX / 8;
     for letter in ["a", "b", "c", "d", "e", "f", "g"] {
         stands(harness.one(START, subject(&long(letter, quarter), true)));
     }

@@ -163,7 +163,7 @@ fn list_has_every_block_once_in_order() {
 #[test]
 fn page_scans_a_bounded_number_of_rows() {
     let mut harness = StateHarness::default();
-    let most = limits::BLOCK_ROWS_SEEN_AT_ONCE;
+    let most = limits::SUBJECT_BLOCKS_READ_PER_PAGE;
     let lifted = BlockRow { lifted_at_millis: Some(1), ..BlockRow::default() }.encode_to_vec();
     for number in 0..most {
         let mut key = vec![0; 32];
@@ -182,7 +182,7 @@ fn page_scans_a_bounded_number_of_rows() {
 #[test]
 fn blocks_over_the_limit_are_refused_for_operators_too() {
     let mut harness = StateHarness::default();
-    let most = limits::BLOCKS_MAX + limits::REVOCATIONS_OF_OPERATORS_MAX;
+    let most = limits::SUBJECT_BLOCKS_MAX + limits::OPERATOR_REVOCATIONS_MAX;
     harness.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
     assert_eq!(harness.one(START, gone("k")), Reply::Refused(Refusal::TooManyRevocations));
     assert_eq!(harness.machine.revocations().watermarks(), 0);

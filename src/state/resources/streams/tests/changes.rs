@@ -126,12 +126,12 @@ fn subject_added_again_counts_from_its_entry_on() {
 fn records_of_added_subjects_are_limited() {
     let mut harness = StateHarness::with_stream();
     let address = |number: usize| email(&format!("{number}@b.example"));
-    for number in 0..=limits::STREAM_SUBJECTS_MAX {
+    for number in 0..=limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX {
         stands(harness.one(START, subject(&address(number), true)));
         stands(harness.one(START, subject(&address(number), false)));
     }
     let stream = harness.stream();
-    assert_eq!(stream.added.subjects.len(), limits::STREAM_SUBJECTS_MAX);
+    assert_eq!(stream.added.subjects.len(), limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX);
     assert_eq!(
         stream.added.subjects[0].0,
         SubjectId::Email("1@b.example".to_owned()),
