@@ -1,8 +1,6 @@
-//! Whether the wall clocks of the voters agree, and on which time.
-//!
-//! Nothing here reads a clock or talks to a node: readings go in, and the times that a log entry carries, or the
-//! offset of each node, come out. One clock that is wrong, the leader's included, moves the median of three or more by
-//! no more than the others differ.
+//! Agreement of the voters' wall clocks. Pure: readings go in; the time stamp of a log entry, or the offset of each
+//! node, comes out. One wrong clock, the leader's included, moves the median of three or more by no more than the other
+//! clocks differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,15 +12,15 @@ use crate::limits;
 /// A reading of another node's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The latest that the clock can have shown when the answer was received.
+    /// The latest time that the clock can have shown when the response arrived.
     wall: Timestamp,
-    /// When the answer was received, on this node's boot clock.
+    /// Arrival of the response, on this node's boot clock.
     received: Duration,
 }
 
 impl Reading {
-    /// A clock that showed `wall` some time between two moments of this node's boot clock. `None` if these are too far
-    /// apart, or the time is in no calendar.
+    /// A clock that showed `wall` between two instants of this node's boot clock. `None` if these are too far apart, or
+    /// the time is out of range.
     pub fn new(wall: Timestamp, sent: Duration, received: Duration) -> Option<Self> {
         let round_trip = received.checked_sub(sent)?;
         let is_calendar = (0..=limits::NUMERIC_DATE_MAX_SECS).contains(&wall.secs());
@@ -30,33 +28,32 @@ impl Reading {
             .then(|| Self { wall: wall.plus(round_trip), received })
     }
 
-    /// The time that the clock shows at `now`, if the reading is not too old.
+    /// The time of the clock at `now`, if the reading is not too old.
     pub fn at(self, now: Duration) -> Option<Timestamp> {
         let age = now.saturating_sub(self.received);
         (age <= limits::CLOCK_READING_VALID).then(|| self.wall.plus(age))
     }
 }
 
-/// The wall clocks of a cluster at one moment.
+/// The wall clocks of a cluster at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Whether the clocks of a majority of the voters are known.
     pub has_majority: bool,
-    /// The median of the voters' clocks; of an even number, the lower middle one.
+    /// Median of the voters' clocks; the lower one of an even number.
     median: Option<Timestamp>,
     /// Whether a majority of the voters is close to the median.
     is_agreed: bool,
-    /// The time of the clock that is furthest ahead.
+    /// Time of the clock that is furthest ahead.
     latest: Option<Timestamp>,
-    /// Between the voters' first and last.
+    /// Distance between the voters' earliest and latest clock.
     spread: Duration,
-    /// Milliseconds from the median to each clock; negative of one that is behind.
+    /// Milliseconds from the median to each clock; negative if the clock is slow.
     offsets: BTreeMap<u64, i64>,
 }
 
 impl Agreement {
-    /// Of these clocks, each with the time that it shows. Members that are no voters are measured by the median and
-    /// have no part in it.
+    /// Agreement of these clocks. Non-voters are compared with the median and do not affect it.
     pub fn of(voters: &BTreeSet<u64>, clocks: &BTreeMap<u64, Timestamp>) -> Self {
         let of_voters = clocks.iter().filter(|(id, _)| voters.contains(id));
         let mut sorted: Vec<Timestamp> = of_voters.map(|(_, wall)| *wall).collect();
@@ -77,10 +74,10 @@ impl Agreement {
         }
     }
 
-    /// The times of the next log entry. `last` are those of the last entry that this node has applied, which is
-    /// `elapsed` ago at least.
+    /// Time stamp of the next log entry. `last` are the times of the last applied entry, which was stamped at least
+    /// `elapsed` ago.
     pub fn stamp(&self, last: LogTimes, elapsed: Duration) -> Stamp {
-        // Before the first entry there is nothing to go on from.
+        // The first entry has no predecessor to continue from.
         let is_first = last == LogTimes::default();
         let time = match self.median.filter(|_| self.is_agreed || is_first) {
             Some(median) => last.time.max(median),
@@ -90,21 +87,21 @@ impl Agreement {
         Stamp { time, latest, passed: last.passed.plus(elapsed) }
     }
 
-    /// The same, for other nodes and for people.
+    /// Report for other nodes and for operators.
     pub fn report(&self) -> ClockReport {
         ClockReport { is_agreed: self.is_agreed, spread: self.spread, offsets: self.offsets.clone() }
     }
 }
 
-/// Whether a leader may make entries: it must have read the clocks of a majority in its term. One that was elected while
-/// others were away may be the only one whose clock is wrong.
+/// Whether a leader may propose: it must have read the clocks of a majority in its term. A leader elected while other
+/// voters were unreachable may be the one whose clock is wrong.
 #[derive(Debug, Default)]
 pub struct FirstReading {
     in_term: Option<u64>,
 }
 
 impl FirstReading {
-    /// Whether the leader of `term` may, whose clocks stand like this.
+    /// Whether the leader of `term` may propose, with these clocks.
     pub fn allows(&mut self, term: u64, agreement: &Agreement) -> bool {
         if agreement.has_majority {
             self.in_term = Some(term);
@@ -113,30 +110,30 @@ impl FirstReading {
     }
 }
 
-/// How the wall clocks of the members stand, as the leader says.
+/// The leader's report on the members' wall clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockReport {
     /// Whether a majority of the voters is close to the median of their clocks.
     pub is_agreed: bool,
-    /// Between the voters' clocks that are furthest apart.
+    /// Distance between the voters' earliest and latest clock.
     pub spread: Duration,
-    /// Milliseconds from the median to each clock that was read of late; negative of one that is behind.
+    /// Milliseconds from the median to each clock read recently; negative if the clock is slow.
     pub offsets: BTreeMap<u64, i64>,
 }
 
-/// How much a node may judge by its wall clock.
+/// Which decisions a node may base on its wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClockVerdict {
-    /// Everything.
+    /// All decisions.
     Good,
-    /// No credentials of other issuers: the clock is a little off, or nobody knows which clock is right.
+    /// No credentials of other issuers: the clock is slightly off, or the clocks do not agree.
     Apart,
-    /// Nothing.
+    /// None.
     FarApart,
 }
 
 impl ClockReport {
-    /// How much this node may judge by its wall clock.
+    /// Which decisions this node may base on its wall clock.
     #[must_use]
     pub fn verdict(&self, node_id: u64) -> ClockVerdict {
         let offset = self.offsets.get(&node_id).map(|millis| Duration::from_millis(millis.unsigned_abs()));
@@ -148,7 +145,7 @@ impl ClockReport {
         }
     }
 
-    /// `now` as the median of the voters shows it, as far as that is known: of a clock without an agreement, itself.
+    /// `now` corrected to the median; unchanged without an agreement.
     #[must_use]
     pub fn corrected(&self, node_id: u64, now: Timestamp) -> Timestamp {
         let offset = self.offsets.get(&node_id).filter(|_| self.is_agreed).copied().unwrap_or_default();
@@ -166,7 +163,7 @@ mod tests {
     const NOON: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The clocks of voters 1, 2, …, in milliseconds from noon; `None` of one that was not read.
+    /// Clocks of voters 1, 2, …, in milliseconds from noon; `None` if unread.
     fn agreement(millis: &[Option<i64>]) -> Agreement {
         let ids = 1..=millis.len() as u64;
         let clocks = ids.clone().zip(millis).filter_map(|(id, millis)| Some((id, at((*millis)?)))).collect();
@@ -182,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_took_long_or_is_old_counts_for_nothing() {
+    fn slow_or_old_reading_is_ignored() {
         let (sent, long) = (5 * SECOND, limits::CLOCK_ROUND_TRIP_MAX);
         let over = Duration::from_millis(1);
         assert_eq!(Reading::new(NOON, sent, sent + long + over), None);
@@ -190,7 +187,7 @@ mod tests {
         let received = sent + long;
         let reading = Reading::new(NOON, sent, received).expect("in time");
         assert_eq!(reading.at(received), Some(NOON.plus(long)), "the latest that it can show");
-        assert_eq!(reading.at(received + SECOND), Some(NOON.plus(long + SECOND)), "it goes on");
+        assert_eq!(reading.at(received + SECOND), Some(NOON.plus(long + SECOND)), "it advances");
         assert_eq!(reading.at(received + limits::CLOCK_READING_VALID + over), None);
         for never in [-1, i64::MIN, i64::MAX] {
             assert_eq!(Reading::new(Timestamp::from_millis(never), sent, sent), None);
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_no_voter_is_measured_and_moves_nothing() {
+    fn non_voter_is_measured_without_moving_the_median() {
         let clocks = BTreeMap::from([(1, at(0)), (2, at(100)), (3, at(-100)), (9, at(60_000))]);
         let found = Agreement::of(&BTreeSet::from([1, 2, 3]), &clocks);
         assert_eq!((found.median, found.spread), (Some(NOON), Duration::from_millis(200)));
@@ -230,12 +227,12 @@ mod tests {
         assert_eq!(
             found.stamp(LogTimes::default(), SECOND).latest,
             at(60_000),
-            "but it may have judged by it"
+            "it may have decided by its clock"
         );
     }
 
     #[test]
-    fn one_wrong_clock_changes_what_is_covered_and_not_log_time() {
+    fn one_wrong_clock_moves_coverage_but_not_log_time() {
         let last = LogTimes { time: at(-500), passed: at(-90_000) };
         for wrong in [-3_600_000, -10_000, 3_600_000, 100 * 86_400_000] {
             let stamp = read(&[wrong, 0, 100]).stamp(last, SECOND);
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn without_agreement_log_time_goes_on_by_elapsed_time() {
+    fn without_agreement_log_time_advances_by_elapsed_time() {
         let last = LogTimes { time: at(-500), passed: at(-90_000) };
         let stamp = read(&[0, 10_000, -10_000]).stamp(last, SECOND);
         assert_eq!((stamp.time, stamp.latest, stamp.passed), (at(500), at(10_000), at(-89_000)));
@@ -255,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn with_agreement_log_time_follows_however_far_and_never_back() {
+    fn with_agreement_log_time_jumps_forward_but_never_back() {
         let year = Duration::from_secs(365 * 86_400);
         let last = LogTimes { time: NOON.minus(year), passed: NOON };
         assert_eq!(read(&[0, 0, 0]).stamp(last, SECOND).time, NOON);
@@ -264,35 +261,35 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_makes_no_entry_before_it_has_read_a_majority() {
+    fn new_leader_stamps_nothing_before_reading_a_majority() {
         let mut first = FirstReading::default();
         let (few, many) = (agreement(&[Some(0), None, None]), agreement(&[Some(0), Some(9), None]));
         assert!(!first.allows(3, &few) && first.allows(3, &many));
-        assert!(first.allows(3, &few), "log time goes on without them");
+        assert!(first.allows(3, &few), "log time advances without them");
         assert!(!first.allows(4, &few), "another may have led");
         assert!(first.allows(4, &read(&[0])), "a cluster of one follows its own clock");
     }
 
     #[test]
-    fn a_clock_is_judged_by_its_distance_and_by_agreement() {
+    fn verdict_depends_on_distance_and_agreement() {
         use ClockVerdict::{Apart, FarApart, Good};
         let report = read(&[0, 1, 2_001, -2_000, 5_002, -5_001, 0]).report();
         let verdicts: Vec<_> = (1..=8).map(|id| report.verdict(id)).collect();
-        // One that was not read may be anywhere.
+        // An unread clock is unknown.
         assert_eq!(verdicts, [Good, Good, Apart, Good, FarApart, FarApart, Good, Apart]);
         assert_eq!(report.corrected(5, at(5_002)), NOON);
         let report = read(&[0, 4_000]).report();
         assert_eq!((report.verdict(1), report.verdict(2)), (Apart, Apart));
         assert_eq!(report.corrected(2, at(4_000)), at(4_000));
         let report = read(&[0, 5_001]).report();
-        assert_eq!((report.verdict(1), report.verdict(2)), (FarApart, FarApart), "which of them is right?");
+        assert_eq!((report.verdict(1), report.verdict(2)), (FarApart, FarApart), "neither is known to be right");
         assert_eq!(ClockReport::default().verdict(1), Apart);
     }
 
     proptest! {
-        /// As long as more than half of the voters have right clocks, whoever else is read and whatever they show.
+        /// Holds as long as a majority of the voters have correct clocks, whichever others are read.
         #[test]
-        fn what_is_agreed_on_is_close_to_a_clock_that_is_right(
+        fn agreed_time_is_close_to_a_correct_clock(
             right in vec(proptest::option::weighted(0.8, -500_i64..500), 2..5),
             wrong in vec(proptest::option::of(any::<i32>().prop_map(i64::from)), 0..2),
             last in -1_000_000_i64..0,

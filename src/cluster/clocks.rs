@@ -1,5 +1,5 @@
-//! The wall clocks of the members: the leader reads them in the answers to its heartbeats, a candidate in the answers to
-//! its requests for votes, and every node knows from the leader how far its own is from the others'.
+//! The wall clocks of the members: the leader reads them in heartbeat responses, a candidate in vote responses. Every
+//! other node learns its own offset from the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,35 +15,35 @@ use super::{Fresh, Handle, Machine, Stale, Stamp};
 use crate::clock::{Clock, Timestamp};
 use crate::limits;
 
-/// The wall clocks of the members, as this node knows them.
+/// The members' wall clocks, as this node knows them.
 pub struct Clocks {
     clock: Clock,
     node_id: u64,
-    /// One for each member that answered this node.
+    /// The last reading of each member that answered this node.
     readings: Mutex<BTreeMap<u64, Reading>>,
-    /// What the leader said last.
+    /// The leader's last report.
     report: ArcSwap<ClockReport>,
 }
 
 impl Clocks {
-    /// Nothing is known but this node's own clock.
+    /// Without readings of other nodes.
     pub fn new(clock: Clock, node_id: u64) -> Self {
         Self { clock, node_id, readings: Mutex::default(), report: ArcSwap::default() }
     }
 
-    /// Time since boot, by which a reading is timed.
+    /// The boot clock, which times readings.
     pub fn boot(&self) -> Duration {
         self.clock.boot()
     }
 
-    /// A node whose answer to a request that was sent at `sent` says that its wall clock shows `wall`.
+    /// Records a reading: the response to a request sent at `sent` states the wall clock as `wall`.
     pub fn hear(&self, node_id: u64, wall: Timestamp, sent: Duration) {
         if let Some(reading) = Reading::new(wall, sent, self.clock.boot()) {
             self.readings.lock().unwrap_or_else(PoisonError::into_inner).insert(node_id, reading);
         }
     }
 
-    /// The wall clocks now, as far as they were read of late; this node's own is always known.
+    /// The wall clocks now, from valid readings and this node's own clock.
     pub fn agreement(&self, voters: &BTreeSet<u64>) -> Agreement {
         let now = self.clock.boot();
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl Clocks {
         Agreement::of(voters, &clocks)
     }
 
-    /// What the leader says of them.
+    /// Records the leader's report, and logs a changed verdict.
     pub fn note(&self, report: ClockReport) {
         let verdict = report.verdict(self.node_id);
         let before = self.report.swap(Arc::new(report)).verdict(self.node_id);
@@ -62,52 +62,51 @@ impl Clocks {
             let (is_agreed, spread) = (report.is_agreed, report.spread);
             match verdict {
                 ClockVerdict::Good => {
-                    tracing::info!(offset_millis, "this node's clock is close to the cluster's");
+                    tracing::info!(offset_millis, "wall clock of this node agrees with the cluster");
                 }
                 ClockVerdict::Apart => tracing::warn!(
                     offset_millis,
                     is_agreed,
                     ?spread,
-                    "this node's clock is not known to be right: it takes no credentials of other issuers"
+                    "wall clock of this node is off or unconfirmed: credentials of other issuers are refused"
                 ),
                 ClockVerdict::FarApart => tracing::error!(
                     offset_millis,
                     is_agreed,
                     ?spread,
-                    "this node's clock is wrong, or nobody knows which is right: nothing is judged by time here"
+                    "wall clock of this node is wrong, or the voters' clocks do not agree: decisions by time are refused"
                 ),
             }
         }
     }
 
-    /// What the leader said last.
+    /// The leader's last report.
     pub fn report(&self) -> Arc<ClockReport> {
         self.report.load_full()
     }
 }
 
-/// The times of the log entries that this node makes while it leads.
+/// Stamps the log entries that this node proposes as leader.
 pub struct Stamps<M: Machine> {
-    /// The consensus library.
+    /// openraft.
     pub raft: Raft<M>,
-    /// The wall clocks.
     pub clocks: Arc<Clocks>,
-    /// The state, which has the times of the last entry.
+    /// The state, with the times of the last entry.
     machine: Arc<M>,
-    /// When that was applied.
+    /// When that entry was applied.
     shared: Arc<Shared>,
-    /// Whether the clocks of a majority were read.
+    /// Whether the clocks of a majority were read in this term.
     first: FirstReading,
 }
 
 impl<M: Machine> Stamps<M> {
-    /// Of this node, which has read no clocks yet.
+    /// Before any clock was read.
     pub fn new(raft: Raft<M>, clocks: &Arc<Clocks>, machine: &Arc<M>, shared: &Arc<Shared>) -> Self {
         let (clocks, machine, shared) = (Arc::clone(clocks), Arc::clone(machine), Arc::clone(shared));
         Self { raft, clocks, machine, shared, first: FirstReading::default() }
     }
 
-    /// The times of the next entry. `None` unless this node leads and has read the clocks of a majority in its term.
+    /// Time stamp of the next entry. `None` unless this node leads and has read the clocks of a majority in its term.
     pub fn next(&mut self) -> Option<Stamp> {
         let (term, voters) = {
             let metrics = self.raft.metrics();
@@ -120,45 +119,46 @@ impl<M: Machine> Stamps<M> {
         if !self.first.allows(term, &agreement) {
             return None;
         }
-        // The times first: if an entry is applied meanwhile, too little has elapsed, never too much.
+        // The times are read first: if an entry is applied between the two reads, too little elapsed time is added,
+        // never too much.
         let last = self.machine.times();
         Some(agreement.stamp(last, self.shared.since_applied(self.clocks.boot())))
     }
 }
 
 impl<M: Machine> Handle<M> {
-    /// As the leader: how the clocks of the members stand.
+    /// Clock report of this node, as leader.
     pub(super) fn measure_clocks(&self) -> ClockReport {
         let voters = self.membership().membership().voter_ids().collect();
         self.clocks.agreement(&voters).report()
     }
 
-    /// Hands leadership over whenever this node leads and its clock is far from those that agree. Runs for ever.
+    /// Transfers leadership while this node leads and its clock is far from an agreed median. Runs for ever.
     pub(super) async fn leave_with_wrong_clock(self) {
         loop {
             let report = self.clocks();
             let is_wrong = report.is_agreed && report.verdict(self.node_id) == ClockVerdict::FarApart;
             if is_wrong && self.leader() == Some(self.node_id) {
-                tracing::warn!("this node's clock is wrong: another is to lead");
+                tracing::warn!("wall clock of this leader is wrong: transferring leadership");
                 self.hand_over().await;
             }
             tokio::time::sleep(limits::FRESHNESS_RENEWAL).await;
         }
     }
 
-    /// How the clocks of the members stand, as the leader said last.
+    /// The leader's last clock report.
     #[must_use]
     pub fn clocks(&self) -> Arc<ClockReport> {
         self.clocks.report()
     }
 
-    /// How much this node may judge by its wall clock.
+    /// Which decisions this node may base on its wall clock.
     #[must_use]
     pub fn clock_verdict(&self) -> ClockVerdict {
         self.clocks().verdict(self.node_id)
     }
 
-    /// Whether anything may be judged by this node's wall clock.
+    /// Checks that decisions may be based on this node's wall clock.
     ///
     /// # Errors
     /// [`Stale::ClockWrong`].
@@ -166,7 +166,7 @@ impl<M: Machine> Handle<M> {
         if self.clock_verdict() < ClockVerdict::FarApart { Ok(()) } else { Err(Stale::ClockWrong) }
     }
 
-    /// Whether credentials of other issuers may be: what was revoked of them is told by their time.
+    /// Checks that credentials of other issuers may be accepted: revocations cover them by their time of issue.
     ///
     /// # Errors
     /// [`Stale::ClockApart`].
@@ -174,16 +174,16 @@ impl<M: Machine> Handle<M> {
         if self.clock_verdict() == ClockVerdict::Good { Ok(()) } else { Err(Stale::ClockApart) }
     }
 
-    /// The wall time now as the voters' clocks show it, as far as this node knows.
+    /// The current wall time by the median of the voters' clocks, as far as this node knows it.
     #[must_use]
     pub fn cluster_time(&self) -> Timestamp {
         self.clocks().corrected(self.node_id, self.clock.now())
     }
 
-    /// Elapsed time now: that of the last entry, and what has passed since it was applied here. Late, never early.
+    /// Elapsed time now: that of the last entry plus the time since it was applied here. May be late, never early.
     #[must_use]
     pub fn elapsed_time(&self) -> Timestamp {
-        // The time first, as in [`Stamps::next`].
+        // The order of [`Stamps::next`].
         let passed = self.machine.times().passed;
         passed.plus(self.shared.since_applied(self.clock.boot()))
     }

@@ -1,6 +1,5 @@
-//! Between the consensus library's types and the protobuf messages of `proto/log.proto`.
-//!
-//! Decoding trusts nothing: a message with a missing part is an [`Error`], never a default.
+//! Conversion between openraft's types and the protobuf messages of `proto/log.proto`. Decoding is strict: a missing
+//! field is an [`Error`], never a default.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +16,16 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/trust_fabric.log.v1.rs"));
 }
 
-/// Why bytes are not what they should be.
+/// A message does not decode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not protobuf of the expected message.
     #[error("decode {0}: {1}")]
     Undecodable(&'static str, prost::DecodeError),
-    /// A part that is always written is not there.
+    /// A required field is missing.
     #[error("decode {0}: {1} is missing")]
     Missing(&'static str, &'static str),
-    /// The sets of voters and the peers do not fit together.
+    /// Voters and members contradict each other.
     #[error("decode membership: {0}")]
     Membership(String),
 }
@@ -40,47 +39,38 @@ fn leader_from_proto(leader: Option<proto::LeaderId>, of: &'static str) -> Resul
     Ok(LeaderId::new(leader.term, leader.node_id))
 }
 
-/// As a message.
 pub fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
     proto::LogId { leader: Some(leader_to_proto(&log_id.leader_id)), index: log_id.index }
 }
 
-/// From a message.
 pub fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
     Ok(LogId::new(leader_from_proto(log_id.leader, "log id")?, log_id.index))
 }
 
-/// Encodes a log id.
 pub fn encode_log_id(log_id: &LogId) -> Vec<u8> {
     log_id_to_proto(log_id).encode_to_vec()
 }
 
-/// Decodes a log id.
 pub fn decode_log_id(bytes: &[u8]) -> Result<LogId, Error> {
     log_id_from_proto(proto::LogId::decode(bytes).map_err(|error| Error::Undecodable("log id", error))?)
 }
 
-/// Encodes a vote.
 pub fn encode_vote(vote: &Vote) -> Vec<u8> {
     vote_to_proto(vote).encode_to_vec()
 }
 
-/// As a message.
 pub fn vote_to_proto(vote: &Vote) -> proto::Vote {
     proto::Vote { leader: Some(leader_to_proto(&vote.leader_id)), committed: vote.committed }
 }
 
-/// Decodes a vote.
 pub fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
     vote_from_proto(proto::Vote::decode(bytes).map_err(|error| Error::Undecodable("vote", error))?)
 }
 
-/// From a message.
 pub fn vote_from_proto(vote: proto::Vote) -> Result<Vote, Error> {
     Ok(Vote { leader_id: leader_from_proto(vote.leader, "vote")?, committed: vote.committed })
 }
 
-/// As a message.
 pub fn life_to_proto(life: &Life) -> proto::Life {
     proto::Life {
         start: life.start,
@@ -90,7 +80,6 @@ pub fn life_to_proto(life: &Life) -> proto::Life {
     }
 }
 
-/// From a message.
 pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
     Ok(Life {
         start: life.start,
@@ -100,7 +89,6 @@ pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
     })
 }
 
-/// As a message.
 pub fn memory_to_proto((node_id, disk_id): Disk, memory: &Memory) -> proto::Memory {
     proto::Memory {
         node_id,
@@ -112,7 +100,6 @@ pub fn memory_to_proto((node_id, disk_id): Disk, memory: &Memory) -> proto::Memo
     }
 }
 
-/// From a message.
 pub fn memory_from_proto(memory: &proto::Memory) -> Result<(Disk, Memory), Error> {
     let disk_id = memory.disk_id.as_ref().try_into().map_err(|_| Error::Missing("memory", "disk id"))?;
     let life = life_from_proto(memory.life.as_ref().ok_or(Error::Missing("memory", "life"))?)?;
@@ -122,12 +109,12 @@ pub fn memory_from_proto(memory: &proto::Memory) -> Result<(Disk, Memory), Error
     Ok(((memory.node_id, disk_id), Memory { life, vote, held, contradiction }))
 }
 
-/// Encodes everything that is remembered of members.
+/// Encodes the records of the members' disks.
 pub fn encode_memories(members: Vec<proto::Memory>) -> Vec<u8> {
     proto::Memories { members }.encode_to_vec()
 }
 
-/// Decodes everything that is remembered of members.
+/// Decodes the records of the members' disks.
 pub fn decode_memories(bytes: &[u8]) -> Result<Vec<(Disk, Memory)>, Error> {
     let memories = proto::Memories::decode(bytes).map_err(|error| Error::Undecodable("memories", error))?;
     memories.members.iter().map(memory_from_proto).collect()
@@ -159,7 +146,6 @@ fn membership_from_proto(membership: proto::Membership) -> Result<Membership, Er
     Membership::new(configs, peers).map_err(|error| Error::Membership(error.to_string()))
 }
 
-/// Encodes a membership and the entry that set it.
 pub fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
     proto::StoredMembership {
         log_id: stored.log_id().as_ref().map(log_id_to_proto),
@@ -168,7 +154,6 @@ pub fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes a membership and the entry that set it.
 pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
     let stored = proto::StoredMembership::decode(bytes)
         .map_err(|error| Error::Undecodable("stored membership", error))?;
@@ -177,12 +162,10 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
     Ok(StoredMembership::new(log_id, membership_from_proto(membership)?))
 }
 
-/// Encodes a log entry.
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     entry_to_proto(entry).encode_to_vec()
 }
 
-/// As a message.
 pub fn entry_to_proto(entry: &Entry) -> proto::Entry {
     let payload = match &entry.payload {
         EntryPayload::Blank => None,
@@ -194,12 +177,10 @@ pub fn entry_to_proto(entry: &Entry) -> proto::Entry {
     proto::Entry { log_id: Some(log_id_to_proto(&entry.log_id())), payload }
 }
 
-/// Decodes a log entry.
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, Error> {
     entry_from_proto(proto::Entry::decode(bytes).map_err(|error| Error::Undecodable("log entry", error))?)
 }
 
-/// From a message.
 pub fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Error> {
     let log_id = log_id_from_proto(entry.log_id.ok_or(Error::Missing("log entry", "log id"))?)?;
     let payload = match entry.payload {
@@ -229,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_entry_survives_encoding() {
+    fn entry_of_every_kind_round_trips() {
         for payload in [
             EntryPayload::Blank,
             EntryPayload::Normal(Commands(bytes::Bytes::from_static(b"commands"))),
@@ -242,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_and_memberships_survive_encoding() {
+    fn votes_and_memberships_round_trip() {
         let vote = Vote { leader_id: LeaderId::new(5, 2), committed: true };
         assert_eq!(decode_vote(&encode_vote(&vote)), Ok(vote));
         for stored in [StoredMembership::default(), StoredMembership::new(Some(log_id(1, 1)), membership())] {
@@ -251,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_part_is_an_error_not_a_default() {
+    fn missing_field_is_an_error() {
         assert_eq!(decode_vote(&[]), Err(Error::Missing("vote", "leader")));
         assert_eq!(decode_log_id(&[]), Err(Error::Missing("log id", "leader")));
         assert_eq!(decode_entry(&[]), Err(Error::Missing("log entry", "log id")));
@@ -259,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_on_disk_do_not_change() {
+    fn bytes_on_disk_are_pinned() {
         let entry = Entry {
             log_id: log_id(3, 9),
             payload: EntryPayload::Normal(Commands(bytes::Bytes::from_static(b"x"))),

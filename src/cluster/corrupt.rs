@@ -1,9 +1,9 @@
-//! What a node that cannot run on its data directory says: what is wrong, and what to do.
+//! Corruption of the data directory: the finding, and the advice to the operator.
 
 use std::fmt;
 use std::path::Path;
 
-/// The data directory is not what this node can run on. The node stops and says what to do.
+/// The node cannot run on its data directory and stops.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}; {advice}")]
 pub struct Corrupt {
@@ -12,7 +12,7 @@ pub struct Corrupt {
 }
 
 impl Corrupt {
-    /// What is wrong, and where.
+    /// Corruption of the log or of the data directory itself: the node cannot be restored from the rest.
     pub fn new(path: &Path, what: impl fmt::Display) -> Self {
         Self {
             what: format!("{}: {what}", path.display()),
@@ -21,31 +21,31 @@ impl Corrupt {
         }
     }
 
-    /// A row or command that is not what a table or the log should hold.
+    /// A corrupt row or an undecodable command.
     pub fn row(what: impl fmt::Display) -> Self {
         Self::state(Path::new("state"), what)
     }
 
-    /// The state is not what was applied. The log is whole, and makes it again.
+    /// Corruption of the state. The log is intact and rebuilds it.
     pub(super) fn state(path: &Path, what: impl fmt::Display) -> Self {
         Self {
             what: format!("{}: {what}", path.display()),
             advice: "keep a copy of the data directory for analysis, then remove the directory `state` from \
-                     it and start again: the log makes the state again",
+                     it and start again: the state is rebuilt from the log",
         }
     }
 
-    /// A snapshot is not what was written. It is only a copy.
+    /// Corruption of a snapshot, which is only a copy.
     pub(super) fn snapshot(path: &Path, what: impl fmt::Display) -> Self {
         Self {
             what: format!("{}: {what}", path.display()),
             advice: "keep a copy of the data directory for analysis, then remove the directory `snapshots` \
-                     from it and start again: another snapshot is taken from the state",
+                     from it and start again: a new snapshot is taken from the state",
         }
     }
 
-    /// What the database library says when it cannot open. A full disk or a wrong owner is not
-    /// corruption, and following the advice for it would throw away a log that is whole.
+    /// Error of RocksDB when it opens a database. A full disk or a wrong owner is not corruption, and the advice for
+    /// corruption would discard an intact log.
     pub(super) fn unopened(error: &rocksdb::Error, corrupt: Self) -> Self {
         let advice = match error.kind() {
             rocksdb::ErrorKind::IOError if error.as_ref().contains("lock") => {
@@ -56,14 +56,14 @@ impl Corrupt {
                     .iter()
                     .any(|reason| error.as_ref().contains(reason)) =>
             {
-                "the data is not known to be damaged: mend the cause, then start again"
+                "the data may be intact: remove the cause, then start again"
             }
             _ => corrupt.advice,
         };
         Self { advice, ..corrupt }
     }
 
-    /// Something that a newer version wrote.
+    /// Data written by a newer version.
     pub fn newer(what: impl fmt::Display) -> Self {
         Self {
             what: what.to_string(),

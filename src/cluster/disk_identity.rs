@@ -1,7 +1,5 @@
-//! Which disk this is, and which node lives on it.
-//!
-//! A node id is bound to the disk that first carried it. A disk that lost its log must not come
-//! back under its old id: it may have voted or acknowledged what it no longer remembers.
+//! Disk identity: binds a node id to the disk on which it was first used. A disk that lost its log must not return
+//! under its old node id: it may have voted, or acknowledged entries, that are no longer on it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -15,10 +13,10 @@ use super::peers::WAY_BACK;
 
 const FILE: &str = "identity.json";
 
-/// Who this node is.
+/// Node id and disk identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The node's id, never reused in the cluster.
+    /// Id of the node, never reused in the cluster.
     pub node_id: u64,
     /// 16 random bytes, drawn when the disk was first used.
     pub disk_id: [u8; 16],
@@ -30,10 +28,10 @@ struct Stored {
     disk_id: String,
 }
 
-/// Finds or makes the identity of the disk that `log` lives on.
+/// Reads or creates the identity of the disk that holds `log`.
 ///
-/// The log's row comes first and the file second, so a crash between them leaves a log that knows
-/// its disk, and the file is written again. A file without that row is a disk that was wiped.
+/// The row in the log comes first and the file second, so a crash between them leaves a log with the identity, and the
+/// file is written again. A file without the row is a disk that lost its log.
 ///
 /// # Errors
 /// [`Corrupt`] if the data directory belongs to another node, or lost its log.
@@ -46,7 +44,7 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
         Err(error) => return Err(refuse(error.to_string())),
     };
     let in_log = read_meta(log, DISK)?
-        .map(|row| Identity::from_row(&row).ok_or_else(|| refuse("the log's row is not an identity".into())))
+        .map(|row| Identity::from_row(&row).ok_or_else(|| refuse("the disk identity in the log is malformed".into())))
         .transpose()?;
     if let Some(known) = stored.or(in_log)
         && known.node_id != node_id
@@ -56,11 +54,11 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
     }
     match (stored, in_log) {
         (Some(stored), Some(in_log)) if stored != in_log => {
-            Err(refuse("the log was made on another disk".into()))
+            Err(refuse("the log has another disk identity".into()))
         }
         (Some(stored), Some(_)) => Ok(stored),
         (Some(stored), None) => Err(refuse(format!(
-            "the log of node {} is gone; a disk that lost its log may not come back under its old id; {WAY_BACK}",
+            "the log of node {} is missing; a disk that lost its log must not return under its node id; {WAY_BACK}",
             stored.node_id
         ))),
         (None, in_log) => {
@@ -73,7 +71,7 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
 }
 
 impl Identity {
-    /// The disk's id, then the node's, big endian.
+    /// Disk id, then node id, big endian.
     fn to_row(self) -> Vec<u8> {
         [&self.disk_id[..], &self.node_id.to_be_bytes()].concat()
     }
@@ -87,7 +85,7 @@ impl Identity {
 fn parse(bytes: &[u8]) -> Result<Identity, String> {
     let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
     let bits =
-        u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: not hexadecimal".to_owned())?;
+        u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: must be 32 hexadecimal digits".to_owned())?;
     Ok(Identity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
 }
 
@@ -98,10 +96,7 @@ fn store(path: &Path, identity: Identity) -> io::Result<()> {
     replace_file(path, &text)
 }
 
-/// Writes a file so that after a crash it holds either its old or its new content, durably.
-///
-/// # Errors
-/// If the disk refuses.
+/// Replaces a file durably and atomically.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
@@ -111,10 +106,7 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_name_of(path)
 }
 
-/// Makes it durable that `path` exists under its name.
-///
-/// # Errors
-/// If the disk refuses.
+/// Syncs the parent directory, so that the name of `path` is durable.
 pub fn sync_name_of(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
@@ -130,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_kept() {
+    fn identity_survives_a_restart() {
         let data = tempfile::tempdir().expect("directory");
         let log = log_in(data.path());
         let first = establish(data.path(), &log, 1, [7; 16]).expect("first");
@@ -138,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_disk_may_not_come_back_under_its_old_id() {
+    fn wiped_disk_is_refused() {
         let data = tempfile::tempdir().expect("directory");
         establish(data.path(), &log_in(data.path()), 1, [7; 16]).expect("first");
         fs::remove_dir_all(data.path().join("raft")).expect("wipe");
@@ -147,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_node_is_refused() {
+    fn directory_of_another_node_is_refused() {
         let data = tempfile::tempdir().expect("directory");
         let log = log_in(data.path());
         establish(data.path(), &log, 1, [7; 16]).expect("first");
@@ -155,10 +147,9 @@ mod tests {
         assert!(refusal.to_string().contains("belongs to node 1"), "{refusal}");
     }
 
-    /// The wrong id was once written to the missing file before anything else was asked, and the right
-    /// one refused from then on.
+    /// The wrong id was once written to the missing file, and the right one refused from then on.
     #[test]
-    fn a_wrong_id_does_not_take_over_a_directory_that_lost_its_file() {
+    fn wrong_node_id_does_not_claim_a_directory_without_file() {
         let data = tempfile::tempdir().expect("directory");
         let log = log_in(data.path());
         let first = establish(data.path(), &log, 1, [7; 16]).expect("first");
@@ -168,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_between_the_row_and_the_file_is_mended() {
+    fn crash_between_row_and_file_is_repaired() {
         let data = tempfile::tempdir().expect("directory");
         let log = log_in(data.path());
         let first = establish(data.path(), &log, 1, [7; 16]).expect("first");

@@ -1,8 +1,8 @@
-//! The memories of the members' disks on this disk: a row of the log database, and the start of this process.
+//! Records of the members' disks, stored in the log database, and the start number of this process.
 //!
-//! The rules are in [`super::set_back`]. Local state: never in the state hash, a snapshot or a backup. Changes are kept in
-//! memory and written by the log writer with its next group, at the latest after
-//! [`limits::MEMORY_UNWRITTEN_MAX`]: a crash loses facts, it never makes one up.
+//! The rules are in [`super::life`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
+//! by the log writer with its next group, at the latest after [`limits::MEMORY_UNWRITTEN_MAX`]; a crash may lose facts,
+//! and never creates any.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use super::type_config::{LeaderId, LogId, StoredMembership, Vote};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
-/// The memories of the members' disks.
+/// Records of the members' disks.
 pub struct Lives {
     known: Mutex<Known>,
 }
@@ -30,35 +30,31 @@ struct Known {
     is_unwritten: bool,
 }
 
-/// Begins the life of this process, durably: it has called nobody yet.
+/// Starts the life of this process durably, before its first call.
 ///
 /// # Errors
-/// [`Corrupt`] if the disk was refused before, or the row of the last start is damaged or cannot be replaced.
+/// [`Corrupt`] if the disk was rejected at an earlier start, or the row of the last start is corrupt.
 pub fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> Result<Life, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
-    // A supervisor starts a refused member again and again. Each start has a greater number than the one before, so a
-    // member that knows no more than the number would accept it in the end.
+    // A supervisor restarts a rejected member repeatedly. Each start has a greater number, so a member that knows no
+    // other fact would accept it in the end.
     if let Some(reason) = log::read_meta(db, REFUSED)? {
-        return Err(corrupt(&format_args!("refused before: {}", String::from_utf8_lossy(&reason))));
+        return Err(corrupt(&format_args!("rejected at an earlier start: {}", String::from_utf8_lossy(&reason))));
     }
     let before = match log::read_meta(db, START)? {
         Some(row) => row
             .first_chunk()
             .map(|number| u64::from_be_bytes(*number))
-            .ok_or_else(|| corrupt(&"the row of the last start is too short"))?,
+            .ok_or_else(|| corrupt(&"the row of the last process start is too short"))?,
         None => 0,
     };
-    let start = before.checked_add(1).ok_or_else(|| corrupt(&"the number of starts is too large"))?;
+    let start = before.checked_add(1).ok_or_else(|| corrupt(&"the process start number overflows"))?;
     let row = [&start.to_be_bytes()[..], &id].concat();
     log::write_meta(db, START, &row).map_err(|error| corrupt(&error))?;
     Ok(Life { start, id, vote: vote.map(|vote| vote.leader_id), end })
 }
 
 impl Lives {
-    /// As the row says.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it is damaged.
     pub fn open(db: &DB) -> Result<Self, Corrupt> {
         let memories = match log::read_meta(db, MEMORIES)? {
             Some(row) => codec::decode_memories(&row).map_err(|error| Corrupt::new(db.path(), error))?,
@@ -72,7 +68,7 @@ impl Lives {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the memory of a disk, if there is one.
+    /// Changes the record of a disk, if there is one.
     fn change(&self, disk: Disk, change: impl FnOnce(&mut Memory)) {
         let mut known = self.known();
         let Some(memory) = known.memories.get_mut(&disk) else { return };
@@ -82,10 +78,7 @@ impl Lives {
         known.is_unwritten |= is_changed;
     }
 
-    /// Judges the life of a member, and remembers it.
-    ///
-    /// # Errors
-    /// [`SetBack`] if its disk was set back.
+    /// Verifies the life of a member and records it.
     pub fn take(&self, disk: Disk, life: &Life) -> Result<(), SetBack> {
         let mut known = self.known();
         let Some(memory) = known.memories.get_mut(&disk) else {
@@ -99,25 +92,25 @@ impl Lives {
         Ok(())
     }
 
-    /// Takes the life of this process itself: the one that others judge.
+    /// Records the life of this process, which other members verify.
     pub fn take_own(&self, disk: Disk, life: &Life) {
         let mut known = self.known();
         known.memories.entry(disk).or_insert_with(|| Memory::new(*life)).life = *life;
         known.is_unwritten = true;
     }
 
-    /// The memory of a disk.
+    /// The record of a disk.
     pub fn of(&self, disk: Disk) -> Option<Memory> {
         self.known().memories.get(&disk).copied()
     }
 
-    /// All memories, to be sent with a heartbeat.
+    /// All records, for a heartbeat.
     pub fn to_proto(&self) -> Vec<proto::Memory> {
         let known = self.known();
         known.memories.iter().map(|(disk, memory)| codec::memory_to_proto(*disk, memory)).collect()
     }
 
-    /// Adds what the leader remembers of members. What does not decode, or is of no member, is left out.
+    /// Merges the leader's records. Records that do not decode or are not of a member are ignored.
     pub fn merge(&self, memories: &[proto::Memory], is_member: impl Fn(&Disk) -> bool) {
         let mut known = self.known();
         for (disk, theirs) in memories.iter().filter_map(|memory| codec::memory_from_proto(memory).ok()) {
@@ -134,24 +127,24 @@ impl Lives {
         }
     }
 
-    /// A member has granted a vote, or follows its leader. Durably: it has answered.
+    /// Records that a member granted a vote or follows its leader; its answer implies that the vote is durable.
     pub fn voted(&self, disk: Disk, vote: LeaderId) {
         self.change(disk, |memory| memory.vote = memory.vote.max(Some(vote)));
     }
 
-    /// A member has acknowledged a committed entry. Durably: it has answered.
+    /// Records that a member acknowledged a committed entry; its answer implies that the entry is durable.
     pub fn holds(&self, disk: Disk, held: LogId) {
         self.change(disk, |memory| memory.held = memory.held.max(Some(held)));
     }
 
-    /// A member has another committed entry than this node.
+    /// Records that a committed entry of a member differs from this node's.
     pub fn contradicts(&self, disk: Disk, theirs: LogId) {
         self.change(disk, |memory| {
             if memory.contradiction.is_none() {
                 tracing::error!(
                     node = disk.0,
                     log_id = %theirs,
-                    "a member stopped because its log has another committed entry than this leader's: acknowledged \
+                    "a member stopped because a committed entry of its log differs from this leader's: acknowledged \
                      writes are lost on one side; an operator must decide which"
                 );
                 memory.contradiction = Some(theirs);
@@ -159,7 +152,7 @@ impl Lives {
         });
     }
 
-    /// The members whose logs have another committed entry than the leader's.
+    /// Members with a committed entry that differs from the leader's.
     pub fn contradictions(&self) -> Vec<(u64, LogId)> {
         let known = self.known();
         let contradictions =
@@ -167,7 +160,7 @@ impl Lives {
         contradictions.collect()
     }
 
-    /// Forgets disks that are no members.
+    /// Removes the records of disks that are not of members.
     fn keep(&self, is_member: impl Fn(&Disk) -> bool) {
         let mut known = self.known();
         let before = known.memories.len();
@@ -175,12 +168,12 @@ impl Lives {
         known.is_unwritten |= known.memories.len() != before;
     }
 
-    /// Whether there is something to be written.
+    /// Whether a change is not stored yet.
     fn is_unwritten(&self) -> bool {
         self.known().is_unwritten
     }
 
-    /// The row, if it is not written as it is now. The caller writes it.
+    /// The row, if a change is not stored yet. The caller stores it.
     pub fn unwritten(&self) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.known().is_unwritten) {
             return None;
@@ -195,8 +188,8 @@ pub fn is_member(members: &StoredMembership, (node_id, disk_id): &Disk) -> bool 
 }
 
 impl<M: Machine> Handle<M> {
-    /// Remembers, while this node leads, what each member has acknowledged of what is committed; and has memories
-    /// written that no group of the log writer took along. Runs for ever.
+    /// Records, on the leader, the committed entries that each member acknowledged, and has the log writer store
+    /// changes that no group included. Runs for ever.
     pub(super) async fn remember(self, jobs: mpsc::WeakSender<Job>) {
         let lives = &self.channels.this.lives;
         let mut due = self.clock.boot();
@@ -218,7 +211,7 @@ impl<M: Machine> Handle<M> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let members = metrics.membership_config.as_ref();
-        // None is known before the library has read the log.
+        // The membership is empty until openraft has read the log.
         if members.membership().nodes().next().is_some() {
             lives.keep(|disk| is_member(members, disk));
         }
@@ -238,8 +231,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// The members that stopped because their logs have another committed entry than this node's, while it leads:
-    /// acknowledged writes are lost on one side until an operator has decided.
+    /// Members that stopped because a committed entry of their log differs from this leader's: acknowledged writes are
+    /// lost on one side until an operator decides.
     #[must_use]
     pub fn contradictions(&self) -> Vec<u64> {
         if self.leader() != Some(self.node_id) {

@@ -1,8 +1,8 @@
-//! Whether the disk under the log answers. A disk that hangs keeps the leader's own entries from being written, while
-//! its heartbeats go on: without a watch it would lead for as long as the disk hangs, and nothing would be written.
+//! Detection of a hanging disk under the log. A hanging disk blocks the leader's own appends while its heartbeats go
+//! on: without detection it would lead, and commit nothing, for as long as the disk hangs.
 //!
-//! A thread of its own counts its ticks while the log writer's current group does not finish. Ticks are counted, and
-//! not time: a pause of the process is at most one tick, however long it was.
+//! A watchdog thread counts its ticks while the log writer's current group does not finish. It counts ticks and not
+//! time, so that a pause of the process counts as one tick at most.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,42 +15,42 @@ use tokio::sync::watch;
 use super::{Handle, Machine};
 use crate::limits;
 
-/// What is known of the disk.
+/// State of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It answers.
+    /// Writes finish.
     #[default]
     Answers,
-    /// It hangs: this node neither leads nor asks for a lease.
+    /// A write hangs: this node neither leads nor requests a lease.
     Hangs,
-    /// It has hung for so long that this node ends, if another member leads.
+    /// A write hangs for so long that this node stops, if another member leads.
     Lost,
 }
 
-/// What the log writer, the watchdog and everybody who asks share.
+/// State shared by the log writer, the watchdog and its readers.
 #[derive(Default)]
 pub struct Disk {
-    /// Twice the groups that were written, and one more while one is written.
+    /// Twice the number of written groups, plus one while a group is being written.
     groups: AtomicU64,
     state: watch::Sender<State>,
-    /// Keeps the writer in its group while a test holds it.
+    /// Blocks the writer while a test holds it.
     #[cfg(test)]
     pub hold: tokio::sync::Mutex<()>,
 }
 
 impl Disk {
-    /// Whether the log writer's group has not finished for long.
+    /// Whether a write of the log hangs.
     pub fn hangs(&self) -> bool {
         *self.state.borrow() != State::Answers
     }
 
-    /// What is known of the disk, as it changes.
+    /// The state of the disk, as it changes.
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
 }
 
-/// The log writer's part. The watchdog ends when it is dropped.
+/// The log writer's part. The watchdog ends with it.
 pub struct Watched {
     disk: Arc<Disk>,
     _running: Sender<Infallible>,
@@ -68,18 +68,18 @@ impl Watched {
     }
 }
 
-/// Looks at the log writer.
+/// Polls the log writer.
 pub struct Watchdog {
     disk: Arc<Disk>,
     writer: Receiver<Infallible>,
-    /// What it saw at the last tick, and for how many ticks it has seen that.
+    /// The value of `groups` at the last tick, and for how many ticks it has not changed.
     seen: u64,
     ticks: u32,
     hangs_after: u32,
     lost_after: u32,
 }
 
-/// The two that watch a disk.
+/// Creates both parts.
 pub fn watch() -> (Watched, Watchdog) {
     let (running, writer) = channel();
     let disk = Arc::<Disk>::default();
@@ -89,7 +89,7 @@ pub fn watch() -> (Watched, Watchdog) {
 }
 
 impl Watchdog {
-    /// Of a node with this time between heartbeats: a cluster whose heartbeats are slow is as patient with a disk.
+    /// Sets the thresholds for a heartbeat interval: they grow with slow heartbeats.
     #[must_use]
     pub fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
         let heartbeats = heartbeat * limits::DISK_HANGS_HEARTBEATS;
@@ -99,20 +99,19 @@ impl Watchdog {
         self
     }
 
-    /// The disk that it watches.
     #[must_use]
     pub fn disk(&self) -> Arc<Disk> {
         Arc::clone(&self.disk)
     }
 
-    /// Ticks until the log writer ends. To be run on a thread of its own.
+    /// Polls until the log writer ends. To be run on a thread of its own.
     pub fn run(mut self) {
         while self.writer.recv_timeout(limits::DISK_TICK) == Err(RecvTimeoutError::Timeout) {
             self.tick();
         }
     }
 
-    /// One look.
+    /// One poll.
     pub fn tick(&mut self) {
         let groups = self.disk.groups.load(Ordering::Acquire);
         let is_same_group = groups % 2 == 1 && groups == self.seen;
@@ -128,10 +127,10 @@ impl Watchdog {
             let before = std::mem::replace(state, now);
             match (before, now) {
                 (State::Answers, State::Hangs | State::Lost) => {
-                    tracing::error!(ticks, "the disk of the log hangs: this node does not lead meanwhile");
+                    tracing::error!(ticks, "disk of the Raft log hangs: this node does not lead");
                 }
                 (State::Hangs | State::Lost, State::Answers) => {
-                    tracing::info!("the disk of the log answers again");
+                    tracing::info!("disk of the Raft log has recovered");
                 }
                 _ => {}
             }
@@ -141,14 +140,14 @@ impl Watchdog {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Whether the disk of the log hangs. Then this node answers nothing that must be fresh, and writes nothing.
+    /// Whether the disk of the log hangs. This node then serves no fresh read and no write.
     #[must_use]
     pub fn disk_hangs(&self) -> bool {
         self.disk.hangs()
     }
 
-    /// Hands over what this node leads when its disk hangs, and ends the node when that lasts and another leads. While
-    /// none leads it stays: storage that all members share may be back in a moment. Runs for ever.
+    /// Transfers leadership while the disk hangs, and stops the node if that lasts and another node leads. Without
+    /// another leader it stays: storage shared by all members may recover in a moment. Runs for ever.
     pub(super) async fn follow_disk(self) {
         let mut states = self.disk.state();
         loop {
@@ -156,11 +155,11 @@ impl<M: Machine> Handle<M> {
             let acted = async {
                 match state {
                     State::Answers => std::future::pending().await,
-                    // Again and again: it may have been elected meanwhile, or nobody could take over.
+                    // Repeatedly: this node may have been elected meanwhile, or had no successor.
                     State::Hangs => drop(self.hand_over().await),
                     State::Lost => {
                         self.until_another_leads().await;
-                        let reason = "the disk of the log hangs, and another node leads";
+                        let reason = "the disk of the Raft log hangs, and another node leads";
                         self.channels.this.stop(reason.to_owned());
                     }
                 }
@@ -179,16 +178,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_does_not_finish_is_told_after_its_ticks() {
+    fn hanging_group_is_reported_after_its_ticks() {
         let (watched, mut watchdog) = watch();
         let disk = watchdog.disk();
         let state = disk.state();
         for _ in 0..2 * limits::DISK_LOST_TICKS {
             watchdog.tick();
         }
-        assert!(!disk.hangs(), "a writer that has nothing to write");
+        assert!(!disk.hangs(), "an idle writer");
         watched.group(|| {
-            // The first tick only sees that there is a group.
+            // The first tick only notices the group.
             for tick in 0..=limits::DISK_LOST_TICKS {
                 watchdog.tick();
                 let expected = match tick {
@@ -203,9 +202,9 @@ mod tests {
         assert_eq!(*state.borrow(), State::Answers);
     }
 
-    /// A disk that is only slow: many groups in turn, each shorter than the watch is patient.
+    /// A slow disk: many groups in turn, each shorter than the threshold.
     #[test]
-    fn groups_that_finish_one_after_another_are_no_hang() {
+    fn slow_groups_that_finish_are_no_hang() {
         let (watched, mut watchdog) = watch();
         for _ in 0..limits::DISK_LOST_TICKS {
             watched.group(|| (0..limits::DISK_HANGS_TICKS).for_each(|_| watchdog.tick()));
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_heartbeats_make_the_watch_more_patient() {
+    fn slow_heartbeats_raise_the_thresholds() {
         let after = |millis| {
             let watchdog = watch().1.with_heartbeat(Duration::from_millis(millis));
             (watchdog.hangs_after, watchdog.lost_after)
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_ends_with_the_writer() {
+    fn watchdog_ends_with_the_writer() {
         let (watched, watchdog) = watch();
         drop(watched);
         watchdog.run();

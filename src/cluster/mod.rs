@@ -1,13 +1,13 @@
-//! The replicated core: one Raft group over openraft and RocksDB, behind one handle.
+//! Consensus and storage: one Raft group over openraft and RocksDB, behind [`Handle`].
 //!
-//! Nothing outside this module names either library. Nothing in it knows what a command means: the
-//! state machine is whatever implements [`Machine`].
+//! No other module names either library. Nothing here knows what a command means: the state machine implements
+//! [`Machine`].
 //!
-//! Data directory: `identity.json` (which node, which disk) · `raft/` (log and vote, the only files
-//! synced on the hot path) · `state/CURRENT`, `state/<generation>/` (every table) · `snapshots/`.
+//! Data directory: `identity.json` (node id, disk identity) · `raft/` (log and vote; the only files synced on the hot
+//! path) · `state/CURRENT`, `state/<generation>/` (every table) · `snapshots/`.
 //!
-//! A command goes from [`propose`] to whoever leads, over [`forwards`] if that is another node, and there through
-//! [`batches`] into the log. What nodes say to each other is in [`peers`].
+//! A command goes from [`propose`] to the leader, over [`forwards`] if that is another node; there [`batches`] joins it
+//! with others to one log entry. Node-to-node calls are in [`peers`].
 
 mod apply;
 mod clock_agreement;
@@ -66,18 +66,18 @@ use reads::member_progress::Progress;
 use reads::read_index::ReadIndex;
 use start::Open;
 
-/// Reads rows of the state.
+/// Read access to the rows of the state.
 pub trait View {
     /// The row under `key`.
     ///
     /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// [`Corrupt`] if its checksum does not match.
     fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt>;
 
-    /// Every row from `from` on, in the order of keys, until `visit` answers false.
+    /// Visits rows from `from` on, in key order, until `visit` returns false.
     ///
     /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// [`Corrupt`] if the checksum of a row does not match.
     fn scan(
         &self,
         table: &str,
@@ -85,11 +85,10 @@ pub trait View {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Corrupt>;
 
-    /// The first row of `from <= key < to`. Nothing behind `to` is looked at: what was removed there costs
-    /// time too.
+    /// The first row of `from <= key < to`. Stops at `to`: skipping deleted rows costs time too.
     ///
     /// # Errors
-    /// [`Corrupt`] if it is not what was written.
+    /// [`Corrupt`] if its checksum does not match.
     fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
         let mut first = None;
         self.scan(table, from, &mut |key, row| {
@@ -100,10 +99,10 @@ pub trait View {
     }
 }
 
-/// A key, and the row under it.
+/// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// One change of the state.
+/// One change of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Writes a row.
@@ -126,26 +125,26 @@ pub enum Write {
     DeleteRange {
         /// The table.
         table: &'static str,
-        /// The first key to go.
+        /// First key removed.
         from: Vec<u8>,
-        /// The first key to stay.
+        /// First key retained.
         to: Vec<u8>,
     },
 }
 
-/// The times that an entry carries: as its leader knew them, and the same for every node.
+/// Time stamp of a log entry, set by the leader: the same on every node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// Log time, by which things expire: what the voters' wall clocks agree on.
+    /// Log time, which decides expiry: the median of the voters' wall clocks.
     pub time: Timestamp,
-    /// No wall clock that was read shows a later time. What other issuers issued is covered by it; nothing expires by
-    /// it.
+    /// Latest time that any wall clock read by the leader shows. A revocation covers credentials of other issuers up to
+    /// it; nothing expires by it.
     pub latest: Timestamp,
-    /// Elapsed time, by which waiting periods and retention count: no wall clock moves it.
+    /// Elapsed time, which decides waiting periods and retention. Setting a wall clock does not move it.
     pub passed: Timestamp,
 }
 
-/// The times of the last entry that was applied.
+/// Times of the last applied entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogTimes {
     /// Log time.
@@ -154,91 +153,89 @@ pub struct LogTimes {
     pub passed: Timestamp,
 }
 
-/// Which process proposes: 16 random bytes, drawn when it starts, so that none is ever taken for another.
+/// Identity of a proposing process: 16 random bytes, drawn at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin([u8; 16]);
 
 impl Origin {
-    /// From the 16 bytes that were drawn.
+    /// From the drawn bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// The 16 bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// A command, and what it is known by however often it is sent.
+/// A command with its identity, under which it is applied once however often it is proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// The process that proposes it.
+    /// The proposing process.
     pub origin: Origin,
-    /// Which of that process's commands it is, from 1.
+    /// Number of the command within that process, from 1.
     pub sequence: u64,
-    /// Every command of that process with a smaller sequence is answered or given up: it will not be sent
-    /// again. Never less than in a submission that was made before.
+    /// Every smaller sequence of that process is answered or abandoned and is not proposed again. Never decreases.
     pub low_watermark: u64,
-    /// The command, encoded.
+    /// The encoded command.
     pub command: Bytes,
 }
 
-/// What applying one entry comes to.
+/// Result of applying one entry.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     /// One reply per command, in order.
     pub replies: Vec<Bytes>,
     /// The changes, in order.
     pub writes: Vec<Write>,
-    /// The hash the leader's state had at an index, to be compared with this node's.
+    /// The leader's state hash at an index. Divergence from this node's stops the node.
     pub expected_hash: Option<(u64, StateHash)>,
 }
 
-/// What the log's commands do. The same log gives the same state on every node: no clock, no
-/// randomness, no I/O, no order of iteration that is not the same everywhere.
+/// The replicated state machine. The same log gives the same state on every node: no clock, no randomness, no I/O, no
+/// iteration order that differs between nodes.
 pub trait Machine: Send + Sync + 'static {
     /// The tables of the state.
     const TABLES: &'static [&'static str];
-    /// Those of them that are too large to be read whole when a node starts. Nothing is decided by their
-    /// rows but when they go, and they are checked whenever they are read.
+    /// The tables that are too large to be verified at startup. Their rows decide nothing but their own expiry, and
+    /// each is verified when it is read.
     const TABLES_READ_LATER: &'static [&'static str] = &[];
 
-    /// Whether `command` is one that [`Machine::apply`] can decode. Asked before a command of another node is
-    /// proposed: what is in the log must be applied.
+    /// Whether [`Machine::apply`] can decode `command`. Checked before a forwarded command is proposed: an entry in the
+    /// log must be applied.
     fn knows(command: &[u8]) -> bool;
 
-    /// Log time and elapsed time as of the last entry that was projected; zero before the first.
+    /// Times of the last projected entry; zero before the first.
     fn times(&self) -> LogTimes {
         LogTimes::default()
     }
 
-    /// Joins submissions into one batch with the times of its entry.
+    /// Encodes submissions as one batch with the time stamp of its entry.
     fn batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes;
 
-    /// What a batch does: each command once, however often it comes. A command that is refused is a reply,
-    /// never an error.
+    /// Applies a batch, each command once however often it was proposed. A refused command is a reply, never an error.
     ///
     /// # Errors
-    /// Only if the node must stop: a batch of an unknown version, a row that is not what was written.
+    /// Only if the node must stop: a batch of an unknown version, or a corrupt row.
     fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt>;
 
-    /// Brings what is kept in memory up to date with rows just written.
+    /// Updates the in-memory indexes with rows just written.
     ///
     /// # Errors
     /// If a row cannot be read back.
     fn project(&self, writes: &[Write], index: u64) -> Result<(), Corrupt>;
 
-    /// Rebuilds what is kept in memory from all rows.
+    /// Rebuilds the in-memory indexes from all rows.
     ///
     /// # Errors
     /// If a row cannot be read.
     fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt>;
 }
 
-/// The core, as everybody else sees it. Cheap to clone.
+/// Access of the other modules to the Raft group and the state. Cheap to clone.
 pub struct Handle<M: Machine> {
     raft: Raft<M>,
     numbers: Arc<Numbers>,
@@ -280,25 +277,25 @@ impl<M: Machine> Clone for Handle<M> {
 }
 
 impl<M: Machine> Handle<M> {
-    /// What the commands have made so far, in memory.
+    /// The state machine with its in-memory indexes.
     #[must_use]
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// What the commands have made so far, in tables.
+    /// A read view of the tables.
     #[must_use]
     pub fn view(&self) -> &dyn View {
         self.shared.as_ref()
     }
 
-    /// The last index applied on this node.
+    /// Index of the last entry applied on this node.
     #[must_use]
     pub fn applied(&self) -> u64 {
         *self.shared.applied.borrow()
     }
 
-    /// Waits until `index` is applied on this node. Never ends if the core has stopped.
+    /// Waits until `index` is applied on this node. Pending for ever once Raft has stopped.
     pub async fn until_applied(&self, index: u64) {
         let mut applied = self.shared.applied.subscribe();
         if applied.wait_for(|applied| *applied >= index).await.is_err() {
@@ -306,10 +303,10 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// The hash of everything applied on this node, and the index it was applied up to.
+    /// The state hash of this node and the index up to which it covers.
     ///
     /// # Errors
-    /// [`Corrupt`] if the rows are not what was written.
+    /// [`Corrupt`] if a row is corrupt.
     pub fn state_hash(&self) -> Result<(u64, StateHash), Corrupt> {
         let database = self.shared.database.load_full();
         loop {
@@ -321,25 +318,25 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// The newest index at which the state's hash is to be compared, and the hash.
+    /// The newest index whose state hash is compared between nodes, and the hash.
     #[must_use]
     pub fn hash_checkpoints(&self) -> watch::Receiver<Option<(u64, StateHash)>> {
         self.shared.hash.subscribe()
     }
 
-    /// The id of the cluster; `None` while this node belongs to none.
+    /// Id of the cluster; `None` before bootstrap.
     #[must_use]
     pub fn cluster_id(&self) -> Option<[u8; 16]> {
         self.channels.this.cluster_id()
     }
 
-    /// This node's id.
+    /// Id of this node.
     #[must_use]
     pub fn node_id(&self) -> u64 {
         self.node_id
     }
 
-    /// Waits until a leader is known and everything that was in the log at the start is applied.
+    /// Waits until a leader is known and every entry that was in the log at startup is applied.
     ///
     /// # Errors
     /// If that takes longer than `limit`.
@@ -348,7 +345,7 @@ impl<M: Machine> Handle<M> {
         recovered.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Waits until the core can no longer go on, and says why. The process must then exit.
+    /// Waits for a fatal error of Raft or its storage and returns the reason. The process must then exit.
     pub async fn until_failed(&self) -> String {
         let mut metrics = self.raft.metrics();
         let mut stops = self.channels.this.stops();
@@ -362,22 +359,22 @@ impl<M: Machine> Handle<M> {
             }
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() {
-                    return "the core has stopped".to_owned();
+                    return "Raft has stopped".to_owned();
                 },
                 Ok(()) = stops.changed() => {}
             }
         }
     }
 
-    /// Takes a snapshot soon.
+    /// Triggers a snapshot.
     ///
     /// # Errors
-    /// If the core has stopped.
+    /// If Raft has stopped.
     pub async fn snapshot(&self) -> Result<(), String> {
         self.raft.trigger().snapshot().await.map_err(|error| error.to_string())
     }
 
-    /// Stops the core: what was acknowledged is durable already.
+    /// Stops Raft. Acknowledged writes are durable already.
     ///
     /// # Errors
     /// If it did not stop cleanly.

@@ -1,12 +1,12 @@
-//! How the consensus library is set.
+//! openraft's configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The library's configuration (reasons: `docs/decisions/2026-11-20-openraft-alpha-exact-pin.md`).
+/// The Raft configuration (reasons: `docs/decisions/2026-11-20-openraft-alpha-exact-pin.md`).
 ///
 /// # Errors
-/// If the figures contradict each other.
+/// If the values contradict each other.
 pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraft::ConfigError> {
     let heartbeat_millis = u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX);
     openraft::Config {
@@ -14,16 +14,16 @@ pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraf
         heartbeat_interval: heartbeat_millis,
         election_timeout_min: heartbeat_millis * 3,
         election_timeout_max: heartbeat_millis * 6,
-        // The default, 200 ms, also bounds how long a whole snapshot may take.
+        // The default, 200 ms, also bounds the transfer of a whole snapshot.
         install_snapshot_timeout: 600_000,
-        // A follower should catch up from the log; a snapshot that purges what apply still needs
-        // has taken whole clusters down.
+        // A follower should catch up from the log. Purging entries that followers still need for apply has taken whole
+        // clusters down.
         max_in_snapshot_log_to_keep: 500_000,
         snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(100_000),
         enable_pre_vote: Some(true),
-        // A restarted leader must be elected again before it may believe it leads.
+        // A restarted leader must win an election before it leads again.
         enable_leader_restore: Some(false),
-        // A node that is gone for a moment is not left waiting when it is back.
+        // The upper bound is short: a node that returns after a moment gets entries soon.
         backoff: "50ms 100ms 200ms ..500ms".to_owned(),
         ..openraft::Config::default()
     }

@@ -1,27 +1,26 @@
-//! The envelope of every stored record: format, checksum, payload.
+//! Envelope of every stored record: format, checksum, payload.
 //!
-//! `[format: 1][crc32c of key and payload: 4, big endian][payload]`. The key is part of the
-//! checksum, so a record that turns up under another key is as corrupt as a flipped byte.
+//! `[format: 1][crc32c of key and payload: 4, big endian][payload]`. The checksum covers the key, so a record under
+//! another key is as corrupt as a flipped byte.
 
-/// The only format there is so far.
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 5;
 
-/// Why a record cannot be used. Corruption stops the node; it is never skipped.
+/// Corruption of a record. It stops the node; the record is never skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Shorter than its header.
     #[error("record is truncated")]
     Truncated,
-    /// Written by a version this one does not know.
+    /// Unknown format byte.
     #[error("record has unknown format {0}")]
     UnknownFormat(u8),
-    /// The bytes are not those that were written.
+    /// Checksum mismatch.
     #[error("record checksum does not match")]
     ChecksumMismatch,
 }
 
-/// Wraps `payload`, to be stored under `key`.
+/// Seals `payload` for storage under `key`.
 #[must_use]
 pub fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER_BYTES + payload.len());
@@ -32,9 +31,6 @@ pub fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 /// The payload of a record stored under `key`.
-///
-/// # Errors
-/// As [`Error`] says.
 pub fn open<'r>(key: &[u8], record: &'r [u8]) -> Result<&'r [u8], Error> {
     let (header, payload) = record.split_at_checked(HEADER_BYTES).ok_or(Error::Truncated)?;
     match *header {
@@ -54,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_opens_to_what_was_sealed() {
+    fn sealed_record_opens_to_its_payload() {
         assert_eq!(open(b"key", &seal(b"key", b"payload")), Ok(&b"payload"[..]));
         assert_eq!(open(b"key", &seal(b"key", b"")), Ok(&b""[..]));
     }
 
     #[test]
-    fn every_flipped_bit_is_found() {
+    fn every_flipped_bit_is_detected() {
         let sealed = seal(b"key", b"payload");
         for bit in 0..sealed.len() * 8 {
             let mut flipped = sealed.clone();
@@ -70,12 +66,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_under_another_key_is_corrupt() {
+    fn record_under_another_key_is_corrupt() {
         assert_eq!(open(b"kez", &seal(b"key", b"payload")), Err(Error::ChecksumMismatch));
     }
 
     #[test]
-    fn a_truncated_record_is_refused() {
+    fn truncated_record_is_corrupt() {
         let sealed = seal(b"key", b"payload");
         for length in 0..sealed.len() {
             assert!(open(b"key", &sealed[..length]).is_err(), "{length} bytes");

@@ -1,66 +1,66 @@
-//! Rules that tell whether a member's disk was set back to an older copy. Pure: no disk, no network, no clock.
+//! Rollback detection: the rules that decide whether a member's disk was replaced by an older copy or by a copy. Pure:
+//! no disk, no network, no clock.
 //!
-//! A process states its [`Life`]: the content of its disk at its start. All statements of one process are equal, so a
-//! message that arrives late or out of order changes nothing. A [`Memory`] holds facts that processes on the disk
-//! acknowledged at the remembered start or at an earlier one. A process with a greater start must therefore have found all
-//! of them; within one start a disk cannot be set back.
+//! A process states its [`Life`]: the content of its disk at its start. The statement does not change while the process
+//! runs, so late and reordered messages are harmless. A [`Memory`] holds facts that processes on the disk acknowledged
+//! at the recorded start or an earlier one. A process with a later start must therefore have found all of them; within
+//! one start a disk cannot be rolled back.
 
 use super::type_config::{LeaderId, LogId};
 
-/// A node, and the id of the disk that it lives on.
+/// Node id and disk identity.
 pub type Disk = (u64, [u8; 16]);
 
 /// One start of a process on a disk, and the content of the disk at that start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Counts the starts of processes on the disk, from 1. Durable before the process's first call.
+    /// Number of the start on this disk, from 1. Durable before the first call.
     pub start: u64,
-    /// Drawn at the start and stored with its number: tells two copies of one disk apart.
+    /// Drawn at the start and stored with its number: distinguishes two copies of one disk.
     pub id: [u8; 16],
     /// The vote.
     pub vote: Option<LeaderId>,
-    /// The last entry of the log, or of the installed state if that is later.
+    /// The last log entry, or the last entry of the installed state if that is later.
     pub end: Option<LogId>,
 }
 
-/// Facts that a member keeps durably about the disk of another.
+/// Facts that a member records durably about another member's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The life with the greatest start.
+    /// The life with the greatest start number.
     pub life: Life,
     /// The greatest vote that the member granted or followed; pre-votes do not count.
     pub vote: Option<LeaderId>,
-    /// The last entry that it acknowledged and that is committed. Entries that are not committed do not count: a leader
-    /// may replace them.
+    /// The last committed entry that it acknowledged. Uncommitted entries do not count: a leader may replace them.
     pub held: Option<LogId>,
-    /// The committed entry in its log where the leader's log has another one.
+    /// The committed entry of its log that differs from the leader's entry at that index.
     pub contradiction: Option<LogId>,
 }
 
-/// Reasons to refuse a process: its disk is not the one that the cluster knows.
+/// Reason to reject a process: its disk is not the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetBack {
-    /// A later process is known.
-    #[error("its disk is an older copy: this is start {stated} on it, and start {known} is known")]
+    /// A later start is recorded.
+    #[error("the disk was rolled back: its start number is {stated}, and start {known} is recorded")]
     Start {
-        /// The remembered start.
+        /// The recorded start.
         known: u64,
         /// The start of the process.
         stated: u64,
     },
-    /// Another process has the same number.
-    #[error("its disk was copied: another process is known as start {0}")]
+    /// Another process is recorded with the same start number.
+    #[error("the disk was copied: another process is recorded as start {0}")]
     Copied(u64),
-    /// The disk lacks a vote.
-    #[error("its disk is an older copy: the vote {known} that it gave is missing, its last is {}", shown(stated.as_ref()))]
+    /// A recorded vote is missing on the disk.
+    #[error("the disk was rolled back: it granted vote {known}, and its vote is {}", shown(stated.as_ref()))]
     Vote {
-        /// The vote that it gave.
+        /// The recorded vote.
         known: LeaderId,
         /// The vote on the disk.
         stated: Option<LeaderId>,
     },
-    /// The disk lacks entries.
-    #[error("its disk is an older copy: it held committed entry {known}, and ends at {}", shown(stated.as_ref()))]
+    /// A recorded committed entry is missing on the disk.
+    #[error("the disk was rolled back: it acknowledged committed entry {known}, and its log ends at {}", shown(stated.as_ref()))]
     End {
         /// The last committed entry that it acknowledged.
         known: LogId,
@@ -74,16 +74,13 @@ fn shown(part: Option<&impl std::fmt::Display>) -> String {
 }
 
 impl Memory {
-    /// The first memory of a disk.
+    /// Record of a disk without acknowledged facts.
     #[must_use]
     pub fn new(life: Life) -> Self {
         Self { life, vote: None, held: None, contradiction: None }
     }
 
-    /// Checks that a process with this life can follow on the remembered one.
-    ///
-    /// # Errors
-    /// [`SetBack`] if it cannot.
+    /// Checks that a process with this life can succeed the recorded one.
     pub fn judge(&self, life: &Life) -> Result<(), SetBack> {
         let Life { start: stated, id, vote, end } = *life;
         let known = self.life.start;
@@ -100,18 +97,15 @@ impl Memory {
         }
     }
 
-    /// Judges a life, and remembers it.
-    ///
-    /// # Errors
-    /// As [`Memory::judge`]; nothing is remembered then.
+    /// Verifies a life and records it. A rejected life is not recorded.
     pub fn take(&mut self, life: &Life) -> Result<(), SetBack> {
         self.judge(life)?;
         self.life = *life;
         Ok(())
     }
 
-    /// Adds the facts that another member has of the same disk. A start that cannot follow on the facts of an earlier one
-    /// is not remembered, so that its process is refused from now on.
+    /// Merges another member's record of the same disk. A start that contradicts the facts of an earlier one is not
+    /// recorded, so that its process is rejected from now on.
     pub fn merge(&mut self, other: &Self) {
         let (older, newer) =
             if self.life.start <= other.life.start { (*self, *other) } else { (*other, *self) };
@@ -153,14 +147,14 @@ mod tests {
         assert_eq!(memory().judge(&life(8, 4, 2)), Ok(()), "a later term ends later, whatever the index");
     }
 
-    /// It found less at its start than it acknowledged since.
+    /// At its start the disk held less than it acknowledged since.
     #[test]
     fn same_process_is_accepted_after_it_acknowledged_more() {
         assert_eq!(memory().judge(&life(5, 2, 4)), Ok(()));
     }
 
     #[test]
-    fn each_missing_fact_is_refused_with_its_reason() {
+    fn each_missing_fact_is_rejected_with_its_reason() {
         let known = memory();
         assert_eq!(known.judge(&life(4, 9, 9)), Err(SetBack::Start { known: 5, stated: 4 }));
         assert_eq!(known.judge(&Life { id: [8; 16], ..life(5, 9, 9) }), Err(SetBack::Copied(5)));
@@ -176,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_process_is_not_remembered() {
+    fn rejected_life_is_not_recorded() {
         let mut known = memory();
         known.take(&life(6, 3, 8)).expect_err("set back");
         assert_eq!(known, memory());
@@ -184,20 +178,20 @@ mod tests {
         known.take(&Life { id: [8; 16], ..life(6, 3, 9) }).expect_err("a copy");
     }
 
-    /// The leader has not heard of what the disk held, and believes the older copy.
+    /// A leader without the record accepts the older copy; its gossip must not overwrite the facts of other members.
     #[test]
-    fn gossip_about_a_set_back_process_does_not_hide_it() {
+    fn merged_record_of_a_rolled_back_disk_keeps_the_facts() {
         let set_back = life(6, 3, 8);
-        let mut told = memory();
-        told.merge(&Memory::new(set_back));
-        assert!(matches!(told.judge(&set_back), Err(SetBack::End { .. })));
-        // The other way round: the facts come after the process was believed.
-        let mut believed = Memory::new(set_back);
-        believed.merge(&memory());
-        assert!(matches!(believed.judge(&set_back), Err(SetBack::End { .. })));
+        let mut informed = memory();
+        informed.merge(&Memory::new(set_back));
+        assert!(matches!(informed.judge(&set_back), Err(SetBack::End { .. })));
+        // The other order: the facts arrive after the process was accepted.
+        let mut accepted = Memory::new(set_back);
+        accepted.merge(&memory());
+        assert!(matches!(accepted.judge(&set_back), Err(SetBack::End { .. })));
     }
 
-    /// What happens to a healthy disk, and between two members that watch it.
+    /// Events on a healthy disk, and between two members that record it.
     #[derive(Clone, Debug)]
     enum Step {
         Restart,
@@ -207,11 +201,11 @@ mod tests {
         Truncate,
         /// The process states its life to a member.
         State(usize),
-        /// A member that knows the process learns what it has acknowledged and is committed.
+        /// A member learns a committed fact that the process acknowledged.
         Acknowledge(usize),
-        /// A member sends its memory.
+        /// A member sends its record.
         Send(usize),
-        /// One of the memories that were ever sent arrives.
+        /// One of the records ever sent arrives, possibly late.
         Arrive(usize, prop::sample::Index),
     }
 
@@ -244,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Every content that the disk had, and the memories of the two members.
+    /// Every content that the disk had, and the records of the two members.
     fn play(steps: &[Step]) -> (Vec<Disk>, [Memory; 2]) {
         let mut disk = Disk { starts: 1, term: 1, last: entry(1, 0), committed: entry(1, 0) };
         let mut now = disk.life();
@@ -277,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn healthy_disk_is_never_refused(steps in prop::collection::vec(step(), 0..60)) {
+        fn healthy_disk_is_never_rejected(steps in prop::collection::vec(step(), 0..60)) {
             let (copies, members) = play(&steps);
             let mut last = *copies.last().expect("one");
             last.starts += 1;
@@ -287,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn copy_without_a_known_fact_is_refused(
+        fn copy_without_a_recorded_fact_is_rejected(
             steps in prop::collection::vec(step(), 0..60),
             which in any::<prop::sample::Index>(),
         ) {

@@ -1,4 +1,4 @@
-//! How a node of the core is started.
+//! Starts this node: opens the data directory, verifies it, and starts Raft and its background tasks.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,75 +34,72 @@ use crate::id::TrustDomain;
 use crate::limits;
 use crate::tls::Tls;
 
-/// How a node of the core is started.
+/// Options of [`start`].
 pub struct Options {
-    /// The data directory; it exists.
+    /// The data directory. It must exist.
     pub data: PathBuf,
-    /// This node's id.
+    /// Id of this node.
     pub node_id: u64,
-    /// 16 random bytes: the disk's identity if it has none yet.
+    /// 16 random bytes: the disk identity, if the disk has none yet.
     pub drawn_disk_id: [u8; 16],
-    /// 16 random bytes: the id of the cluster if this node founds one.
+    /// 16 random bytes: the cluster id, if this node bootstraps a cluster.
     pub drawn_cluster_id: [u8; 16],
-    /// As which process this one proposes. Never one that was drawn for another start.
+    /// Identity of this process as proposer. Drawn anew for every start.
     pub drawn_origin: Origin,
-    /// Interval of heartbeats; elections take three to six of them.
+    /// Heartbeat interval. The election timeout is three to six of them.
     pub heartbeat: Duration,
-    /// The clock that stamps batches.
+    /// The clock that stamps entries.
     pub clock: Clock,
-    /// How it proves that it has applied everything acknowledged.
+    /// How this node proves that it has applied every acknowledged entry.
     pub freshness: FreshnessMode,
-    /// Bytes of entries beyond which the log is cut behind a snapshot.
+    /// Maximum bytes of log entries; beyond it, a snapshot is taken and the log is purged.
     pub log_bytes_max: u64,
-    /// How it reaches other nodes, and they it; `None` for a cluster of one.
+    /// Transport between nodes; `None` for a cluster of one.
     pub transport: Option<Transport>,
 }
 
-/// How a node reaches others, and they it.
+/// Transport between nodes.
 pub struct Transport {
-    /// Where others reach it.
+    /// Listener for connections of other nodes.
     pub listener: TcpListener,
-    /// With which certificates.
+    /// Certificates and trust anchors.
     pub tls: Tls,
-    /// Of every node's certificate, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
+    /// Trust domain of the node certificates, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
     pub trust_domain: TrustDomain,
-    /// The members that found the cluster together, itself among them: where each is reached. Not looked at when
-    /// this node belongs to a cluster.
+    /// Addresses of the initial members, this node included. Ignored once this node belongs to a cluster.
     pub founders: Founders,
 }
 
-/// Work that must run for the core to get anywhere.
+/// A background task that the caller must run.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A running core, and the work to be run for it.
+/// A started node and its background tasks.
 pub struct Started<M: Machine> {
     /// The handle.
     pub handle: Handle<M>,
-    /// To be run on the asynchronous runtime, each until it ends: what writes, what keeps the log within its limit
-    /// and this node fresh, and what answers other nodes.
+    /// Tasks for the asynchronous runtime, each to be run until it ends.
     pub work: Vec<Work>,
-    /// Tells a disk that hangs; to be run on a thread of its own.
+    /// Detects a hanging disk; to be run on a thread of its own.
     pub watchdog: Watchdog,
-    /// Tells when the databases are closed.
+    /// Reports when the databases are closed.
     pub closed: Closed,
 }
 
-/// Held by whoever has a database open.
+/// Held by every owner of an open database.
 pub type Open = mpsc::Sender<Infallible>;
 
-/// Tells when nobody has a database open any more. The core's own tasks end a little after the
-/// core says that it has stopped.
+/// Reports when no owner of a database is left. openraft's tasks end a little after it reports that it has stopped.
 pub struct Closed(mpsc::Receiver<Infallible>);
 
 impl Closed {
-    /// Waits until everything that reads or writes the databases is gone, the log writer excepted.
+    /// Waits until every reader and writer of the databases is gone, except for the log writer.
     pub async fn wait(mut self) {
-        // Nothing is ever sent: it ends when the last sender is dropped.
+        // Nothing is ever sent: this ends when the last sender is dropped.
         let _ = self.0.recv().await;
     }
 }
 
-/// The loops that keep the lease, and that watch over the members, the disk and the clock.
+/// The loops that renew the lease and monitor members, disk and clock.
 fn watches<M: Machine>(handle: &Handle<M>, questions: Questions) -> [Work; 6] {
     [
         Box::pin(handle.clone().keep_fresh()),
@@ -114,12 +111,12 @@ fn watches<M: Machine>(handle: &Handle<M>, questions: Questions) -> [Work; 6] {
     ]
 }
 
-/// Opens the data directory and starts this node: of the cluster it belongs to, or of the one it is to found.
+/// Opens the data directory and starts this node, as a member of its cluster or to bootstrap one.
 ///
 /// `run_writer` is given the log writer's loop and must run it on a thread of its own.
 ///
 /// # Errors
-/// [`Corrupt`] if the directory is not what this node left there.
+/// [`Corrupt`] if the data directory fails verification.
 pub async fn start<M: Machine>(
     options: Options,
     machine: M,
@@ -155,9 +152,9 @@ pub async fn start<M: Machine>(
     let installed = installed_before_the_log(&opened.store, &shared, applied, failed)?;
     let removed = opened.purged.max(installed);
     let snapshot = current_snapshot(&snapshots, &shared, removed)?;
-    // The library takes up a snapshot that is ahead of the state.
+    // openraft installs a snapshot that is ahead of the state.
     if applied.max(snapshot) < opened.purged {
-        return Err(failed(&"the state is behind what is left of the log"));
+        return Err(failed(&"the state is older than the first entry of the log"));
     }
     let watchdog = opened.watchdog.with_heartbeat(heartbeat);
     run_writer(opened.writer).map_err(|error| failed(&error))?;
@@ -217,7 +214,7 @@ pub async fn start<M: Machine>(
             let founding = found(channels, handle.clone(), options.drawn_cluster_id);
             work.push(Box::pin(async move {
                 let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
-                // Whoever hears nobody any more must not go on.
+                // A node that cannot be reached must stop: its tasks end with the listener.
                 tokio::select! {
                     () = served => {}
                     _ = async {
@@ -231,7 +228,7 @@ pub async fn start<M: Machine>(
     Ok(Started { handle, work, watchdog, closed: Closed(closed) })
 }
 
-/// The last entry of an installed snapshot, if a crash came before the log was replaced too.
+/// The last entry of an installed snapshot, if a crash came before its log was replaced.
 fn installed_before_the_log(
     log: &log::LogStore,
     shared: &Shared,
@@ -242,12 +239,12 @@ fn installed_before_the_log(
         return Ok(None);
     }
     if shared.database.load().installed()? != applied {
-        return Err(failed(&"the state is ahead of the log: the log lost entries that were acknowledged"));
+        return Err(failed(&"the state is ahead of the log: acknowledged log entries are lost"));
     }
     Ok(applied)
 }
 
-/// Without a lease, each request that needs a proof of freshness is a read.
+/// Without a lease, each request that needs a freshness proof is a `ReadIndex` request.
 const fn reads_max(freshness: FreshnessMode) -> usize {
     match freshness {
         FreshnessMode::Lease => limits::READ_INDEX_WAITS_MAX,
@@ -255,8 +252,9 @@ const fn reads_max(freshness: FreshnessMode) -> usize {
     }
 }
 
-/// The last entry that the newest snapshot holds. If none holds what is `removed` from the log, because its files
-/// were, or a crash came while one was installed, it is taken here: the library would, but panics if the disk refuses.
+/// The last entry of the newest snapshot. If no snapshot covers the entries `removed` from the log (its files were
+/// lost, or a crash interrupted an installation), one is taken here: openraft would take it too, but panics if the disk
+/// fails.
 fn current_snapshot(
     snapshots: &Snapshots,
     shared: &Shared,
@@ -273,7 +271,7 @@ fn current_snapshot(
 }
 
 impl<M: Machine> Handle<M> {
-    /// Makes a fresh node a cluster of one, or checks that the cluster it belongs to is that.
+    /// Bootstraps a cluster of one, or checks that the log is that of one.
     async fn begin_alone(&self, drawn: ClusterId) -> Result<(), String> {
         let this = &self.channels.this;
         let id = this.cluster_id().unwrap_or(drawn);
@@ -288,13 +286,13 @@ impl<M: Machine> Handle<M> {
         let members = self.membership();
         if members.membership().nodes().count() != 1 {
             return Err(
-                "the log belongs to a cluster with other members: cluster.listen must be set".to_owned()
+                "the log belongs to a cluster with several members: cluster.listen must be set".to_owned()
             );
         }
         Ok(())
     }
 
-    /// Checks that the log, if it names members, names this node on this disk.
+    /// Checks that the membership, if there is one, contains this node on this disk.
     fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
         let membership = self.membership();
         let members: BTreeMap<u64, &Peer> =
@@ -302,13 +300,13 @@ impl<M: Machine> Handle<M> {
         let founders = &self.channels.this.founders;
         match members.get(&self.node_id) {
             None if members.is_empty() => Ok(()),
-            None => Err("the log belongs to a cluster with other members".to_owned()),
+            None => Err("this node is not in the membership of its log".to_owned()),
             Some(known) if known.disk_id != disk_id => {
-                Err(format!("node {} is known to live on another disk", self.node_id))
+                Err(format!("node {} is a member with another disk identity", self.node_id))
             }
             Some(known) if known.address.is_empty() && founders.len() > 1 => Err(
-                "the log belongs to a cluster of one: it cannot found another; start it without cluster.members, or \
-                 with an empty data directory"
+                "the log belongs to a cluster of one, which cannot bootstrap another: start it without cluster.members, \
+                 or with an empty data directory"
                     .to_owned(),
             ),
             Some(_) => Ok(()),

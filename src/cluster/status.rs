@@ -1,5 +1,4 @@
-//! The status of the cluster as this node knows it, for operators. It needs no lease and no leader, and nothing is
-//! decided by it.
+//! Cluster status as this node sees it, for operators. Needs no lease and no leader; no decision depends on it.
 
 use openraft::async_runtime::watch::WatchReceiver as _;
 
@@ -7,42 +6,42 @@ use super::reads::freshness::Standing;
 use super::type_config::LogId;
 use super::{Handle, Machine};
 
-/// What a node knows of itself and of its cluster.
+/// A node's view of itself and of its cluster.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// This node.
+    /// Id of this node.
     pub node_id: u64,
-    /// Its term.
+    /// Current term.
     pub term: u64,
-    /// The leader that it last heard of, confirmed or not.
+    /// Last known leader, confirmed or not.
     pub leader: Option<u64>,
-    /// The same, if a majority has confirmed it of late.
+    /// The leader, if a quorum confirmed it recently.
     pub confirmed_leader: Option<u64>,
-    /// The last entry of its log.
+    /// Index of the last log entry.
     pub last_log_index: Option<u64>,
-    /// The last entry that it has applied.
+    /// Index of the last applied entry.
     pub applied: u64,
-    /// Its freshness lease.
+    /// Freshness lease of this node.
     pub lease: Standing,
-    /// The members by its last membership.
+    /// Members of the last known membership.
     pub members: Vec<Member>,
 }
 
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its id.
+    /// Node id.
     pub node_id: u64,
-    /// Its address for other nodes.
+    /// Address for other nodes.
     pub address: String,
-    /// Whether it votes.
+    /// Whether it is a voter.
     pub is_voter: bool,
-    /// The last entry that its log shares with the leader's; `None` on a node that does not lead.
+    /// Last index at which its log matches the leader's; `None` on followers.
     pub matched: Option<u64>,
 }
 
 impl<M: Machine> Handle<M> {
-    /// The status of the cluster as this node knows it.
+    /// Cluster status as this node sees it.
     #[must_use]
     pub fn status(&self) -> Status {
         let metrics = self.raft.metrics();

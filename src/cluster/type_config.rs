@@ -1,10 +1,10 @@
-//! The consensus library's types, filled in. Nothing outside `cluster` names them.
+//! openraft's type parameters and the aliases that follow from them. No module outside `cluster` names them.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// A batch of commands as the bytes that were proposed: encoded once, never decoded by the log.
+/// An encoded batch of commands, as proposed. The log never decodes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Commands(pub Bytes);
 
@@ -20,16 +20,16 @@ impl fmt::Display for Commands {
     }
 }
 
-/// The replies to a batch, in its order, each encoded by the state machine.
+/// The replies to a batch, in command order, each encoded by the state machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replies(pub Vec<Bytes>);
 
-/// What the membership remembers of a node.
+/// A node in the membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Where its peers reach it; empty while there are none.
+    /// Address for other nodes; empty in a cluster of one.
     pub address: String,
-    /// The disk its log lives on.
+    /// Identity of the disk that holds its log.
     pub disk_id: [u8; 16],
 }
 
@@ -48,15 +48,15 @@ openraft::declare_raft_types!(
         Node = Peer,
 );
 
-/// The library's types, applied to ours.
+/// Log id: leader id and index.
 pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
-/// The term of a vote, and the node that it is for.
+/// Term and candidate of a vote.
 pub type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
 /// A vote.
 pub type Vote = openraft::alias::VoteOf<TypeConfig>;
 /// A log entry.
 pub type Entry = openraft::alias::EntryOf<TypeConfig>;
-/// A membership and the entry that set it.
+/// Membership and the log id of its entry.
 pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
-/// A set of voters and learners.
+/// Voters and learners.
 pub type Membership = openraft::Membership<u64, Peer>;

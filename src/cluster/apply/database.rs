@@ -1,7 +1,7 @@
-//! The state database: one generation of every table, and what it was applied up to.
+//! The state database: one generation of every table, and the log id up to which it is applied.
 //!
-//! Written without a sync: a power cut may take back what was applied, never tear it, because an
-//! entry's rows and the index it was applied at are one write. The log brings back the rest.
+//! Written without a sync: a power failure may undo applied entries, but never part of one, because an entry's rows and
+//! its log id are one write batch. The log restores the rest.
 
 use std::fs;
 use std::io;
@@ -24,23 +24,22 @@ const APPLIED: &[u8] = b"applied";
 const MEMBERSHIP: &[u8] = b"membership";
 const HASH: &[u8] = b"hash";
 const INSTALLED: &[u8] = b"installed";
-/// Row prefix, before an index: the hash the state had there.
+/// Row prefix, before an index: the state hash at that index.
 const HASH_AT: &[u8] = b"hash-at/";
-/// Names the current generation.
+/// File that names the current generation.
 const CURRENT: &str = "CURRENT";
-/// The first generation.
 const FIRST: u64 = 1;
 
-/// Every how many entries the state's hash is remembered, to be compared between nodes.
+/// Interval, in entries, of the retained state hashes, which are compared between nodes.
 pub const HASH_INTERVAL: u64 = 1000;
 
-/// How many of them are remembered.
+/// Maximum retained state hashes.
 const HASHES_KEPT_MAX: u64 = 1024;
 
-/// Bits for each key of a table's filter: of 100 keys that are not there, one is looked for on disk.
+/// Bloom filter bits per key: about 1 % false positives.
 const FILTER_BITS: f64 = 10.0;
 
-/// A hash of everything ever applied.
+/// Digest over all applied writes.
 pub type StateHash = [u8; 32];
 
 /// One generation of the state.
@@ -49,11 +48,11 @@ pub struct Database {
     tables: &'static [&'static str],
 }
 
-/// What applying one entry leaves behind, besides the rows.
+/// The applied entry, stored in the same write batch as its rows.
 pub struct Mark<'m> {
     /// The entry.
     pub log_id: LogId,
-    /// Its membership, if it set one.
+    /// The membership, if the entry changed it.
     pub membership: Option<&'m StoredMembership>,
 }
 
@@ -64,10 +63,7 @@ pub struct Generations {
 }
 
 impl Generations {
-    /// In `root`, which is made if it is not there.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// In `root`, which is created if it is missing.
     pub fn new(root: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
         Ok(Self { root })
@@ -77,10 +73,10 @@ impl Generations {
         self.root.join(generation.to_string())
     }
 
-    /// Opens the current generation, or begins the first. Half-installed ones are removed.
+    /// Opens the current generation, or creates the first. Incomplete generations are removed.
     ///
     /// # Errors
-    /// [`Corrupt`] if it cannot be opened as it was left.
+    /// [`Corrupt`] if it cannot be opened or a row is corrupt.
     pub fn open(
         &self,
         tables: &'static [&'static str],
@@ -88,11 +84,11 @@ impl Generations {
     ) -> Result<Database, Corrupt> {
         let corrupt = |error: &dyn std::fmt::Display| Corrupt::state(&self.root, error);
         let current = self.current()?;
-        // Without a name the first may be half made; any other was named once.
+        // Without CURRENT, only an incomplete first generation can exist; every other was named once.
         let generation = current.unwrap_or(FIRST);
         let others = self.others(generation).map_err(|error| corrupt(&error))?;
         if current.is_none() && !others.is_empty() {
-            return Err(corrupt(&"CURRENT is gone: which generation is the newest is not known"));
+            return Err(corrupt(&"CURRENT is missing: the newest generation is unknown"));
         }
         for other in others {
             fs::remove_dir_all(other).map_err(|error| corrupt(&error))?;
@@ -110,7 +106,7 @@ impl Generations {
                 .trim()
                 .parse()
                 .map(Some)
-                .map_err(|_| Corrupt::state(&self.root.join(CURRENT), "not the number of a generation")),
+                .map_err(|_| Corrupt::state(&self.root.join(CURRENT), "not a generation number")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Corrupt::state(&self.root.join(CURRENT), error)),
         }
@@ -132,11 +128,8 @@ impl Generations {
         Ok(others)
     }
 
-    /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old
-    /// generation or the new one, never half of either.
-    ///
-    /// # Errors
-    /// If the files cannot be linked, or are not the snapshot they should be.
+    /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old or the new
+    /// generation, never a part of one.
     pub fn install(
         &self,
         files: &Path,
@@ -152,7 +145,7 @@ impl Generations {
         copy_files(files, &directory)?;
         let database = Database::open(&directory, tables, later).map_err(io::Error::other)?;
         if database.applied().map_err(io::Error::other)? != expected {
-            return Err(io::Error::other("the snapshot's files are not of the entry it names"));
+            return Err(io::Error::other("the snapshot's files do not end at its last log id"));
         }
         database.mark_installed(expected)?;
         fs::File::open(&directory)?.sync_all()?;
@@ -173,12 +166,12 @@ fn options() -> Options {
     options
 }
 
-/// Parts of the cache, as a power of two. As many as the library takes by itself are each too small for an
-/// index and what it leads to: every read would then fetch the index again.
+/// Shards of the cache, as a power of two. RocksDB's default makes each too small for an index and the blocks it leads
+/// to: every read would fetch the index again.
 const CACHE_PARTS_BITS: i32 = 2;
 
-/// The tables, which share one cache: what a node needs must not grow with how many tables there are, nor
-/// with what is in them, so indexes and filters have their place in the cache too.
+/// The tables share one cache: memory must not grow with the number of tables or of their rows, so indexes and filters
+/// are in the cache too.
 fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamilyDescriptor> {
     let mut cache = LruCacheOptions::default();
     cache.set_capacity(limits::STATE_CACHE_BYTES);
@@ -188,7 +181,7 @@ fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamil
     blocks.set_cache_index_and_filter_blocks(true);
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
     blocks.set_bloom_filter(FILTER_BITS, false);
-    // Most reads are of one row.
+    // Most reads are point reads.
     blocks.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
     tables.iter().chain([&CLUSTER]).map(move |name| {
         let mut options = Options::default();
@@ -197,8 +190,7 @@ fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamil
     })
 }
 
-/// Copies the files of a directory, durably. Copied, not linked: the source goes on being a
-/// database that others open.
+/// Copies the files of a directory durably. Not linked: the source remains a database that others open.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for item in fs::read_dir(from)? {
@@ -211,11 +203,11 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl Database {
-    /// Opens the database in `directory` and reads every row once, except of the tables `later`: theirs are
-    /// checked when they are read.
+    /// Opens the database in `directory` and verifies every row, except for the tables `later`, which are verified when
+    /// they are read.
     ///
     /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// [`Corrupt`] if a row is corrupt.
     pub fn open(directory: &Path, tables: &'static [&'static str], later: &[&str]) -> Result<Self, Corrupt> {
         torn_tail::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors(&options(), directory, families(tables))
@@ -225,15 +217,11 @@ impl Database {
         Ok(database)
     }
 
-    /// Opens the database in `directory` to read from it. Nothing in it is written or locked, and
-    /// rows are checked when they are read.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if it cannot be opened as it was left.
+    /// Opens the database in `directory` read-only, without a lock. Rows are verified when they are read.
     pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
         torn_tail::check_for(directory, Corrupt::state)?;
         let unopened = |error| Corrupt::unopened(&error, Corrupt::state(directory, &error));
-        // One that an earlier version wrote lacks tables, and nothing may be added to it.
+        // A snapshot of an earlier version lacks tables, and read-only access cannot create them.
         let there = DB::list_cf(&options(), directory).map_err(unopened)?;
         let families = families(tables).filter(|family| there.iter().any(|name| name == family.name()));
         let db =
@@ -274,18 +262,12 @@ impl Database {
         Corrupt::state(self.db.path(), what)
     }
 
-    /// The last entry applied.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Log id of the last applied entry.
     pub fn applied(&self) -> Result<Option<LogId>, Corrupt> {
         self.log_id_under(APPLIED)
     }
 
-    /// The last membership applied.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// The last applied membership.
     pub fn membership(&self) -> Result<StoredMembership, Corrupt> {
         let row = self.get(CLUSTER, MEMBERSHIP)?;
         row.map_or_else(
@@ -294,10 +276,7 @@ impl Database {
         )
     }
 
-    /// The hash of everything applied so far.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// The current state hash.
     pub fn hash(&self) -> Result<StateHash, Corrupt> {
         let row = self.get(CLUSTER, HASH)?;
         row.map_or(Ok([0; 32]), |bytes| {
@@ -305,20 +284,14 @@ impl Database {
         })
     }
 
-    /// The hash the state had at `index`, if it is remembered.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// The state hash at `index`, if it is retained.
     pub fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
         let row = self.get(CLUSTER, &hash_at_key(index))?;
         row.map(|bytes| bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))).transpose()
     }
 
-    /// The last entry of the snapshot that this generation was installed from, if it was. The log before it may not be
-    /// removed yet.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// The last entry of the snapshot from which this generation was installed, if it was. The log before it may not be
+    /// replaced yet.
     pub fn installed(&self) -> Result<Option<LogId>, Corrupt> {
         self.log_id_under(INSTALLED)
     }
@@ -337,10 +310,7 @@ impl Database {
         self.db.put_cf_opt(cluster, INSTALLED, row, &synced).map_err(io::Error::other)
     }
 
-    /// Writes the rows of one entry and its mark at once. Answers the state's new hash.
-    ///
-    /// # Errors
-    /// If the disk refuses, or the hash so far cannot be read.
+    /// Writes the rows of one entry and its log id in one write batch. Returns the new state hash.
     pub fn commit(&self, writes: &[Write], mark: &Mark<'_>) -> io::Result<StateHash> {
         let hash = next_hash(self.hash().map_err(io::Error::other)?, mark.log_id.index, writes);
         let mut batch = WriteBatch::default();
@@ -376,12 +346,9 @@ impl Database {
         Ok(hash)
     }
 
-    /// Makes a copy of the database as it is now, from links to its files, in a new `directory`.
+    /// Creates a checkpoint in the new `directory`, from hard links.
     ///
-    /// Without a flush: that would hold up every entry behind it while the memory table is written.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Without a flush, which would delay every later entry while the memory table is written.
     pub fn checkpoint(&self, directory: &Path) -> io::Result<()> {
         Checkpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
@@ -389,7 +356,7 @@ impl Database {
     }
 }
 
-/// The rows of a database, each to be read once: they push nothing out of the cache.
+/// Reads that do not fill the cache, for rows that are read once.
 pub struct ReadOnce<'d>(pub &'d Database);
 
 impl View for ReadOnce<'_> {
@@ -446,7 +413,7 @@ fn hash_at_key(index: u64) -> Vec<u8> {
     [HASH_AT, &index.to_be_bytes()].concat()
 }
 
-/// The chain of hashes over every write of every entry, in order.
+/// Hash chain over every write of every entry, in order.
 fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(&previous);
@@ -483,14 +450,14 @@ mod tests {
     const TABLES: &[&str] = &["one", "two", "three"];
 
     #[test]
-    fn memory_does_not_grow_with_the_number_of_tables_or_rows() {
+    fn memory_is_bounded_for_any_number_of_tables_and_rows() {
         const ROW_BYTES: usize = 64 * 1024;
         let directory = tempfile::tempdir().expect("directory");
         let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
-        // Each table alone stays below what the library gives a table, and all together are beyond.
+        // Each table stays below RocksDB's limit for one table, and the sum exceeds the cache.
         let rows = limits::STATE_CACHE_BYTES / ROW_BYTES / TABLES.len();
         for at in 0..rows as u64 {
-            // Something that does not compress.
+            // Incompressible.
             let value = |table: &str| {
                 let seed = digest::digest(&digest::SHA256, format!("{table}{at}").as_bytes());
                 let mut state = u64::from_be_bytes(seed.as_ref()[..8].try_into().expect("8 bytes"));
@@ -508,7 +475,7 @@ mod tests {
             let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), at + 1);
             database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
         }
-        // On a slow disk what was last given up to it is still on its way when the writes are done, and counted.
+        // On a slow disk, the last memory tables are still being written, and counted.
         database.db.wait_for_compact(&WaitForCompactOptions::default()).expect("written");
         database.verify(&[]).expect("reads");
         let cached_by_verify = database.cached();
@@ -527,11 +494,11 @@ mod tests {
         let cached = database.cached();
         assert!(cached <= limits::STATE_CACHE_BYTES as u64, "{cached}");
         assert!(cached > limits::STATE_CACHE_BYTES as u64 / 2, "the cache is used: {cached}");
-        assert!(cached_by_verify < cached / 2, "what is read once fills the cache: {cached_by_verify}");
+        assert!(cached_by_verify < cached / 2, "reads of rows that are read once fill the cache: {cached_by_verify}");
     }
 
     impl Database {
-        /// One cache, which each table counts as its own.
+        /// Each table reports the usage of the shared cache.
         fn cached(&self) -> u64 {
             let family = self.family("one").expect("family");
             let usage = self.db.property_int_value_cf(family, "rocksdb.block-cache-usage");
@@ -539,7 +506,7 @@ mod tests {
         }
     }
 
-    /// Commits one row under the key 1 of each of some tables, as entry `index`.
+    /// Commits a row under each of some keys of every table, as entry `index`.
     fn commit_rows(database: &Database, index: u64, keys: &[u8]) {
         let rows = TABLES.iter().flat_map(|table| keys.iter().map(move |key| (table, key)));
         let put = |(table, key): (&&'static str, &u8)| Write::Put {
@@ -553,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_row_is_found_at_the_start_or_when_it_is_read() {
+    fn corrupt_row_is_detected_at_open_or_when_read() {
         let directory = tempfile::tempdir().expect("directory");
         let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
         commit_rows(&database, 1, &[1]);
@@ -567,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_without_a_table_is_read_and_taken_over() {
+    fn database_without_a_new_table_is_read_and_upgraded() {
         let directory = tempfile::tempdir().expect("directory");
         let database = Database::open(directory.path(), &["one", "two"], &[]).expect("opens");
         let write = Write::Put { table: "two", key: vec![1], value: b"row".to_vec() };
@@ -578,12 +545,12 @@ mod tests {
         assert_eq!(read.applied().expect("mark"), Some(log_id));
         assert!(read.get("two", &[1]).expect("row").is_some() && read.get("three", &[1]).is_err());
         drop(read);
-        let taken_over = Database::open(directory.path(), TABLES, &[]).expect("opens");
-        assert_eq!(taken_over.get("three", &[1]).expect("reads"), None);
+        let upgraded = Database::open(directory.path(), TABLES, &[]).expect("opens");
+        assert_eq!(upgraded.get("three", &[1]).expect("reads"), None);
     }
 
     #[test]
-    fn the_first_row_of_a_range_is_found_and_none_behind_it() {
+    fn first_between_stays_within_its_range() {
         let directory = tempfile::tempdir().expect("directory");
         let database = Database::open(directory.path(), TABLES, &[]).expect("opens");
         commit_rows(&database, 1, &[2, 4]);

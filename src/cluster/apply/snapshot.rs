@@ -1,7 +1,5 @@
-//! Snapshots: copies of the state database, made by links and named by the entry they hold.
-//!
-//! What a snapshot covers is read from its own files, never from memory: memory may already be
-//! ahead of them.
+//! Snapshots: checkpoints of the state database, made of hard links. The entry that a snapshot covers is read from its
+//! own files, because the state in memory may be ahead of them.
 
 use std::fs;
 use std::io;
@@ -16,10 +14,10 @@ use super::database::Database;
 use crate::cluster::Corrupt;
 use crate::cluster::type_config::TypeConfig;
 
-/// Begins the name of a complete snapshot's directory; its number follows, and the newest has the largest.
+/// Prefix of a complete snapshot's directory; its number follows, and the newest has the largest.
 const COMPLETE: &str = "complete-";
 
-/// A directory that goes when nobody has it any more, unless it is kept.
+/// A directory that is removed with its last owner, unless it is retained.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
@@ -31,13 +29,13 @@ impl Drop for Directory {
         if !self.is_kept.load(Ordering::Relaxed)
             && let Err(error) = remove_if_there(&self.path)
         {
-            // It goes at the next start.
-            tracing::warn!(%error, path = %self.path.display(), "remove a snapshot that is not needed any more");
+            // It is removed at the next start.
+            tracing::warn!(%error, path = %self.path.display(), "failed to remove an obsolete snapshot");
         }
     }
 }
 
-/// The files of a snapshot, in a directory of their own that nobody writes. They are there as long as this is.
+/// The files of a snapshot, read-only. They exist as long as this value.
 #[derive(Clone, Debug)]
 pub struct SnapshotFiles(Arc<Directory>);
 
@@ -46,38 +44,35 @@ impl SnapshotFiles {
         Self(Arc::new(Directory { path, is_kept: AtomicBool::new(is_kept) }))
     }
 
-    /// Where the files are.
+    /// Directory of the files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.0.path
     }
 }
 
-/// A snapshot and what it covers.
+/// A snapshot, its last log id and membership.
 pub type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
 
-/// The directory that holds the newest snapshot, and the ones being made.
+/// The directory of the newest snapshot and of those being built or received.
 #[derive(Clone, Debug)]
 pub struct Snapshots {
     root: PathBuf,
     tables: &'static [&'static str],
-    /// Given to the next directory.
+    /// Number of the next directory.
     next: Arc<AtomicU64>,
-    /// The newest complete one, once it was looked at.
+    /// The newest complete snapshot, once it was read.
     current: Arc<Mutex<Option<Snapshot>>>,
 }
 
-/// Turns a fresh checkpoint into the current snapshot.
+/// Turns a checkpoint into the current snapshot.
 pub struct Builder {
     snapshots: Snapshots,
     checkpoint: SnapshotFiles,
 }
 
 impl Snapshots {
-    /// In `root`, which is made if it is not there; all but the newest complete snapshot are removed.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// In `root`, which is created if it is missing. All but the newest complete snapshot are removed.
     pub fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
         let newest = newest_in(&root)?;
@@ -96,26 +91,20 @@ impl Snapshots {
         self.root.join(format!("{begin}{number}"))
     }
 
-    /// Fixes what the snapshot will hold: everything in `database` at this moment.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Creates the checkpoint, which fixes the content of the snapshot.
     pub fn begin(&self, database: &Database) -> io::Result<Builder> {
         let checkpoint = SnapshotFiles::in_directory(self.next_directory("making-"), false);
         database.checkpoint(checkpoint.directory())?;
         Ok(Builder { snapshots: self.clone(), checkpoint })
     }
 
-    /// Where the snapshots are.
+    /// Directory of all snapshots.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.root
     }
 
-    /// The newest complete snapshot. Its files stay as long as somebody has it, whatever is made meanwhile.
-    ///
-    /// # Errors
-    /// If its files cannot be read.
+    /// The newest complete snapshot. Its files remain until the last clone is dropped, even if it is replaced.
     pub fn current(&self) -> io::Result<Option<Snapshot>> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.is_none()
@@ -127,19 +116,16 @@ impl Snapshots {
         Ok(current.clone())
     }
 
-    /// Where a snapshot of another node is received, which no other was before: one that is still being installed
-    /// must not be written over. It goes when nobody needs it any more.
+    /// A new directory in which to receive a snapshot: one that is still being installed must not be overwritten.
+    /// Removed with its last owner.
     #[must_use]
     pub fn receiving(&self) -> SnapshotFiles {
         SnapshotFiles::in_directory(self.next_directory("receiving-"), false)
     }
 
-    /// What the files in `directory` hold, read from them.
-    ///
-    /// # Errors
-    /// If they are not those of a snapshot.
+    /// Reads the last log id and membership from the files in `directory`.
     pub fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
-        // Without the advice for a damaged state: this is another directory.
+        // Without the operator advice for a corrupt state: this is another directory.
         let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
         let database = Database::read(directory, self.tables).map_err(damaged)?;
         Ok(SnapshotMetaOf::<TypeConfig> {
@@ -148,11 +134,11 @@ impl Snapshots {
         })
     }
 
-    /// Replaces the current snapshot by a complete one that is not older. A crash leaves the old, the new, or both,
-    /// never a part of one.
+    /// Replaces the current snapshot, unless it is newer. A crash leaves the old, the new, or both, never a part of
+    /// one.
     fn publish(&self, made: &Path) -> io::Result<Snapshot> {
         let meta = self.describe(made)?;
-        // Before the lock is taken, which readers wait for.
+        // Before the lock, for which readers wait.
         let before = self.current()?;
         let complete = self.next_directory(COMPLETE);
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,13 +152,13 @@ impl Snapshots {
             replaced.snapshot.0.is_kept.store(false, Ordering::Relaxed);
         }
         drop(current);
-        // Perhaps the last to have it: to remove its files takes a while.
+        // After the lock: this may be the last owner, and removing the files takes a while.
         drop(before);
         Ok(snapshot)
     }
 }
 
-/// The newest complete snapshot there, and its number.
+/// The newest complete snapshot and its number.
 fn newest_in(root: &Path) -> io::Result<Option<(u64, PathBuf)>> {
     let mut newest = None;
     for item in fs::read_dir(root)? {
@@ -187,10 +173,7 @@ fn newest_in(root: &Path) -> io::Result<Option<(u64, PathBuf)>> {
 }
 
 impl Builder {
-    /// Makes the copy the current snapshot.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Publishes the checkpoint as the current snapshot.
     pub fn finish(&self) -> io::Result<Snapshot> {
         self.snapshots.publish(self.checkpoint.directory())
     }
@@ -223,10 +206,10 @@ mod tests {
 
     const TABLES: &[&str] = &["table"];
 
-    /// Whoever asked for the current snapshot while one was replaced found none, or half of one, and the library took
-    /// that for a damaged disk and stopped the leader.
+    /// A request for the current snapshot during its replacement found none or a part of one; openraft took that for a
+    /// storage error and stopped the leader.
     #[test]
-    fn whoever_has_a_snapshot_can_read_it_whatever_is_made_meanwhile() {
+    fn snapshot_in_use_stays_readable_while_others_replace_it() {
         let place = tempfile::tempdir().expect("directory");
         let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
         let root = place.path().join("snapshots");
@@ -262,17 +245,17 @@ mod tests {
             held.meta.last_log_id
         );
         drop(held);
-        assert_eq!(fs::read_dir(&root).expect("directory").count(), 1, "what nobody has is gone");
-        // A process that starts finds the newest, and nothing that was being made.
+        assert_eq!(fs::read_dir(&root).expect("directory").count(), 1, "unused snapshots are removed");
+        // A new process finds the newest snapshot and removes incomplete ones.
         fs::create_dir(root.join("making-99")).expect("directory");
-        let again = Snapshots::new(root.clone(), TABLES).expect("snapshots");
-        let current = again.current().expect("readable").expect("there");
+        let reopened = Snapshots::new(root.clone(), TABLES).expect("snapshots");
+        let current = reopened.current().expect("readable").expect("there");
         assert_eq!(current.meta.last_log_id.map(|last| last.index), Some(40));
         assert_eq!(fs::read_dir(&root).expect("directory").count(), 1);
     }
 
     #[test]
-    fn an_older_snapshot_does_not_replace_a_newer_one() {
+    fn older_snapshot_does_not_replace_a_newer_one() {
         let place = tempfile::tempdir().expect("directory");
         let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
         let snapshots = Snapshots::new(place.path().join("snapshots"), TABLES).expect("snapshots");

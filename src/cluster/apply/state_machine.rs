@@ -1,7 +1,7 @@
-//! The consensus library's view of the state: entries in, rows and replies out.
+//! openraft's state machine: applies entries to the state database and to memory, builds and installs snapshots.
 //!
-//! An entry is applied only when it is durable in this node's own log. The library may commit on
-//! the word of others first; a node killed then would start with a state ahead of its log.
+//! An entry is applied only when it is durable in this node's own log. openraft may commit an entry by the
+//! acknowledgements of other nodes; a crash before the local sync would leave a state ahead of its log.
 
 use std::io;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::clock::Clock;
 use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
 use crate::cluster::{Applied, Machine, Open, Row, View};
 
-/// What everybody who reads the state shares with the one who applies to it.
+/// State shared by the applier and all readers.
 pub struct Shared {
-    /// The current generation; replaced whole when a snapshot is installed.
+    /// The current generation; replaced when a snapshot is installed.
     pub database: ArcSwap<Database>,
-    /// The last index applied and projected.
+    /// The last applied and projected index.
     pub applied: watch::Sender<u64>,
-    /// The newest index whose hash is remembered, and the hash.
+    /// The newest index whose state hash is retained, and the hash.
     pub hash: watch::Sender<Option<(u64, StateHash)>>,
-    /// When the last entry with a time was applied by this process, or it took up the state of before: in nanoseconds
-    /// of the boot clock. Never before the entry of which times are read.
+    /// When this process applied the last entry with a time stamp, or opened the state, in nanoseconds of the boot
+    /// clock. Never earlier than the entry whose times readers see.
     applied_at: AtomicU64,
-    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    /// Dropped after the database, so that the database is closed when [`super::Closed`] reports it.
     _open: Open,
 }
 
 impl Shared {
-    /// How long ago, at `now` of the boot clock, the last entry with a time was applied here. At least so much time has
-    /// passed since it was made.
+    /// Time since the last entry with a time stamp was applied here, at `now` of the boot clock. At least as much has
+    /// elapsed since the leader stamped it.
     pub fn since_applied(&self, now: Duration) -> Duration {
         now.saturating_sub(Duration::from_nanos(self.applied_at.load(Ordering::Acquire)))
     }
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-/// The state machine of one node.
+/// The state machine of this node.
 pub struct StateMachine<M> {
     shared: Arc<Shared>,
     machine: Arc<M>,
@@ -62,10 +62,7 @@ pub struct StateMachine<M> {
 }
 
 impl<M: Machine> StateMachine<M> {
-    /// Takes up the state where the database left it.
-    ///
-    /// # Errors
-    /// If the database is not what was written.
+    /// Opens the state and rebuilds what is in memory.
     pub fn open(
         machine: Arc<M>,
         generations: Generations,
@@ -135,7 +132,7 @@ impl<M: Machine> StateMachine<M> {
 fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
     match database.hash_at(index).map_err(io::Error::other)? {
         Some(hash) if hash != expected => {
-            Err(io::Error::other(format!("the state at entry {index} differs from the leader's")))
+            Err(io::Error::other(format!("state hash divergence at log index {index}: the state of this node differs from the leader's")))
         }
         _ => Ok(()),
     }
@@ -169,8 +166,8 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         match self.snapshots.begin(&self.shared.database.load()) {
             Ok(builder) => Some(builder),
             Err(error) => {
-                // Only the log's length depends on it; the next trigger tries again.
-                tracing::warn!(%error, "begin a snapshot");
+                // Only the size of the log depends on it; the next trigger retries.
+                tracing::warn!(%error, "failed to begin a snapshot");
                 None
             }
         }
@@ -194,7 +191,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
         let database = Arc::new(database);
         self.membership = database.membership().map_err(io::Error::other)?;
-        // As with an entry: first the rows, then what is kept in memory of them, which wakes whoever reads them.
+        // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.
         self.shared.database.store(Arc::clone(&database));
         self.shared.note_applied(self.clock.boot());
         self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
@@ -246,7 +243,7 @@ mod tests {
 
     const TABLE: &str = "table";
 
-    /// What whoever is woken by a change in memory finds in the rows.
+    /// Records the row that a reader finds when it is woken by a rebuild.
     #[derive(Default)]
     struct Woken {
         shared: OnceLock<Arc<Shared>>,
@@ -280,9 +277,9 @@ mod tests {
         }
     }
 
-    /// Whoever was woken while a snapshot was installed read the rows of before, and slept on.
+    /// A reader that was woken during the installation read the old rows and waited on.
     #[tokio::test]
-    async fn whoever_is_woken_by_a_snapshot_finds_its_rows() {
+    async fn reader_woken_by_a_snapshot_finds_its_rows() {
         let (data, (still_open, _closed)) = (tempfile::tempdir().expect("directory"), mpsc::channel(1));
         let open = |name: &str| {
             let machine = Arc::new(Woken::default());

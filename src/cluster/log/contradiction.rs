@@ -1,4 +1,5 @@
-//! A leader's log beside this one, where entries are known to be committed: both must have the same.
+//! Comparison of a leader's log with the committed entries of this node. Raft guarantees that both are equal; a
+//! rolled-back disk can break that.
 
 use std::io;
 
@@ -8,17 +9,15 @@ use super::LogReader;
 use crate::cluster::type_config::{LeaderId, LogId};
 
 impl LogReader {
-    /// The first entry here that is known to be committed, and in whose place a leader with this vote has another.
-    /// `log_ids` are of its log, ascending. A leader that is deposed may have others.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
+    /// The first entry known to be committed here that differs from the leader's entry at that index. `log_ids` are
+    /// those of the leader's log, ascending. A deposed leader may differ, and is ignored.
     pub fn contradicted(
         &self,
         leader: LeaderId,
         log_ids: impl Iterator<Item = LogId>,
     ) -> io::Result<Option<LogId>> {
-        // The entry before the vote: an entry that a later leader committed comes after the vote for it.
+        // The committed entry is read before the vote: a later leader's entry is committed only after the vote for that
+        // leader.
         let (committed, purged, vote) = {
             let recent = self.recent();
             (recent.never_truncated(), recent.purged, recent.vote)

@@ -1,7 +1,7 @@
-//! The log database: entries, vote, and what was committed and purged.
+//! The Raft log: entries, vote, committed and purged log ids, in a RocksDB database.
 //!
-//! Reads of recent entries come from memory; everything is written by [`writer`]. Opening
-//! reads every record once: a log that is not whole is refused, never repaired by guessing.
+//! Recent entries are read from memory; [`super::writer`] writes everything. Opening verifies every record: a log with
+//! a corrupt or missing record is refused, never repaired.
 
 pub(crate) mod purge;
 pub(crate) mod writer;
@@ -37,33 +37,33 @@ pub const LOG: &str = "log";
 pub const META: &str = "meta";
 /// Row: the vote.
 pub const VOTE: &[u8] = b"vote";
-/// Row: the last entry known to be committed.
+/// Row: log id of the last entry known to be committed.
 pub const COMMITTED: &[u8] = b"committed";
-/// Row: the last entry purged.
+/// Row: log id of the last purged entry.
 pub const PURGED: &[u8] = b"purged";
-/// Row: the identity of the disk and of the node on it, 24 bytes.
+/// Row: disk identity and node id, 24 bytes.
 pub const DISK: &[u8] = b"disk";
-/// Row: the cluster it belongs to, 16 bytes.
+/// Row: the cluster id, 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster-id";
-/// Row: the number of the last start of a process on the disk, 8 bytes, and its id, 16 bytes.
+/// Row: number of the last process start on the disk, 8 bytes, and its random id, 16 bytes.
 pub const START: &[u8] = b"start";
-/// Row: the reason for which other members refused this disk, as text. A disk that has it is not started again.
+/// Row: the reason for which other members rejected this disk, as text. A process does not start on such a disk.
 pub const REFUSED: &[u8] = b"refused";
-/// Row: what is remembered of the members' disks.
+/// Row: the records of the members' disks.
 pub const MEMORIES: &[u8] = b"memories";
 
-/// Most entries kept in memory beside those not yet durable.
+/// Maximum entries in memory, besides those not durable yet.
 const ENTRIES_CACHED_MAX: usize = 4096;
-/// Most bytes of them.
+/// Maximum bytes of these entries.
 const BYTES_CACHED_MAX: usize = 16 * 1024 * 1024;
 
-/// The key of an entry: its index, big endian, so that keys sort as indexes do.
+/// Key of an entry: its index, big endian, so that keys sort like indexes.
 #[must_use]
 pub fn log_key(index: u64) -> [u8; 8] {
     index.to_be_bytes()
 }
 
-/// The log of one node. Its clones read; the consensus library owns the one that writes.
+/// The log of this node. openraft owns it and is its only writer.
 pub struct LogStore {
     reader: LogReader,
     jobs: mpsc::Sender<Job>,
@@ -77,11 +77,11 @@ pub struct LogStore {
 pub struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
-    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    /// Dropped after the database, so that the database is closed when [`super::Closed`] reports it.
     _open: Open,
 }
 
-/// What is known of the log without reading the disk.
+/// The end of the log, in memory.
 struct Recent {
     entries: BTreeMap<u64, (Entry, usize)>,
     bytes: usize,
@@ -93,41 +93,41 @@ struct Recent {
     applied: Option<LogId>,
 }
 
-/// An opened log, and what its writer needs.
+/// An opened log and its writer.
 pub struct Opened {
-    /// The store for the consensus library.
+    /// The store for openraft.
     pub store: LogStore,
     /// Runs the writer until the store is dropped; to be run on a thread of its own.
     pub writer: Box<dyn FnOnce() + Send>,
-    /// Watches the writer.
+    /// Detects a hanging disk under the writer.
     pub watchdog: Watchdog,
-    /// The index before which everything survives a crash.
+    /// Entries below this index are durable.
     pub durable: watch::Receiver<u64>,
-    /// The last entry in the log, or the last purged if there is none.
+    /// The last entry of the log, or the last purged one if it is empty.
     pub last: Option<LogId>,
     /// The vote.
     pub vote: Option<Vote>,
-    /// The memories of the members' disks: the writer writes them.
+    /// Records of the members' disks, which the writer stores.
     pub lives: Arc<Lives>,
-    /// The queue of the writer; ends with the store.
+    /// The queue of the writer; closed with the store.
     pub jobs: mpsc::WeakSender<Job>,
-    /// The last entry purged.
+    /// The last purged entry.
     pub purged: Option<LogId>,
-    /// Up to which entry the log is to be cut, whenever it is too large.
+    /// Index up to which the log is to be purged, whenever it exceeds its limit.
     pub surplus: watch::Receiver<Option<u64>>,
 }
 
-/// Opens the database of the log in `directory`.
+/// Opens the log database in `directory`.
 ///
 /// # Errors
-/// [`Corrupt`] if it cannot be opened as it was left.
+/// [`Corrupt`] if it cannot be opened or its WAL is damaged.
 pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     options.set_paranoid_checks(true);
-    // The default would silently drop a synced suffix behind a corrupt record: to the consensus
-    // protocol that is a node that forgot what it promised.
+    // The default would silently drop a synced suffix after a corrupt record: for Raft, a node that forgot its vote or
+    // acknowledged entries.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_keep_log_file_num(4);
@@ -142,7 +142,7 @@ pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
 /// Reads a row of [`META`].
 ///
 /// # Errors
-/// [`Corrupt`] if it is not what was written.
+/// [`Corrupt`] if its checksum does not match.
 pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
     let family = db.cf_handle(META).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
     let Some(sealed) = db.get_cf(family, key).map_err(|error| Corrupt::new(db.path(), error))? else {
@@ -152,10 +152,7 @@ pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
     Ok(Some(payload.to_vec()))
 }
 
-/// Writes a row of [`META`] durably: one that the writer never writes.
-///
-/// # Errors
-/// If the disk refuses.
+/// Writes a row of [`META`] durably. Only for rows that the log writer does not write.
 pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
     let family = db.cf_handle(META).ok_or_else(|| io::Error::other("column family is missing"))?;
     let mut options = WriteOptions::default();
@@ -163,10 +160,10 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
     db.put_cf_opt(family, key, record::seal(key, value), &options).map_err(io::Error::other)
 }
 
-/// Reads the whole log once and makes its store.
+/// Verifies the whole log and creates its store.
 ///
 /// # Errors
-/// [`Corrupt`] if a record is not what was written or one is missing.
+/// [`Corrupt`] if a record is corrupt or missing.
 pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
@@ -178,12 +175,12 @@ pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> 
         .map(|bytes| codec::decode_vote(&bytes).map_err(|error| corrupt(&error)))
         .transpose()?;
     let (last, size) = verify(&db, purged, bytes_max)?;
-    // Whoever appended in a term had voted in it first.
+    // A node votes in a term before it appends entries of that term.
     let term = |leader: Option<u64>| leader.unwrap_or(0);
     if term(last.map(|last| last.leader_id.term())) > term(vote.map(|vote| vote.leader_id.term())) {
-        return Err(corrupt(&"the vote is older than the last entry: it was lost"));
+        return Err(corrupt(&"the vote is older than the last log entry: a vote was lost"));
     }
-    // Written without a sync, so it may be newer than what a power cut left of the log.
+    // Written without a sync, so it may be newer than the log after a power failure.
     let committed = committed.filter(|committed| Some(committed) <= last.as_ref());
 
     let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
@@ -200,7 +197,7 @@ pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> 
     Ok(Opened { store, writer, watchdog, durable, last, vote, lives, jobs: queue, purged, surplus })
 }
 
-/// Every entry from the purged one on, without a hole. Answers the last log id, and their sizes.
+/// Verifies that entries are contiguous from the purged one on. Returns the last log id and the sizes.
 fn verify(db: &DB, purged: Option<LogId>, bytes_max: u64) -> Result<(Option<LogId>, LogSize), Corrupt> {
     let family = db.cf_handle(LOG).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
     let (mut last, mut size) = (purged, LogSize::new(bytes_max));
@@ -210,7 +207,7 @@ fn verify(db: &DB, purged: Option<LogId>, bytes_max: u64) -> Result<(Option<LogI
         let log_id = entry.log_id();
         let expected = last.as_ref().map_or(0, |last| last.index.saturating_add(1));
         if log_id.index != expected || key[..] != log_key(log_id.index) || Some(log_id) <= last {
-            let what = format!("entry {} stands where entry {expected} should be", log_id.index);
+            let what = format!("log entry {} found where entry {expected} should be", log_id.index);
             return Err(Corrupt::new(db.path(), what));
         }
         last = Some(log_id);
@@ -236,7 +233,7 @@ impl Recent {
         self.entries.insert(entry.log_id().index, (entry, bytes));
     }
 
-    /// Drops the oldest entries beyond the limits; never one that is not `durable` yet.
+    /// Evicts the oldest entries beyond the limits; never one that is not durable yet.
     fn shrink(&mut self, durable: u64) {
         while self.entries.len() > ENTRIES_CACHED_MAX || self.bytes > BYTES_CACHED_MAX {
             match self.entries.first_entry() {
@@ -261,14 +258,13 @@ impl Recent {
 }
 
 impl LogReader {
-    /// A panic while the lock is held cannot leave the map half changed in a way that matters:
-    /// the disk is the truth, and a reader falls back to it.
+    /// A poisoned lock is harmless: the disk is authoritative, and readers fall back to it.
     fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory first: what it does not hold from `first` on was durable before it was dropped, so it
-    /// is on the disk. The other way round, an entry could leave memory between the two looks.
+    /// Memory first: an entry is durable before it is evicted, so the rest is on the disk. In the other order, an entry
+    /// could be evicted between the two reads.
     fn read(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
         let (newest, end) = self.read_memory(first, end, usize::MAX);
         let end = newest.first().map_or(end, |entry| entry.log_id().index);
@@ -277,7 +273,7 @@ impl LogReader {
         Ok(entries)
     }
 
-    /// Those of the disk up to [`limits::APPEND_BYTES_FULL`], and at least one if there is one.
+    /// Reads entries from the disk, at most `bytes_max` bytes but at least one entry.
     fn read_disk(&self, first: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let family = self.db.cf_handle(LOG).ok_or_else(|| io::Error::other("column family is missing"))?;
         let start = log_key(first);
@@ -293,18 +289,18 @@ impl LogReader {
         Ok(entries)
     }
 
-    /// The first of `first..end`, as many as go into one message to another node, and at least one.
+    /// The first entries of `first..end` that fit one message to another node, at least one.
     fn read_some(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
         let (newest, end) = self.read_memory(first, end, limits::APPEND_BYTES_FULL);
         let oldest = newest.first().map_or(end, |entry| entry.log_id().index);
         if first < oldest { self.read_disk(first, oldest, limits::APPEND_BYTES_FULL) } else { Ok(newest) }
     }
 
-    /// Those of `first..end` that are in memory, from the first of them on and up to a size, and where the log
-    /// ends if that is before `end`.
+    /// The entries of `first..end` that are in memory, up to a size, and the end of the range, which is at most the end
+    /// of the log.
     fn read_memory(&self, first: u64, end: u64, bytes_max: usize) -> (Vec<Entry>, u64) {
         let recent = self.recent();
-        // Entries that were truncated in memory may still be on the disk.
+        // Truncated entries may still be on the disk.
         let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
         let (mut entries, mut total) = (Vec::new(), 0);
         for (entry, bytes) in recent.entries.range(first..end.max(first)).map(|(_, known)| known) {
@@ -351,11 +347,9 @@ impl LogStore {
         self.reader.clone()
     }
 
-    /// Follows on the state as it was opened: what is applied in it is committed, although a hint of that may be lost
-    /// with the power; and if it was `installed`, and a crash came before the log was replaced too, that is done here.
-    ///
-    /// # Errors
-    /// If the disk refuses.
+    /// Aligns the log with the opened state. Applied entries are committed, although the row of the committed log id,
+    /// which is not synced, may be lost in a power failure. If a crash came between the installation of a snapshot and
+    /// the replacement of the log, the log is replaced here.
     pub async fn follow_on(&mut self, applied: Option<LogId>, installed: Option<LogId>) -> io::Result<()> {
         self.reader.recent().applied = applied;
         let Some(installed) = installed else { return Ok(()) };
@@ -366,10 +360,7 @@ impl LogStore {
         self.purge(installed).await
     }
 
-    /// Whether the log holds just this entry, or has purged it.
-    ///
-    /// # Errors
-    /// If it cannot be read.
+    /// Whether the log contains this entry or has purged it.
     pub fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
         if Some(wanted) <= self.reader.recent().purged {
@@ -380,12 +371,12 @@ impl LogStore {
     }
 
     async fn send(&self, job: Job) -> io::Result<()> {
-        self.jobs.send(job).await.map_err(|_| io::Error::other("the log writer has stopped"))
+        self.jobs.send(job).await.map_err(|_| io::Error::other("the log writer stopped"))
     }
 
     async fn done(&self, job: Job, done: oneshot::Receiver<io::Result<()>>) -> io::Result<()> {
         self.send(job).await?;
-        done.await.map_err(|_| io::Error::other("the log writer has stopped"))?
+        done.await.map_err(|_| io::Error::other("the log writer stopped"))?
     }
 }
 
@@ -458,11 +449,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         {
             let mut recent = self.reader.recent();
             if let Some(kept) = recent.never_truncated().filter(|kept| first <= kept.index) {
-                let what = format!("the leader's log lacks committed entry {kept}; nothing was removed");
+                let what = format!("refused to truncate committed entry {kept}, which the leader's log lacks");
                 return Err(io::Error::other(what));
             }
             recent.keep(|index| index < first);
-            // Nothing is gained by a truncation behind the end of the log.
+            // A truncation beyond the end of the log removes nothing.
             recent.last = recent.last.min(last).max(recent.purged);
         }
         self.size.truncate(first);

@@ -1,8 +1,7 @@
-//! How large the log is, and what keeps it from growing without end.
+//! Size of the log, and the purge that bounds it.
 //!
-//! The library counts entries: it keeps half a million behind a snapshot, so that a follower catches up from
-//! the log. Entries may be large (audit blocks, policies), so that bytes are counted here, and what is
-//! beyond the limit is cut off behind a snapshot.
+//! openraft counts entries: it retains half a million after a snapshot, so that followers can catch up from the log.
+//! Entries may be large (audit blocks, policies), so bytes are counted here, and the excess is purged after a snapshot.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,20 +11,20 @@ use tokio::sync::watch;
 use crate::cluster::Machine;
 use crate::cluster::propose::Raft;
 
-/// Entries are counted together until they have this part of the limit.
+/// A run grows until it has this fraction of the limit.
 const RUNS: u64 = 128;
 
-/// How long a snapshot may take until it is asked for again.
+/// Timeout of one purge step.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(60);
 
-/// Entries that follow each other.
+/// Consecutive entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     last: u64,
     bytes: u64,
 }
 
-/// The sizes of the log's entries, as those of some hundred runs of them.
+/// Sizes of the log entries, summed in about a hundred runs.
 #[derive(Clone, Debug)]
 pub struct LogSize {
     runs: VecDeque<Run>,
@@ -34,13 +33,13 @@ pub struct LogSize {
 }
 
 impl LogSize {
-    /// Of an empty log that may have `most` bytes.
+    /// An empty log with a limit of `most` bytes.
     #[must_use]
     pub const fn new(most: u64) -> Self {
         Self { runs: VecDeque::new(), bytes: 0, most }
     }
 
-    /// Counts one more entry.
+    /// Counts an appended entry.
     pub fn append(&mut self, index: u64, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += bytes;
@@ -50,7 +49,7 @@ impl LogSize {
         }
     }
 
-    /// The entries from `first` on are gone. A run that is cut goes on being counted whole.
+    /// The log was truncated from `first` on. A run that is only partly removed keeps its size.
     pub fn truncate(&mut self, first: u64) {
         while let Some(run) = self.runs.pop_back() {
             let begins_before = self.runs.back().map_or(0, |before| before.last + 1) < first;
@@ -62,7 +61,7 @@ impl LogSize {
         }
     }
 
-    /// The entries up to `last` are gone. A run that is cut goes on being counted whole.
+    /// The log was purged up to `last`. A run that is only partly removed keeps its size.
     pub fn purge(&mut self, last: u64) {
         while let Some(run) = self.runs.front().copied().filter(|run| run.last <= last) {
             self.bytes -= run.bytes;
@@ -70,7 +69,7 @@ impl LogSize {
         }
     }
 
-    /// Up to which entry the log is to be cut, if it is larger than its limit: half of that then stays.
+    /// Index up to which the log is to be purged, if it exceeds its limit: half of the limit remains.
     #[must_use]
     pub fn surplus(&self) -> Option<u64> {
         if self.bytes <= self.most {
@@ -86,12 +85,12 @@ impl LogSize {
     }
 }
 
-/// Cuts the log whenever `surplus` says so. Ends with the log.
+/// Purges the log up to each index that `surplus` reports. Ends with the log.
 pub async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Receiver<Option<u64>>) {
     while surplus.changed().await.is_ok() {
         let Some(upto) = *surplus.borrow_and_update() else { continue };
-        let cut = async {
-            // No further append may come to repeat the request, so that this one waits until the entry is applied.
+        let purged = async {
+            // There may be no further append that repeats the request, so this one waits until the entry is applied.
             let applied = raft.wait(Some(SNAPSHOT_WAIT)).applied_index_at_least(Some(upto), "applied").await;
             let metrics = applied.map_err(|error| error.to_string())?;
             if metrics.snapshot.is_none_or(|snapshot| snapshot.index < upto) {
@@ -103,8 +102,8 @@ pub async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Re
             }
             raft.trigger().purge_log(upto).await.map_err(|error| error.to_string())
         };
-        if let Err(error) = cut.await {
-            tracing::warn!(error, upto, "cut the log, which is larger than its limit");
+        if let Err(error) = purged.await {
+            tracing::warn!(error, upto, "failed to purge the log, which exceeds its size limit");
         }
     }
 }
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_at_its_limit_is_left_alone_and_one_beyond_it_is_cut_to_half() {
+    fn log_beyond_its_limit_is_purged_to_half() {
         let mut size = with(RUNS, RUN_BYTES);
         assert_eq!((size.bytes, size.surplus()), (MOST, None));
         size.append(RUNS + 1, 1);
@@ -137,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn small_entries_are_counted_together_and_so_few_numbers_are_kept() {
+    fn small_entries_share_a_run() {
         let size = with(RUN_BYTES * 10, 1);
         assert_eq!((size.bytes, size.runs.len()), (RUN_BYTES * 10, 10));
     }
 
     #[test]
-    fn entries_that_were_truncated_are_not_counted_and_their_indexes_come_again() {
+    fn truncated_entries_are_not_counted() {
         let mut size = with(10, RUN_BYTES);
         size.truncate(6);
         assert_eq!((size.bytes, size.runs.len()), (5 * RUN_BYTES, 5));
@@ -151,7 +150,7 @@ mod tests {
         assert_eq!(size.bytes, 5 * RUN_BYTES + 7);
         size.truncate(0);
         assert_eq!((size.bytes, size.runs.len()), (0, 0));
-        // In the middle of a run it is still counted, and not beyond its end.
+        // A run that is cut in the middle keeps its bytes and ends earlier.
         let mut size = with(99, RUN_BYTES / 10);
         let whole = size.bytes;
         size.truncate(96);

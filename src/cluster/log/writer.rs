@@ -1,9 +1,8 @@
-//! The log writer: the one thread that writes the log database, and the only place that syncs.
+//! The log writer: the thread that writes the log database, and the only place that syncs it.
 //!
-//! Group commit: it takes everything that is queued, writes one synced batch, then answers each
-//! job in order. A failed write is final: the operating system may have dropped the dirty pages,
-//! so a second sync that succeeds would prove nothing. Every later job is refused too, and the
-//! process exits.
+//! Group commit: it takes every queued job, writes one synced batch, then completes each job in order. A failed write
+//! is final: the operating system may have dropped the dirty pages, so a later successful sync would prove nothing.
+//! Every later job fails too, and the process exits.
 
 use std::io;
 use std::sync::Arc;
@@ -18,55 +17,54 @@ use crate::cluster::disk_watch::Watched;
 use crate::cluster::record;
 use crate::cluster::type_config::TypeConfig;
 
-/// Most jobs waiting for the writer.
+/// Maximum jobs queued for the writer.
 pub const JOBS_QUEUED_MAX: usize = 4096;
-/// Most jobs written in one group.
+/// Maximum jobs in one write batch.
 const JOBS_PER_GROUP_MAX: usize = 1024;
 
-/// One write, answered after it is durable.
+/// One write, completed when it is durable.
 pub enum Job {
-    /// Encoded entries, consecutive.
+    /// Appends encoded, consecutive entries.
     Append {
         /// Index and encoded entry.
         entries: Vec<(u64, Vec<u8>)>,
-        /// Called once they are durable.
+        /// Called when they are durable.
         flushed: IOFlushed<TypeConfig>,
     },
-    /// The encoded vote.
+    /// Stores the vote.
     SaveVote {
-        /// The vote.
+        /// The encoded vote.
         vote: Vec<u8>,
-        /// Answered once it is durable.
+        /// Completed when it is durable.
         done: oneshot::Sender<io::Result<()>>,
     },
-    /// The encoded id of the last entry known to be committed. A hint, not synced by itself.
+    /// Stores the log id of the last entry known to be committed. A hint, not synced by itself.
     SaveCommitted {
-        /// The log id.
+        /// The encoded log id.
         committed: Vec<u8>,
     },
-    /// Writes the memories of the members' disks, with which every other synced group is written too.
+    /// Stores the records of the members' disks. Every synced group stores them too.
     SaveMemories,
-    /// Removes every entry from `first` on, from the disk when something is written in their place: a snapshot that is
-    /// installed instead may be cut short by a crash, and what this node acknowledged must be there then.
+    /// Truncates the log from `first` on. The entries leave the disk only with the next append or purge: if a snapshot
+    /// is installed in their place and a crash interrupts that, acknowledged entries must still be there.
     Truncate {
-        /// The first index to go.
+        /// First index removed.
         first: u64,
-        /// Answered once it cannot be undone but by a crash.
+        /// Completed when only a crash can undo it.
         done: oneshot::Sender<io::Result<()>>,
     },
-    /// Removes every entry up to `last`.
+    /// Purges the log up to `last`.
     Purge {
-        /// The last index to go.
+        /// Last index removed.
         last: u64,
         /// Its encoded log id.
         purged: Vec<u8>,
-        /// Answered once it is durable.
+        /// Completed when it is durable.
         done: oneshot::Sender<io::Result<()>>,
     },
 }
 
-/// Runs until the queue is closed. `durable` carries the index before which everything
-/// survives a crash.
+/// Runs until the queue is closed. `durable` publishes the index below which entries are durable.
 pub fn run(
     db: &Arc<DB>,
     mut jobs: mpsc::Receiver<Job>,
@@ -86,7 +84,7 @@ pub fn run(
             let written = disk.group(|| write(db, &group, &mut truncated, lives));
             failed = written.err().map(|error| error.to_string());
             if let Some(error) = &failed {
-                tracing::error!(error, "write the log; this node stops");
+                tracing::error!(error, "failed to write the Raft log; this node stops");
             }
         }
         for job in group.drain(..) {
@@ -96,11 +94,11 @@ pub fn run(
     if failed.is_none()
         && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, lives))
     {
-        tracing::warn!(%error, "failed to write the memories of members' disks at the end");
+        tracing::warn!(%error, "failed to write the records of members' disks at shutdown");
     }
 }
 
-/// Writes a group. `truncated` is the first index of the entries that are to go with the next that are written.
+/// Writes a group. `truncated` is the first index of a truncation that the next append or purge carries out.
 fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, lives: &Lives) -> io::Result<()> {
     let log = db.cf_handle(LOG).ok_or_else(|| io::Error::other("log column family is missing"))?;
     let meta = db.cf_handle(META).ok_or_else(|| io::Error::other("meta column family is missing"))?;
@@ -164,7 +162,7 @@ fn answer(job: Job, failed: Option<&str>, durable: &watch::Sender<u64>) {
             if failed.is_none() {
                 durable.send_modify(|end| *end = (*end).min(first));
             }
-            // The asker may have gone away; the write stands all the same.
+            // The receiver may be dropped; the write is done.
             drop(done.send(result));
         }
         Job::SaveVote { done, .. } | Job::Purge { done, .. } => drop(done.send(result)),

@@ -1,4 +1,4 @@
-//! Batches: many commands in one log entry, several entries under way. Only the node that leads makes any.
+//! Batching on the leader: many commands in one log entry, several entries in flight.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,39 +14,38 @@ use crate::cluster::type_config::Commands;
 use crate::cluster::{Machine, Stamp, Submission};
 use crate::limits;
 
-/// Why a submission did not come to an entry that is known to be applied. It may be sent again, as it is.
+/// A submission is not known to be applied. It may be sent again unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
-    /// The queue of whoever leads is full, or so long that nobody waits for an answer any more; nothing was proposed.
-    #[error("too many writes are waiting")]
+    /// The leader's queue is full, or the deadline passed in it. Nothing was proposed.
+    #[error("too many writes are queued")]
     Overloaded,
-    /// Nothing was proposed: the node that leads runs a version that does not know the command.
-    #[error("the node that leads does not know this write")]
+    /// The leader runs a version that does not know the command. Nothing was proposed.
+    #[error("the leader does not know this command")]
     UnknownCommand,
-    /// Nothing was proposed: that node does not lead, or does not know yet what time it is for the others.
-    #[error("that node does not lead")]
+    /// That node is not the leader, or has not read the clocks of a majority yet. Nothing was proposed.
+    #[error("that node is not the leader")]
     NotLeader,
     /// It may have been proposed, and may still be applied.
-    #[error("what came of it is not known")]
+    #[error("the outcome is unknown")]
     Unknown,
 }
 
 struct Waiting {
     submission: Submission,
-    /// When nobody waits for an answer any more, on the boot clock.
+    /// Deadline on the boot clock.
     until: Duration,
     answer: oneshot::Sender<Result<Outcome, NotDone>>,
 }
 
-/// Where submissions are handed in.
+/// Queue of submissions for the next log entries.
 #[derive(Clone)]
 pub struct Batches {
     queue: mpsc::Sender<Waiting>,
 }
 
 impl Batches {
-    /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
-    /// is gone.
+    /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
     pub fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
         let (batches, queue) = Self::queue();
         (batches, work(stamps, queue))
@@ -57,11 +56,8 @@ impl Batches {
         (Self { queue: sender }, queue)
     }
 
-    /// Proposes a submission and waits until it is applied here. After `until` of the boot clock it is not
-    /// proposed any more.
-    ///
-    /// # Errors
-    /// As [`NotDone`] says.
+    /// Proposes a submission and waits until it is applied on this node. It is not proposed after `until` of the boot
+    /// clock.
     pub async fn submit(&self, submission: Submission, until: Duration) -> Result<Outcome, NotDone> {
         let (answer, outcome) = oneshot::channel();
         self.queue.try_send(Waiting { submission, until, answer }).map_err(|error| match error {
@@ -74,28 +70,28 @@ impl Batches {
 
 async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Waiting>) {
     let raft = stamps.raft.clone();
-    let mut under_way = FuturesUnordered::new();
+    let mut in_flight = FuturesUnordered::new();
     loop {
-        let room = under_way.len() < limits::ENTRIES_IN_FLIGHT_MAX;
+        let has_room = in_flight.len() < limits::ENTRIES_IN_FLIGHT_MAX;
         tokio::select! {
-            first = queue.recv(), if room => {
+            first = queue.recv()=> , if has_room => => {
                 let Some(first) = first else { break };
                 let batch = gather(first, &mut queue, stamps.clocks.boot());
                 if batch.is_empty() {
                     continue;
                 }
                 match stamps.next() {
-                    Some(stamp) => under_way.push(propose_batch(&raft, stamp, batch)),
+                    Some(stamp) => in_flight.push(propose_batch(&raft, stamp, batch)),
                     None => refuse(batch),
                 }
             }
-            Some(()) = under_way.next() => {}
+            Some(()) = in_flight.next() => {}
         }
     }
-    while under_way.next().await.is_some() {}
+    while in_flight.next().await.is_some() {}
 }
 
-/// `first` and what waits behind it, up to the limits of one entry. What nobody waits for any more is left out.
+/// `first` and the queued submissions after it, up to the limits of one entry. Those past their deadline are left out.
 fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) -> Vec<Waiting> {
     let (mut bytes, mut batch) = (0, Vec::new());
     let mut next = Some(first);
@@ -112,7 +108,7 @@ fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) ->
     batch
 }
 
-/// They are sent again after a pause, here or to whoever leads then.
+/// Their proposers retry after a pause, here or at the next leader.
 fn refuse(batch: Vec<Waiting>) {
     for waiting in batch {
         drop(waiting.answer.send(Err(NotDone::NotLeader)));
@@ -128,12 +124,13 @@ async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Wait
             let index = written.log_id.index;
             let replies = written.data.0;
             for (answer, reply) in answers.into_iter().zip(replies) {
-                // The asker may have given up; the command stands all the same.
+                // The proposer may be gone; the command is applied.
                 drop(answer.send(Ok(Outcome { index, reply })));
             }
         }
         Err(error) => {
-            // A leader that is deposed says the same of what it has proposed: a successor may apply it.
+            // `LogEntryDiscarded`, of a deposed leader, and `Fatal` leave the outcome open: a successor may apply the
+            // entry.
             let not_done = match error {
                 RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => NotDone::NotLeader,
                 RaftError::APIError(_) | RaftError::Fatal(_) => NotDone::Unknown,
@@ -166,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn beyond_the_queue_nothing_is_proposed() {
+    async fn full_queue_rejects_submissions() {
         let (batches, mut queue) = Batches::queue();
         for _ in 0..limits::PROPOSALS_QUEUED_MAX {
             assert!(batches.submit(submission(0), SOON).now_or_never().is_none(), "waits for its outcome");
@@ -177,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_so_many_commands_or_so_many_bytes() {
+    fn entry_is_limited_in_commands_and_bytes() {
         let (batches, mut queue) = Batches::queue();
         for (bytes, expected) in [
             (1, limits::COMMANDS_PER_ENTRY_MAX),
             (limits::ENTRY_BYTES_FULL / 4, 4),
-            // One byte below full lets one more in.
+            // One byte below the limit admits one more.
             (limits::ENTRY_BYTES_FULL - 1, 2),
         ] {
             for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
@@ -194,16 +191,16 @@ mod tests {
         }
     }
 
-    /// An overloaded leader proposed what its senders had given up, while what they waited for grew old behind it.
+    /// An overloaded leader proposed submissions past their deadline while newer ones aged in the queue.
     #[test]
-    fn what_nobody_waits_for_any_more_is_not_proposed() {
+    fn submission_past_its_deadline_is_not_proposed() {
         let (batches, mut queue) = Batches::queue();
-        let (answer, mut given_up) = oneshot::channel();
+        let (answer, mut abandoned) = oneshot::channel();
         let late = Waiting { submission: submission(1), until: NOW, answer };
         batches.queue.try_send(waiting(2)).expect("room");
         let batch = gather(late, &mut queue, NOW);
         assert_eq!(batch.iter().map(|waiting| waiting.submission.command.len()).collect::<Vec<_>>(), [2]);
-        assert_eq!(given_up.try_recv(), Ok(Err(NotDone::Overloaded)));
+        assert_eq!(abandoned.try_recv(), Ok(Err(NotDone::Overloaded)));
         assert!(gather(Waiting { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Commands on their way to the leader: one long-lived stream, many under way, answered in any order.
+//! Forwarding: sends commands to the leader over one long-lived stream, many in flight, answered in any order.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,39 +24,34 @@ struct Item {
     to: u64,
     member: Peer,
     submission: Submission,
-    /// When nobody waits for an answer any more, on the boot clock.
+    /// Deadline on the boot clock.
     until: Duration,
     answer: Answer,
 }
 
-/// Where commands for another node are handed in.
+/// Queue of commands for the leader.
 #[derive(Clone)]
 pub struct Forwards {
     queue: mpsc::Sender<Item>,
 }
 
-/// The stream to one node, and who waits for its answers.
+/// The stream to one leader, and the commands in flight on it.
 struct Stream {
     to: u64,
     commands: mpsc::Sender<proto::Forwarded>,
     answers: Streaming<proto::Proposed>,
-    /// By sequence. Dropped with the stream: then what came of them is not known.
+    /// By sequence. Dropped with the stream: their outcome is then unknown.
     waiting: HashMap<u64, Answer>,
 }
 
 impl Forwards {
-    /// The queue, and the work that must run for it to get anywhere. The work ends when every clone of the queue
-    /// is gone.
+    /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
     pub fn new(channels: Arc<Channels>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, items) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
         (Self { queue }, work((channels, clock), items))
     }
 
-    /// Sends a submission to the node `to`, which leads as far as is known. After `until` of
-    /// the boot clock it is not proposed any more.
-    ///
-    /// # Errors
-    /// As [`NotDone`] says.
+    /// Sends a submission to the node `to`, the last known leader. It is not proposed after `until` of the boot clock.
     pub async fn submit(
         &self,
         (to, member): (u64, Peer),
@@ -73,7 +68,8 @@ impl Forwards {
 
 async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiver<Item>) {
     let mut stream: Option<Stream> = None;
-    // Whom it did not reach, and until when it does not try again: finding out may take long, and others wait.
+    // A node that was unreachable, and when the next attempt is allowed: each attempt may take long, and other commands
+    // wait.
     let mut unreached: Option<(u64, Duration)> = None;
     loop {
         tokio::select! {
@@ -86,7 +82,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 }
                 let is_unreached = unreached.is_some_and(|(to, until)| to == item.to && now < until);
                 if stream.as_ref().is_none_or(|stream| stream.to != item.to) && !is_unreached {
-                    // Whoever waits for the stream before learns that nothing more will come of it.
+                    // Ends the wait of all commands on the previous stream.
                     drop(stream.take());
                     stream = Stream::open(&channels, &item).await;
                     let until = clock.boot() + limits::PEER_RETRY_PAUSE;
@@ -94,14 +90,14 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 }
                 match &mut stream {
                     Some(stream) if stream.to == item.to => stream.send(item, now),
-                    // Nobody was reached: nothing was sent.
+                    // No stream: nothing was sent.
                     _ => drop(item.answer.send(Err(NotDone::NotLeader))),
                 }
             }
             answer = next(&mut stream) => match answer {
                 Some(Ok(proposed)) => stream.iter_mut().for_each(|stream| stream.take(&proposed)),
                 Some(Err(status)) => {
-                    tracing::info!(reason = status.message(), "the way to the leader ended");
+                    tracing::info!(reason = status.message(), "forwarding stream to the leader ended");
                     stream = None;
                 }
                 None => stream = None,
@@ -110,7 +106,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
     }
 }
 
-/// The next answer. Never, without a stream.
+/// The next response; pending for ever without a stream.
 async fn next(stream: &mut Option<Stream>) -> Option<Result<proto::Proposed, Status>> {
     match stream {
         Some(stream) => stream.answers.next().await,
@@ -121,7 +117,7 @@ async fn next(stream: &mut Option<Stream>) -> Option<Result<proto::Proposed, Sta
 impl Stream {
     async fn open(channels: &Channels, item: &Item) -> Option<Self> {
         let client = channels.shared(Purpose::Commands, item.to, &item.member).ok()?;
-        // As many as can be under way at all, so that sending never waits for an answer to be taken.
+        // Room for all commands in flight, so that sending never waits for a response.
         let (commands, sent) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
         let mut peer = client.peer();
         let opened = peer.forward(client.request(ReceiverStream::new(sent)));
@@ -130,11 +126,11 @@ impl Stream {
                 Some(Self { to: item.to, commands, answers: answers.into_inner(), waiting: HashMap::new() })
             }
             Ok(Err(status)) => {
-                tracing::info!(leader = item.to, reason = status.message(), "the leader is not reached");
+                tracing::info!(leader = item.to, reason = status.message(), "failed to open the forwarding stream to the leader");
                 None
             }
             Err(_) => {
-                tracing::info!(leader = item.to, "the leader does not answer");
+                tracing::info!(leader = item.to, "timeout while opening the forwarding stream to the leader");
                 None
             }
         }
@@ -143,23 +139,23 @@ impl Stream {
     fn send(&mut self, item: Item, now: Duration) {
         let sequence = item.submission.sequence;
         if self.commands.try_send(to_proto(item.submission, item.until.saturating_sub(now))).is_ok() {
-            // One that is sent again has nobody else waiting for it.
+            // A retry replaces the waiter of its first attempt, which is gone.
             self.waiting.insert(sequence, item.answer);
         } else {
             drop(item.answer.send(Err(NotDone::Overloaded)));
         }
-        // Who has given up waits for nothing.
+        // Waiters past their deadline are dropped.
         if self.waiting.len() > limits::PROPOSALS_QUEUED_MAX {
             self.waiting.retain(|_, answer| !answer.is_closed());
         }
     }
 
     fn take(&mut self, proposed: &proto::Proposed) {
-        use proto::proposed::Outcome as Said;
+        use proto::proposed::Outcome as Reported;
         let Some(answer) = self.waiting.remove(&proposed.sequence) else { return };
         let outcome = match &proposed.outcome {
-            Some(Said::Done(done)) => Ok(Outcome { index: done.index, reply: done.reply.clone() }),
-            Some(Said::Refused(refusal)) => Err(match proto::Refusal::try_from(*refusal) {
+            Some(Reported::Done(done)) => Ok(Outcome { index: done.index, reply: done.reply.clone() }),
+            Some(Reported::Refused(refusal)) => Err(match proto::Refusal::try_from(*refusal) {
                 Ok(proto::Refusal::NotLeader) => NotDone::NotLeader,
                 Ok(proto::Refusal::Overloaded) => NotDone::Overloaded,
                 Ok(proto::Refusal::UnknownCommand) => NotDone::UnknownCommand,
@@ -174,18 +170,15 @@ impl Stream {
 fn to_proto(submission: Submission, patience: Duration) -> proto::Forwarded {
     let Submission { origin, sequence, low_watermark, command } = submission;
     let origin = bytes::Bytes::copy_from_slice(origin.as_bytes());
-    // None left is not the same as none stated.
+    // 0 means "not stated", so an expired patience is 1 ms.
     let patience_millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).max(1);
     proto::Forwarded { origin, sequence, low_watermark, command, patience_millis }
 }
 
-/// A command that another node sends, and for how much longer somebody waits for its answer.
-///
-/// # Errors
-/// What is wrong with it.
+/// Decodes a forwarded command and the remaining time of its proposer.
 pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration), &'static str> {
     let proto::Forwarded { origin, sequence, low_watermark, command, patience_millis } = forwarded;
-    let origin = origin.as_ref().try_into().map_err(|_| "origin: is not 16 bytes")?;
+    let origin = origin.as_ref().try_into().map_err(|_| "origin: must be 16 bytes")?;
     if sequence == 0 || low_watermark == 0 || low_watermark > sequence {
         return Err("low_watermark: must be from 1 to the sequence");
     }
@@ -197,16 +190,16 @@ pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration),
     Ok((submission, patience))
 }
 
-/// What came of it, to be sent.
+/// Encodes the outcome of a forwarded command.
 #[must_use]
 pub fn proposed(sequence: u64, outcome: Result<Outcome, NotDone>) -> proto::Proposed {
-    use proto::proposed::Outcome as Said;
-    let said = match outcome {
-        Ok(Outcome { index, reply }) => Said::Done(proto::Done { index, reply }),
-        Err(NotDone::NotLeader) => Said::Refused(proto::Refusal::NotLeader.into()),
-        Err(NotDone::Overloaded) => Said::Refused(proto::Refusal::Overloaded.into()),
-        Err(NotDone::UnknownCommand) => Said::Refused(proto::Refusal::UnknownCommand.into()),
-        Err(NotDone::Unknown) => Said::Refused(proto::Refusal::Unspecified.into()),
+    use proto::proposed::Outcome as Reported;
+    let outcome = match outcome {
+        Ok(Outcome { index, reply }) => Reported::Done(proto::Done { index, reply }),
+        Err(NotDone::NotLeader) => Reported::Refused(proto::Refusal::NotLeader.into()),
+        Err(NotDone::Overloaded) => Reported::Refused(proto::Refusal::Overloaded.into()),
+        Err(NotDone::UnknownCommand) => Reported::Refused(proto::Refusal::UnknownCommand.into()),
+        Err(NotDone::Unknown) => Reported::Refused(proto::Refusal::Unspecified.into()),
     };
-    proto::Proposed { sequence, outcome: Some(said) }
+    proto::Proposed { sequence, outcome: Some(outcome) }
 }

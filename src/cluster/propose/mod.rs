@@ -1,9 +1,9 @@
-//! Proposals: a command is carried to whoever leads until it is known what came of it, and applied once however
-//! often it is sent.
+//! Proposals: a command is sent to the leader until its outcome is known, and applied once however often it is
+//! proposed.
 //!
-//! It is known by the process that proposes it and a number. A leader that dies, is deposed, or cannot be reached
-//! leaves open what came of it: then the same is sent again, to the next one. Whoever proposes waits until its
-//! command is applied on this node, so it reads its own write.
+//! A proposer id and a sequence identify it. If the leader dies, is deposed or is unreachable, the outcome is unknown:
+//! the same submission is sent to the next leader. The proposer waits until its command is applied on this node, so it
+//! reads its own write.
 
 pub(crate) mod batcher;
 pub(crate) mod forwarding;
@@ -19,42 +19,42 @@ use super::type_config::TypeConfig;
 use super::{Handle, Machine, Origin, Submission};
 use crate::limits;
 
-/// The consensus library, running our state machine.
+/// openraft with our state machine.
 pub type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
-/// Why a command was not applied, or not known to be.
+/// Failure of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The queue is full; nothing was proposed.
-    #[error("too many writes are waiting")]
+    /// A queue is full. Nothing was proposed.
+    #[error("too many writes are queued")]
     Overloaded,
-    /// The node that leads runs a version that does not know the command; nothing was proposed.
-    #[error("the node that leads does not know this write: it runs an older version")]
+    /// The leader runs a version that does not know the command. Nothing was proposed.
+    #[error("the leader does not know this command: it runs an older version")]
     UnknownCommand,
-    /// Nobody leads the cluster; nothing was proposed.
+    /// No leader. Nothing was proposed.
     #[error("the cluster has no leader")]
     NoLeader,
-    /// Not answered in time: it may still be applied.
+    /// Timeout: the command may still be applied.
     #[error("the outcome of the write is unknown")]
     OutcomeUnknown,
-    /// It is applied, and not known yet to every member that could still answer from before.
-    #[error("the write is done, but not confirmed by the cluster in time: try again")]
+    /// Applied, but some member may still answer from an older state: the barrier timed out.
+    #[error("the write is applied, but was not confirmed by every member in time: retry")]
     Unacknowledged,
-    /// The node is stopping; nothing was proposed.
+    /// The node is stopping. Nothing was proposed.
     #[error("the node is stopping")]
     Stopping,
 }
 
-/// A command's reply, and the index of the entry that carried it.
+/// Reply to a command, and the log index of its entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The log index.
+    /// Log index of the entry.
     pub index: u64,
-    /// The reply, as the state machine encoded it.
+    /// The encoded reply.
     pub reply: Bytes,
 }
 
-/// The numbers of this process's commands.
+/// Sequences of this process's commands.
 pub struct Numbers {
     origin: Origin,
     given: Mutex<Given>,
@@ -62,18 +62,18 @@ pub struct Numbers {
 
 struct Given {
     next: u64,
-    /// Those that are not answered and not given up.
+    /// Sequences not answered and not abandoned.
     open: BTreeSet<u64>,
 }
 
 impl Numbers {
-    /// From 1.
+    /// Starts at 1.
     pub const fn new(origin: Origin) -> Self {
         Self { origin, given: Mutex::new(Given { next: 1, open: BTreeSet::new() }) }
     }
 
-    /// A number of its own for a command, until it is dropped. `None` if as many are open as may, or the oldest is
-    /// so old that the state machine would have to remember too much.
+    /// Allocates a sequence, in use until it is dropped. `None` at the limit of open commands, or if the oldest is so
+    /// old that the deduplication state would grow beyond its limit.
     fn take(self: &Arc<Self>) -> Option<Number> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = given.open.first().copied().unwrap_or(given.next);
@@ -89,14 +89,14 @@ impl Numbers {
     }
 }
 
-/// The number of one command that is not answered yet.
+/// Sequence of one unanswered command.
 struct Number {
     sequence: u64,
     numbers: Arc<Numbers>,
 }
 
 impl Number {
-    /// The command as it is sent now.
+    /// The submission, with the low watermark of this moment.
     fn submission(&self, command: &Bytes) -> Submission {
         let given = self.numbers.given.lock().unwrap_or_else(PoisonError::into_inner);
         let low_watermark = given.open.first().copied().unwrap_or(given.next);
@@ -113,20 +113,20 @@ impl Drop for Number {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Proposes an encoded command and waits until it is applied here.
+    /// Proposes an encoded command and waits until it is applied on this node.
     ///
     /// # Errors
-    /// As [`Error`] says.
+    /// [`Error`], but never [`Error::Unacknowledged`].
     pub async fn propose(&self, command: Bytes) -> Result<Outcome, Error> {
         let number = self.numbers.take().ok_or(Error::Overloaded)?;
         let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
-        // What is known of it if time runs out.
+        // The error to return on timeout.
         let mut known = Error::NoLeader;
-        let carried = async {
+        let proposed = async {
             let outcome = loop {
                 let (leader, member) = self.until_led().await;
                 let submission = number.submission(&command);
-                // Until it is answered: time may run out meanwhile.
+                // Unknown until it is answered: the timeout may come first.
                 let before = std::mem::replace(&mut known, Error::OutcomeUnknown);
                 let submitted = async {
                     if leader == self.node_id {
@@ -135,14 +135,14 @@ impl<M: Machine> Handle<M> {
                         self.forwards.submit((leader, member), submission, until).await
                     }
                 };
-                // A leader that hangs answers nothing; its successor is known all the same.
+                // A leader that hangs never answers; a new leader ends the wait.
                 let submitted = tokio::select! {
                     submitted = submitted => submitted,
                     () = self.until_not_led_by(leader) => Err(NotDone::Unknown),
                 };
                 known = match submitted {
                     Ok(outcome) => break outcome,
-                    // It may have been proposed, now or before, and may still be applied.
+                    // An attempt may have been proposed, and may still be applied.
                     Err(_) if before == Error::OutcomeUnknown => before,
                     Err(NotDone::Unknown) => Error::OutcomeUnknown,
                     Err(NotDone::Overloaded) => Error::Overloaded,
@@ -151,12 +151,12 @@ impl<M: Machine> Handle<M> {
                 };
                 tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
             };
-            // It stands; only this node may be behind.
+            // The entry is applied on the leader; this node may lag.
             self.until_applied(outcome.index).await;
             outcome
         };
-        let carried = tokio::time::timeout(limits::PROPOSE_TIMEOUT, carried).await;
-        carried.map_err(|_| known)
+        let proposed = tokio::time::timeout(limits::PROPOSE_TIMEOUT, proposed).await;
+        proposed.map_err(|_| known)
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_below_the_watermark_is_open() {
+    fn low_watermark_is_the_lowest_open_sequence() {
         let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
         let watermark = |number: &Number| number.submission(&Bytes::new()).low_watermark;
         let (first, second) = (numbers.take().expect("room"), numbers.take().expect("room"));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_numbered_further_ahead_than_is_remembered() {
+    fn sequences_stay_within_the_deduplication_window() {
         let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
         let oldest = numbers.take().expect("room");
         for _ in 1..limits::SUBMISSIONS_AHEAD_MAX {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_as_many_as_may_be_open_nothing_is_proposed() {
+    fn open_sequences_are_limited() {
         let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
         let mut open: Vec<_> =
             (0..limits::PROPOSALS_QUEUED_MAX).map(|_| numbers.take().expect("room")).collect();

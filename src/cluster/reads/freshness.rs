@@ -1,21 +1,19 @@
-//! The freshness lease and the barrier (design §4): how a node knows that it has applied all that was
-//! acknowledged, and how long an acknowledgement waits for those that may not have.
+//! The freshness lease and the acknowledgement barrier (design §4): how a node proves that it has applied every
+//! acknowledged entry, and how long an acknowledgement waits for members that have not. Three rules, all of which are
+//! needed:
 //!
-//! Three rules, each of which alone would not do:
+//! 1. A lease starts at the boot-clock instant before the request was sent, and ends a margin earlier than the leader
+//!    assumes. It begins only when the confirmed index is applied here. A node that has not applied the last confirmed
+//!    index requests the index alone, so that no acknowledgement waits for a lease that this node cannot use.
+//! 2. The lease is checked after a request has arrived and before anything is read for it. Otherwise the request could
+//!    read old state, and find a valid lease after the node has caught up. A [`Fresh`] stays valid for the whole
+//!    request: applied state only grows, so later reads find every entry acknowledged before the request began.
+//! 3. An acknowledgement waits until every other member has applied the entry, or every lease that it may hold from
+//!    before has expired: one lease after the leader applied the entry, or after the member's last lease request
+//!    arrived, whichever is earlier.
 //!
-//! 1. A lease runs from the moment before the leader was asked, on the boot clock, and a margin shorter than
-//!    others believe. It begins only when what the leader named is applied here. A node that has not applied what
-//!    it was named last asks for the index alone, so that nobody waits for a lease that it does not get.
-//! 2. The lease is looked at after a request has arrived and before anything is read for it: whoever read
-//!    first could read what is old, catch up, and find the lease in order. A [`Fresh`] does not age while its
-//!    request goes on, however long that waits: what is applied here and in memory only grows, so that
-//!    everything that was acknowledged before the request began is found by whatever is read later.
-//! 3. An acknowledgement waits until every other member has applied the entry, or every lease that it could
-//!    hold from before has run out: a lease after the leader has applied the entry, or after the member's last
-//!    request for one arrived, whichever is earlier.
-//!
-//! What decides is given the time. A cluster of one goes through the same rules: it asks the leader, which
-//! it is, and waits for the other members, of which there are none.
+//! The decisions take the time as an argument. A cluster of one follows the same rules, with itself as leader and no
+//! other member.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -35,93 +33,91 @@ use crate::cluster::type_config::Peer;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
-/// How long a lease is held after it was requested.
+/// Duration of a lease, from its request, on the requesting node.
 const HELD_FOR: Duration = limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHNESS_MARGIN);
 
-/// Proof that this node had applied everything acknowledged before it was made. Only a lease makes one, or an index
-/// that the leader has confirmed since the request arrived. It is good for the request it was made for and for no later
-/// one, so it cannot be copied.
+/// Proof that this node had applied every entry acknowledged before the proof was created: by its lease, or by an index
+/// that the leader confirmed after the request arrived. It is valid for that request only, so it cannot be copied.
 #[derive(Debug)]
 pub struct Fresh(());
 
-/// Why a request is not answered from this node's state. Nothing was looked at.
+/// A request cannot be answered from this node's state. Nothing was read for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stale {
-    /// It was waited for up to [`limits::FRESHNESS_WAIT`].
-    #[error("this node cannot prove now that it knows everything that was revoked")]
+    /// No lease within [`limits::FRESHNESS_WAIT`].
+    #[error("this node holds no freshness lease: it may not know every revocation")]
     NoLease,
-    /// As many requests wait for it as may, [`limits::FRESHNESS_WAITS_MAX`].
-    #[error("too many requests wait until this node knows again everything that was revoked")]
+    /// [`limits::FRESHNESS_WAITS_MAX`] requests are waiting.
+    #[error("too many requests wait for the freshness lease of this node")]
     TooManyWait,
-    /// The leader says that this node's wall clock is far from the others', or that nobody knows which is right.
-    #[error("this node's clock is too far from those of the cluster to judge anything by time")]
+    /// The leader reports that this node's wall clock is far from the median, or that the voters' clocks do not agree.
+    #[error("the wall clock of this node is too far from the cluster's to decide anything by time")]
     ClockWrong,
-    /// It is not known to be close to the others'.
+    /// This node's wall clock is not known to be close to the median.
     #[error(
-        "this node's clock is not close enough to those of the cluster to take credentials of other issuers"
+        "the wall clock of this node is not close enough to the cluster's to accept credentials of other issuers"
     )]
     ClockApart,
 }
 
-/// How freshness is, for health and metrics.
+/// Status of the lease, for health and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether requests are answered without a wait.
+    /// Whether requests are served without a wait.
     pub is_held: bool,
-    /// For how long it has not been held; zero while it is. Since the machine was started, if it never was.
+    /// Time since the lease expired; zero while it is held; time since boot if it never was.
     pub lapsed: Duration,
-    /// How many requests ever had to wait.
+    /// Requests that waited for the lease.
     pub waits: u64,
-    /// How many of them were refused.
+    /// Requests that waited and were refused.
     pub refused: u64,
 }
 
-/// Acknowledgements that this node has waited for.
+/// Barriers that this node waited for, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgements {
     /// No member could answer from an older index any more.
     pub confirmed: u64,
-    /// That was not known in time.
+    /// The barrier timed out.
     pub unconfirmed: u64,
 }
 
-/// How a node proves that it has applied everything acknowledged.
+/// How a node proves that it has applied every acknowledged entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreshnessMode {
-    /// By a lease on the boot clock, which costs a request nothing.
+    /// A lease on the boot clock: no cost per request.
     #[default]
     Lease,
-    /// By asking the leader for each request, which needs no clock.
+    /// A `ReadIndex` request to the leader for each request: no clock needed.
     ReadIndex,
 }
 
-/// The lease of this node, and who waits for it.
+/// The lease of this node, and the requests that wait for it.
 pub struct Freshness {
     mode: FreshnessMode,
     clock: Clock,
-    /// When it was made, on the boot clock.
+    /// Start of this node, on the boot clock.
     started: Duration,
-    /// Until when it is held, in nanoseconds of the boot clock.
+    /// End of the lease, in nanoseconds of the boot clock.
     until: AtomicU64,
-    /// How far the wall clock was ahead of the boot clock when they were last compared, in milliseconds.
+    /// Wall clock minus boot clock at the last comparison, in milliseconds.
     ahead: AtomicI64,
-    /// Leases that were requested before this instant are void, in nanoseconds of the boot clock.
+    /// Leases requested before this instant are void, in nanoseconds of the boot clock.
     void_before: AtomicU64,
-    /// Somebody waits for a lease.
+    /// A request waits for the lease.
     wanted: Notify,
-    /// A lease was taken.
+    /// The lease was renewed.
     renewed: watch::Sender<()>,
     places: Semaphore,
     waits: AtomicU64,
     refused: AtomicU64,
     confirmed: AtomicU64,
     unconfirmed: AtomicU64,
-    /// The term in which this node leads, and since when, as far as it was seen.
+    /// The term in which this node leads, and when that was observed first.
     leads: Mutex<Option<(u64, Duration)>>,
 }
 
 impl Freshness {
-    /// Without a lease.
     pub fn new(clock: Clock, mode: FreshnessMode) -> Self {
         Self {
             mode,
@@ -143,15 +139,15 @@ impl Freshness {
 
     fn is_held(&self) -> bool {
         self.compare_clocks();
-        // Whoever sees the lease also sees what was applied before it was taken.
+        // Acquire pairs with the release in `take`: entries applied before the renewal are visible.
         let until = self.until.load(Ordering::Acquire);
         let requested = until.saturating_sub(nanos(HELD_FOR));
         nanos(self.clock.boot()) < until && requested > self.void_before.load(Ordering::Acquire)
     }
 
-    /// Drops the lease if the wall clock has advanced further than the boot clock: a machine that was stopped together
-    /// with its boot clock, such as a virtual machine that was paused, is told the time afterwards. A wall clock that
-    /// was set forward costs one renewal.
+    /// Voids the lease if the wall clock has advanced further than the boot clock. A virtual machine that was paused
+    /// stands still with its boot clock, and its wall clock is set afterwards. Setting the wall clock forward by hand
+    /// costs one renewal.
     fn compare_clocks(&self) {
         let ahead = ahead(&self.clock);
         let before = self.ahead.swap(ahead, Ordering::AcqRel);
@@ -161,13 +157,13 @@ impl Freshness {
         }
     }
 
-    /// Takes the lease of a renewal that was asked for at `sent`, once what the leader named is applied.
+    /// Takes the lease that was requested at `sent`, once the confirmed index is applied.
     fn take(&self, sent: Duration) {
         self.until.fetch_max(nanos(sent + HELD_FOR), Ordering::Release);
         self.renewed.send_replace(());
     }
 
-    /// How freshness is now.
+    /// Status of the lease.
     pub fn standing(&self) -> Standing {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
         Standing {
@@ -184,10 +180,7 @@ impl Freshness {
         self.clock.boot().saturating_sub(until.max(self.started)) < limit
     }
 
-    /// The proof, at once while the lease is held.
-    ///
-    /// # Errors
-    /// As [`Stale`] says.
+    /// The proof, without a wait while the lease is held.
     pub async fn fresh(&self) -> Result<Fresh, Stale> {
         if self.is_held() {
             return Ok(Fresh(()));
@@ -219,16 +212,14 @@ impl Freshness {
         Ok(Fresh(()))
     }
 
-    /// Renews the lease for as long as the state is there: every [`limits::FRESHNESS_RENEWAL`], and when
-    /// somebody waits for it. `ask` confirms with the leader that it leads and answers the index up to which
-    /// a reader must have applied; each call asks anew, and says whether a lease may be taken from the answer.
-    /// What fails, or hangs beyond [`limits::FRESHNESS_ATTEMPT`], is tried again, and meanwhile the lease runs
-    /// out by itself.
+    /// Renews the lease as long as the state is open: every [`limits::FRESHNESS_RENEWAL`], and when a request waits for
+    /// it. `ask` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A renewal that
+    /// fails, or takes longer than [`limits::FRESHNESS_ATTEMPT`], is retried; meanwhile the lease may expire.
     pub async fn keep<A>(&self, ask: impl Fn(bool) -> A, mut applied: watch::Receiver<u64>)
     where
         A: Future<Output = Option<u64>>,
     {
-        // A node that starts does not know how much it has to apply.
+        // At startup the confirmed index is unknown.
         let mut named = u64::MAX;
         while applied.has_changed().is_ok() {
             let attempt = self.renew(&ask, &mut applied, &mut named);
@@ -244,8 +235,8 @@ impl Freshness {
         }
     }
 
-    /// One renewal; whether there was one. `named` is the index that was named last: a node that has not applied it asks
-    /// for the index alone first.
+    /// One renewal; returns whether it succeeded. `named` is the last confirmed index: a node that has not applied it
+    /// requests the index alone first.
     async fn renew<A>(
         &self,
         ask: impl Fn(bool) -> A,
@@ -259,7 +250,7 @@ impl Freshness {
             return false;
         }
         self.compare_clocks();
-        // Before anything of the request is made: what is acknowledged from now on may be missing here.
+        // Before the request is built: entries acknowledged from now on may be missing here.
         let sent = self.clock.boot();
         let for_lease = self.mode == FreshnessMode::Lease;
         if Self::catch_up(ask(for_lease), applied, named).await.is_none() {
@@ -269,7 +260,7 @@ impl Freshness {
         true
     }
 
-    /// Waits for the answer, and until what it names is applied.
+    /// Waits for the confirmed index, and until it is applied.
     async fn catch_up(
         asked: impl Future<Output = Option<u64>>,
         applied: &mut watch::Receiver<u64>,
@@ -280,7 +271,7 @@ impl Freshness {
         applied.wait_for(|applied| *applied >= index).await.ok().map(drop)
     }
 
-    /// Since when this node leads in `term`: since it was seen first.
+    /// When this node was first observed as leader of `term`.
     pub fn leads_since(&self, term: u64) -> Duration {
         let now = self.clock.boot();
         let mut leads = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,11 +284,9 @@ impl Freshness {
         }
     }
 
-    /// Ends when no member can answer from an index older than `index` any more. `applied` ends when it is
-    /// applied here; `others` answers what is known of each other member, and since when this node leads; `heard` changes when that may have.
-    ///
-    /// # Errors
-    /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`], and if this node does not lead.
+    /// Waits until no member can answer from an index older than `index`. `applied` ends when the entry is applied
+    /// here; `others` returns the progress of the other members and since when this node leads; `heard` changes with
+    /// that progress.
     pub async fn barrier(
         &self,
         index: u64,
@@ -325,16 +314,16 @@ impl Freshness {
     }
 }
 
-/// The other members, as the leader knows them.
+/// Progress of the other members, as the leader knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Each of them, learners too.
+    /// Every other member, learners included.
     pub members: Vec<Member>,
     /// Since when this node leads, on the boot clock.
     pub led_since: Duration,
 }
 
-/// An acknowledgement of the entry `index`, which this node had applied at `begun` of its boot clock.
+/// The barrier of entry `index`, which this node applied at `begun` of its boot clock.
 #[derive(Clone, Copy, Debug)]
 struct Barrier {
     index: u64,
@@ -342,39 +331,36 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// How much longer it waits at `now`:
+    /// Remaining wait at `now`:
     ///
-    /// 1. without other members: no longer
-    /// 2. until this node has led for as long as a lease: who left the cluster under its predecessor, and is
-    ///    not known here, may hold one
-    /// 3. for a member that has not applied the entry: until every lease has run out that it asked for
-    ///    before the entry was applied here. A request that arrives later is answered with the entry. Leases that a
-    ///    predecessor gave have run out by rule 2.
+    /// 1. No other members: none.
+    /// 2. Until this node has led for the duration of a lease: a member that left the cluster under the previous leader
+    ///    may hold one, and is unknown here.
+    /// 3. Per member that has not applied the entry: until every lease has expired that it requested before the entry
+    ///    was applied here. A later request is answered with the entry. Leases granted by the previous leader have
+    ///    expired by rule 2.
     fn rest(&self, others: &Others, now: Duration) -> Duration {
         if others.members.is_empty() {
             return Duration::ZERO;
         }
-        let run_out = |since: Duration| (since + limits::FRESHNESS_LEASE).saturating_sub(now);
-        let behind = others.members.iter().filter(|member| member.applied < self.index);
-        let requested = behind.filter_map(|member| member.lease_requested).max();
-        let behind = requested.map_or(Duration::ZERO, |requested| run_out(requested.min(self.begun)));
-        run_out(others.led_since).max(behind)
+        let expires = |since: Duration| (since + limits::FRESHNESS_LEASE).saturating_sub(now);
+        let lagging = others.members.iter().filter(|member| member.applied < self.index);
+        let requested = lagging.filter_map(|member| member.lease_requested).max();
+        let rest = requested.map_or(Duration::ZERO, |requested| expires(requested.min(self.begun)));
+        expires(others.led_since).max(rest)
     }
 }
 
 impl<M: Machine> Handle<M> {
-    /// Asks whoever leads for leases, for ever. Without this nobody gets a [`Fresh`].
+    /// Renews the lease until the state is closed. Without this task there is no [`Fresh`].
     pub(crate) async fn keep_fresh(self) {
         let applied = self.shared.applied.subscribe();
         self.freshness.keep(|for_lease| self.confirmed_index(for_lease), applied).await;
     }
 
-    /// The proof that this node has applied all that was acknowledged: at once while it holds its lease,
-    /// else after waiting up to [`limits::FRESHNESS_WAIT`] for one. To be taken when a request has
-    /// arrived and before anything is read for it.
-    ///
-    /// # Errors
-    /// As [`Stale`] says.
+    /// The proof that this node has applied every acknowledged entry: at once while the lease is held, otherwise after
+    /// a wait of at most [`limits::FRESHNESS_WAIT`]. To be taken when a request has arrived and before anything is read
+    /// for it.
     pub async fn fresh(&self) -> Result<Fresh, Stale> {
         match self.freshness.mode {
             FreshnessMode::Lease => self.freshness.fresh().await,
@@ -382,7 +368,7 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// The same proof without a clock: the leader confirms an index after this was called, and it is applied here.
+    /// The proof without a clock: the leader confirms an index after the call, and it is applied here.
     async fn fresh_by_read_index(&self) -> Result<Fresh, Stale> {
         let proven = async {
             let index = self.reads.confirmed().await?;
@@ -396,7 +382,7 @@ impl<M: Machine> Handle<M> {
         })
     }
 
-    /// Whether the lease is held, and how many had to wait for it.
+    /// Status of the freshness lease.
     #[must_use]
     pub fn freshness(&self) -> Standing {
         self.freshness.standing()
@@ -408,7 +394,7 @@ impl<M: Machine> Handle<M> {
         self.freshness.was_fresh_within(limit)
     }
 
-    /// How many acknowledgements waited here.
+    /// Counts of barriers that this node waited for.
     #[must_use]
     pub fn acknowledgements(&self) -> Acknowledgements {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -416,40 +402,40 @@ impl<M: Machine> Handle<M> {
         Acknowledgements { confirmed: count(confirmed), unconfirmed: count(unconfirmed) }
     }
 
-    /// Ends when no member can answer from an index older than `index` any more: the entry may be
-    /// acknowledged. Only the leader can tell.
+    /// Acknowledgement barrier: waits until no member can answer from an index older than `index`, which only the
+    /// leader can decide.
     ///
     /// # Errors
     /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`].
     pub async fn barrier(&self, index: u64) -> Result<(), Error> {
-        let asked = async {
+        let acknowledged = async {
             loop {
                 let (leader, member) = self.until_led().await;
-                let told = async {
+                let confirmed = async {
                     if leader == self.node_id {
                         self.barrier_as_leader(index).await.is_ok()
                     } else {
                         self.barrier_of(leader, &member, index).await
                     }
                 };
-                // One that is deposed gives up; one that hangs has a successor.
-                let is_told = tokio::select! {
-                    is_told = told => is_told,
+                // A deposed leader fails; a leader that hangs is replaced.
+                let is_confirmed = tokio::select! {
+                    is_told, => is_confirmed = confirmed => is_confirmed, => is_told,
                     () = self.until_not_led_by(leader) => false,
                 };
-                if is_told {
+                if is_confirmed {
                     return;
                 }
                 tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
             }
         };
-        let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, asked).await;
+        let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, acknowledged).await;
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
         if waited.is_ok() { confirmed } else { unconfirmed }.fetch_add(1, Ordering::Relaxed);
         waited.map_err(|_| Error::Unacknowledged)
     }
 
-    /// The same, as the leader.
+    /// The barrier on the leader.
     ///
     /// # Errors
     /// [`Error::Unacknowledged`], also if this node does not lead.
@@ -467,7 +453,7 @@ impl<M: Machine> Handle<M> {
         asked.await.is_ok()
     }
 
-    /// The other members; `None` unless this node leads.
+    /// Progress of the other members; `None` unless this node leads.
     fn others(&self) -> Option<Others> {
         let metrics = self.raft.metrics();
         let (leader, term) = {
@@ -483,7 +469,7 @@ impl<M: Machine> Handle<M> {
     }
 }
 
-/// How far the wall clock is ahead of the boot clock, in milliseconds.
+/// Wall clock minus boot clock, in milliseconds.
 fn ahead(clock: &Clock) -> i64 {
     let boot = i64::try_from(clock.boot().as_millis()).unwrap_or(i64::MAX);
     clock.now().millis().saturating_sub(boot)

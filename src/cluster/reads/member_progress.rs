@@ -1,8 +1,8 @@
-//! How far the other members have applied, as they say themselves, and when each asked this node last for a lease:
-//! what lets a revocation be acknowledged before a whole lease has passed.
+//! Progress of the other members: the index that each has applied, as it reports, and its last lease request. It allows
+//! a barrier to end before a whole lease has expired.
 //!
-//! What a member once said stays true of what it answers: one that restarts may have to apply again, but it gets no
-//! lease before it has.
+//! A reported index remains valid: a restarted member may have to apply entries again, but it gets no lease before it
+//! has.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,28 +19,28 @@ use crate::cluster::type_config::Peer;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
-/// What is known of a member.
+/// Progress of one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// How far it has applied at least; zero if it has said nothing.
+    /// Index applied at least; zero before the first report.
     pub applied: u64,
-    /// When its last request for a lease arrived here, on the boot clock.
+    /// Arrival of its last lease request, on the boot clock.
     pub lease_requested: Option<Duration>,
 }
 
-/// What is known of each member that was heard of.
+/// Progress of all members that reported.
 #[derive(Default)]
 pub struct Progress {
     members: Mutex<BTreeMap<u64, Member>>,
-    /// The largest index that an acknowledgement waits for.
+    /// The largest index that a barrier waits for.
     wanted: watch::Sender<u64>,
-    /// How many wait.
+    /// Barriers that wait.
     waiting: AtomicUsize,
-    /// Somebody said something.
+    /// A member reported.
     heard: watch::Sender<()>,
 }
 
-/// Somebody waits for members.
+/// Guard of a waiting barrier.
 pub struct Wanted<'p>(&'p Progress);
 
 impl Drop for Wanted<'_> {
@@ -50,7 +50,7 @@ impl Drop for Wanted<'_> {
 }
 
 impl Progress {
-    /// Has every member asked whether it has applied `index`, for as long as the answer is held.
+    /// Polls every member for `index` as long as the returned guard is held.
     pub fn want(&self, index: u64) -> Wanted<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.wanted.send_modify(|wanted| *wanted = index.max(*wanted));
@@ -65,20 +65,18 @@ impl Progress {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a member.
     pub fn of(&self, node_id: u64) -> Member {
         self.members().get(&node_id).copied().unwrap_or_default()
     }
 
-    /// Notes that a member's request for a lease arrived at `now`. To be called before the index of the answer is
-    /// read.
+    /// Records that a lease request of a member arrived at `now`. To be called before the index of the answer is read.
     pub fn note_lease_request(&self, node_id: u64, now: Duration) {
         let mut members = self.members();
         let requested = &mut members.entry(node_id).or_default().lease_requested;
         *requested = (*requested).max(Some(now));
     }
 
-    /// Each time that somebody says something.
+    /// Changes with every report.
     pub fn heard(&self) -> watch::Receiver<()> {
         self.heard.subscribe()
     }
@@ -93,24 +91,24 @@ impl Progress {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Asks the other members how far they have applied, whenever an acknowledgement waits for that: each one
-    /// question at a time, for the newest of what is wanted. Runs for ever.
+    /// Polls the other members for their applied index while a barrier waits: one request per member at a time, for the
+    /// newest wanted index. Runs for ever.
     pub(crate) async fn follow_progress(self) {
         let mut wanted = self.progress.wanted.subscribe();
         let mut asked: FuturesUnordered<_> = FuturesUnordered::new();
-        let mut under_way = std::collections::BTreeSet::new();
+        let mut in_flight = std::collections::BTreeSet::new();
         loop {
             let index = *wanted.borrow_and_update();
             for (node_id, member) in self.other_members() {
                 let is_asked = self.progress.is_waited_for() && self.progress.of(node_id).applied < index;
-                if is_asked && under_way.insert(node_id) {
+                if is_asked && in_flight.insert(node_id) {
                     asked.push(self.ask_progress(node_id, member, index));
                 }
             }
             tokio::select! {
                 changed = wanted.changed() => if changed.is_err() { return },
                 Some(node_id) = asked.next(), if !asked.is_empty() => {
-                    under_way.remove(&node_id);
+                    in_flight.remove(&node_id);
                 }
             }
         }
@@ -120,7 +118,7 @@ impl<M: Machine> Handle<M> {
         if let Some(applied) = self.progress_of(node_id, &member, index).await {
             self.progress.hear(node_id, applied);
         } else {
-            // One that does not answer is asked again, not more often than this; its lease runs out meanwhile.
+            // Pause before the next attempt; the member's lease expires meanwhile.
             tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
         }
         node_id
