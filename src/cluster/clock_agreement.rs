@@ -282,7 +282,11 @@ mod tests {
         assert_eq!((report.verdict(1), report.verdict(2)), (Apart, Apart));
         assert_eq!(report.corrected(2, at(4_000)), at(4_000));
         let report = read(&[0, 5_001]).report();
-        assert_eq!((report.verdict(1), report.verdict(2)), (FarApart, FarApart), "neither is known to be right");
+        assert_eq!(
+            (report.verdict(1), report.verdict(2)),
+            (FarApart, FarApart),
+            "neither is known to be right"
+        );
         assert_eq!(ClockReport::default().verdict(1), Apart);
     }
 

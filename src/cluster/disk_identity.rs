@@ -44,7 +44,9 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
         Err(error) => return Err(refuse(error.to_string())),
     };
     let in_log = read_meta(log, DISK)?
-        .map(|row| Identity::from_row(&row).ok_or_else(|| refuse("the disk identity in the log is malformed".into())))
+        .map(|row| {
+            Identity::from_row(&row).ok_or_else(|| refuse("the disk identity in the log is malformed".into()))
+        })
         .transpose()?;
     if let Some(known) = stored.or(in_log)
         && known.node_id != node_id
@@ -84,8 +86,8 @@ impl Identity {
 
 fn parse(bytes: &[u8]) -> Result<Identity, String> {
     let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
-    let bits =
-        u128::from_str_radix(&stored.disk_id, 16).map_err(|_| "disk_id: must be 32 hexadecimal digits".to_owned())?;
+    let bits = u128::from_str_radix(&stored.disk_id, 16)
+        .map_err(|_| "disk_id: must be 32 hexadecimal digits".to_owned())?;
     Ok(Identity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
 }
 

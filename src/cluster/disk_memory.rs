@@ -39,7 +39,10 @@ pub fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> R
     // A supervisor restarts a rejected member repeatedly. Each start has a greater number, so a member that knows no
     // other fact would accept it in the end.
     if let Some(reason) = log::read_meta(db, REFUSED)? {
-        return Err(corrupt(&format_args!("rejected at an earlier start: {}", String::from_utf8_lossy(&reason))));
+        return Err(corrupt(&format_args!(
+            "rejected at an earlier start: {}",
+            String::from_utf8_lossy(&reason)
+        )));
     }
     let before = match log::read_meta(db, START)? {
         Some(row) => row

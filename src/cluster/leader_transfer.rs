@@ -161,7 +161,11 @@ mod tests {
         metrics.replication =
             Some(BTreeMap::from([(2, log_id(7)), (3, log_id(9)), (4, log_id(9)), (6, log_id(9))]));
         metrics.heartbeat = Some(BTreeMap::from([(2, now), (3, now), (4, None), (5, now), (6, now)]));
-        assert_eq!(successors(&metrics, LONG), [3, 2, 5], "no learner, and no voter without heartbeat responses");
+        assert_eq!(
+            successors(&metrics, LONG),
+            [3, 2, 5],
+            "no learner, and no voter without heartbeat responses"
+        );
         assert_eq!(successors(&metrics, Duration::ZERO), Vec::<u64>::new());
     }
 

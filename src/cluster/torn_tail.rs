@@ -58,7 +58,7 @@ fn damage(bytes: &[u8]) -> Option<usize> {
             let stored = u32::from_le_bytes([a, b, c, d]);
             let length = usize::from(u16::from_le_bytes([low, high]));
             match payload.split_at_checked(length) {
-                rest = behind => Some((payload, next)) if masked_checksum(kind, payload) == stored => rest = next => rest = behind,
+                Some((payload, next)) if masked_checksum(kind, payload) == stored => rest = next,
                 Some(_) => return Some(at),
                 // A torn tail, unless the checksum matches a shorter payload.
                 None => return holds_a_record(kind, payload, stored).then_some(at),

@@ -494,7 +494,10 @@ mod tests {
         let cached = database.cached();
         assert!(cached <= limits::STATE_CACHE_BYTES as u64, "{cached}");
         assert!(cached > limits::STATE_CACHE_BYTES as u64 / 2, "the cache is used: {cached}");
-        assert!(cached_by_verify < cached / 2, "reads of rows that are read once fill the cache: {cached_by_verify}");
+        assert!(
+            cached_by_verify < cached / 2,
+            "reads of rows that are read once fill the cache: {cached_by_verify}"
+        );
     }
 
     impl Database {

@@ -131,9 +131,9 @@ impl<M: Machine> StateMachine<M> {
 
 fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
     match database.hash_at(index).map_err(io::Error::other)? {
-        Some(hash) if hash != expected => {
-            Err(io::Error::other(format!("state hash divergence at log index {index}: the state of this node differs from the leader's")))
-        }
+        Some(hash) if hash != expected => Err(io::Error::other(format!(
+            "state hash divergence at log index {index}: the state of this node differs from the leader's"
+        ))),
         _ => Ok(()),
     }
 }

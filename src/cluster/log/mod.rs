@@ -449,7 +449,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         {
             let mut recent = self.reader.recent();
             if let Some(kept) = recent.never_truncated().filter(|kept| first <= kept.index) {
-                let what = format!("refused to truncate committed entry {kept}, which the leader's log lacks");
+                let what =
+                    format!("refused to truncate committed entry {kept}, which the leader's log lacks");
                 return Err(io::Error::other(what));
             }
             recent.keep(|index| index < first);

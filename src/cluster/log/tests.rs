@@ -1,4 +1,4 @@
-//! What is read for another node.
+//! Tests of the log store: reads, truncation, replacement by a snapshot.
 
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -16,7 +16,7 @@ fn entry(index: u64, bytes: usize) -> Entry {
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+#[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
 async fn entries_are_read_up_to_a_size_and_at_least_one() {
     let data = tempfile::tempdir().expect("directory");
     let (open, _closed) = mpsc::channel(1);
@@ -24,7 +24,7 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
     let opened = super::open(database, limits::LOG_BYTES_MAX, open).expect("log");
     let writer = std::thread::spawn(opened.writer);
     let mut store = opened.store;
-    // One alone is more than a message should have; and more than memory keeps come before the last.
+    // One entry alone exceeds the size of a message, and more entries than the cache holds come before the last.
     let sizes = [QUARTER, QUARTER, QUARTER, 5 * QUARTER, QUARTER].into_iter().chain([QUARTER; 16]);
     let (mut durable, mut last) = (opened.durable.clone(), 0);
     for (index, bytes) in sizes.enumerate() {
@@ -32,7 +32,7 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
         store.append([entry(last, bytes)], IOFlushed::noop()).await.expect("appended");
         durable.wait_for(|end| *end > last).await.expect("durable");
     }
-    assert!(store.reader.recent().entries.len() < 20, "the first are on the disk only");
+    assert!(store.reader.recent().entries.len() < 20, "the first entries are on the disk only");
     let mut reader = store.get_log_reader().await;
     let mut first = 0;
     let mut messages = Vec::new();
@@ -44,10 +44,10 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
         messages.push(entries.len());
         first += entries.len() as u64;
     }
-    assert_eq!(messages[0], 4, "the one that makes it full is the last");
+    assert_eq!(messages[0], 4, "the entry that exceeds the size is the last");
     assert!(messages.iter().all(|entries| *entries <= 4), "{messages:?}");
     let all = reader.try_get_log_entries(0..=last).await.expect("read");
-    assert_eq!(all.len() as u64, last + 1, "who asks for all gets all");
+    assert_eq!(all.len() as u64, last + 1, "an unlimited read returns all");
     drop((store, reader));
     writer.join().expect("writer");
 }
@@ -56,7 +56,7 @@ fn log_id(term: u64, index: u64) -> LogId {
     LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(term, 1), index)
 }
 
-/// A log in a directory, and the thread that writes it.
+/// A log in a directory, and its writer thread.
 struct Written {
     opened: LogStore,
     purged: Option<LogId>,
@@ -65,7 +65,7 @@ struct Written {
 }
 
 impl Written {
-    #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+    #[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
     fn open(data: &Path) -> Self {
         let (open, _closed) = mpsc::channel(1);
         let database = Arc::new(open_database(data).expect("database"));
@@ -94,9 +94,9 @@ impl Written {
     }
 }
 
-/// The library would have removed what this node had acknowledged, and applied.
+/// openraft would remove entries that this node had acknowledged and applied.
 #[tokio::test]
-async fn nothing_committed_or_applied_is_truncated() {
+async fn committed_or_applied_entries_are_never_truncated() {
     let data = tempfile::tempdir().expect("directory");
     let mut log = Written::open(data.path());
     log.append(1, 0..=9).await;
@@ -110,21 +110,21 @@ async fn nothing_committed_or_applied_is_truncated() {
     assert_eq!(log.entries().await.len(), 10);
     log.opened.truncate_after(Some(log_id(1, 7))).await.expect("not committed");
     assert_eq!(log.entries().await.len(), 8);
-    // A leader that has another entry there is found out before.
+    // A leader with a different entry there is detected before.
     let reader = log.opened.reader();
     let contradicted = |leader, id| reader.contradicted(LeaderId::new(leader, 1), [id].into_iter());
     assert_eq!(contradicted(2, log_id(1, 3)).expect("readable"), None);
     assert_eq!(contradicted(2, log_id(2, 3)).expect("readable"), Some(log_id(1, 3)));
     assert_eq!(contradicted(2, log_id(2, 7)).expect("readable"), Some(log_id(1, 7)));
     assert_eq!(contradicted(2, log_id(2, 8)).expect("readable"), None);
-    assert_eq!(contradicted(0, log_id(0, 3)).expect("readable"), None, "it is deposed");
+    assert_eq!(contradicted(0, log_id(0, 3)).expect("readable"), None, "the leader is deposed");
     drop(reader);
     log.close();
 }
 
-/// A crash while a snapshot was installed in the place of the entries left a node without either.
+/// A crash during the installation of a snapshot in place of the entries left a node without either.
 #[tokio::test]
-async fn truncated_entries_stay_until_others_are_written() {
+async fn truncated_entries_stay_on_disk_until_overwritten() {
     let data = tempfile::tempdir().expect("directory");
     let mut log = Written::open(data.path());
     log.append(1, 0..=9).await;
@@ -144,7 +144,7 @@ async fn truncated_entries_stay_until_others_are_written() {
 }
 
 #[tokio::test]
-async fn installed_state_replaces_a_log_that_contradicts_it() {
+async fn installed_state_replaces_a_contradicting_log() {
     let data = tempfile::tempdir().expect("directory");
     let mut log = Written::open(data.path());
     log.append(3, 0..=9).await;

@@ -126,7 +126,11 @@ impl Stream {
                 Some(Self { to: item.to, commands, answers: answers.into_inner(), waiting: HashMap::new() })
             }
             Ok(Err(status)) => {
-                tracing::info!(leader = item.to, reason = status.message(), "failed to open the forwarding stream to the leader");
+                tracing::info!(
+                    leader = item.to,
+                    reason = status.message(),
+                    "failed to open the forwarding stream to the leader"
+                );
                 None
             }
             Err(_) => {

@@ -1,4 +1,4 @@
-//! The order in which an entry takes effect: rows, memory, and then the index that readers and leases go by.
+//! The order of apply: rows, then memory, then the applied index, on which readers and leases depend.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -10,13 +10,13 @@ use futures::FutureExt as _;
 use crate::clock::Clock;
 use crate::cluster::*;
 
-/// Where an entry is, and the way to let it go on.
+/// An entry that is held in `project`, and the sender that releases it.
 struct Step {
     index: u64,
     go_on: SyncSender<()>,
 }
 
-/// Remembers the indexes of its entries, and stops before and after it does.
+/// Keeps the indexes of its entries in memory, and blocks before and after it adds one.
 struct Stopping {
     memory: Mutex<BTreeSet<u64>>,
     steps: SyncSender<Step>,
@@ -28,9 +28,9 @@ impl Stopping {
     }
 
     fn stop(&self, index: u64) {
-        let (go_on, told) = sync_channel(0);
-        self.steps.send(Step { index, go_on }).expect("the test looks");
-        told.recv().expect("the test goes on");
+        let (go_on, released) = sync_channel(0);
+        self.steps.send(Step { index, go_on }).expect("the test receives steps");
+        released.recv().expect("the test goes on");
     }
 }
 
@@ -76,7 +76,7 @@ struct Running {
     _place: tempfile::TempDir,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+#[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
 async fn start_one() -> Running {
     let place = tempfile::tempdir().expect("directory");
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
@@ -112,7 +112,7 @@ async fn start_one() -> Running {
 impl Running {
     async fn stop(mut self) {
         self.tasks.shutdown().await;
-        // It may have stopped already.
+        // Raft may have stopped already.
         drop(self.handle.shutdown().await);
         drop(self.handle);
         self.closed.wait().await;
@@ -120,10 +120,10 @@ impl Running {
     }
 }
 
-/// A token is covered by a revocation if its `idx` is smaller (design §4, 4). So the index that a token gets
-/// may never be ahead of what its issuer could have found.
+/// A revocation covers a token with a smaller `idx` (design §4). So the index that a token gets must never be ahead of
+/// the revocations that its issuer could read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whoever_reads_an_index_finds_its_entry_in_memory() {
+async fn applied_index_is_never_ahead_of_memory() {
     let node = start_one().await;
     let before = node.handle.applied();
     let outcome = {
@@ -132,27 +132,27 @@ async fn whoever_reads_an_index_finds_its_entry_in_memory() {
         for is_known in [false, true] {
             let Step { index, go_on } = node.steps.recv().expect("the entry is applied");
             assert!(index > before);
-            // Whoever issues a token here looks for revocations after it has read this index.
+            // An issuer reads this index first and the revocations afterwards.
             assert_eq!(node.handle.machine().knows(index), is_known);
             assert_eq!(node.handle.applied(), before, "the index is ahead of the memory");
             let reached = node.handle.until_applied(index).now_or_never();
-            assert!(reached.is_none(), "whoever waits for the index is let go early");
+            assert!(reached.is_none(), "the wait for the index ended early");
             go_on.send(()).expect("goes on");
         }
         proposed.await.expect("applied")
     };
     assert!(node.handle.applied() >= outcome.index);
     assert!(node.handle.machine().knows(outcome.index));
-    node.handle.barrier(outcome.index).await.expect("nobody else is waited for");
+    node.handle.barrier(outcome.index).await.expect("no other member");
     node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_core_that_has_stopped_keeps_no_lease() {
+async fn stopped_node_holds_no_lease() {
     let node = start_one().await;
     node.handle.fresh().await.expect("a leader renews");
     node.clock.advance(crate::limits::FRESHNESS_LEASE);
-    node.handle.fresh().await.expect("and again");
+    node.handle.fresh().await.expect("a second renewal");
     node.handle.shutdown().await.expect("stops");
     node.clock.advance(crate::limits::FRESHNESS_LEASE);
     assert_eq!(node.handle.fresh().await.err(), Some(Stale::NoLease));

@@ -1,4 +1,4 @@
-//! Restarts of a core whose log was cut short behind a snapshot.
+//! Restarts of a node whose log was purged after a snapshot, and of damaged data directories.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::cluster::apply::database::Generations;
 use crate::cluster::*;
 
 pub(crate) const COMMAND_BYTES: usize = 100;
-/// A command that is none.
+/// A command that the state machine does not know.
 pub(crate) const UNKNOWN: &[u8] = b"unknown";
 
-/// Writes each batch under the index of its entry.
+/// Stores each batch under the index of its entry.
 pub(crate) struct Rows;
 
 impl Machine for Rows {
@@ -48,7 +48,7 @@ struct Running {
     closed: Closed,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the core needs its thread and task here as in the product")]
+#[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
 async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt> {
     let options = Options {
         data: data.to_owned(),
@@ -88,8 +88,8 @@ impl Running {
         }
     }
 
-    /// Takes a snapshot, and removes what it covers from the log.
-    async fn cut_the_log(&self) {
+    /// Takes a snapshot and purges the entries that it covers.
+    async fn purge_log(&self) {
         let applied = self.handle.applied();
         self.handle.snapshot().await.expect("snapshot");
         let wait = || self.handle.raft.wait(Some(Duration::from_secs(20)));
@@ -108,11 +108,11 @@ impl Running {
     }
 }
 
-/// A past with a snapshot and a log that begins behind it; what the state is after one more start.
-async fn make_past(data: &Path) -> (u64, StateHash) {
+/// Creates a snapshot and a log that begins after it. Returns the state hash after one more start.
+async fn write_history(data: &Path) -> (u64, StateHash) {
     let node = start_in(data).await.expect("starts");
     node.write(30).await;
-    node.cut_the_log().await;
+    node.purge_log().await;
     node.write(30).await;
     node.stop().await;
     let node = start_in(data).await.expect("starts again");
@@ -123,9 +123,9 @@ async fn make_past(data: &Path) -> (u64, StateHash) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_that_was_lost_comes_back_from_the_snapshot_and_the_log() {
+async fn lost_state_is_rebuilt_from_snapshot_and_log() {
     let data = tempfile::tempdir().expect("directory");
-    let (index, hash) = make_past(data.path()).await;
+    let (index, hash) = write_history(data.path()).await;
     std::fs::remove_dir_all(data.path().join("state")).expect("lose the state");
     let node = start_in(data.path()).await.expect("starts");
     node.handle.until_applied(index).await;
@@ -137,13 +137,13 @@ async fn a_state_that_was_lost_comes_back_from_the_snapshot_and_the_log() {
     })
     .expect("rows");
     assert_eq!(rows, 61);
-    // The start added an entry without a row: a leader's first.
+    // The start added a blank entry: the first of a leader's term.
     assert!(node.handle.state_hash().expect("hash").0 > index);
     let applied_hash = node.handle.state_hash().expect("hash");
     node.stop().await;
-    // The same start on the state that was not lost comes to the same hash.
+    // The same start on an intact state gives the same hash.
     let whole = tempfile::tempdir().expect("directory");
-    let (same_index, same_hash) = make_past(whole.path()).await;
+    let (same_index, same_hash) = write_history(whole.path()).await;
     assert_eq!((same_index, same_hash), (index, hash));
     let node = start_in(whole.path()).await.expect("starts");
     assert_eq!(node.handle.state_hash().expect("hash"), applied_hash);
@@ -151,20 +151,20 @@ async fn a_state_that_was_lost_comes_back_from_the_snapshot_and_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_that_neither_snapshot_nor_log_can_bring_back_is_refused() {
+async fn state_lost_together_with_its_snapshot_is_refused() {
     let data = tempfile::tempdir().expect("directory");
-    make_past(data.path()).await;
+    write_history(data.path()).await;
     for directory in ["state", "snapshots"] {
         std::fs::remove_dir_all(data.path().join(directory)).expect("lose");
     }
     let refusal = start_in(data.path()).await.err().expect("refused").to_string();
-    assert!(refusal.contains("behind what is left of the log"), "{refusal}");
+    assert!(refusal.contains("older than the first entry of the log"), "{refusal}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_that_a_crash_took_away_is_taken_again() {
+async fn lost_snapshot_is_taken_again() {
     let data = tempfile::tempdir().expect("directory");
-    make_past(data.path()).await;
+    write_history(data.path()).await;
     std::fs::remove_dir_all(data.path().join("snapshots")).expect("lose the snapshot");
     start_in(data.path()).await.expect("starts").stop().await;
     let snapshots = std::fs::read_dir(data.path().join("snapshots")).expect("directory");
@@ -178,7 +178,7 @@ async fn snapshots_under_load_lose_nothing() {
     let node = start_in(data.path()).await.expect("starts");
     for _ in 0..10 {
         let writes = futures::future::join_all((0..8).map(|_| node.write(10)));
-        futures::join!(writes, node.cut_the_log());
+        futures::join!(writes, node.purge_log());
     }
     let hash = node.handle.state_hash().expect("hash");
     node.stop().await;
@@ -188,7 +188,7 @@ async fn snapshots_under_load_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_of_large_entries_is_cut_and_goes_on_after_a_restart() {
+async fn log_of_large_entries_is_purged_and_restarts() {
     const LOG_BYTES_MAX: u64 = 1024 * 1024;
     const ENTRY_BYTES: usize = 1000 * COMMAND_BYTES;
     let data = tempfile::tempdir().expect("directory");
@@ -219,14 +219,14 @@ async fn a_log_of_large_entries_is_cut_and_goes_on_after_a_restart() {
     node.stop().await;
 }
 
-/// Does something to the log of a node that is stopped.
+/// Changes the log of a stopped node.
 fn in_the_log(data: &Path, change: impl FnOnce(&rocksdb::DB)) {
     let log = log::open_database(&data.join("raft")).expect("log");
     change(&log);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_lost_its_vote_is_refused() {
+async fn log_without_its_vote_is_refused() {
     let data = tempfile::tempdir().expect("directory");
     start_in(data.path()).await.expect("starts").stop().await;
     in_the_log(data.path(), |log| {
@@ -237,7 +237,7 @@ async fn a_log_that_lost_its_vote_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_without_its_first_or_a_middle_entry_is_refused() {
+async fn log_without_its_first_or_a_middle_entry_is_refused() {
     for gone in [0, 2] {
         let data = tempfile::tempdir().expect("directory");
         let node = start_in(data.path()).await.expect("starts");
@@ -252,12 +252,12 @@ async fn a_log_without_its_first_or_a_middle_entry_is_refused() {
 }
 
 #[test]
-fn generations_without_a_name_are_kept_and_refused() {
+fn generations_without_current_are_refused_and_retained() {
     let data = tempfile::tempdir().expect("directory");
     let state = data.path().join("state");
     std::fs::create_dir_all(state.join("2")).expect("directory");
     let generations = Generations::new(state.clone()).expect("generations");
     let refusal = generations.open(Rows::TABLES, &[]).err().expect("refused").to_string();
-    assert!(refusal.contains("CURRENT is gone"), "{refusal}");
-    assert!(state.join("2").exists(), "what could not be named was removed");
+    assert!(refusal.contains("CURRENT is missing"), "{refusal}");
+    assert!(state.join("2").exists(), "a generation was removed");
 }

@@ -1,4 +1,4 @@
-//! The consensus library's own suite for storage, run on ours.
+//! openraft's storage test suite.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use crate::cluster::type_config::TypeConfig;
 use crate::cluster::{Applied, Corrupt, Machine, View, Write};
 use crate::cluster::{Stamp, Submission};
 
-/// A machine without commands: the suite applies none.
+/// A state machine without commands: the suite applies none.
 struct Nothing;
 
 impl Machine for Nothing {
@@ -42,12 +42,12 @@ impl Machine for Nothing {
     }
 }
 
-/// Keeps the threads that write: a process that ends before them, with a database open, may be aborted by it.
+/// Keeps the writer threads: a process that exits before them, with a database open, may be aborted by it.
 #[derive(Clone, Default)]
 struct Builder(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
 impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir> for Builder {
-    #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
+    #[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
     async fn build(
         &self,
     ) -> Result<(tempfile::TempDir, LogStore, StateMachine<Nothing>), StorageError<TypeConfig>> {
@@ -58,7 +58,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
-        // The suite applies entries that are in no log; here everything counts as durable.
+        // The suite applies entries that are in no log, so every index is reported as durable.
         let (_, durable) = watch::channel(u64::MAX);
         let clock = crate::clock::Clock::system();
         let machine = Arc::new(Nothing);
@@ -69,7 +69,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
 }
 
 #[tokio::test]
-async fn the_storage_passes_the_library_s_own_suite() {
+async fn storage_passes_the_openraft_suite() {
     let builder = Builder::default();
     Suite::test_all(builder.clone()).await.expect("suite");
     let writers = std::mem::take(&mut *builder.0.lock().expect("writers"));

@@ -1,4 +1,4 @@
-//! The lease and the barrier over a manual clock. Where a test waits, its time is paused.
+//! Tests of the lease and the barrier over a manual clock. Tokio's time is paused where a test waits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,18 +16,18 @@ fn freshness() -> (Freshness, Clock) {
     (Freshness::new(clock.clone(), FreshnessMode::Lease), clock)
 }
 
-/// A renewal that the leader answers at once, naming an index that is applied.
+/// A renewal that the leader answers at once with an applied index.
 async fn renew(freshness: &Freshness) {
     let (_sender, mut applied) = watch::channel(7);
     assert!(freshness.renew(async |_| Some(7), &mut applied, &mut 0).await);
 }
 
-/// Nobody says anything.
+/// No member reports.
 fn unheard() -> watch::Receiver<()> {
     watch::channel(()).1
 }
 
-/// How long a lease is held after it was asked for.
+/// Duration of a lease from its request.
 fn held_for() -> Duration {
     limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHNESS_MARGIN)
 }
@@ -37,7 +37,7 @@ fn is_given(freshness: &Freshness) -> bool {
 }
 
 #[tokio::test]
-async fn a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter() {
+async fn lease_runs_from_its_request_minus_the_margin() {
     let (freshness, clock) = freshness();
     let (_sender, mut applied) = watch::channel(7);
     let answers_late = |_| async {
@@ -52,7 +52,7 @@ async fn a_lease_runs_from_when_it_was_asked_for_and_a_margin_shorter() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_paused_answers_nothing_until_it_is_renewed() {
+async fn paused_process_holds_no_lease_until_renewal() {
     let (freshness, clock) = freshness();
     assert!(!is_given(&freshness), "before the first renewal");
     renew(&freshness).await;
@@ -62,7 +62,7 @@ async fn a_process_that_was_paused_answers_nothing_until_it_is_renewed() {
     assert!(waiting.as_mut().now_or_never().is_none(), "waits");
     renew(&freshness).await;
     waiting.await.expect("renewed");
-    // Paused between the request and the answer: the answer says nothing of the time in between.
+    // Paused between request and answer: the answer does not cover the time in between.
     let (_sender, mut applied) = watch::channel(7);
     clock.advance(limits::FRESHNESS_LEASE);
     let paused = |_| async {
@@ -74,7 +74,7 @@ async fn a_process_that_was_paused_answers_nothing_until_it_is_renewed() {
 }
 
 #[tokio::test]
-async fn a_lease_begins_when_what_the_leader_named_is_applied() {
+async fn lease_begins_when_the_confirmed_index_is_applied() {
     let (freshness, clock) = freshness();
     let (sender, mut applied) = watch::channel(6);
     {
@@ -92,7 +92,7 @@ async fn a_lease_begins_when_what_the_leader_named_is_applied() {
 }
 
 #[tokio::test]
-async fn an_earlier_request_never_shortens_a_lease() {
+async fn earlier_request_never_shortens_a_lease() {
     let (freshness, clock) = freshness();
     let earlier = clock.boot();
     clock.advance(Duration::from_millis(500));
@@ -103,7 +103,7 @@ async fn an_earlier_request_never_shortens_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_lease_a_request_waits_and_is_then_refused() {
+async fn request_without_a_lease_waits_and_times_out() {
     let (freshness, clock) = freshness();
     let a_tick = Duration::from_millis(2);
     let almost = tokio::time::timeout(limits::FRESHNESS_WAIT.saturating_sub(a_tick), freshness.fresh()).await;
@@ -122,21 +122,21 @@ async fn without_a_lease_a_request_waits_and_is_then_refused() {
 }
 
 #[tokio::test]
-async fn beyond_their_limit_nobody_waits() {
+async fn waiting_requests_are_limited() {
     let (freshness, _clock) = freshness();
     let mut waiting: Vec<_> = (0..limits::FRESHNESS_WAITS_MAX).map(|_| Box::pin(freshness.fresh())).collect();
     assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
     assert!(matches!(freshness.fresh().now_or_never(), Some(Err(Stale::TooManyWait))));
     assert_eq!(freshness.standing().refused, 1);
     drop(waiting.pop());
-    assert!(freshness.fresh().now_or_never().is_none(), "there is room again");
+    assert!(freshness.fresh().now_or_never().is_none(), "a place is free again");
     renew(&freshness).await;
     for waiting in waiting {
-        waiting.await.expect("all come through");
+        waiting.await.expect("all are served");
     }
 }
 
-/// Lets real time and the boot clock go on together while the lease is kept.
+/// Advances tokio's time and the boot clock together while the lease is renewed.
 async fn go_on(clock: &Clock, steps: u32, step: Duration, mut look: impl FnMut(u32)) {
     for at in 0..steps {
         tokio::time::sleep(step).await;
@@ -146,7 +146,7 @@ async fn go_on(clock: &Clock, steps: u32, step: Duration, mut look: impl FnMut(u
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_renewed_before_it_runs_out() {
+async fn lease_is_renewed_before_it_expires() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
     let asked = Cell::new(0);
@@ -164,7 +164,7 @@ async fn a_lease_is_renewed_before_it_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_hangs_or_fails_is_tried_again() {
+async fn failed_or_hanging_renewal_is_retried() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
     let answers = RefCell::new(VecDeque::from([Some(Some(7)), Some(Some(7)), None, Some(None)]));
@@ -185,7 +185,7 @@ async fn a_renewal_that_hangs_or_fails_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_has_the_lease_renewed_at_once() {
+async fn waiting_request_triggers_a_renewal() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
     let woken = async {
@@ -202,16 +202,16 @@ async fn whoever_waits_has_the_lease_renewed_at_once() {
 }
 
 #[tokio::test]
-async fn a_lease_is_kept_no_longer_than_the_state() {
+async fn renewal_ends_with_the_state() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
     drop(sender);
     freshness.keep(async |_| Some(7), applied).await;
 }
 
-/// A virtual machine that is paused stands still with its boot clock; afterwards its wall clock is set.
+/// A paused virtual machine stands still with its boot clock; its wall clock is set afterwards.
 #[tokio::test]
-async fn wall_clock_ahead_of_boot_clock_drops_the_lease() {
+async fn wall_clock_jump_against_the_boot_clock_voids_the_lease() {
     let (freshness, clock) = freshness();
     let most = i64::try_from(limits::FRESHNESS_CLOCK_STEP_MAX.as_millis()).expect("small");
     renew(&freshness).await;
@@ -221,11 +221,11 @@ async fn wall_clock_ahead_of_boot_clock_drops_the_lease() {
     }
     clock.shift(most + 1);
     assert!(!is_given(&freshness));
-    assert!(!is_given(&freshness), "the lease is gone for good");
+    assert!(!is_given(&freshness), "the lease stays void");
     clock.advance(MILLISECOND);
     renew(&freshness).await;
     assert!(is_given(&freshness));
-    // A request that was sent before the pause is answered after it, and the clock was compared between them.
+    // A request sent before the pause is answered after it, and the clocks were compared in between.
     let (_sender, mut applied) = watch::channel(7);
     let paused = |_| async {
         clock.shift(most + 1);
@@ -237,7 +237,7 @@ async fn wall_clock_ahead_of_boot_clock_drops_the_lease() {
 }
 
 #[tokio::test]
-async fn without_leases_a_node_asks_for_none() {
+async fn read_index_mode_requests_no_lease() {
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
     let freshness = Freshness::new(clock, FreshnessMode::ReadIndex);
     let (_sender, mut applied) = watch::channel(7);
@@ -251,12 +251,12 @@ async fn without_leases_a_node_asks_for_none() {
     assert!(freshness.standing().is_held, "a leader was confirmed");
 }
 
-/// A member that has applied so far, and asked for a lease last at this instant.
+/// A member that has applied up to `applied` and last requested a lease at this instant.
 fn member(applied: u64, lease_requested: Duration) -> Member {
     Member { applied, lease_requested: Some(lease_requested) }
 }
 
-/// Every acknowledgement took a whole lease for as long as any member was down or catching up.
+/// Every acknowledgement took a whole lease while any member was down or catching up.
 #[test]
 fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let second = Duration::from_secs(1);
@@ -274,28 +274,28 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
         ("all have applied it", &[done, member(8, hour)], long_ago, hour, Duration::ZERO),
         ("one has not", &[done, member(6, later)], long_ago, hour, second),
         ("one has not, later", &[done, member(6, later)], long_ago, just_before, MILLISECOND),
-        ("its leases have run out", &[done, member(6, later)], long_ago, hour + second, Duration::ZERO),
-        ("it asked before the entry", &[done, member(6, lately)], long_ago, hour, second * 3 / 4),
-        ("it asked long ago", &[done, member(6, long_ago)], long_ago, hour, Duration::ZERO),
-        ("it never asked this leader", &[done, silent], long_ago, hour, Duration::ZERO),
+        ("its leases have expired", &[done, member(6, later)], long_ago, hour + second, Duration::ZERO),
+        ("requested before the entry", &[done, member(6, lately)], long_ago, hour, second * 3 / 4),
+        ("requested long ago", &[done, member(6, long_ago)], long_ago, hour, Duration::ZERO),
+        ("never requested from this leader", &[done, silent], long_ago, hour, Duration::ZERO),
         (
-            "the last to ask decides",
+            "the last request decides",
             &[member(6, lately), member(0, long_ago)],
             long_ago,
             hour,
             second * 3 / 4,
         ),
         ("a new leader", &[done, member(8, hour)], lately, hour, second * 3 / 4),
-        ("a new leader that was never asked", &[done, silent], lately, hour, second * 3 / 4),
+        ("a new leader without requests", &[done, silent], lately, hour, second * 3 / 4),
         ("a new leader, one has not", &[done, member(6, later)], lately, hour, second),
     ] {
         assert_eq!(barrier.rest(&others(members, led_since), now), expected, "{name}");
     }
 }
 
-/// A member that catches up asked for leases that it could not take, and every acknowledgement waited for them.
+/// A member that caught up requested leases that it could not take, and every acknowledgement waited for them.
 #[tokio::test]
-async fn behind_its_last_answer_a_node_asks_without_a_lease() {
+async fn lagging_node_requests_the_index_without_a_lease() {
     let (freshness, _clock) = freshness();
     let (sender, mut applied) = watch::channel(5);
     let asked = RefCell::new(Vec::new());
@@ -316,7 +316,7 @@ async fn behind_its_last_answer_a_node_asks_without_a_lease() {
 }
 
 #[tokio::test]
-async fn a_node_that_starts_asks_for_the_index_first() {
+async fn starting_node_requests_the_index_first() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
     let asked = RefCell::new(Vec::new());
@@ -332,7 +332,7 @@ async fn a_node_that_starts_asks_for_the_index_first() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_one_waits_for_itself_only() {
+async fn barrier_of_a_single_node_waits_for_its_own_apply() {
     let (freshness, clock) = freshness();
     let alone = || Some(Others { members: Vec::new(), led_since: clock.boot() });
     let (sender, mut applied) = watch::channel(6);
@@ -344,7 +344,7 @@ async fn a_cluster_of_one_waits_for_itself_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_out() {
+async fn barrier_waits_out_the_leases_of_a_silent_member() {
     let (freshness, clock) = freshness();
     let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     let answered = Cell::new(false);
@@ -361,37 +361,37 @@ async fn a_member_that_has_said_nothing_is_waited_for_until_its_leases_have_run_
 }
 
 #[tokio::test]
-async fn a_member_that_says_it_has_applied_is_waited_for_no_longer() {
+async fn barrier_ends_when_the_member_reports_the_index() {
     let (freshness, clock) = freshness();
     clock.advance(limits::FRESHNESS_LEASE);
-    let (said, applied) = (watch::Sender::new(()), AtomicU64::new(6));
+    let (reports, applied) = (watch::Sender::new(()), AtomicU64::new(6));
     let others = || {
         let members = vec![member(applied.load(Ordering::Relaxed), Duration::MAX)];
         Some(Others { members, led_since: Duration::ZERO })
     };
-    let mut waiting = pin!(freshness.barrier(7, async {}, others, said.subscribe()));
+    let mut waiting = pin!(freshness.barrier(7, async {}, others, reports.subscribe()));
     assert!(waiting.as_mut().now_or_never().is_none());
-    said.send_replace(());
-    assert!(waiting.as_mut().now_or_never().is_none(), "it said that it has not");
+    reports.send_replace(());
+    assert!(waiting.as_mut().now_or_never().is_none(), "the report is below the index");
     applied.store(7, Ordering::Relaxed);
-    said.send_replace(());
+    reports.send_replace(());
     assert_eq!(waiting.now_or_never(), Some(Ok(())));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_is_not_applied_is_not_acknowledged() {
+async fn unapplied_entry_is_not_acknowledged() {
     let (freshness, _clock) = freshness();
     let alone = || Some(Others::default());
     let outcome = freshness.barrier(7, std::future::pending(), alone, unheard()).await;
     assert_eq!(outcome, Err(Error::Unacknowledged));
-    // Nor by a node that does not lead, or whose clock stands still while another is silent.
+    // Nor on a follower, or while the clock stands still and a member is silent.
     assert_eq!(freshness.barrier(7, async {}, || None, unheard()).await, Err(Error::Unacknowledged));
     let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     assert_eq!(freshness.barrier(7, async {}, silent, unheard()).await, Err(Error::Unacknowledged));
 }
 
 #[test]
-fn a_leader_leads_since_its_term_was_seen_first() {
+fn leader_leads_since_its_term_was_first_observed() {
     let (freshness, clock) = freshness();
     let first = freshness.leads_since(3);
     clock.advance(MILLISECOND);

@@ -1,4 +1,4 @@
-//! Questions that a test answers by hand. Where a test waits, its time is paused.
+//! Tests of `ReadIndex` with a leader played by the test. Tokio's time is paused where a test waits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,12 +11,12 @@ use super::*;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The questions that were sent, oldest first, each with the way to answer it.
+/// The requests in flight, oldest first, each with its response channel.
 #[derive(Clone, Default)]
 struct Leader(Rc<RefCell<VecDeque<oneshot::Sender<Option<u64>>>>>);
 
 impl Leader {
-    /// Takes a question. One that is never answered fails.
+    /// Receives a request. It fails if its channel is dropped.
     fn ask(&self) -> impl Future<Output = Option<u64>> + use<> {
         let (answer, answered) = oneshot::channel();
         self.0.borrow_mut().push_back(answer);
@@ -28,12 +28,12 @@ impl Leader {
     }
 
     fn answer(&self, answer: Option<u64>) {
-        let question = self.0.borrow_mut().pop_front().expect("a question");
-        question.send(answer).ok();
+        let request = self.0.borrow_mut().pop_front().expect("a request");
+        request.send(answer).ok();
     }
 }
 
-/// Who reads, the leader, and who asks it.
+/// The reads, the leader, and the task between them.
 fn parts() -> (ReadIndex, Leader, Pin<Box<dyn Future<Output = ()>>>) {
     let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let leader = Leader::default();
@@ -41,16 +41,16 @@ fn parts() -> (ReadIndex, Leader, Pin<Box<dyn Future<Output = ()>>>) {
     (reads, leader, Box::pin(questions.keep(move || asked.ask())))
 }
 
-/// Lets those run who can.
+/// Polls the task.
 fn go_on(work: &mut Pin<Box<dyn Future<Output = ()>>>) {
-    assert!(work.as_mut().now_or_never().is_none(), "it goes on for as long as somebody may read");
+    assert!(work.as_mut().now_or_never().is_none(), "the task runs as long as there are readers");
 }
 
 #[tokio::test]
-async fn those_who_come_before_a_question_is_sent_share_it() {
+async fn reads_before_a_request_is_sent_share_it() {
     let (reads, leader, mut work) = parts();
     go_on(&mut work);
-    assert_eq!(leader.asked(), 0, "nobody reads");
+    assert_eq!(leader.asked(), 0, "no read");
     let mut readers: Vec<_> = (0..100).map(|_| Box::pin(reads.confirmed())).collect();
     assert!(readers.iter_mut().all(|reader| reader.now_or_never().is_none()));
     go_on(&mut work);
@@ -60,12 +60,12 @@ async fn those_who_come_before_a_question_is_sent_share_it() {
     for reader in readers {
         assert_eq!(reader.now_or_never(), Some(Ok(7)));
     }
-    assert_eq!(leader.asked(), 0, "nobody reads any more");
+    assert_eq!(leader.asked(), 0, "no read left");
 }
 
-/// The answer to it may be of before their write.
+/// Its answer may not cover their writes.
 #[tokio::test]
-async fn a_question_that_was_sent_already_is_shared_by_nobody_who_comes_later() {
+async fn request_in_flight_is_not_shared_by_later_reads() {
     let (reads, leader, mut work) = parts();
     let mut first = pin!(reads.confirmed());
     assert!(first.as_mut().now_or_never().is_none());
@@ -77,7 +77,7 @@ async fn a_question_that_was_sent_already_is_shared_by_nobody_who_comes_later() 
     leader.answer(Some(7));
     go_on(&mut work);
     assert_eq!(first.now_or_never(), Some(Ok(7)));
-    assert!(later.iter_mut().all(|reader| reader.now_or_never().is_none()), "it was not theirs");
+    assert!(later.iter_mut().all(|reader| reader.now_or_never().is_none()), "it was not their request");
     assert_eq!(leader.asked(), 1, "one for all of them");
     leader.answer(Some(9));
     go_on(&mut work);
@@ -87,7 +87,7 @@ async fn a_question_that_was_sent_already_is_shared_by_nobody_who_comes_later() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_for_a_question_that_failed_shares_the_next_with_those_who_came_meanwhile() {
+async fn reads_of_a_failed_request_share_the_next() {
     let (reads, leader, mut work) = parts();
     let mut first = pin!(reads.confirmed());
     assert!(first.as_mut().now_or_never().is_none());
@@ -106,9 +106,9 @@ async fn who_waited_for_a_question_that_failed_shares_the_next_with_those_who_ca
     assert_eq!((first.now_or_never(), second.now_or_never()), (Some(Ok(8)), Some(Ok(8))));
 }
 
-/// etcd issue 20418: a retry that shares the first request's answer reads what was true before it.
+/// etcd issue 20418: a retry that shares the answer to the first request reads stale state.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_after_its_question_was_given_up_is_for_nobody() {
+async fn late_answer_to_an_abandoned_request_is_dropped() {
     let (reads, leader, mut work) = parts();
     let mut first = pin!(reads.confirmed());
     assert!(first.as_mut().now_or_never().is_none());
@@ -119,7 +119,7 @@ async fn an_answer_that_comes_after_its_question_was_given_up_is_for_nobody() {
     assert!(second.as_mut().now_or_never().is_none());
     tokio::time::advance(limits::READ_INDEX_RETRY_PAUSE + MILLISECOND).await;
     go_on(&mut work);
-    assert_eq!(leader.asked(), 2, "another question");
+    assert_eq!(leader.asked(), 2, "a new request");
     leader.answer(Some(7));
     go_on(&mut work);
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
@@ -129,7 +129,7 @@ async fn an_answer_that_comes_after_its_question_was_given_up_is_for_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_leader_a_read_waits_and_is_then_refused() {
+async fn read_without_a_leader_times_out() {
     let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let asked = Cell::new(0);
     let ask = || {
@@ -144,15 +144,15 @@ async fn without_a_leader_a_read_waits_and_is_then_refused() {
         assert_eq!(tokio::time::timeout(most, reads.confirmed()).await, Ok(Err(NotCurrent::NoLeader)));
     };
     tokio::select! {
-        () = questions.keep(ask) => panic!("somebody may read"),
+        () = questions.keep(ask) => panic!("there are readers"),
         () = refused => {}
     }
     assert!((40..=84).contains(&asked.get()), "with a pause between: {}", asked.get());
 }
 
-/// A question that nobody waits for any more is not asked again.
+/// A failed request without waiting reads is not retried.
 #[tokio::test(start_paused = true)]
-async fn who_has_given_up_is_asked_for_no_more() {
+async fn abandoned_read_causes_no_request() {
     let (reads, leader, mut work) = parts();
     assert!(reads.confirmed().now_or_never().is_none());
     go_on(&mut work);
@@ -166,15 +166,15 @@ async fn who_has_given_up_is_asked_for_no_more() {
 }
 
 #[tokio::test]
-async fn beyond_their_limit_nobody_waits_for_the_leader() {
-    // So many at once are more than a task may poll without a pause.
+async fn reads_beyond_the_limit_are_refused() {
+    // Exceeds tokio's cooperative budget of one task.
     tokio::task::unconstrained(async {
         let (reads, leader, mut work) = parts();
         let ask = || Box::pin(reads.confirmed());
         let mut waiting: Vec<_> = (0..limits::READ_INDEX_WAITS_MAX).map(|_| ask()).collect();
         assert!(waiting.iter_mut().all(|reader| reader.now_or_never().is_none()));
         assert_eq!(ask().now_or_never(), Some(Err(NotCurrent::TooManyWait)));
-        // As many again may wait for the next question.
+        // As many may wait for the next request.
         go_on(&mut work);
         let mut next: Vec<_> = (0..limits::READ_INDEX_WAITS_MAX).map(|_| ask()).collect();
         assert!(next.iter_mut().all(|reader| reader.now_or_never().is_none()));
@@ -191,14 +191,14 @@ async fn beyond_their_limit_nobody_waits_for_the_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_leader_named_is_waited_for_and_no_longer_than_its_limit() {
+async fn wait_for_the_confirmed_index_times_out() {
     assert!(in_time(async {}, limits::READ_INDEX_WAIT).await.is_ok());
     let behind = in_time(std::future::pending(), limits::READ_INDEX_WAIT).await;
     assert!(matches!(behind, Err(NotCurrent::Behind)));
 }
 
 #[tokio::test]
-async fn nobody_is_asked_once_nobody_can_read() {
+async fn task_ends_with_its_last_reader() {
     let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let reading = reads.clone();
     drop(reads);
